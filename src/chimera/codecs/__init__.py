@@ -1,0 +1,1 @@
+"""Codecs: what travels instead of a vector. One codec a file."""

@@ -1,0 +1,72 @@
+"""What code that runs inside an actor may ask of the engine around it, without knowing which engine that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(slots=True)
+class Work:
+    """What the current call has declared to have done."""
+
+    samples: int = 0
+    elements: int = 0
+
+
+class Surroundings:
+    """The engine as an actor sees it. Each engine sets its own; this one, plain memory, is for code outside any engine."""
+
+    def __init__(self) -> None:
+        self.work = Work()
+
+    def empty(self, size: int) -> NDArray[np.float32]:
+        """Return uninitialised float32 memory that collectives of this engine can reach without a copy."""
+        return np.empty(size, np.float32)
+
+
+_surroundings = Surroundings()
+
+
+def work(*, samples: int = 0, elements: int = 0) -> None:
+    """Declare what the running call does: ``samples`` processed, ``elements`` of vectors touched.
+
+    The simulated engine charges virtual time for it; every engine counts the samples in the trace.
+    """
+    _surroundings.work.samples += samples
+    _surroundings.work.elements += elements
+
+
+def empty(size: int) -> NDArray[np.float32]:
+    """Return uninitialised float32 memory, shape (size,), that this actor's collectives reach without a copy."""
+    return _surroundings.empty(size)
+
+
+def enter(surroundings: Surroundings) -> Surroundings:
+    """Set the surroundings of this process, and return the ones before; for engines."""
+    global _surroundings
+    before, _surroundings = _surroundings, surroundings
+    return before
+
+
+def take_work() -> Work:
+    """Return what was declared since the last time, and begin anew; for engines, around each call."""
+    done, _surroundings.work = _surroundings.work, Work()
+    return done
+
+
+def nbytes(value: Any) -> int:
+    """How many bytes of array data ``value`` holds, through tuples, lists and dicts; a scalar or a string counts 8."""
+    size = getattr(value, "nbytes", None)
+    if isinstance(size, int):
+        return size
+    if isinstance(value, bytes | bytearray):
+        return len(value)
+    if isinstance(value, tuple | list):
+        return sum(map(nbytes, value))
+    if isinstance(value, dict):
+        return sum(map(nbytes, value.values()))
+    return 0 if value is None else 8

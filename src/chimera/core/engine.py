@@ -1,0 +1,137 @@
+"""The engine's protocol: where actors run, in eight verbs (docs/architecture.md, section 3).
+
+Every engine promises: (1) an actor runs one call at a time, in the order the driver issued them; (2) a value, once
+returned or put, never changes; (3) a call on a dead actor raises `ActorLost` from its refs, and so do refs that depend on
+them; (4) an exception in an actor arrives as itself, with an `ActorError` that carries the remote traceback as its cause;
+(5) `wait` with a time limit returns by that limit; (6) every call leaves a `TraceRow`; (7) `close` leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.registry import Registry
+from chimera.core.trace import TraceRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What an actor needs of its machine.
+
+    Attributes
+    ----------
+    threads : how many threads its arithmetic may use.
+    gpus : how many GPUs are its own (engines that place actors on machines).
+    custom : other resources by name (engines that know them).
+    """
+
+    threads: int = 1
+    gpus: float = 0.0
+    custom: dict[str, float] = field(default_factory=dict)
+
+
+class Ref(Protocol):
+    """A future for a value that may never visit the driver. Give it as an argument and it is resolved where the actor runs."""
+
+
+class Actor(Protocol):
+    """A handle on an object that runs somewhere else. Any other attribute is a method that returns a `Ref` at once.
+
+    ``actor.method(*args, **kwargs)`` returns one ref; with ``returns=n`` the method must return n values, and n refs come
+    back in a list. Refs among the arguments are resolved; refs inside lists or dicts are not.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name it was spawned under."""
+
+    def __getattr__(self, method: str) -> Callable[..., Any]: ...
+
+
+class Group(Protocol):
+    """Collectives between actors: give it to a method of every member; there each call blocks until all members made it.
+
+    A member that dies makes the others raise `ActorLost`.
+    """
+
+    @property
+    def size(self) -> int:
+        """How many members."""
+
+    def all_reduce(self, array: NDArray[np.float32], op: Literal["mean", "sum"] = "mean") -> NDArray[np.float32]:
+        """Reduce in place over all members, in rank order; every member gets the same bits. Returns ``array``."""
+
+    def broadcast(self, array: NDArray[np.float32], root: int = 0) -> NDArray[np.float32]:
+        """Fill ``array`` with that of member ``root``, in place. Returns ``array``."""
+
+    def barrier(self) -> None:
+        """Return when all members have arrived."""
+
+
+class Engine(Protocol):
+    """Where actors run. Also a context manager that closes itself."""
+
+    def spawn(
+        self,
+        actor_type: Callable[..., Any],
+        /,
+        *args: Any,
+        resources: Resources | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Start an actor and return its handle at once. If its constructor raises, its first call raises that."""
+
+    def put(self, value: Any) -> Any:
+        """Store a value once, for any number of actors to read."""
+
+    @overload
+    def get(self, refs: Sequence[Any], timeout_s: float | None = None) -> list[Any]: ...
+    @overload
+    def get(self, refs: Any, timeout_s: float | None = None) -> Any: ...
+    def get(self, refs: Any, timeout_s: float | None = None) -> Any:
+        """Return the value of a ref, or the values of a sequence in order; raise what the actor raised.
+
+        Raises
+        ------
+        TimeLimitError : ``timeout_s`` passed.
+        ActorLost : the actor died before the value stood.
+        """
+
+    def wait(self, refs: Iterable[Any], count: int = 1, timeout_s: float | None = None) -> tuple[list[Any], list[Any]]:
+        """Return (done, pending) once ``count`` refs are done (well or badly) or the time is over.
+
+        ``done`` holds every ref known to be done, in the order in which they were done; ``pending`` keeps the order given.
+        """
+
+    def group(self, actors: Sequence[Any]) -> Any:
+        """Make a group of these actors; their order is their rank in it."""
+
+    def kill(self, actor: Any) -> None:
+        """End an actor at once. Its refs that do not stand yet raise `ActorLost`."""
+
+    def now(self) -> float:
+        """Seconds since the engine began; virtual on the simulated engine."""
+
+    def close(self) -> None:
+        """End everything it started. Idempotent."""
+
+    def trace(self) -> list[TraceRow]:
+        """Return the rows of the calls that ended since the last time, oldest first per actor."""
+
+    def lost(self) -> list[str]:
+        """Return the names of all actors known to be dead, whoever killed them, in the order of their deaths."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+
+ENGINES: Registry[Engine] = Registry("engine", "chimera.engines")

@@ -1,0 +1,76 @@
+"""The one error tree.
+
+Two branches: `ConfigurationError` is the user's to mend before anything runs (the command line exits with 2), `RunError`
+is what went wrong while it ran (exit code 1). Every message says what happened, where, and what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class ChimeraError(Exception):
+    """The root of everything Chimera raises by itself."""
+
+
+class ConfigurationError(ChimeraError, ValueError):
+    """A name, key or value that cannot be used; one line that names it and says what is allowed."""
+
+
+class UnknownNameError(ConfigurationError):
+    """A plug-in name that no registry entry bears."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        super().__init__(f"unknown {kind} {name!r}; known: {', '.join(sorted(known)) or 'none'}")
+        self.kind, self.name = kind, name
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ConfigurationError, self.args
+
+
+class MissingExtraError(ConfigurationError, ImportError):
+    """A plug-in whose library is not installed; the message says which extra brings it."""
+
+    def __init__(self, what: str, module: str, extra: str) -> None:
+        super().__init__(
+            f"{what} needs the package {module!r}, which is not installed: pip install 'chimera-dml[{extra}]'"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ConfigurationError, self.args
+
+
+class DataError(ConfigurationError):
+    """Data that is missing, empty, ragged or of a kind the model cannot take."""
+
+
+class RunError(ChimeraError):
+    """A run that had begun and cannot go on."""
+
+
+class ActorLost(RunError):  # noqa: N818 - the field says "lost", and the architecture names it so
+    """The actor is dead, or died under the call: the result will never come."""
+
+
+class ActorError(RunError):
+    """What an actor's own code raised, with the traceback of the place where it ran.
+
+    It is the `__cause__` of the exception that `get` raises, and is raised itself where the original exception cannot
+    travel (it does not unpickle, say).
+    """
+
+
+class TimeLimitError(RunError, TimeoutError):
+    """A time limit passed before the result came; the call goes on unless its actor is killed."""
+
+
+class EngineClosedError(RunError):
+    """The engine was closed; it takes no more calls."""
+
+
+class NonFiniteError(RunError):
+    """A loss or a gradient that is NaN or infinite; the message names the rank and the step."""
+
+
+class TooFewWorkersError(RunError):
+    """Fewer workers are left than the run was told to go on with."""

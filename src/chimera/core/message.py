@@ -1,0 +1,35 @@
+"""What a codec makes of a vector: the thing that travels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+
+class Encoded:
+    """A vector as a codec packed it.
+
+    Attributes
+    ----------
+    codec : the name of the codec that made it, and so of the one that decodes it.
+    size : how many elements the vector had.
+    arrays : the packed data; their bytes are what the uplink and the downlink carry.
+    meta : small scalars that decoding needs.
+    """
+
+    __slots__ = ("arrays", "codec", "meta", "size")
+
+    def __init__(
+        self, codec: str, size: int, arrays: tuple[NDArray[Any], ...], meta: Mapping[str, float] | None = None
+    ) -> None:
+        self.codec, self.size, self.arrays, self.meta = codec, size, arrays, meta or {}
+
+    @property
+    def nbytes(self) -> int:
+        """What it weighs on the wire, in bytes."""
+        return sum(array.nbytes for array in self.arrays) + 8 * len(self.meta)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Encoded, (self.codec, self.size, self.arrays, self.meta)

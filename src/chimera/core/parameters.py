@@ -1,0 +1,67 @@
+"""Flat parameters: one float32 vector for a whole model, and the layout that says what lies where in it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Flat: TypeAlias = NDArray[np.float32]
+"""float32, shape (P,)."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes of the tensors in a flat vector, in order.
+
+    Attributes
+    ----------
+    names : one name a tensor.
+    shapes : one shape a tensor; `()` is a scalar.
+    offsets : where each tensor begins, and at the end the length of the whole vector.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    offsets: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        offsets = [0]
+        for shape in self.shapes:
+            offsets.append(offsets[-1] + math.prod(shape))
+        object.__setattr__(self, "offsets", tuple(offsets))
+
+    @property
+    def size(self) -> int:
+        """How many elements the flat vector has."""
+        return self.offsets[-1]
+
+    def split(self, flat: Flat) -> dict[str, Flat]:
+        """Return a view of each tensor in ``flat``, by name."""
+        places = zip(self.names, self.shapes, self.offsets, self.offsets[1:], strict=False)
+        return {name: flat[begin:end].reshape(shape) for name, shape, begin, end in places}
+
+    def cut(self, begin: int, end: int) -> Layout:
+        """Return the layout of ``flat[begin:end]``; a tensor that the cut goes through becomes a piece of one dimension."""
+        names, shapes = [], []
+        for name, shape, first, last in zip(self.names, self.shapes, self.offsets, self.offsets[1:], strict=False):
+            low, high = max(first, begin), min(last, end)
+            if low < high or (first == last and begin <= first < end):
+                names.append(name)
+                shapes.append(shape if (low, high) == (first, last) else (high - low,))
+        return Layout(tuple(names), tuple(shapes))
+
+
+def shard_bounds(size: int, shards: int) -> list[int]:
+    """Return the ``shards + 1`` offsets that cut ``size`` elements into shards whose lengths differ by one at most."""
+    return [size * i // shards for i in range(shards + 1)]
+
+
+def shard_views(flat: Flat, bounds: Sequence[int]) -> list[Flat]:
+    """Return a view of each shard of ``flat``."""
+    return [flat[begin:end] for begin, end in itertools.pairwise(bounds)]

@@ -1,0 +1,180 @@
+"""Names for plug-ins: a decorator puts a class under a name, and the name is what files and command lines say.
+
+A family keeps its plug-ins in one package. They are imported when a name is first asked for, so that a listing costs
+little and a plug-in whose library is missing harms nobody else. Heavy libraries are therefore imported inside functions.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Entry(Generic[T]):
+    """One registered plug-in.
+
+    Attributes
+    ----------
+    name : the name users write.
+    factory : what makes it, a class or a function with keyword options.
+    requires : the top-level module it needs beyond the base install, if any.
+    extra : the extra of the distribution that brings that module.
+    """
+
+    name: str
+    factory: Callable[..., T]
+    requires: str | None = None
+    extra: str | None = None
+
+    @property
+    def summary(self) -> str:
+        """The first line of the docstring."""
+        return (inspect.getdoc(self.factory) or "").partition("\n")[0]
+
+    @property
+    def available(self) -> bool:
+        """Whether the library it needs is installed."""
+        return self.requires is None or importlib.util.find_spec(self.requires) is not None
+
+
+class Registry(Generic[T]):
+    """The plug-ins of one family.
+
+    Parameters
+    ----------
+    kind : what a plug-in is called in messages, such as ``"strategy"``.
+    package : the package whose modules hold the plug-ins that come with Chimera.
+    """
+
+    def __init__(self, kind: str, package: str) -> None:
+        self.kind, self.package = kind, package
+        self._entries: dict[str, Entry[T]] = {}
+        self._complete = False
+
+    def register(self, name: str, *, requires: str | None = None, extra: str | None = None) -> Callable[[Any], Any]:
+        """Put the decorated class or function under ``name``."""
+
+        def decorate(factory: Callable[..., T]) -> Callable[..., T]:
+            known = self._entries.get(name)
+            if known is not None and known.factory.__qualname__ != factory.__qualname__:
+                raise ConfigurationError(f"the {self.kind} {name!r} is registered twice")
+            self._entries[name] = Entry(name, factory, requires, extra)
+            return factory
+
+        return decorate
+
+    def entries(self) -> list[Entry[T]]:
+        """Everything registered, by name."""
+        if not self._complete:
+            for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
+                importlib.import_module(f"{self.package}.{module.name}")
+            self._complete = True
+        return sorted(self._entries.values(), key=lambda entry: entry.name)
+
+    def find(self, name: str) -> Entry[T]:
+        """Return the entry of ``name``, which may also be ``package.module:attribute`` or ``file.py:attribute``.
+
+        Raises
+        ------
+        UnknownNameError : nobody registered that name.
+        MissingExtraError : the library it needs is not installed.
+        """
+        if ":" in name:
+            return Entry(name, load_object(name))
+        if name not in self._entries:
+            own = f"{self.package}.{name.replace('-', '_')}"
+            if name.replace("-", "").isalnum() and importlib.util.find_spec(own) is not None:
+                importlib.import_module(own)
+        if name not in self._entries:
+            self.entries()
+        if name not in self._entries:
+            raise UnknownNameError(self.kind, name, self._entries)
+        entry = self._entries[name]
+        if not entry.available:
+            raise MissingExtraError(f"the {self.kind} {name!r}", entry.requires or "", entry.extra or "all")
+        return entry
+
+    def create(self, name: str, options: Mapping[str, Any] | None = None, /, **given: Any) -> T:
+        """Make the plug-in ``name`` with a user's ``options``, checked, and with what the caller has ``given``.
+
+        Raises
+        ------
+        ConfigurationError : an option that the plug-in does not take, lacks, or that is of the wrong type.
+        """
+        factory = self.find(name).factory
+        return factory(**checked_options(f"{self.kind} {name!r}", factory, options or {}, given), **given)
+
+
+def load_object(path: str) -> Any:
+    """Import ``package.module:attribute`` or ``some/file.py:attribute``."""
+    place, _, attribute = path.rpartition(":")
+    if not place or not attribute:
+        raise ConfigurationError(f"{path!r} is not of the form 'package.module:attribute' or 'file.py:attribute'")
+    try:
+        module = _load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"cannot import {place!r} for {path!r}: {error}") from error
+    if not hasattr(module, attribute):
+        raise ConfigurationError(f"{place!r} has no {attribute!r}")
+    return getattr(module, attribute)
+
+
+def _load_file(path: Path) -> Any:
+    if not path.is_file():
+        raise ConfigurationError(f"there is no file {str(path)!r}")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return importlib.import_module(path.stem)
+
+
+def checked_options(
+    what: str, factory: Callable[..., Any], options: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return ``options`` converted to the types that the signature of ``factory`` states.
+
+    Raises
+    ------
+    ConfigurationError : naming the option, its value and what is allowed.
+    """
+    parameters = inspect.signature(factory).parameters
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    keywords = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    allowed = {name: p for name, p in parameters.items() if p.kind in keywords and name not in given}
+    try:
+        hints = typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+    except (NameError, TypeError):  # annotations that only a type checker can see: nothing to convert by
+        hints = {}
+    checked = {}
+    for name, value in options.items():
+        if name not in allowed and not open_ended:
+            raise ConfigurationError(f"{what} has no option {name!r}; its options: {', '.join(allowed) or 'none'}")
+        checked[name] = _converted(f"{what}, option {name!r}", value, hints.get(name, Any))
+    missing = [n for n, p in allowed.items() if p.default is p.empty and n not in checked]
+    if missing:
+        raise ConfigurationError(f"{what} needs the option {missing[0]!r}")
+    return checked
+
+
+def _converted(what: str, value: Any, hint: Any) -> Any:
+    try:
+        return msgspec.convert(value, hint)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{what}: {value!r} cannot be used: {error}") from error
+    except TypeError:  # a hint that msgspec has no rule for, such as a callable: the factory checks it
+        return value

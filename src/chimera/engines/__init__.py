@@ -1,0 +1,1 @@
+"""Engines: where actors run. One engine a file or folder."""

@@ -1,0 +1,1 @@
+"""Models: anything that learns, seen as flat parameters, a gradient and a loss."""

@@ -1,0 +1,48 @@
+"""The model's protocol: flat parameters in, a flat gradient and a loss out (docs/architecture.md, section 5)."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias
+
+from numpy.typing import NDArray
+
+from chimera.core.parameters import Flat, Layout
+from chimera.core.registry import Registry
+
+Batch: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
+"""Inputs, shape (n, ...), and targets, shape (n,) or (n, k): NumPy arrays, possibly read-only."""
+
+
+class Model(Protocol):
+    """Anything that learns by gradients.
+
+    Attributes
+    ----------
+    layout : names and shapes of the parameters in the flat vector.
+    """
+
+    layout: Layout
+
+    def parameters(self) -> Flat:
+        """Return the live vector of all parameters, float32, shape (P,): a view, which `load` and steps change."""
+
+    def load(self, flat: Flat) -> None:
+        """Set all parameters from ``flat``, shape (P,), which may be read-only and is not kept."""
+
+    def gradient(self, batch: Batch) -> tuple[Flat, float]:
+        """Return the mean gradient over the batch, a view that the next call overwrites, and the mean loss."""
+
+    def evaluate(self, batch: Batch) -> dict[str, float]:
+        """Return the mean ``loss`` and the metrics over a whole data set."""
+
+    def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        """Return one prediction a row: class indices for a classifier, values for a regressor."""
+
+    def buffers(self) -> Flat:
+        """Return a copy of what the model carries besides parameters (running means, say), as one vector; maybe empty."""
+
+    def load_buffers(self, flat: Flat) -> None:
+        """Set the buffers from one vector."""
+
+
+MODELS: Registry[Model] = Registry("model", "chimera.models")

@@ -1,0 +1,1 @@
+"""What a run's folder looks like to a person: plots and the HTML report. It reads files and imports core only."""

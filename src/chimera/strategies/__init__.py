@@ -1,0 +1,1 @@
+"""Strategies: who does what next. One strategy a file."""

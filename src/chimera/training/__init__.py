@@ -1,0 +1,1 @@
+"""Training: the trainer, the actors it runs, checkpoints and history."""

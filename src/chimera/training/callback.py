@@ -1,0 +1,62 @@
+"""What a run tells those who watch it: progress, events, and the hooks that receive them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from chimera.training.run import Run
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Where a run stands.
+
+    Attributes
+    ----------
+    rounds, epochs, samples : how far it came; epochs are passes over the whole data, samples count all workers.
+    seconds : since training began, in the engine's time.
+    bytes_up, bytes_down : what the workers sent and received.
+    loss : mean training loss since the last progress, if a step was taken.
+    metrics : the last evaluation on the test set (``loss``, ``accuracy``, ...); empty before the first.
+    fraction : how much of the budget is used, 0 to 1, if the run has one that ends.
+    workers : the state of each worker by name: ``running`` or ``lost``.
+    """
+
+    rounds: int
+    epochs: float
+    samples: int
+    seconds: float
+    bytes_up: int
+    bytes_down: int
+    loss: float | None
+    metrics: dict[str, float]
+    fraction: float | None
+    workers: dict[str, str]
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that happened to a run besides rounds, such as the loss of a worker; a line of ``events.jsonl``."""
+
+    event: str
+    seconds: float
+    round: int
+    actor: str = ""
+    detail: str = ""
+
+
+class Callback:
+    """Base of all callbacks; override what you need. Called by the trainer, in the driver, between rounds."""
+
+    def on_start(self, progress: Progress) -> None:
+        """Workers are up; training begins (or goes on from a checkpoint)."""
+
+    def on_progress(self, progress: Progress) -> None:
+        """Rounds were finished: at least at every ``log_every`` and every evaluation."""
+
+    def on_event(self, event: Event) -> None:
+        """Something happened besides rounds."""
+
+    def on_end(self, run: Run) -> None:
+        """The run is over and its files are written."""
