@@ -1,0 +1,145 @@
+"""The process that actors are forked from: it has imported the heavy libraries once, and has no threads.
+
+It is started with one argument, a JSON object, and serves two requests on a stream socket, a JSON object a line: ``spawn``
+(answered by nothing but the actor's first result) and ``kill``. It tells of every actor's end. When the driver's side of the
+socket closes, however the driver ended, it kills all actors and goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from chimera.engines.local.doorbell import Doorbell, bind
+from chimera.engines.local.memory import Memory
+from chimera.engines.local.process import ActorProcess
+
+_PR_SET_PDEATHSIG = 1
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+class ForkServer:
+    """Forks actors, reaps them and reports their ends."""
+
+    def __init__(self, control: socket.socket, memory_fd: int, folder: Path) -> None:
+        self._control, self._memory_fd, self._folder = control, memory_fd, folder
+        self._actors: dict[int, int] = {}  # process id: actor
+
+    def serve(self) -> None:
+        """Work until the driver's side closes."""
+        wake_read, wake_write = socket.socketpair()
+        wake_write.setblocking(False)
+        signal.set_wakeup_fd(wake_write.fileno())
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        received = b""
+        while True:
+            ready, _, _ = select.select([self._control, wake_read], [], [])
+            if wake_read in ready:
+                wake_read.recv(4096)
+                self._reap()
+            if self._control in ready:
+                data = self._control.recv(1 << 16)
+                if not data:
+                    signal.set_wakeup_fd(-1)
+                    return
+                *lines, received = (received + data).split(b"\n")
+                for line in lines:
+                    self._handle(json.loads(line))
+
+    def end(self) -> None:
+        """Kill all actors, wait for them, and remove the folder."""
+        for pid in self._actors:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._actors:
+            os.waitpid(pid, 0)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _handle(self, request: dict[str, Any]) -> None:
+        if "kill" in request:
+            for pid, actor in self._actors.items():
+                if actor == request["kill"]:
+                    os.kill(pid, signal.SIGKILL)
+            return
+        actor = request["spawn"]
+        doorbell = bind(self._folder, actor)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_actor(actor, request, doorbell, parent)
+        doorbell.close()
+        self._actors[pid] = actor
+
+    def _become_actor(self, actor: int, request: dict[str, Any], bound: socket.socket, parent: int) -> NoReturn:
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self._control.close()
+            _prepare_process(request["threads"], parent)
+            memory = Memory(self._memory_fd, actor)
+            ActorProcess(memory, Doorbell(self._folder, bound, memory), request["name"]).run()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(1)  # without teardown: the parent's open files and exit handlers are not this process's
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            actor = self._actors.pop(pid)
+            self._control.sendall(
+                json.dumps({"actor": actor, "status": os.waitstatus_to_exitcode(status)}).encode() + b"\n"
+            )
+
+
+def _prepare_process(threads: int, parent: int) -> None:
+    """Die with the fork server, keep freed memory for the next step, and use as many threads as were asked for."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+        if hasattr(libc, "mallopt"):  # else every temporary above the threshold pays for fresh pages in every step
+            libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+            libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(threads)
+
+
+def main() -> None:
+    """Import what was asked for, then serve."""
+    options = json.loads(sys.argv[1])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
+    sys.path[:] = options["path"]
+    for name in options["preload"]:
+        with contextlib.suppress(ImportError):  # the actor that needs it will say so
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # the collector must not write to pages that all actors share
+    server = ForkServer(socket.socket(fileno=options["control"]), options["memory"], Path(options["folder"]))
+    try:
+        server.serve()
+    finally:
+        server.end()
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""What runs in an actor's process: take a call, wait for its arguments, run it, publish the result, ring."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core import call
+from chimera.core.errors import ActorLost, ConfigurationError
+from chimera.engines.local.doorbell import Doorbell
+from chimera.engines.local.memory import (
+    ARRAY_BYTES,
+    DEAD,
+    DONE_NS,
+    DRIVER,
+    MAX_ACTORS,
+    NAME_AT,
+    NAME_BYTES,
+    NBYTES,
+    OFFSET,
+    SLOT_WORDS,
+    STATE,
+    Memory,
+    Region,
+    fence,
+)
+from chimera.engines.local.rings import has_call, read_call, write_row
+from chimera.engines.local.values import Failure, Packed, unpack
+
+SPIN_S = 50e-6
+CONSTRUCT = "__init__"
+
+Out = tuple[int, int]
+"""A slot and its generation: where a result goes."""
+
+
+class Arrived:
+    """A ref as it reaches an actor: whose slot holds the value."""
+
+    __slots__ = ("actor", "generation", "slot")
+
+    def __init__(self, actor: int, slot: int, generation: int) -> None:
+        self.actor, self.slot, self.generation = actor, slot, generation
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Arrived, (self.actor, self.slot, self.generation)
+
+
+class FailedArgumentError(Exception):
+    """An argument that will never have a value; carries the failure that the call's own results now share."""
+
+    def __init__(self, failure: Failure) -> None:
+        self.failure = failure
+
+
+class LocalSurroundings(call.Surroundings):
+    """The local engine as an actor sees it.
+
+    Attributes
+    ----------
+    waited_s, collective_bytes : what the collectives of the running call have cost so far.
+    """
+
+    def __init__(self, memory: Memory, doorbell: Doorbell) -> None:
+        super().__init__()
+        self.memory, self.doorbell = memory, doorbell
+        self.waited_s, self.collective_bytes = 0.0, 0
+        self.groups: dict[int, Any] = {}
+
+    def empty(self, size: int) -> NDArray[np.float32]:
+        """Return memory that the other processes can map."""
+        offset = self.memory.heap.allocate(4 * size)
+        return self.memory.block(self.memory.me, offset, 4 * size).view(np.float32)
+
+
+class ActorProcess:
+    """The loop of one actor."""
+
+    def __init__(self, memory: Memory, doorbell: Doorbell, name: str) -> None:
+        self._memory, self._doorbell, self._name = memory, doorbell, name
+        self._surroundings = LocalSurroundings(memory, doorbell)
+        self._target: Any = None
+        self._unmade: Failure | None = None  # why the constructor failed; every call then fails alike
+        call.enter(self._surroundings)
+
+    def run(self) -> NoReturn:
+        """Serve calls until the process is killed."""
+        region = self._memory.own
+        while True:
+            self._doorbell.await_(lambda: has_call(region), [DRIVER], SPIN_S)
+            number, method, outs, args, kwargs = pickle.loads(read_call(region))
+            self._serve(number, method, outs, args, kwargs)
+
+    def _serve(self, number: int, method: str, outs: list[Out], args: Any, kwargs: Any) -> None:
+        began = start = time.monotonic()
+        bytes_in, error = 0, b""
+        try:
+            if type(args) is Arrived:  # too large for the ring: the driver has put them
+                bytes_in = self._await_arguments([args])
+                args, kwargs = self._resolve(args)
+            bytes_in += self._await_arguments([a for a in (*args, *kwargs.values()) if type(a) is Arrived])
+            began = time.monotonic()
+            args = [self._resolve(a) if type(a) is Arrived else a for a in args]
+            kwargs = {k: self._resolve(a) if type(a) is Arrived else a for k, a in kwargs.items()}
+            start = time.monotonic()
+            values = self._call(method, len(outs), args, kwargs)
+            del args, kwargs  # what the call did not keep goes back to its owner before the result is known
+            bytes_out = self._publish(outs, [Packed(value) for value in values])
+        except FailedArgumentError as failed:
+            began = start = time.monotonic()
+            error, bytes_out = failed.failure.kind.encode()[:24], self._fail(outs, failed.failure)
+        except (Exception, SystemExit) as exception:
+            failure = Failure(exception, _own_frames(exception), self._name, method)
+            if method == CONSTRUCT:
+                self._unmade = failure
+            error, bytes_out = failure.kind.encode()[:24], self._fail(outs, failure)
+        surroundings = self._surroundings
+        end = time.monotonic()
+        collective, waited = surroundings.collective_bytes, surroundings.waited_s
+        surroundings.collective_bytes, surroundings.waited_s = 0, 0.0
+        counts = bytes_in + collective, bytes_out + collective, call.take_work().samples
+        write_row(self._memory.own, (number, start, end, start - began, waited, *counts, error))
+        self._doorbell.ring_waiting()
+
+    def _call(self, method: str, returns: int, args: Any, kwargs: Any) -> list[Any]:
+        if method == CONSTRUCT:
+            factory, *rest = args
+            self._target = factory(*rest, **kwargs)
+            return [None]
+        if self._unmade is not None:
+            raise FailedArgumentError(self._unmade)
+        value = getattr(self._target, method)(*args, **kwargs)
+        if returns == 1:
+            return [value]
+        values = list(value)
+        if len(values) != returns:
+            raise ConfigurationError(f"{method!r} was called with returns={returns} and returned {len(values)} values")
+        return values
+
+    def _await_arguments(self, arguments: list[Arrived]) -> int:
+        """Wait until all stand, and return how many array bytes of them came from elsewhere."""
+        arrived = 0
+        for argument in arguments:
+            region = self._memory.region(argument.actor)
+            slot, generation = argument.slot, argument.generation
+            if not region.ready(slot, generation):
+
+                def known(region: Region = region, slot: int = slot, generation: int = generation) -> bool:
+                    return region.ready(slot, generation) or region.words[DEAD] == 1
+
+                self._doorbell.await_(known, [argument.actor], SPIN_S)
+                if not region.ready(slot, generation):
+                    lost = ActorLost(f"{actor_name(self._memory, argument.actor)} died before its result stood")
+                    raise FailedArgumentError(Failure(lost, "", self._name, "argument"))
+            if argument.actor != self._memory.me:
+                arrived += region.slots[slot * SLOT_WORDS + ARRAY_BYTES]
+        fence()
+        return arrived
+
+    def _resolve(self, argument: Arrived) -> Any:
+        value, failed = read_value(self._memory, argument.actor, argument.slot)
+        if failed:
+            raise FailedArgumentError(value)
+        return value
+
+    def _publish(self, outs: list[Out], values: list[Packed], failed: int = 0) -> int:
+        for (slot, generation), packed in zip(outs, values, strict=True):
+            write_value(self._memory, slot, generation, packed, failed)
+        return sum(packed.array_bytes for packed in values)
+
+    def _fail(self, outs: list[Out], failure: Failure) -> int:
+        return self._publish(outs, [Packed(failure)] * len(outs), failed=1)
+
+
+def write_value(memory: Memory, slot: int, generation: int, packed: Packed, failed: int = 0) -> None:
+    """Publish a value in a slot of this process."""
+    offset = memory.heap.lend(packed.nbytes, slot, generation)
+    packed.write(memory.block(memory.me, offset, packed.nbytes))
+    slots, at = memory.own.slots, slot * SLOT_WORDS
+    slots[at + OFFSET], slots[at + NBYTES] = offset, packed.nbytes
+    slots[at + ARRAY_BYTES], slots[at + DONE_NS] = packed.array_bytes, time.monotonic_ns()
+    fence()
+    slots[at + STATE] = 2 * generation + failed
+
+
+def read_value(memory: Memory, actor: int, slot: int, release: Callable[[], None] | None = None) -> tuple[Any, bool]:
+    """Return the value in a slot that stands, and whether it is a `Failure`."""
+    region, at = memory.region(actor), slot * SLOT_WORDS
+    _, _, state, offset, nbytes = region.slots[at : at + 5]
+
+    def count_done(done: Any = region.done, place: int = slot * MAX_ACTORS + memory.me) -> None:
+        done[place] = (done[place] + 1) & 0xFFFF
+
+    return unpack(memory, actor, offset, nbytes, release or count_done), bool(state & 1)
+
+
+def actor_name(memory: Memory, actor: int) -> str:
+    """Return the name that the driver gave an actor."""
+    return bytes(memory.region(actor).bytes[NAME_AT : NAME_AT + NAME_BYTES]).rstrip(b"\0").decode()
+
+
+def _own_frames(error: BaseException) -> str:
+    """Format the traceback from the actor's own code on."""
+    frames = error.__traceback__
+    while frames is not None and os.path.dirname(frames.tb_frame.f_code.co_filename) == os.path.dirname(__file__):  # noqa: PTH120
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))

@@ -1,0 +1,151 @@
+"""The driver's side of an actor: its slots, the refs to them, and the calls that are on the way."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.trace import TraceRow
+from chimera.engines.local.memory import DEAD, DROPPED, GENERATION, SLOT_WORDS, SLOTS, Memory
+from chimera.engines.local.rings import read_rows
+
+if TYPE_CHECKING:
+    from chimera.engines.local.engine import Local
+
+
+class Ref:
+    """A future for a value in an actor's slot. When the last reference to it goes, the slot may be used again."""
+
+    __slots__ = ("__weakref__", "_lane", "call", "generation", "slot")
+
+    def __init__(self, lane: Lane, slot: int, generation: int, call: str) -> None:
+        self._lane, self.slot, self.generation, self.call = lane, slot, generation, call
+
+    @property
+    def lane(self) -> Lane:
+        """The actor that the value comes from."""
+        return self._lane
+
+    def __del__(self) -> None:
+        self._lane.drop(self.slot, self.generation)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise ConfigurationError("a ref travels as an argument of its own, not inside a list, a dict or an object")
+
+    def __repr__(self) -> str:
+        return f"<Ref to {self.call!r} of {self._lane.name}>"
+
+
+class Lane:
+    """What the driver keeps about one actor, or about itself for the values it puts."""
+
+    def __init__(self, memory: Memory, actor: int, name: str, rank: int) -> None:
+        self.actor, self.name, self.rank = actor, name, rank
+        self.region = memory.region(actor)
+        self.backlog: deque[bytes] = deque()  # messages that the ring had no room for
+        self.calls: deque[str] = deque()  # methods of the calls whose rows have not been read
+        self.issued = self.rows_read = 0
+        self.died_s: float | None = None
+        self._memory = memory
+        self._unused = 0
+        self._dropped: deque[int] = deque()
+        self._rows: list[TraceRow] = []
+        self.closed = False
+
+    @property
+    def dead(self) -> bool:
+        """Whether the actor is known to be dead."""
+        return self.region.words[DEAD] == 1
+
+    def new_slot(self) -> tuple[int, int]:
+        """Return a slot that nobody uses, and the generation of this use."""
+        slot = self._recycled(2)
+        if slot is None and self._unused < SLOTS:
+            slot, self._unused = self._unused, self._unused + 1
+        if slot is None:
+            slot = self._recycled(len(self._dropped))
+        if slot is None:
+            raise RunError(f"{SLOTS} values of {self.name} are alive: let go of refs that are no longer needed")
+        generation = self.region.slots[slot * SLOT_WORDS + GENERATION] + 1
+        self.region.slots[slot * SLOT_WORDS + GENERATION] = generation
+        return slot, generation
+
+    def drop(self, slot: int, generation: int) -> None:
+        """Note that no more calls will be given this value."""
+        if not self.closed:
+            self.region.slots[slot * SLOT_WORDS + DROPPED] = generation
+            self._dropped.append(slot)
+
+    def ready(self, ref: Ref) -> bool:
+        """Whether the value stands."""
+        return self.region.ready(ref.slot, ref.generation)
+
+    def _recycled(self, attempts: int) -> int | None:
+        for _ in range(min(attempts, len(self._dropped))):
+            slot = self._dropped.popleft()
+            stands = self.region.ready(slot, self.region.slots[slot * SLOT_WORDS + GENERATION])
+            if stands and not self.region.unread(slot, self._memory.actors(), self._memory.dead):
+                return slot
+            self._dropped.append(slot)
+        return None
+
+    def trace(self, began_s: float) -> list[TraceRow]:
+        """Return the rows of the calls that ended since the last time."""
+        self.keep_rows(began_s)
+        rows, self._rows = self._rows, []
+        return rows
+
+    def keep_rows(self, began_s: float) -> None:
+        """Take the rows out of the ring, for `trace` to return."""
+        self._rows.extend(self._new_rows(began_s))
+
+    def _new_rows(self, began_s: float) -> Iterator[TraceRow]:
+        for _, start, end, transfer, wait, bytes_in, bytes_out, samples, error in read_rows(
+            self.region, self.rows_read
+        ):
+            self.rows_read += 1
+            yield TraceRow(
+                actor=self.name,
+                rank=self.rank,
+                call=self.calls.popleft(),
+                start_s=start - began_s,
+                end_s=end - began_s,
+                bytes_in=bytes_in,
+                bytes_out=bytes_out,
+                transfer_s=transfer,
+                wait_s=wait,
+                samples=samples,
+                error=error.rstrip(b"\0").decode(),
+            )
+        if self.died_s is not None:
+            died_s = self.died_s - began_s
+            while self.calls:
+                yield TraceRow(self.name, self.rank, self.calls.popleft(), died_s, died_s, error="ActorLost")
+
+
+class LocalActor:
+    """The handle on an actor in a process of its own. Any public attribute but ``name`` is one of its methods."""
+
+    def __init__(self, engine: Local, lane: Lane) -> None:
+        self._engine, self._lane = engine, lane
+
+    @property
+    def name(self) -> str:
+        """The name it was spawned under."""
+        return self._lane.name
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        if method.startswith("_"):
+            raise AttributeError(method)
+        bound = functools.partial(self._engine.call, self._lane, method)
+        self.__dict__[method] = bound
+        return bound
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise ConfigurationError("the handle of an actor stays in the driver; give other actors its refs")
+
+    def __repr__(self) -> str:
+        return f"<LocalActor {self.name}>"
