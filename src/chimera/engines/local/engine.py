@@ -38,7 +38,7 @@ from chimera.engines.local.memory import (
     create_file,
     fence,
 )
-from chimera.engines.local.process import CONSTRUCT, SPIN_S, Arrived, read_value, write_value
+from chimera.engines.local.process import CONSTRUCT, SPIN_S, Arrived, publish, read_value, write_value
 from chimera.engines.local.refs import Lane, LocalActor, Ref
 from chimera.engines.local.rings import ROWS, write_call
 from chimera.engines.local.values import Packed
@@ -109,6 +109,7 @@ class Local:
         self._check_open()
         slot, generation = self._own.new_slot()
         write_value(self._memory, slot, generation, Packed(value))
+        publish(self._memory, slot, generation)
         return Ref(self._own, slot, generation, "put")
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:

@@ -101,6 +101,7 @@ class ActorProcess:
     def _serve(self, number: int, method: str, outs: list[Out], args: Any, kwargs: Any) -> None:
         began = start = time.monotonic()
         bytes_in, error = 0, b""
+        failed = 0
         try:
             if type(args) is Arrived:  # too large for the ring: the driver has put them
                 bytes_in = self._await_arguments([args])
@@ -112,21 +113,25 @@ class ActorProcess:
             start = time.monotonic()
             values = self._call(method, len(outs), args, kwargs)
             del args, kwargs  # what the call did not keep goes back to its owner before the result is known
-            bytes_out = self._publish(outs, [Packed(value) for value in values])
-        except FailedArgumentError as failed:
+            bytes_out = self._write(outs, [Packed(value) for value in values])
+        except FailedArgumentError as argument:
             began = start = time.monotonic()
-            error, bytes_out = failed.failure.kind.encode()[:24], self._fail(outs, failed.failure)
+            failed, error = 1, argument.failure.kind.encode()[:24]
+            bytes_out = self._write(outs, [Packed(argument.failure)] * len(outs))
         except (Exception, SystemExit) as exception:
             failure = Failure(exception, _own_frames(exception), self._name, method)
             if method == CONSTRUCT:
                 self._unmade = failure
-            error, bytes_out = failure.kind.encode()[:24], self._fail(outs, failure)
+            failed, error = 1, failure.kind.encode()[:24]
+            bytes_out = self._write(outs, [Packed(failure)] * len(outs))
         surroundings = self._surroundings
         end = time.monotonic()
         collective, waited = surroundings.collective_bytes, surroundings.waited_s
         surroundings.collective_bytes, surroundings.waited_s = 0, 0.0
         counts = bytes_in + collective, bytes_out + collective, call.take_work().samples
         write_row(self._memory.own, (number, start, end, start - began, waited, *counts, error))
+        for slot, generation in outs:  # after the row: whoever knows a result also finds the row of its call
+            publish(self._memory, slot, generation, failed)
         self._doorbell.ring_waiting()
 
     def _call(self, method: str, returns: int, args: Any, kwargs: Any) -> list[Any]:
@@ -170,22 +175,24 @@ class ActorProcess:
             raise FailedArgumentError(value)
         return value
 
-    def _publish(self, outs: list[Out], values: list[Packed], failed: int = 0) -> int:
+    def _write(self, outs: list[Out], values: list[Packed]) -> int:
         for (slot, generation), packed in zip(outs, values, strict=True):
-            write_value(self._memory, slot, generation, packed, failed)
+            write_value(self._memory, slot, generation, packed)
         return sum(packed.array_bytes for packed in values)
 
-    def _fail(self, outs: list[Out], failure: Failure) -> int:
-        return self._publish(outs, [Packed(failure)] * len(outs), failed=1)
 
-
-def write_value(memory: Memory, slot: int, generation: int, packed: Packed, failed: int = 0) -> None:
-    """Publish a value in a slot of this process."""
+def write_value(memory: Memory, slot: int, generation: int, packed: Packed) -> None:
+    """Write a value where a slot of this process says; it stands once it is published."""
     offset = memory.heap.lend(packed.nbytes, slot, generation)
     packed.write(memory.block(memory.me, offset, packed.nbytes))
     slots, at = memory.own.slots, slot * SLOT_WORDS
-    slots[at + OFFSET], slots[at + NBYTES] = offset, packed.nbytes
-    slots[at + ARRAY_BYTES], slots[at + DONE_NS] = packed.array_bytes, time.monotonic_ns()
+    slots[at + OFFSET], slots[at + NBYTES], slots[at + ARRAY_BYTES] = offset, packed.nbytes, packed.array_bytes
+
+
+def publish(memory: Memory, slot: int, generation: int, failed: int = 0) -> None:
+    """Let the value of a slot stand."""
+    slots, at = memory.own.slots, slot * SLOT_WORDS
+    slots[at + DONE_NS] = time.monotonic_ns()
     fence()
     slots[at + STATE] = 2 * generation + failed
 

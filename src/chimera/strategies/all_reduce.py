@@ -1,0 +1,30 @@
+"""Synchronous data parallelism by all-reduce (Patarasuk and Yuan 2009; Goyal et al. 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
+
+
+@STRATEGIES.register("all-reduce")
+class AllReduce(Strategy):
+    """No server: workers average their gradients among themselves, and each steps its own copy of the model.
+
+    All copies stay identical bit for bit. One call runs as many steps as the trainer wants before its next look.
+    """
+
+    def rounds(self, cluster: Cluster) -> Iterator[Round]:
+        """Yield several steps at a time."""
+        workers, group = cluster.workers, cluster.group()
+        steps = cluster.get([worker.step() for worker in workers])
+        first = steps.index(max(steps))
+        if min(steps) < steps[first]:  # a loss cut a step short: some have taken it and some have not
+            state = workers[first].state()
+            cluster.get([worker.restore(state) for i, worker in enumerate(workers) if i != first])
+        if steps[first] > cluster.round:
+            yield Round([], lambda: [workers[first].weights()], steps[first] - cluster.round)
+        while True:
+            count = cluster.horizon
+            done = [worker.train(count, group) for worker in workers]
+            yield Round(done, lambda: [workers[0].weights()], count)

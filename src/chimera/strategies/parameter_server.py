@@ -1,0 +1,45 @@
+"""Synchronous parameter server (Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chimera.core.errors import ConfigurationError
+from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
+
+
+@STRATEGIES.register("parameter-server")
+class ParameterServer(Strategy):
+    """Workers send gradients of one batch each, servers average them and step, workers get the new weights.
+
+    Parameters
+    ----------
+    shards : over how many servers the parameters are spread.
+    quorum : the share of workers whose gradients are enough for a step; the rest are backups, and their late gradients are
+        dropped (Chen et al. 2016, "Revisiting Distributed Synchronous SGD").
+    timeout_s : how long a step waits for its quorum before it goes on with what has come; without it, as long as it takes.
+    """
+
+    def __init__(self, *, shards: int = 1, quorum: float = 1.0, timeout_s: float | None = None) -> None:
+        if shards < 1:
+            raise ConfigurationError(f"shards must be at least 1, not {shards}")
+        if not 0 < quorum <= 1:
+            raise ConfigurationError(f"quorum is a share of the workers, above 0 and at most 1, not {quorum}")
+        if timeout_s is not None and timeout_s <= 0:
+            raise ConfigurationError(f"timeout_s must be above 0, not {timeout_s}")
+        self.shards, self.quorum, self.timeout_s = shards, quorum, timeout_s
+
+    def rounds(self, cluster: Cluster) -> Iterator[Round]:
+        """Yield one step of the servers a round."""
+        servers = cluster.servers(self.shards)
+        weights = [server.weights() for server in servers]
+        while True:
+            gradients = cluster.gather(
+                lambda worker: worker.gradient(*weights, returns=self.shards),  # noqa: B023 - called at once
+                self.quorum,
+                self.timeout_s,
+            )
+            pieces = zip(*gradients, strict=True) if self.shards > 1 else [gradients]
+            updates = [server.update(*piece, returns=2) for server, piece in zip(servers, pieces, strict=True)]
+            weights, done = [list(refs) for refs in zip(*updates, strict=True)]
+            yield Round(done, lambda: weights)  # noqa: B023 - called before the next round

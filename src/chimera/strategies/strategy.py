@@ -1,0 +1,85 @@
+"""A strategy is a generator of rounds (docs/architecture.md, section 4)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from chimera.core.registry import Registry
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a strategy yields: work that it has issued and that may still be under way.
+
+    Attributes
+    ----------
+    done : refs to small values that stand once the round is over; they raise what went wrong.
+    weights : called before the next round is issued, and only if somebody wants to look; returns the refs of the model after
+        this round, its shards in order.
+    rounds : how many rounds this is; more than one where one call runs many steps.
+    """
+
+    done: Sequence[Any]
+    weights: Callable[[], Sequence[Any]]
+    rounds: int = 1
+
+
+class Cluster(Protocol):
+    """The engine as a strategy sees it.
+
+    Attributes
+    ----------
+    workers : the living learners, in rank order.
+    round : how many rounds are over.
+    horizon : how many rounds the trainer wants before it next looks at the model, at least 1.
+    """
+
+    workers: Sequence[Any]
+    round: int
+    horizon: int
+
+    def servers(self, shards: int) -> Sequence[Any]:
+        """Return the parameter shards; made from the initial weights when first asked for."""
+
+    def gather(self, ask: Callable[[Any], Any], quorum: float = 1.0, timeout_s: float | None = None) -> list[Any]:
+        """Ask every free worker, and return what ``quorum`` of them answered, in rank order.
+
+        With a quorum of 1 and no time limit nothing is waited for: the answers are refs, and a loss shows where they are used.
+        Otherwise the call returns when the first ``quorum`` (a share of the living workers) have answered or the time is
+        over; who is late is not asked again before that old answer has come, and the answer is dropped.
+        """
+
+    def group(self) -> Any:
+        """Return a group of the living workers, in rank order."""
+
+    def get(self, refs: Any) -> Any:
+        """Return values to the driver; for small ones."""
+
+
+class Strategy(ABC):
+    """Who does what next. It drives the workers for ever; the trainer stops asking when the budget is used.
+
+    `rounds` may be called again on the same cluster, after a worker was lost: it then goes on from what servers and workers
+    hold. A strategy with a state of its own beyond theirs implements `state` and `restore`.
+    """
+
+    @abstractmethod
+    def rounds(self, cluster: Cluster) -> Iterator[Round]:
+        """Yield rounds for ever."""
+
+    def world_size(self, workers: int) -> int:
+        """Return how many of the ``workers`` asked for it uses."""
+        return workers
+
+    def state(self) -> Mapping[str, Any]:
+        """Return what a restart needs, as plain values."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most strategies have no state
+        """Take back what `state` returned."""
+
+
+STRATEGIES: Registry[Strategy] = Registry("strategy", "chimera.strategies")

@@ -1,0 +1,96 @@
+"""When a run stops: what it may use, and what it is to reach."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chimera.core.errors import ConfigurationError
+
+_SMALLER_IS_BETTER = ("loss", "mse", "mae", "rmse")
+
+
+@dataclass
+class Counters:
+    """How far a run came; see `Progress` for what they count."""
+
+    rounds: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The limits of a run; the first that is reached ends it.
+
+    Attributes
+    ----------
+    epochs : passes over the whole data, counted over all workers; may be a fraction.
+    rounds : updates of the global model.
+    max_seconds : of training, in the engine's time.
+    max_bytes : sent and received by all workers together.
+    target : metrics to reach on the test set, such as ``{"accuracy": 0.95}``; losses and errors from above.
+    """
+
+    epochs: float | None = None
+    rounds: int | None = None
+    max_seconds: float | None = None
+    max_bytes: int | None = None
+    target: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "rounds", "max_seconds", "max_bytes"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigurationError(f"{name} must be above 0, not {value}")
+        if all(getattr(self, name) is None for name in ("epochs", "rounds", "max_seconds", "max_bytes")):
+            raise ConfigurationError("the run has no end: give it epochs, rounds, max_seconds or max_bytes")
+
+    def reached(self, used: Counters, metrics: Mapping[str, float], train_size: int) -> str | None:
+        """Return the name of the limit that is reached, or None."""
+        if self.target and all(self._is_met(name, metrics) for name in self.target):
+            return "target"
+        if self.epochs is not None and used.samples >= self.epochs * train_size:
+            return "epochs"
+        if self.rounds is not None and used.rounds >= self.rounds:
+            return "rounds"
+        if self.max_seconds is not None and used.seconds >= self.max_seconds:
+            return "max_seconds"
+        if self.max_bytes is not None and used.bytes_up + used.bytes_down >= self.max_bytes:
+            return "max_bytes"
+        return None
+
+    def rounds_left(self, used: Counters, train_size: int, samples_per_round: int) -> int | None:
+        """Return after how many rounds some limit will be reached at the earliest, at least 1, if that can be told."""
+        limits = []
+        if self.rounds is not None:
+            limits.append(self.rounds - used.rounds)
+        if self.epochs is not None:
+            limits.append(math.ceil((self.epochs * train_size - used.samples) / samples_per_round))
+        if self.max_bytes is not None:
+            per_round = (used.bytes_up + used.bytes_down) / used.rounds if used.rounds else math.inf
+            limits.append(int((self.max_bytes - used.bytes_up - used.bytes_down) / per_round) if per_round else 1)
+        return max(min(limits), 1) if limits else None
+
+    def fraction(self, used: Counters, train_size: int) -> float:
+        """Return how much of the limit that is nearest to its end is used, 0 to 1."""
+        bytes_used = used.bytes_up + used.bytes_down
+        pairs = (
+            (used.samples / train_size, self.epochs),
+            (used.rounds, self.rounds),
+            (used.seconds, self.max_seconds),
+            (bytes_used, self.max_bytes),
+        )
+        return min(max(done / limit for done, limit in pairs if limit is not None), 1.0)
+
+    def _is_met(self, name: str, metrics: Mapping[str, float]) -> bool:
+        assert self.target is not None
+        if name not in metrics:
+            if metrics:
+                raise ConfigurationError(f"the target {name!r} is not measured; known: {', '.join(metrics)}")
+            return False
+        wanted = self.target[name]
+        return metrics[name] <= wanted if name in _SMALLER_IS_BETTER else metrics[name] >= wanted

@@ -1,0 +1,118 @@
+"""Checkpoints: everything a run needs to go on, in one safetensors file, written whole or not at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from chimera.core.errors import ConfigurationError, RunError
+
+_NAME = re.compile(r"round-(\d+)\.safetensors$")
+_FORMAT = "chimera checkpoint 1"
+
+
+class Checkpoints:
+    """The checkpoints of one run, in a folder of any file system that fsspec knows.
+
+    Parameters
+    ----------
+    url : the folder, a path or a URL.
+    keep : how many of the newest stay.
+    """
+
+    def __init__(self, url: str, keep: int = 3) -> None:
+        import fsspec
+
+        self._fs, self._root = fsspec.core.url_to_fs(url)
+        self._keep = keep
+
+    def write(self, round_: int, state: Mapping[str, Any]) -> str:
+        """Store a nested mapping of arrays and plain values, and return where.
+
+        Raises
+        ------
+        RunError : the file cannot be written (a full disk, say); older checkpoints are untouched.
+        """
+        from safetensors.numpy import save
+
+        arrays: dict[str, Any] = {}
+        tree = _without_arrays(state, "", arrays)
+        data = save(arrays, {"format": _FORMAT, "tree": msgspec.json.encode(tree).decode()})
+        path = f"{self._root}/round-{round_:09d}.safetensors"
+        unfinished = f"{path}.part"
+        try:
+            self._fs.makedirs(self._root, exist_ok=True)
+            self._fs.pipe_file(unfinished, data)
+            self._fs.mv(unfinished, path)
+        except OSError as error:
+            self._discard(unfinished)
+            raise RunError(
+                f"the checkpoint {path} cannot be written: {error.strerror or error}; {self._last_good()}"
+            ) from error
+        for old in self.paths()[: -self._keep]:
+            self._discard(old)
+        return path
+
+    def paths(self) -> list[str]:
+        """Return the complete checkpoints, oldest first."""
+        if not self._fs.isdir(self._root):
+            return []
+        return sorted(path for path in self._fs.ls(self._root, detail=False) if _NAME.search(path))
+
+    def read_last(self) -> dict[str, Any] | None:
+        """Return what the newest checkpoint holds, or None if there is none.
+
+        Raises
+        ------
+        ConfigurationError : the file is not a checkpoint.
+        """
+        paths = self.paths()
+        if not paths:
+            return None
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        data = self._fs.cat_file(paths[-1])
+        try:
+            arrays = load(data)
+            length = int.from_bytes(data[:8], "little")
+            header = msgspec.json.decode(data[8 : 8 + length])["__metadata__"]
+            if header["format"] != _FORMAT:
+                raise KeyError("format")
+            return _with_arrays(msgspec.json.decode(header["tree"]), arrays)  # type: ignore[no-any-return]
+        except (SafetensorError, msgspec.DecodeError, KeyError) as error:
+            raise ConfigurationError(f"{paths[-1]} is not a checkpoint: {error}") from error
+
+    def _discard(self, path: str) -> None:
+        if self._fs.exists(path):
+            self._fs.rm_file(path)
+
+    def _last_good(self) -> str:
+        paths = self.paths()
+        return f"the last good one is {paths[-1]}" if paths else "there is no earlier one"
+
+
+def _without_arrays(value: Any, path: str, arrays: dict[str, Any]) -> Any:
+    """Return ``value`` with each array replaced by a mark, and the arrays in ``arrays`` under their paths."""
+    if isinstance(value, np.ndarray):
+        arrays[path] = np.ascontiguousarray(value)
+        return {"__array__": path}
+    if isinstance(value, Mapping):
+        return {str(key): _without_arrays(item, f"{path}/{key}", arrays) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_arrays(item, f"{path}/{i}", arrays) for i, item in enumerate(value)]
+    return value
+
+
+def _with_arrays(value: Any, arrays: Mapping[str, Any]) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {"__array__"}:
+            return arrays[value["__array__"]]
+        return {key: _with_arrays(item, arrays) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_arrays(item, arrays) for item in value]
+    return value

@@ -1,0 +1,133 @@
+"""The engine as a strategy sees it: living workers, servers, and who is late."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from chimera.core.engine import Engine
+from chimera.core.errors import ConfigurationError, RunError, TooFewWorkersError
+
+
+class TrainingCluster:
+    """What the trainer hands to a strategy.
+
+    Parameters
+    ----------
+    engine : where the actors run.
+    workers : the learners, in rank order.
+    make_servers : makes the parameter shards.
+    min_workers : with fewer living workers than this, the run stops.
+    """
+
+    def __init__(
+        self, engine: Engine, workers: Sequence[Any], make_servers: Callable[[int], list[Any]], min_workers: int = 1
+    ) -> None:
+        self._engine, self._make_servers, self._min_workers = engine, make_servers, min_workers
+        self.workers = list(workers)
+        self.shards: list[Any] = []
+        self.round, self.horizon = 0, 1
+        self._saved: Mapping[str, Any] | None = None  # what a checkpoint holds, until the servers are made
+        self._late: dict[str, Any] = {}  # workers that still compute an answer nobody waits for
+
+    def servers(self, shards: int) -> list[Any]:
+        """Return the parameter shards; the same ones each time."""
+        if not self.shards:
+            self.shards = self._make_servers(shards)
+            if self._saved is not None:
+                states = self._saved["servers"]
+                if len(states) != shards:
+                    raise ConfigurationError(f"the checkpoint was written with {len(states)} shards, not {shards}")
+                self.get([server.restore(state) for server, state in zip(self.shards, states, strict=True)])
+        return self.shards
+
+    def gather(self, ask: Callable[[Any], Any], quorum: float = 1.0, timeout_s: float | None = None) -> list[Any]:
+        """Ask every free worker, and return the answers of a quorum, in rank order.
+
+        Raises
+        ------
+        TooFewWorkersError : the time is over and fewer than ``min_workers`` have answered.
+        """
+        if quorum == 1 and timeout_s is None:
+            return [ask(worker) for worker in self.workers]
+        needed = max(math.ceil(quorum * len(self.workers)), 1)
+        deadline = math.inf if timeout_s is None else self._engine.now() + timeout_s
+        self._free_workers(needed, deadline)
+        answers = {worker.name: ask(worker) for worker in self.workers if worker.name not in self._late}
+        heads = {name: answer[0] if isinstance(answer, list) else answer for name, answer in answers.items()}
+        done = self._await_living(heads, needed, deadline)
+        self._late.update({name: head for name, head in heads.items() if name not in done})
+        if len(done) < self._min_workers:
+            came = f"{len(done)} of {len(self.workers)} workers answered in {timeout_s} s"
+            raise TooFewWorkersError(f"{came}, fewer than min_workers = {self._min_workers}")
+        return [answers[worker.name] for worker in self.workers if worker.name in done]
+
+    def group(self) -> Any:
+        """Return a group of the living workers, in rank order."""
+        return self._engine.group(self.workers)
+
+    def get(self, refs: Any) -> Any:
+        """Return values to the driver."""
+        return self._engine.get(refs)
+
+    def drop_lost(self) -> list[str]:
+        """Leave out the workers that are dead, and return their names.
+
+        Raises
+        ------
+        RunError : a server is dead, and its parameters with it.
+        TooFewWorkersError : fewer than ``min_workers`` are left.
+        """
+        dead = set(self._engine.lost())
+        for server in self.shards:
+            if server.name in dead:
+                raise RunError(f"{server.name} died with its parameters: resume the run from its last checkpoint")
+        lost = [worker.name for worker in self.workers if worker.name in dead]
+        self.workers = [worker for worker in self.workers if worker.name not in dead]
+        self._late = {name: ref for name, ref in self._late.items() if name not in dead}
+        if len(self.workers) < self._min_workers:
+            left = f"{len(self.workers)} workers are left, fewer than min_workers = {self._min_workers}"
+            raise TooFewWorkersError(f"{', '.join(lost)} died; {left}")
+        return lost
+
+    def settle(self) -> None:
+        """Wait until nobody is late any more, so that the state of the run is all in servers and workers."""
+        self._free_workers(len(self.workers), math.inf)
+
+    def state(self) -> dict[str, Any]:
+        """Return what servers and workers hold: servers, or one worker's replica where there are none, and who stands where."""
+        return {
+            "servers": self.get([server.state() for server in self.shards]),
+            "replica": None if self.shards else self.get(self.workers[0].state()),
+            "steps": self.get([worker.step() for worker in self.workers]),
+            "buffers": self.get([worker.buffers() for worker in self.workers]),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Give servers and workers what `state` returned; a worker that was not there then takes the first one's part."""
+        self._saved = state
+        if state["replica"] is not None:
+            replica = self._engine.put(state["replica"])
+            self.get([worker.restore(replica) for worker in self.workers])
+        for rank, worker in enumerate(self.workers):
+            then = rank if rank < len(state["steps"]) else 0
+            self.get([worker.go_to(state["steps"][then]), worker.load_buffers(state["buffers"][then])])
+
+    def _free_workers(self, needed: int, deadline: float) -> None:
+        """Wait until at least ``needed`` workers are not late, or the time is over."""
+        if self._late:
+            enough = max(needed - (len(self.workers) - len(self._late)), 0)
+            for name in self._await_living(self._late, enough, deadline):
+                del self._late[name]
+
+    def _await_living(self, refs: dict[str, Any], count: int, deadline: float) -> set[str]:
+        """Return the names of living workers whose refs are done, ``count`` of them if time and lives allow."""
+        while True:
+            left = None if math.isinf(deadline) else max(deadline - self._engine.now(), 0.0)
+            gone = len(set(refs) & set(self._engine.lost()))
+            done, pending = self._engine.wait(refs.values(), min(count + gone, len(refs)), left)
+            finished, dead = set(map(id, done)), set(self._engine.lost())
+            living = {name for name, ref in refs.items() if id(ref) in finished and name not in dead}
+            if len(living) >= count or not pending or self._engine.now() >= deadline:
+                return living

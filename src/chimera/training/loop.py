@@ -1,0 +1,301 @@
+"""The loop of a run: pull rounds from the strategy, look at the model when it is time, survive losses, stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from chimera.codecs.codec import decode
+from chimera.core.engine import Engine
+from chimera.core.errors import ActorLost, NonFiniteError
+from chimera.core.parameters import Flat
+from chimera.data.dataset import Dataset
+from chimera.models.buffers import merge_buffers
+from chimera.models.model import Model
+from chimera.strategies.strategy import Round, Strategy
+from chimera.training.budget import Budget, Counters
+from chimera.training.callback import Callback, Event, Progress
+from chimera.training.checkpoint import Checkpoints
+from chimera.training.cluster import TrainingCluster
+from chimera.training.history import History
+
+_AHEAD = 16  # rounds that the driver issues before their results are there
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """How often the loop looks, in rounds.
+
+    Attributes
+    ----------
+    log_every : for a row of metrics with the training loss.
+    evaluate_every : for the test set.
+    checkpoint_every : for a checkpoint.
+    """
+
+    log_every: int
+    evaluate_every: int
+    checkpoint_every: int
+
+    def until_next(self, rounds: int) -> int:
+        """Return how many rounds it is to the next look."""
+        return min(every - rounds % every for every in (self.log_every, self.evaluate_every, self.checkpoint_every))
+
+
+class TrainingLoop:
+    """One run, from the moment its actors are there.
+
+    Parameters
+    ----------
+    model : the driver's copy, in which the global model is looked at.
+    test : the data it is evaluated on.
+    train_size, batch_size : samples in the training set, and in a worker's batch.
+    buffers : the policy by which the workers' buffers are merged.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        strategy: Strategy,
+        cluster: TrainingCluster,
+        model: Model,
+        test: Dataset,
+        train_size: int,
+        batch_size: int,
+        budget: Budget,
+        cadence: Cadence,
+        history: History,
+        checkpoints: Checkpoints,
+        callbacks: Sequence[Callback],
+        buffers: str,
+    ) -> None:
+        self._engine, self._strategy, self._cluster, self._model = engine, strategy, cluster, model
+        self._test, self._train_size, self._batch_size = test, train_size, batch_size
+        self._budget, self._cadence, self._history, self._checkpoints = budget, cadence, history, checkpoints
+        self._callbacks, self._buffers = callbacks, buffers
+        self._names = [worker.name for worker in cluster.workers]
+        self._loss: float | None = None
+        self._last: Round | None = None
+        self._looked_at = -1
+        self._interrupted = False
+        self.counters = Counters()
+        self.metrics: dict[str, float] = {}
+        self._began_s, self._before_s = engine.now(), 0.0
+
+    def run(self) -> str:
+        """Train until the budget is used or the target met, and return which.
+
+        Raises
+        ------
+        KeyboardInterrupt : Ctrl-C; the rounds under way were ended and a checkpoint written. A second one stops at once.
+        RunError : the run cannot go on.
+        """
+        for callback in self._callbacks:
+            callback.on_start(self._progress())
+        with self._interrupts():
+            rounds = self._strategy.rounds(self._cluster)
+            while (reason := self._budget.reached(self.counters, self.metrics, self._train_size)) is None:
+                try:
+                    self._advance(rounds, self._horizon())
+                    self._count()
+                    self._look()
+                except ActorLost as error:
+                    self._survive(error)
+                    rounds = self._strategy.rounds(self._cluster)
+                if self._interrupted:
+                    self._checkpoint()
+                    raise KeyboardInterrupt
+        if self._looked_at < self.counters.rounds:
+            self._evaluate()
+            self._record()
+            self._checkpoint()
+        return reason
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what a checkpoint holds; before `run`."""
+        self.counters = Counters(**state["counters"])
+        self.metrics = state["metrics"]
+        self._before_s, self._looked_at = self.counters.seconds, self.counters.rounds
+        self._cluster.round = self.counters.rounds
+        self._strategy.restore(state["strategy"])
+        self._cluster.restore(state["cluster"])
+        self._model.load(np.concatenate(state["weights"]))
+        self._model.load_buffers(state["buffers"])
+
+    def _horizon(self) -> int:
+        samples = len(self._cluster.workers) * self._batch_size
+        left = self._budget.rounds_left(self.counters, self._train_size, samples)
+        next_look = self._cadence.until_next(self.counters.rounds)
+        return next_look if left is None else min(left, next_look)
+
+    def _advance(self, rounds: Iterator[Round], horizon: int) -> None:
+        """Run ``horizon`` rounds, some issued ahead; fewer if time is over or the user has had enough."""
+        window: deque[Round] = deque()
+        issued = 0
+        while True:
+            while issued < horizon and len(window) < _AHEAD:
+                self._cluster.horizon = horizon - issued
+                self._last = next(rounds)
+                window.append(self._last)
+                issued += self._last.rounds
+            if not window:
+                return
+            # The driver wakes once for several rounds: on a busy machine it costs the workers time.
+            last = window[min(_AHEAD // 2, len(window)) - 1]
+            self._engine.wait(last.done, len(last.done))
+            for _ in range(min(_AHEAD // 2, len(window))):
+                over = window.popleft()
+                self._engine.get(over.done)
+                self.counters.rounds += over.rounds
+                self._cluster.round = self.counters.rounds
+            max_seconds = self._budget.max_seconds
+            if self._interrupted or (max_seconds is not None and self._seconds() >= max_seconds):
+                horizon = issued
+
+    def _count(self) -> None:
+        """Bring the counters up to date from the trace."""
+        rows = self._engine.trace()
+        self._history.add_trace(rows)
+        workers = set(self._names)
+        used = self.counters
+        used.seconds = self._seconds()
+        for row in rows:
+            if row.actor in workers:
+                used.samples += row.samples
+                used.bytes_up += row.bytes_out
+                used.bytes_down += row.bytes_in
+
+    def _look(self) -> None:
+        rounds, cadence = self.counters.rounds, self._cadence
+        over = self._budget.reached(self.counters, {}, self._train_size) is not None
+        evaluate, log = rounds % cadence.evaluate_every == 0, rounds % cadence.log_every == 0
+        if evaluate or over:
+            self._evaluate()
+        if evaluate or log or over:
+            self._record()
+        if over or rounds % cadence.checkpoint_every == 0:
+            self._checkpoint()
+
+    def _evaluate(self) -> None:
+        flat = self._weights()
+        self._model.load(flat)
+        self._merge_buffers()
+        self.metrics = self._model.evaluate((self._test.inputs, self._test.targets))
+        self._looked_at = self.counters.rounds
+        if not np.isfinite(self.metrics["loss"]) and not np.isfinite(flat).all():
+            raise NonFiniteError(f"round {self.counters.rounds}: parameters of the model are NaN or infinite")
+
+    def _record(self) -> None:
+        losses = self._engine.get([worker.loss() for worker in self._cluster.workers])
+        count = sum(n for _, n in losses)
+        self._loss = sum(loss for loss, _ in losses) / count if count else None
+        self._count()
+        row: dict[str, Any] = {
+            "round": self.counters.rounds,
+            "epoch": self.counters.samples / self._train_size,
+            **{k: v for k, v in asdict(self.counters).items() if k != "rounds"},
+        }
+        if self._loss is not None:
+            row["train_loss"] = self._loss
+        if self._looked_at == self.counters.rounds:
+            row.update(self.metrics)
+        self._history.add_metrics(row)
+        progress = self._progress()
+        for callback in self._callbacks:
+            callback.on_progress(progress)
+
+    def _checkpoint(self) -> None:
+        if self._last is None:
+            return
+        self._cluster.settle()
+        weights = [decode(shard) for shard in self._weights_by_shard()]
+        if not all(np.isfinite(shard).all() for shard in weights):
+            raise NonFiniteError(f"round {self.counters.rounds}: parameters of the model are NaN or infinite")
+        self._merge_buffers()
+        cluster = self._cluster.state()
+        self._count()
+        state = {
+            "counters": asdict(self.counters),
+            "metrics": self.metrics,
+            "files": self._history.sizes(),
+            "strategy": self._strategy.state(),
+            "cluster": cluster,
+            "weights": weights,
+            "buffers": self._model.buffers(),
+        }
+        self._checkpoints.write(self.counters.rounds, state)
+
+    def _weights_by_shard(self) -> list[Any]:
+        assert self._last is not None
+        return self._engine.get(list(self._last.weights()))
+
+    def _weights(self) -> Flat:
+        return np.concatenate([decode(shard) for shard in self._weights_by_shard()])
+
+    def _merge_buffers(self) -> None:
+        """Bring the workers' buffers together in the driver's model and, unless they are to stay apart, in the workers."""
+        if self._model.buffers().size == 0:
+            return
+        workers = self._cluster.workers
+        merged = merge_buffers(self._engine.get([worker.buffers() for worker in workers]), self._buffers)
+        if merged is not None:
+            self._model.load_buffers(merged)
+            ref = self._engine.put(merged)
+            self._engine.get([worker.load_buffers(ref) for worker in workers])
+
+    def _survive(self, error: ActorLost) -> None:
+        """Leave out the dead and say so; or raise, if nobody of this run is dead or too many are."""
+        lost = self._cluster.drop_lost()
+        if not lost:
+            raise error
+        self._count()
+        for name in lost:
+            event = Event("worker lost", self._seconds(), self.counters.rounds, name, "died; the others go on")
+            self._history.add_event(event)
+            for callback in self._callbacks:
+                callback.on_event(event)
+
+    def _progress(self) -> Progress:
+        used = self.counters
+        living = {worker.name for worker in self._cluster.workers}
+        return Progress(
+            rounds=used.rounds,
+            epochs=used.samples / self._train_size,
+            samples=used.samples,
+            seconds=used.seconds,
+            bytes_up=used.bytes_up,
+            bytes_down=used.bytes_down,
+            loss=self._loss,
+            metrics=self.metrics,
+            fraction=self._budget.fraction(used, self._train_size),
+            workers={name: "running" if name in living else "lost" for name in self._names},
+        )
+
+    def _seconds(self) -> float:
+        return self._before_s + self._engine.now() - self._began_s
+
+    @contextmanager
+    def _interrupts(self) -> Iterator[None]:
+        """Turn the first Ctrl-C into a wish to stop after the rounds under way; the second raises as ever."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before: Callable[..., Any] | int | None = signal.getsignal(signal.SIGINT)
+
+        def note(*_: Any) -> None:
+            self._interrupted = True
+            signal.signal(signal.SIGINT, before)
+
+        signal.signal(signal.SIGINT, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)

@@ -1,0 +1,126 @@
+"""Any `torch.optim` optimizer, over one flat vector."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
+from chimera.core.parameters import Flat
+from chimera.core.registry import checked_options
+
+_TENSOR, _SCALAR = "tensor.", "scalar."
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """Which optimizer, as it travels to servers and workers.
+
+    Attributes
+    ----------
+    name : a class of `torch.optim`, in any case: ``sgd``, ``adam``, ``AdamW``, ...
+    options : its keyword arguments.
+    """
+
+    name: str = "sgd"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Make one on a single parameter and step it, so that a mistake shows before anything runs."""
+        optimizer = FlatOptimizer(self, np.zeros(1, np.float32))
+        try:
+            optimizer.step(np.zeros(1, np.float32))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ConfigurationError(f"the optimizer {self.name!r} cannot step a flat dense vector: {error}") from error
+
+
+class FlatOptimizer:
+    """Steps one flat vector in place.
+
+    Parameters
+    ----------
+    settings : which optimizer.
+    flat : the parameters, float32, shape (P,), writable; torch views this memory.
+    """
+
+    def __init__(self, settings: OptimizerSettings, flat: Flat) -> None:
+        try:
+            import torch
+        except ImportError as error:
+            raise MissingExtraError(f"the optimizer {settings.name!r}", "torch", "train") from error
+        _avoid_compiler_import()
+        self._torch = torch
+        self._parameter = torch.nn.Parameter(torch.from_numpy(flat), requires_grad=False)
+        self._gradient: Flat | None = None
+        kind = _optimizer_class(settings.name)
+        # The method itself, without the wrappers that import the compiler (a second in every fresh process) and call the
+        # profiler: neither has a purpose here.
+        self._step = inspect.unwrap(kind.step)
+        options = checked_options(f"the optimizer {settings.name!r}", kind, settings.options, {"params": None})
+        if "fused" in inspect.signature(kind).parameters and "foreach" not in options:
+            options.setdefault("fused", True)  # one pass over the vector; the default makes several
+        try:
+            self._optimizer = kind([self._parameter], **options)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ConfigurationError(f"the optimizer {settings.name!r} refuses its options: {error}") from error
+
+    def step(self, gradient: Flat) -> None:
+        """Take one step with ``gradient``, shape (P,), writable."""
+        if gradient is not self._gradient:
+            self._gradient = gradient
+            self._parameter.grad = self._torch.from_numpy(gradient)
+        with self._torch.no_grad():
+            self._step(self._optimizer)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return all that it remembers, as arrays; views where it is a tensor."""
+        state = self._optimizer.state.get(self._parameter, {})
+        arrays: dict[str, NDArray[Any]] = {}
+        for key, value in state.items():
+            if isinstance(value, self._torch.Tensor):
+                arrays[_TENSOR + key] = value.detach().numpy()
+            elif value is not None:
+                arrays[_SCALAR + key] = np.asarray(value)
+        return arrays
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what `state` returned."""
+        state: dict[str, Any] = {}
+        for key, value in arrays.items():
+            kind, name = key[: len(_TENSOR)], key[len(_TENSOR) :]
+            state[name] = self._torch.from_numpy(np.array(value)) if kind == _TENSOR else value.item()
+        if state:
+            self._optimizer.state[self._parameter] = state
+
+
+def _optimizer_class(name: str) -> Any:
+    import torch
+
+    classes = {
+        kind.__name__.lower(): kind
+        for kind in vars(torch.optim).values()
+        if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
+    }
+    kind = classes.get(name.lower().replace("-", ""))
+    if kind is None:
+        raise UnknownNameError("optimizer", name, classes)
+    return kind
+
+
+def _avoid_compiler_import() -> None:
+    """Keep the constructor of `torch.optim.Optimizer` from importing `torch._dynamo`.
+
+    Its methods look on themselves for a twin that the compiler skips, and import the compiler only to make one; here each
+    is its own twin. Where a release of torch works otherwise, this changes nothing.
+    """
+    from torch.optim import Optimizer
+
+    for method in vars(Optimizer).values():
+        plain = getattr(method, "__wrapped__", None)
+        if plain is not None and not hasattr(plain, "__dynamo_disable"):
+            plain.__dynamo_disable = plain

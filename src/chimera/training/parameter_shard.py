@@ -1,0 +1,73 @@
+"""The server: an actor that holds a slice of the parameters and the optimizer that steps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from chimera.codecs.codec import CODECS, decode
+from chimera.core.call import work
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat, Layout
+from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
+
+
+class ParameterShard:
+    """One server.
+
+    Parameters
+    ----------
+    weights : the initial values of its slice, shape (p,).
+    layout : the tensors in the slice.
+    optimizer : what steps it.
+    codec : name and options of the codec of the downlink.
+    """
+
+    def __init__(
+        self,
+        weights: Flat,
+        layout: Layout,
+        *,
+        optimizer: OptimizerSettings,
+        codec: tuple[str, Mapping[str, Any]] = ("identity", {}),
+    ) -> None:
+        self._weights, self._layout = np.array(weights, np.float32), layout
+        self._mean = np.empty_like(self._weights)
+        self._optimizer = FlatOptimizer(optimizer, self._weights)
+        self._codec = CODECS.create(*codec)
+        self._steps = 0
+
+    def weights(self) -> Encoded:
+        """Return the slice, encoded."""
+        return self._codec.encode(self._weights, self._layout)
+
+    def update(self, *gradients: Encoded) -> tuple[Encoded, int]:
+        """Step with the mean of the gradients, in the order given; return the new slice and how many steps were taken."""
+        mean_of([decode(gradient) for gradient in gradients], self._mean)
+        self._optimizer.step(self._mean)
+        self._steps += 1
+        work(elements=self._weights.size * len(gradients))
+        return self.weights(), self._steps
+
+    def state(self) -> dict[str, Any]:
+        """Return weights, optimizer and step."""
+        return {"step": self._steps, "weights": self._weights, "optimizer": self._optimizer.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` returned."""
+        np.copyto(self._weights, state["weights"])
+        self._optimizer.restore(state["optimizer"])
+        self._steps = state["step"]
+
+
+def mean_of(vectors: list[Flat], out: Flat) -> Flat:
+    """Write the mean of the vectors, added in the order given, to ``out``: the same bits as an all-reduce of them."""
+    if len(vectors) == 1:
+        np.copyto(out, vectors[0])
+        return out
+    np.add(vectors[0], vectors[1], out=out)
+    for vector in vectors[2:]:
+        np.add(out, vector, out=out)
+    return np.divide(out, np.float32(len(vectors)), out=out)

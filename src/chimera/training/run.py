@@ -1,0 +1,109 @@
+"""What training returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chimera.models.model import Model
+from chimera.training.callback import Event
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run took.
+
+    Attributes
+    ----------
+    seconds : of training, in the engine's time: virtual on the simulated engine.
+    bytes_up, bytes_down : array bytes that the workers sent and received.
+    rounds : updates of the global model.
+    samples : samples processed, over all workers.
+    epochs : samples divided by the size of the training set.
+    """
+
+    seconds: float
+    bytes_up: int
+    bytes_down: int
+    rounds: int
+    samples: int
+    epochs: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is over.
+
+    Attributes
+    ----------
+    run_dir : its folder.
+    model : the trained module or estimator; what it was made from decides which.
+    cost : what it took.
+    metrics : loss and metrics on the test set, of the final model.
+    stopped_by : the budget or target that ended it: ``epochs``, ``rounds``, ``max_seconds``, ``max_bytes`` or ``target``.
+    events : what happened besides rounds.
+    """
+
+    run_dir: Path
+    model: Any
+    cost: Cost
+    metrics: dict[str, float]
+    stopped_by: str
+    names: dict[str, Any]
+    events: list[Event] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    trained: Model | None = field(default=None, repr=False)
+
+    @property
+    def lost_workers(self) -> int:
+        """How many workers died on the way."""
+        return sum(event.event == "worker lost" for event in self.events)
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """The rows of ``metrics.jsonl`` as a frame."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures of the run as plain values, as ``--json`` prints them."""
+        cost = self.cost
+        return {
+            **self.names,
+            "rounds": cost.rounds,
+            "epochs": cost.epochs,
+            "samples": cost.samples,
+            "seconds": cost.seconds,
+            "samples_per_second": cost.samples / cost.seconds if cost.seconds else 0.0,
+            "bytes_up": cost.bytes_up,
+            "bytes_down": cost.bytes_down,
+            "metrics": self.metrics,
+            "lost_workers": self.lost_workers,
+            "stopped_by": self.stopped_by,
+            "run_dir": str(self.run_dir),
+        }
+
+    def save(self, path: str | Path | None = None) -> Path:
+        """Write the final weights, tensor by tensor, as safetensors; by default to the run's own folder."""
+        from safetensors.numpy import save
+
+        from chimera.training.history import write_atomically
+
+        target = self.run_dir / "weights.safetensors" if path is None else Path(path)
+        assert self.trained is not None
+        tensors = {name: tensor.copy() for name, tensor in self.trained.layout.split(self.trained.parameters()).items()}
+        write_atomically(target, save(tensors))
+        return target
+
+    def plot(self, path: str | Path | None = None) -> Path:
+        """Draw losses, metrics and the timeline as a PNG, by default ``plot.png`` in the run's folder; return where it is."""
+        from chimera.report.plots import save_plot
+
+        target = self.run_dir / "plot.png" if path is None else Path(path)
+        save_plot(self.run_dir, target)
+        return target

@@ -1,0 +1,288 @@
+"""The trainer: an experiment by name or by object, made into actors on an engine and run."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from chimera.codecs.codec import CODECS, Codec
+from chimera.core.engine import ENGINES, Engine
+from chimera.core.errors import ConfigurationError
+from chimera.core.parameters import shard_bounds
+from chimera.core.registry import Registry, checked_options
+from chimera.data.dataset import DATASETS, Dataset, Split
+from chimera.data.order import orders
+from chimera.data.partition import PARTITIONS, Partitioner
+from chimera.models.buffers import POLICIES
+from chimera.models.conversion import as_model, build_model
+from chimera.models.model import Model
+from chimera.strategies.strategy import STRATEGIES, Strategy
+from chimera.training.budget import Budget
+from chimera.training.callback import Callback
+from chimera.training.checkpoint import Checkpoints
+from chimera.training.cluster import TrainingCluster
+from chimera.training.history import History
+from chimera.training.learner import Learner
+from chimera.training.loop import Cadence, TrainingLoop
+from chimera.training.optimizer import OptimizerSettings
+from chimera.training.parameter_shard import ParameterShard
+from chimera.training.run import Cost, Run
+from chimera.training.run_folder import RunFolder
+
+T = TypeVar("T")
+Named: TypeAlias = str | Mapping[str, Any]
+"""A plug-in by name, or a mapping of ``name`` and its options."""
+
+_PRELOADED = ("torch", "chimera.training.learner", "chimera.training.parameter_shard", "chimera.models.torch_model")
+
+
+class Trainer:
+    """Trains one model on one data set, in one way.
+
+    Parameters
+    ----------
+    model : a name, a module, an estimator, a factory of one, or a `Model`.
+    data : a name, a `Dataset` (a fifth is kept for testing), a `Split`, a (train, test) pair, or arrays (inputs, targets).
+    strategy, codec, partition, engine : a name, a mapping ``{"name": ..., option: ...}`` or an object. An engine given as an
+        object is not closed.
+    workers : how many.
+    batch_size : samples per worker and step.
+    optimizer : any of `torch.optim`, by name or as a mapping with its options; it runs on the servers, or on each worker
+        where there are none.
+    epochs, rounds, max_seconds, max_bytes, target : see `Budget`; one epoch if nothing is given.
+    evaluate_every, log_every, checkpoint_every : in rounds; by default each epoch, a hundredth of the run, and each evaluation.
+    min_workers : the run stops with fewer living workers than this.
+    seed : of the model, the partition, the order of the data, and dropout.
+    buffers : how BatchNorm statistics of the workers become one: ``average``, ``first`` or ``none``.
+    callbacks : told of progress and events.
+    out : the run's folder; by default a new one under ``runs/``, called ``name``.
+    name : of the run.
+    resume : go on from the last checkpoint in the run's folder, if there is one.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        data: Any,
+        *,
+        strategy: Named | Strategy = "parameter-server",
+        codec: Named = "identity",
+        partition: Named | Partitioner = "iid",
+        engine: Named | Engine = "local",
+        workers: int = 2,
+        batch_size: int = 64,
+        optimizer: Named = "sgd",
+        epochs: float | None = None,
+        rounds: int | None = None,
+        max_seconds: float | None = None,
+        max_bytes: int | None = None,
+        target: Mapping[str, float] | None = None,
+        evaluate_every: int | None = None,
+        log_every: int | None = None,
+        checkpoint_every: int | None = None,
+        min_workers: int = 1,
+        seed: int = 0,
+        buffers: str = "average",
+        callbacks: Sequence[Callback] = (),
+        out: str | Path | None = None,
+        name: str | None = None,
+        resume: bool = False,
+    ) -> None:
+        for key, value in (("workers", workers), ("batch_size", batch_size), ("min_workers", min_workers)):
+            if value < 1:
+                raise ConfigurationError(f"{key} must be at least 1, not {value}")
+        if min_workers > workers:
+            raise ConfigurationError(f"min_workers is {min_workers}, and there are {workers} workers")
+        if buffers not in POLICIES:
+            raise ConfigurationError(f"buffers must be one of {', '.join(POLICIES)}, not {buffers!r}")
+        limited = any(limit is not None for limit in (epochs, rounds, max_seconds, max_bytes))
+        self._budget = Budget(epochs if limited else 1, rounds, max_seconds, max_bytes, target)
+        self._strategy = _made(STRATEGIES, strategy)
+        self._partition = _made(PARTITIONS, partition)
+        self._codec = _named(codec)
+        CODECS.create(*self._codec)
+        self._optimizer = OptimizerSettings(*_named(optimizer))
+        self._engine, self._model, self._data = engine, model, data
+        self._workers, self._batch_size = self._strategy.world_size(workers), batch_size
+        self._every = {"log_every": log_every, "evaluate_every": evaluate_every, "checkpoint_every": checkpoint_every}
+        for key, every in self._every.items():
+            if every is not None and every < 1:
+                raise ConfigurationError(f"{key} must be at least 1, not {every}")
+        self._min_workers, self._seed, self._buffers = min_workers, seed, buffers
+        self._callbacks = list(callbacks)
+        self._folder = RunFolder.choose(out, name or f"{_label(model)}-{_label(data)}", resume=resume)
+        self._experiment = {
+            "data": data,
+            "model": model,
+            "train": {
+                "workers": workers,
+                "batch_size": batch_size,
+                "optimizer": optimizer,
+                "epochs": self._budget.epochs,
+                "rounds": rounds,
+                "max_seconds": max_seconds,
+                "max_bytes": max_bytes,
+                "target": target,
+                **self._every,
+                "min_workers": min_workers,
+                "seed": seed,
+                "buffers": buffers,
+            },
+            "strategy": strategy,
+            "codec": codec,
+            "partition": partition,
+            "engine": engine,
+        }
+
+    def fit(self) -> Run:
+        """Train, and return what came of it; the run's folder holds the same and a report.
+
+        Raises
+        ------
+        ConfigurationError : something of the experiment cannot be used.
+        RunError : the run began and cannot go on; its folder holds the last checkpoint.
+        KeyboardInterrupt : Ctrl-C; a checkpoint was written first.
+        """
+        engine, owned = self._open_engine()  # before the data: its processes import while this one loads
+        try:
+            split = self._split()
+            self._optimizer.check()
+            model = self._driver_model(split)
+            self._folder.begin(self._experiment, seed=self._seed)
+            return self._fit(engine, split, model)
+        finally:
+            if owned:
+                engine.close()
+
+    def _fit(self, engine: Engine, split: Split, model: Model) -> Run:
+        checkpoints = Checkpoints(str(self._folder.path / "checkpoints"))
+        saved = checkpoints.read_last() if self._folder.resumes else None
+        cluster = TrainingCluster(
+            engine, self._spawn_workers(engine, split.train, model), self._server_maker(engine, model), self._min_workers
+        )
+        engine.get([worker.step() for worker in cluster.workers])  # what a constructor raises shows here
+        engine.trace()
+        history = History(self._folder.path, saved["files"] if saved else None)
+        loop = TrainingLoop(
+            engine=engine,
+            strategy=self._strategy,
+            cluster=cluster,
+            model=model,
+            test=split.test,
+            train_size=len(split.train),
+            batch_size=self._batch_size,
+            budget=self._budget,
+            cadence=self._cadence(len(split.train)),
+            history=history,
+            checkpoints=checkpoints,
+            callbacks=self._callbacks,
+            buffers=self._buffers,
+        )
+        try:
+            if saved:
+                _check_fits(saved, model)
+                loop.restore(saved)
+            stopped_by = loop.run()
+        finally:
+            history.close()
+        used = loop.counters
+        cost = Cost(
+            used.seconds, used.bytes_up, used.bytes_down, used.rounds, used.samples, used.samples / len(split.train)
+        )
+        run = Run(
+            run_dir=self._folder.path,
+            model=getattr(model, "module", getattr(model, "estimator", model)),
+            cost=cost,
+            metrics=loop.metrics,
+            stopped_by=stopped_by,
+            names=self._names(),
+            events=history.events,
+            rows=history.metrics,
+            trained=model,
+        )
+        self._folder.finish(run)
+        for callback in self._callbacks:
+            callback.on_end(run)
+        return run
+
+    def _open_engine(self) -> tuple[Engine, bool]:
+        if not isinstance(self._engine, str | Mapping):
+            return self._engine, False
+        name, options = _named(self._engine)
+        factory = ENGINES.find(name).factory
+        given: dict[str, Any] = {}
+        if "preload" in checked_names(factory) and "preload" not in options:
+            given["preload"] = [m for m in _PRELOADED if m != "torch" or importlib.util.find_spec("torch")]
+        return ENGINES.create(name, options, **given), True
+
+    def _split(self) -> Split:
+        if isinstance(self._data, str) or (isinstance(self._data, Mapping) and "name" in self._data):
+            name, options = _named(self._data)
+            split = DATASETS.create(name, options)
+        else:
+            split = Split.of(self._data, seed=self._seed)
+        if self._workers > len(split.train):
+            raise ConfigurationError(f"{self._workers} workers cannot share {len(split.train)} training samples")
+        return split
+
+    def _driver_model(self, split: Split) -> Model:
+        shape = {
+            "input_shape": split.train.input_shape,
+            "outputs": split.train.outputs,
+            "task": "regression" if split.train.classes is None else "classification",
+        }
+        if isinstance(self._model, str | Mapping):
+            return build_model(*_named(self._model), seed=self._seed, **shape)
+        return as_model(self._model, seed=self._seed, **shape)
+
+    def _spawn_workers(self, engine: Engine, train: Dataset, model: Model) -> list[Any]:
+        parts = orders(self._partition, train, self._workers, self._batch_size, self._seed)
+        dataset, replica = engine.put(train), engine.put(model)
+        return [
+            engine.spawn(
+                Learner,
+                rank,
+                replica,
+                dataset,
+                order,
+                optimizer=self._optimizer,
+                codec=self._codec,
+                seed=self._seed,
+                name=f"worker {rank}",
+            )
+            for rank, order in enumerate(parts)
+        ]
+
+    def _server_maker(self, engine: Engine, model: Model) -> Callable[[int], list[Any]]:
+        flat, layout = model.parameters().copy(), model.layout
+
+        def make(shards: int) -> list[Any]:
+            if shards > flat.size:
+                raise ConfigurationError(f"{flat.size} parameters cannot be spread over {shards} shards")
+            bounds = shard_bounds(flat.size, shards)
+            settings = {"optimizer": self._optimizer, "codec": ("identity", {})}
+            pieces = [(flat[b:e], layout.cut(b, e)) for b, e in zip(bounds, bounds[1:], strict=False)]
+            return [engine.spawn(ParameterShard, *p, name=f"server {i}", **settings) for i, p in enumerate(pieces)]
+
+        return make
+
+    def _cadence(self, train_size: int) -> Cadence:
+        per_epoch = math.ceil(train_size / (self._workers * self._batch_size))
+        budget = self._budget
+        ends = [budget.rounds, None if budget.epochs is None else math.ceil(budget.epochs * per_epoch)]
+        known = [end for end in ends if end is not None]
+        evaluate = self._every["evaluate_every"] or per_epoch
+        log = self._every["log_every"] or max(min(known, default=per_epoch) // 100, 1)
+        return Cadence(log, evaluate, self._every["checkpoint_every"] or evaluate)
+
+    def _names(self) -> dict[str, Any]:
+        return {
+            "strategy": _label(self._experiment["strategy"]),
+            "codec": self._codec[0],
+            "engine": _label(self._engine),
+            "workers": self._workers,
+        }
