@@ -73,7 +73,7 @@ def draw_run(run_dir: str | os.PathLike[str]) -> Figure:
     with matplotlib.rc_context(_STYLE):
         layout = ConstrainedLayoutEngine(w_pad=0.09, h_pad=0.07)
         figure = Figure(figsize=(_WIDTH_IN, 0.45 + (sum(heights) or 1.5)), layout=layout)
-        figure.suptitle(_drawable(_title(run)), fontsize=11.5, fontweight="bold", x=0.012, ha="left")
+        figure.suptitle(_drawable(_title(run), 90), fontsize=11.5, fontweight="bold", x=0.012, ha="left")
         if not heights:
             figure.text(0.5, 0.4, "This run has not recorded anything yet.", ha="center", color="#3C434B")
             return figure
@@ -106,13 +106,13 @@ def _title(run: RunFiles) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _drawable(text: str) -> str:
+def _drawable(text: str, most: int = 32) -> str:
     """Return ``text`` without what matplotlib would take for a formula, a command, or cannot draw."""
     from matplotlib.font_manager import findfont, get_font
 
     font = get_font(findfont("DejaVu Sans"))
     shown = "".join(c if c.isprintable() and font.get_char_index(ord(c)) else "?" for c in text)
-    return (shown if len(shown) <= 90 else shown[:89] + "…").replace("$", r"\$")
+    return (shown if len(shown) <= most else shown[: most - 1] + "…").replace("$", r"\$")
 
 
 def _draw_panels(part: SubFigure, row: list[Panel]) -> None:
@@ -179,7 +179,7 @@ def _draw_timeline(part: SubFigure, run: RunFiles, lanes: list[Lane], view: Wind
     axes.set_ylim(len(lanes) - 0.4, -0.6)
     axes.set_xlabel(f"{'Virtual time' if run.is_virtual else 'Time'} since the engine began ({unit})")
     some = f", {len(lanes)} of {len(run.lanes):,} actors" if len(lanes) < len(run.lanes) else ""
-    axes.set_title(_drawable(f"Timeline: {view.title[0].lower()}{view.title[1:]}{some}"), loc="left")
+    axes.set_title(_drawable(f"Timeline: {view.title[0].lower()}{view.title[1:]}{some}", 90), loc="left")
     for each in (axes, shares):
         each.spines["left"].set_visible(False)
         each.tick_params(axis="y", length=0)

@@ -62,7 +62,7 @@ def significant(value: float, digits: int) -> str:
     if value == 0:
         return "0"
     if not 1e-4 <= abs(value) < 1e9:
-        return f"{value:.{digits - 1}g}"
+        return _exponential(value, digits)
     if abs(value) >= 10 ** (digits - 1):
         return f"{value:,.0f}"
     text = f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
@@ -106,6 +106,6 @@ def log_tick_labels(ticks: Sequence[float]) -> list[str]:
     return [tick_labels([tick])[0] for tick in ticks]
 
 
-def _exponential(value: float) -> str:
-    mantissa, _, exponent = f"{value:.3e}".partition("e")
+def _exponential(value: float, digits: int = 4) -> str:
+    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}" if value else "0"
