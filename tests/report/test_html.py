@@ -67,7 +67,7 @@ def test_the_report_tells_the_final_figures_the_settings_and_what_happened(runs)
     for words in ("accuracy, test set 0.9775", "loss, test set 0.0551", "samples/s 3,210", "rounds 200", "time 2 s"):
         assert words in page.text
     for words in (
-        "sent by workers 160 kB",
+        "up from workers 160 kB",
         "lost workers 1",
         "stopped by epochs",
         "killed by signal 9",

@@ -44,10 +44,12 @@ def test_a_broken_line_in_the_middle_costs_that_line_alone(runs):
 
 
 def test_a_run_without_a_summary_tells_how_far_it_came(runs):
-    run = read_run(runs.make(workers=2, rounds=27, finished=False))
+    lost = {"event": "worker lost", "seconds": 0.1, "round": 10, "actor": "worker 1"}
+    run = read_run(runs.make(workers=2, rounds=27, finished=False, events=[lost]))
     assert not run.finished
     figures = run.figures()
     assert figures["rounds"] == 27
+    assert figures["lost_workers"] == 1
     assert figures["samples"] == 27 * 32
     assert figures["samples_per_second"] == pytest.approx(27 * 32 / 0.27)
     assert figures["metrics"]["accuracy"] == pytest.approx(1 - 0.9 / 20)  # the last evaluation, not the last row

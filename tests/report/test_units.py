@@ -86,6 +86,12 @@ def test_ticks_of_a_logarithmic_axis_are_few_and_rise(low, ratio, most):
     assert ticks == sorted(ticks)
 
 
+def test_ticks_of_a_count_are_whole_numbers():
+    assert linear_ticks(0, 1.02, 6, whole=True) == [0, 1]
+    assert linear_ticks(0, 1.02, 6) == [0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert linear_ticks(0, 12, 6, whole=True) == [0, 5, 10]
+
+
 def test_tick_labels_share_their_decimals():
     assert tick_labels([0.5, 1.0, 1.5]) == ["0.5", "1.0", "1.5"]
     assert tick_labels([0, 10000, 20000]) == ["0", "10,000", "20,000"]

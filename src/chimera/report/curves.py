@@ -17,6 +17,7 @@ Floats: TypeAlias = NDArray[np.float64]
 FRACTIONS = frozenset({"accuracy", "balanced_accuracy", "precision", "recall", "f1", "auc", "top_5_accuracy"})
 Role: TypeAlias = Literal["train", "test", "metric"]
 _ROLES: dict[str, tuple[Role, str]] = {"train_loss": ("train", "training"), "loss": ("test", "test set")}
+_ACRONYMS = frozenset({"auc", "f1", "mae", "mape", "mse", "r2", "rmse"})
 _LOG_FROM_RATIO = 100.0
 _MOST_PANELS = 4
 _MOST_MARKS = 8
@@ -43,6 +44,7 @@ class Panel:
     curves : what is drawn; at least one.
     log : whether y is logarithmic.
     x_max : where the x axis ends; it begins at 0.
+    x_whole : whether x counts something.
     marks : x of each loss of an actor.
     not_finite : x of the first loss that was NaN or infinite, if there was one.
     """
@@ -52,6 +54,7 @@ class Panel:
     curves: tuple[Curve, ...]
     log: bool
     x_max: float
+    x_whole: bool = False
     marks: tuple[float, ...] = ()
     not_finite: float | None = None
 
@@ -122,16 +125,22 @@ def _panel(axis: _Axis, group: list[str], columns: dict[str, Floats], run: RunFi
         for i, row in enumerate(run.metrics)
         if is_loss and any(name in row and not np.isfinite(columns[name][i]) for name in group)
     ]
-    title = "Loss" if is_loss else (group[0].replace("_", " ").capitalize() if len(group) == 1 else "Metrics")
+    title = "Loss" if is_loss else _title(group)
     return Panel(
         y_label=title + (" (log scale)" if log else "") + (", test set" if not is_loss else ""),
         x_label=axis.label,
         curves=tuple(curves),
         log=bool(log),
         x_max=float(np.nanmax(axis.x, initial=0)) or 1.0,
+        x_whole=axis.label == "Rounds",
         marks=tuple(mark for mark in axis.marks if np.isfinite(mark)),
         not_finite=float(broken[0]) if broken else None,
     )
+
+
+def _title(group: list[str]) -> str:
+    name = group[0].replace("_", " ") if len(group) == 1 else "metrics"
+    return name.upper() if name in _ACRONYMS else name[:1].upper() + name[1:]
 
 
 def thinned(x: Floats, y: Floats, most: int, *, average: bool) -> tuple[Floats, Floats]:

@@ -45,8 +45,8 @@ def page(run: RunFiles) -> str:
         _section("Timeline", _timeline(run)),
         _section("Where the time went", _shares(run)),
         _section("Events", _events(run)),
-        _section("Configuration", _tables(run.experiment, "experiment")),
-        _section("Environment", _tables(run.environment, "environment")),
+        _section("Configuration", _tables(run.experiment)),
+        _section("Environment", _tables(run.environment)),
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -71,12 +71,13 @@ def _header(run: RunFiles) -> str:
     parts = [run.plugin("strategy"), f"{number(workers)} {'worker' if workers == 1 else 'workers'}" if workers else ""]
     parts += [f"{run.plugin(table)} {table}" for table in ("engine", "codec") if run.plugin(table)]
     parts += [run.plugin("model"), run.plugin("data")]
-    state = '<span class="state done">finished</span>' if run.finished else '<span class="state cut">unfinished</span>'
+    state = "diverged" if run.diverged else "finished" if run.finished else "unfinished"
+    pill = f'<span class="state {state}">{state}</span>'
     notes = "".join(f"<p class='note'>{_text(note)}</p>" for note in run.notes)
     if run.is_virtual:
         notes += "<p class='note'>Simulated: all times are virtual, as the models of network and computers say.</p>"
     line = " · ".join(_text(part) for part in parts if part)
-    return f"<header><h1>{_text(run.name)} {state}</h1>\n<p>{line}</p>{notes}</header>\n"
+    return f"<header><h1>{_text(run.name)} {pill}</h1>\n<p>{line}</p>{notes}</header>\n"
 
 
 def _cards(run: RunFiles) -> str:
@@ -93,8 +94,8 @@ def _cards(run: RunFiles) -> str:
         "rounds": ("rounds", number),
         "epochs": ("epochs", lambda value: number(float(value), 3)),
         "samples": ("samples", number),
-        "bytes_up": ("sent by workers", in_bytes),
-        "bytes_down": ("received by workers", in_bytes),
+        "bytes_up": ("up from workers", in_bytes),
+        "bytes_down": ("down to workers", in_bytes),
     }
     for key, (label, write) in shown.items():
         value = figures.get(key)
@@ -224,13 +225,13 @@ def _events(run: RunFiles) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{more}"
 
 
-def _tables(settings: Mapping[str, Any], kind: str) -> str:
+def _tables(settings: Mapping[str, Any]) -> str:
     """Return nested settings as one small table for each top-level table, plain values first."""
     if not settings:
         return ""
     plain = {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
     nested = {key: value for key, value in settings.items() if isinstance(value, Mapping)}
-    parts = ([_settings(kind, plain)] if plain else []) + [_settings(key, value) for key, value in nested.items()]
+    parts = ([_settings("general", plain)] if plain else []) + [_settings(key, value) for key, value in nested.items()]
     return f'<div class="settings">{"".join(parts)}</div>'
 
 

@@ -138,7 +138,7 @@ def _draw_panels(part: SubFigure, row: list[Panel]) -> None:
         axes.set_yscale("log" if panel.log else "linear")
         axes.set_ylim(low, high)
         axes.set_xlim(0, panel.x_max * 1.02)
-        x_ticks = linear_ticks(0, panel.x_max * 1.02, 6)
+        x_ticks = linear_ticks(0, panel.x_max * 1.02, 6, whole=panel.x_whole)
         y_ticks = log_ticks(low, high, 6) if panel.log else linear_ticks(low, high, 6)
         axes.set_xticks(x_ticks, tick_labels(x_ticks))
         axes.set_yticks(y_ticks, log_tick_labels(y_ticks) if panel.log else tick_labels(y_ticks))
@@ -148,7 +148,8 @@ def _draw_panels(part: SubFigure, row: list[Panel]) -> None:
         axes.set_xlabel(_drawable(panel.x_label))
         if place == 0:
             axes.set_ylabel(_drawable(panel.y_label))
-            axes.legend(loc="best", handlelength=2.2)
+
+    part.legend(*part.axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=6, handlelength=2.2)
 
 
 def _mark(axes: Axes, panel: Panel) -> None:
@@ -188,7 +189,7 @@ def _draw_timeline(part: SubFigure, run: RunFiles, lanes: list[Lane], view: Wind
         return
     _draw_shares(shares, lanes)
     handles = [Patch(facecolor=KIND_COLOURS[kind], label=KINDS[kind]) for kind in range(3)]
-    part.legend(handles=handles, loc="outside lower left", ncols=3, handlelength=1.4)
+    part.legend(handles=handles, loc="outside upper left", ncols=3, handlelength=1.4)
 
 
 def _draw_lane(axes: Axes, lane: Lane, view: Window, second: float, place: int) -> None:

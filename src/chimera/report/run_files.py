@@ -62,6 +62,12 @@ class RunFiles:
         """Whether the run came to its end."""
         return bool(self.summary)
 
+    @property
+    def diverged(self) -> bool:
+        """Whether the last loss it recorded was NaN or infinite."""
+        losses = [row[key] for row in self.metrics[-1:] for key in ("train_loss", "loss") if key in row]
+        return not all(math.isfinite(finite(loss)) for loss in losses)
+
     def plugin(self, table: str) -> str:
         """Return the name that was chosen for a table of the experiment, or nothing."""
         named = self.summary.get(table) or self.experiment.get(table)
@@ -76,8 +82,9 @@ class RunFiles:
         """Return the final figures, under the names of ``summary.json``; of an unfinished run, how far it came."""
         if self.finished:
             return self.summary
+        lost = {str(event.get("actor", "")) for event in self.events if "lost" in str(event.get("event", ""))}
         if not self.metrics:
-            return {}
+            return {"lost_workers": len(lost)}
         last = self.metrics[-1]
         seconds = last.get("seconds") or 0.0
         counted: dict[str, Any] = {
@@ -88,7 +95,7 @@ class RunFiles:
             evaluated.update({key: value for key, value in row.items() if is_metric(key, value)})
         rate = {"samples_per_second": last.get("samples", 0) / seconds} if seconds else {}
         reached = {"rounds": last.get("round", 0), "epochs": last.get("epoch", 0.0)}
-        return {"metrics": evaluated, **counted, **rate, **reached}
+        return {"metrics": evaluated, **counted, **rate, **reached, "lost_workers": len(lost)}
 
 
 def is_metric(key: str, value: Any) -> bool:

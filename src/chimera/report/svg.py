@@ -15,7 +15,8 @@ from chimera.report.units import linear_ticks, log_tick_labels, log_ticks, signi
 FloatT = TypeVar("FloatT", float, Floats)
 
 _WIDTH, _HEIGHT = 400, 236
-_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 12, 10, 42
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 10, 42
+_CHARACTER = 7.5  # about the width of a digit, a little more in print
 _MOST_POINTS_MARKED = 30
 _DETAIL_SEGMENTS = 300
 _BINS = 160
@@ -27,7 +28,7 @@ def chart(panel: Panel) -> str:
     low, high = y_range(panel)
     y_ticks = log_ticks(low, high, 6) if panel.log else linear_ticks(low, high, 6)
     y_names = log_tick_labels(y_ticks) if panel.log else tick_labels(y_ticks)
-    x_ticks = linear_ticks(0, panel.x_max * 1.02, 6)
+    x_ticks = linear_ticks(0, panel.x_max * 1.02, 6, whole=panel.x_whole)
     bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
     parts = [f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{_description(panel)}">']
     for tick, name in zip(y_ticks, y_names, strict=True):
@@ -37,7 +38,8 @@ def chart(panel: Panel) -> str:
     for tick, name in zip(x_ticks, tick_labels(x_ticks), strict=True):
         at = _x(panel, tick)
         parts.append(f'<path class="grid" d="M{at:.1f} {_TOP}V{bottom}"/>')
-        parts.append(f'<text class="tick" x="{at:.1f}" y="{bottom + 15}" text-anchor="middle">{name}</text>')
+        inside = min(at, _WIDTH - _CHARACTER / 2 * len(name))
+        parts.append(f'<text class="tick" x="{inside:.1f}" y="{bottom + 15}" text-anchor="middle">{name}</text>')
     parts.append(f'<path class="axis" d="M{_LEFT} {_TOP}V{bottom}H{right}"/>')
     middle = (_LEFT + right) / 2
     parts.append(

@@ -69,15 +69,15 @@ def significant(value: float, digits: int) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def linear_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return at most ``most`` values at steps of 1, 2, 2.5 or 5 times a power of ten within [low, high]."""
+def linear_ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
+    """Return at most ``most`` values at steps of 1, 2, 2.5 or 5 times a power of ten (whole numbers if so) in [low, high]."""
     if not high > low:
         return [low]
     raw = (high - low) / max(most - 1, 1)
     power = 10.0 ** math.floor(math.log10(raw))
-    for step in (power * m for m in (1, 2, 2.5, 5, 10, 20)):
+    for step in (power * m for m in (1, 2, 2.5, 5, 10, 20, 50, 100)):
         first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-        if step >= raw * (1 - 1e-9) and last - first < most:
+        if last - first < most and (not whole or step == round(step)):
             break
     return [round(i * step, 12 - math.floor(math.log10(step))) for i in range(first, last + 1)]
 
@@ -94,7 +94,7 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:
     """Return the ticks' values, short and with the same number of decimals: ``0.25``, ``12,000``, ``1e-6``."""
-    if any(tick and not 1e-4 <= abs(tick) < 1e7 for tick in ticks):
+    if any(tick and not 1e-4 <= abs(tick) < 1e6 for tick in ticks):
         return [_exponential(tick) for tick in ticks]
     plain = [f"{tick:.9f}".rstrip("0") for tick in ticks]
     decimals = max((len(text.partition(".")[2]) for text in plain), default=0)
