@@ -1,0 +1,167 @@
+"""Curves of a run: loss and metrics over time, rounds and bytes, thinned to what a picture can show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.report.run_files import RunFiles, finite, is_metric
+from chimera.report.units import bytes_unit, time_unit
+
+Floats: TypeAlias = NDArray[np.float64]
+
+FRACTIONS = frozenset({"accuracy", "balanced_accuracy", "precision", "recall", "f1", "auc", "top_5_accuracy"})
+Role: TypeAlias = Literal["train", "test", "metric"]
+_ROLES: dict[str, tuple[Role, str]] = {"train_loss": ("train", "training"), "loss": ("test", "test set")}
+_ACRONYMS = frozenset({"auc", "f1", "mae", "mape", "mse", "r2", "rmse"})
+_LOG_FROM_RATIO = 100.0
+_MOST_PANELS = 4
+_MOST_MARKS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One line: ``x`` and ``y`` of shape (n,), finite. ``place`` tells curves of one panel apart, from 0."""
+
+    label: str
+    role: Role
+    x: Floats
+    y: Floats
+    place: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """One chart.
+
+    Attributes
+    ----------
+    y_label, x_label : the axes, with units.
+    curves : what is drawn; at least one.
+    log : whether y is logarithmic.
+    x_max : where the x axis ends; it begins at 0.
+    x_whole : whether x counts something.
+    marks : x of each loss of an actor.
+    not_finite : x of the first loss that was NaN or infinite, if there was one.
+    """
+
+    y_label: str
+    x_label: str
+    curves: tuple[Curve, ...]
+    log: bool
+    x_max: float
+    x_whole: bool = False
+    marks: tuple[float, ...] = ()
+    not_finite: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Axis:
+    label: str
+    x: Floats
+    marks: tuple[float, ...]
+
+
+def panels(run: RunFiles, most_points: int = 400) -> list[list[Panel]]:
+    """Return rows of panels: the loss, then the metrics; in each row over time, rounds and, if any moved, bytes."""
+    if not run.metrics:
+        return []
+    names = _metric_names(run.metrics)
+    groups: list[list[str]] = [["train_loss", "loss"]]
+    fractions = [name for name in names if name in FRACTIONS]
+    groups += [fractions] if fractions else []
+    groups += [[name] for name in names if name != "loss" and name not in FRACTIONS]
+    columns = {
+        name: np.array([finite(row.get(name)) for row in run.metrics]) for name in ("train_loss", "loss", *names)
+    }
+    rows = [[_panel(axis, group, columns, run, most_points) for axis in _axes(run)] for group in groups]
+    return [drawn for row in rows if (drawn := [panel for panel in row if panel is not None])][:_MOST_PANELS]
+
+
+def _metric_names(metrics: Sequence[dict[str, Any]]) -> list[str]:
+    seen: dict[str, None] = {}
+    for row in metrics:
+        seen.update({key: None for key, value in row.items() if is_metric(key, value)})
+    return list(seen)
+
+
+def _axes(run: RunFiles) -> list[_Axis]:
+    seconds, rounds, up, down = (
+        np.array([finite(row.get(key, 0)) for row in run.metrics])
+        for key in ("seconds", "round", "bytes_up", "bytes_down")
+    )
+    lost = [event for event in run.events if "lost" in str(event.get("event", ""))][:_MOST_MARKS]
+    second, time_name = time_unit(float(np.nanmax(seconds, initial=0)))
+    one, bytes_name = bytes_unit(float(np.nanmax(up + down, initial=0)))
+    clock = "Virtual time" if run.is_virtual else "Time"
+    axes = [
+        _Axis(f"{clock} ({time_name})", seconds / second, tuple(finite(e.get("seconds")) / second for e in lost)),
+        _Axis("Rounds", rounds, tuple(finite(e.get("round")) for e in lost)),
+        _Axis(f"Data moved, up and down ({bytes_name})", (up + down) / one, ()),
+    ]
+    return axes if np.nanmax(up + down, initial=0) > 0 else axes[:2]
+
+
+def _panel(axis: _Axis, group: list[str], columns: dict[str, Floats], run: RunFiles, most_points: int) -> Panel | None:
+    curves: list[Curve] = []
+    for name in group:
+        y = columns[name]
+        good = np.isfinite(y) & np.isfinite(axis.x)
+        if good.any():
+            role, label = _ROLES.get(name, ("metric", name.replace("_", " ")))
+            x, y = thinned(axis.x[good], y[good], most_points, average=role == "train")
+            curves.append(Curve(label, role, x, y, place=len(curves)))
+    if not curves:
+        return None
+    is_loss = "loss" in group
+    everything = np.concatenate([curve.y for curve in curves])
+    log = everything.min() > 0 and everything.max() / everything.min() > _LOG_FROM_RATIO and is_loss
+    broken = [
+        axis.x[i]
+        for i, row in enumerate(run.metrics)
+        if is_loss and any(name in row and not np.isfinite(columns[name][i]) for name in group)
+    ]
+    title = "Loss" if is_loss else _title(group)
+    return Panel(
+        y_label=title + (" (log scale)" if log else "") + (", test set" if not is_loss else ""),
+        x_label=axis.label,
+        curves=tuple(curves),
+        log=bool(log),
+        x_max=float(np.nanmax(axis.x, initial=0)) or 1.0,
+        x_whole=axis.label == "Rounds",
+        marks=tuple(mark for mark in axis.marks if np.isfinite(mark)),
+        not_finite=float(broken[0]) if broken else None,
+    )
+
+
+def _title(group: list[str]) -> str:
+    name = group[0].replace("_", " ") if len(group) == 1 else "metrics"
+    return name.upper() if name in _ACRONYMS else name[:1].upper() + name[1:]
+
+
+def thinned(x: Floats, y: Floats, most: int, *, average: bool) -> tuple[Floats, Floats]:
+    """Return at most ``most`` points: means of neighbours (a noisy curve), or every k-th and the last."""
+    if len(x) <= most:
+        return x, y
+    if not average:
+        kept = np.linspace(0, len(x) - 1, most).round().astype(int)
+        return x[kept], y[kept]
+    bounds = np.linspace(0, len(x), most + 1).round().astype(int)
+    sizes = np.diff(bounds)
+    return np.add.reduceat(x, bounds[:-1]) / sizes, np.add.reduceat(y, bounds[:-1]) / sizes
+
+
+def y_range(panel: Panel) -> tuple[float, float]:
+    """Return the ends of the y axis, with a margin: from 0 where the values come near it, else around them."""
+    everything = np.concatenate([curve.y for curve in panel.curves])
+    low, high = float(everything.min()), float(everything.max())
+    if panel.log:
+        room = (high / low) ** 0.05
+        return low / room, high * room
+    room = 0.06 * (high - low) or 0.15 * abs(high) or 1.0
+    below = 0.0 if 0 <= low < 0.35 * high or low == high > 0 else low - room
+    return below, high + room

@@ -1,0 +1,254 @@
+"""The HTML report of a run: one file that needs no network, no script and no other file."""
+
+from __future__ import annotations
+
+import importlib.resources
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chimera.report import svg
+from chimera.report.curves import Panel, panels
+from chimera.report.run_files import RunFiles, read_run, replace_file
+from chimera.report.timeline import KINDS, Lane, Window, selection, windows
+from chimera.report.units import in_bytes, in_seconds, linear_ticks, number, tick_labels, time_unit
+
+_MOST_LANES = 24
+_MOST_EVENTS = 200
+_MOST_CHARACTERS = 2000
+
+
+def write_report(run_dir: str | os.PathLike[str]) -> Path:
+    """Write ``report.html`` into the folder of a run, whatever state that run is in, and return its path.
+
+    Raises
+    ------
+    ConfigurationError : ``run_dir`` is not the folder of a run, or cannot be written.
+    """
+    run = read_run(run_dir)
+    path = run.folder / "report.html"
+    replace_file(path, page(run).encode())
+    return path
+
+
+def page(run: RunFiles) -> str:
+    """Return the whole report as HTML text."""
+    style = importlib.resources.files("chimera.report").joinpath("style.css").read_text(encoding="utf-8")
+    sections = [
+        _header(run),
+        _cards(run),
+        _section("Learning", _learning(run)),
+        _section("Timeline", _timeline(run)),
+        _section("Where the time went", _shares(run)),
+        _section("Events", _events(run)),
+        _section("Configuration", _tables(run.experiment)),
+        _section("Environment", _tables(run.environment)),
+    ]
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{_text(run.name)} · Chimera</title>\n<style>\n{style}</style></head>\n"
+        f"<body><main>\n{''.join(sections)}</main></body></html>\n"
+    )
+
+
+def _text(value: Any) -> str:
+    """Return a value as safe HTML text of bounded length."""
+    text = str(value).encode("utf-8", "replace").decode()
+    return escape(text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…")
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{title}</h2>\n{body}</section>\n" if body else ""
+
+
+def _header(run: RunFiles) -> str:
+    workers = run.figures().get("workers") or sum(lane.is_worker for lane in run.lanes)
+    parts = [run.plugin("strategy"), f"{number(workers)} {'worker' if workers == 1 else 'workers'}" if workers else ""]
+    parts += [f"{run.plugin(table)} {table}" for table in ("engine", "codec") if run.plugin(table)]
+    parts += [run.plugin("model"), run.plugin("data")]
+    state = "diverged" if run.diverged else "finished" if run.finished else "unfinished"
+    pill = f'<span class="state {state}">{state}</span>'
+    notes = "".join(f"<p class='note'>{_text(note)}</p>" for note in run.notes)
+    if run.is_virtual:
+        notes += "<p class='note'>Simulated: all times are virtual, as the models of network and computers say.</p>"
+    line = " · ".join(_text(part) for part in parts if part)
+    return f"<header><h1>{_text(run.name)} {pill}</h1>\n<p>{line}</p>{notes}</header>\n"
+
+
+def _cards(run: RunFiles) -> str:
+    figures = run.figures()
+    metrics = figures.get("metrics")
+    metrics = dict(metrics) if isinstance(metrics, Mapping) else {}
+    first = [name for name in ("accuracy", "loss") if name in metrics]
+    named = [*first, *(name for name in metrics if name not in first)][:6]
+    cards = [(f"{name.replace('_', ' ')}, test set", number(metrics[name]), "") for name in named]
+    clock = "virtual time" if run.is_virtual else "time"
+    shown = {
+        "seconds": (clock, in_seconds),
+        "samples_per_second": ("samples/s, virtual" if run.is_virtual else "samples/s", number),
+        "rounds": ("rounds", number),
+        "epochs": ("epochs", lambda value: number(float(value), 3)),
+        "samples": ("samples", number),
+        "bytes_up": ("up from workers", in_bytes),
+        "bytes_down": ("down to workers", in_bytes),
+    }
+    for key, (label, write) in shown.items():
+        value = figures.get(key)
+        if isinstance(value, int | float):
+            cards.append((label, write(value), ""))
+    lost = figures.get("lost_workers", 0)
+    lost = len(lost) if isinstance(lost, Sequence) else lost
+    cards.append(("lost workers", number(lost), "bad" if lost else ""))
+    cards.append(("stopped by", str(figures.get("stopped_by", "") if run.finished else "unfinished") or "-", ""))
+    items = (
+        f'<div class="card {kind}{" long" if len(value) > 14 else ""}"><dt>{_text(label)}</dt><dd>{_text(value)}</dd></div>'
+        for label, value, kind in cards
+    )
+    return f'<dl class="cards">{"".join(items)}</dl>\n'
+
+
+def _learning(run: RunFiles) -> str:
+    rows = panels(run)
+    if not rows:
+        return "<p class='note'>No round has been recorded.</p>"
+    return "".join(
+        f"<h3>{_text(row[0].y_label)}{_legend(row)}</h3><div class='row'>{_charts(row)}</div>\n" for row in rows
+    )
+
+
+def _legend(row: Sequence[Panel]) -> str:
+    items = [(svg.swatch(curve), curve.label) for curve in row[0].curves]
+    line = '<svg class="swatch" viewBox="0 0 26 12"><path class="{}" d="M13 0V12"/></svg>'
+    items += [(line.format("lost"), "worker lost")] if row[0].marks else []
+    items += [(line.format("broken"), "loss not finite")] if row[0].not_finite is not None else []
+    return '<span class="legend">' + "".join(f"<span>{mark}{_text(label)}</span>" for mark, label in items) + "</span>"
+
+
+def _charts(row: Sequence[Panel]) -> str:
+    return "".join(f"<figure>{svg.chart(panel)}</figure>" for panel in row)
+
+
+def _timeline(run: RunFiles) -> str:
+    if not run.lanes:
+        return ""
+    lanes = selection(run.lanes, _MOST_LANES)
+    kinds = "".join(f'<span><i class="{kind}"></i>{kind}</span>' for kind in KINDS)
+    died = '<span><b class="death">✕</b>lost</span>' if any(lane.lost_s is not None for lane in lanes) else ""
+    some = f"Shown: {len(lanes)} of {len(run.lanes):,} actors. " if len(lanes) < len(run.lanes) else ""
+    views = "".join(_view(run, lanes, window) for window in windows(run.lanes))
+    return (
+        f"<p class='legend'>{kinds}{died}</p>{views}"
+        f"<p class='note'>{some}Time is counted from the engine's start. Waiting and transfers inside a call are drawn at its"
+        " end. Where calls are too short to be seen one by one, the height of a colour is its share of the time.</p>"
+    )
+
+
+def _view(run: RunFiles, lanes: Sequence[Lane], window: Window) -> str:
+    second, unit = time_unit(window.end_s)
+    length_s = window.end_s - window.begin_s
+    rows = []
+    for lane in lanes:
+        death = ""
+        if lane.lost_s is not None and window.begin_s <= lane.lost_s <= window.end_s:
+            at = (lane.lost_s - window.begin_s) / length_s * 100
+            death = f'<b class="death" style="left:{at:.2f}%" title="lost">✕</b>'
+        name = _text(lane.actor)
+        rows.append(
+            f'<div class="lane"><span class="actor" title="{name}">{name}</span>'
+            f'<span class="track">{svg.lane_strip(lane, window)}{death}</span></div>'
+        )
+    ticks = linear_ticks(window.begin_s / second, window.end_s / second, 8)
+    places = [(tick * second - window.begin_s) / length_s * 100 for tick in ticks]
+    labels = zip(places, tick_labels(ticks), strict=True)
+    scale = "".join(f'<span style="left:{place:.2f}%">{label}</span>' for place, label in labels)
+    clock = "Virtual time" if run.is_virtual else "Time"
+    return (
+        f'<figure class="timeline"><figcaption>{_text(window.title)}</figcaption>{"".join(rows)}<div class="lane scale">'
+        f'<span class="actor">{clock} ({unit})</span><span class="track">{scale}</span></div></figure>\n'
+    )
+
+
+def _shares(run: RunFiles) -> str:
+    if not run.lanes:
+        return ""
+    lanes = selection(run.lanes, _MOST_LANES)
+    workers = [lane for lane in run.lanes if lane.is_worker]
+    rows = []
+    if len(workers) > 1:
+        mean = np.mean([lane.shares for lane in workers], axis=0)
+        rows.append(
+            _share_row(f"all {len(workers):,} workers, mean", mean, sum(len(lane.starts) for lane in workers), None)
+        )
+    for lane in lanes:
+        name = lane.actor + (" (lost)" if lane.lost_s is not None else "")
+        rows.append(_share_row(name, lane.shares, len(lane.starts), float(lane.edges[-1] - lane.edges[0])))
+    head = "".join(f'<th class="n">{kind}</th>' for kind in KINDS)
+    return (
+        f'<table class="shares"><thead><tr><th>actor</th><th>share of its time</th>{head}'
+        f'<th class="n">calls</th><th class="n">from first to last</th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    )
+
+
+def _share_row(name: str, shares: Iterable[float], calls: int, seconds: float | None) -> str:
+    fractions = [float(share) for share in shares]
+    bar = "".join(
+        f'<i class="{kind}" style="width:{share:.2%}"></i>'
+        for kind, share in zip(KINDS, fractions, strict=True)
+        if share
+    )
+    cells = "".join(f'<td class="n">{100 * share:.1f} %</td>' for share in fractions)
+    length = "" if seconds is None else in_seconds(seconds)
+    return (
+        f'<tr><th>{_text(name)}</th><td><span class="bar">{bar}</span></td>{cells}'
+        f'<td class="n">{calls:,}</td><td class="n">{length}</td></tr>'
+    )
+
+
+def _events(run: RunFiles) -> str:
+    if not run.events:
+        return ""
+    rows = []
+    for event in run.events[:_MOST_EVENTS]:
+        seconds = event.get("seconds")
+        at = in_seconds(float(seconds)) if isinstance(seconds, int | float) else ""
+        cells = (event.get("event", ""), event.get("actor", ""), event.get("detail", ""))
+        told = "".join(f"<td>{_text(cell)}</td>" for cell in cells)
+        rows.append(f'<tr><td class="n">{at}</td><td class="n">{_text(number(event.get("round", "")))}</td>{told}</tr>')
+    rest = len(run.events) - _MOST_EVENTS
+    more = f"<p class='note'>{rest:,} more stand in events.jsonl.</p>" if rest > 0 else ""
+    head = '<th class="n">time</th><th class="n">round</th><th>event</th><th>actor</th><th>detail</th>'
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{more}"
+
+
+def _tables(settings: Mapping[str, Any]) -> str:
+    """Return nested settings as one small table for each top-level table, plain values first."""
+    if not settings:
+        return ""
+    plain = {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
+    nested = {key: value for key, value in settings.items() if isinstance(value, Mapping)}
+    parts = ([_settings("general", plain)] if plain else []) + [_settings(key, value) for key, value in nested.items()]
+    return f'<div class="settings">{"".join(parts)}</div>'
+
+
+def _settings(title: str, values: Mapping[str, Any]) -> str:
+    rows = "".join(f"<tr><th>{_text(key)}</th><td>{_text(value)}</td></tr>" for key, value in _flat(values))
+    return f"<table><caption>{_text(title)}</caption><tbody>{rows}</tbody></table>"
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            pairs += _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, bool):
+            pairs.append((f"{prefix}{key}", str(value).lower()))
+        elif isinstance(value, list | tuple):
+            pairs.append((f"{prefix}{key}", ", ".join(map(str, value))))
+        else:
+            pairs.append((f"{prefix}{key}", str(value)))
+    return pairs

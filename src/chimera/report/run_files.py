@@ -1,0 +1,201 @@
+"""The files of a run's folder, read whatever state a run left them in.
+
+A run can be cut off anywhere: a half last line is skipped, a missing summary makes the run unfinished, and what could not
+be read is said in `RunFiles.notes`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from chimera.core.errors import ConfigurationError
+from chimera.core.trace import TraceRow
+from chimera.report.timeline import Lane, lanes_of
+
+T = TypeVar("T")
+
+COUNTERS = ("round", "epoch", "samples", "seconds", "bytes_up", "bytes_down")
+_CHUNK_BYTES = 1 << 22
+
+
+@dataclass(frozen=True, eq=False)
+class RunFiles:
+    """What a run left.
+
+    Attributes
+    ----------
+    folder : the run's folder.
+    experiment : the tables of ``experiment.toml``.
+    metrics : the rows of ``metrics.jsonl``, oldest first.
+    lanes : the timeline, from ``trace.jsonl``.
+    events : the rows of ``events.jsonl``.
+    summary : ``summary.json``; empty if the run did not finish.
+    environment : ``environment.json``.
+    notes : what could not be read, one sentence each.
+    """
+
+    folder: Path
+    experiment: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    lanes: list[Lane]
+    events: list[dict[str, Any]]
+    summary: dict[str, Any]
+    environment: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.folder.resolve().name
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return bool(self.summary)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the last loss it recorded was NaN or infinite."""
+        losses = [row[key] for row in self.metrics[-1:] for key in ("train_loss", "loss") if key in row]
+        return not all(math.isfinite(finite(loss)) for loss in losses)
+
+    def plugin(self, table: str) -> str:
+        """Return the name that was chosen for a table of the experiment, or nothing."""
+        named = self.summary.get(table) or self.experiment.get(table)
+        return str((named.get("name") or "") if isinstance(named, dict) else (named or ""))
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether its seconds are those of the simulated engine."""
+        return self.plugin("engine") == "simulated"
+
+    def figures(self) -> dict[str, Any]:
+        """Return the final figures, under the names of ``summary.json``; of an unfinished run, how far it came."""
+        if self.finished:
+            return self.summary
+        lost = {str(event.get("actor", "")) for event in self.events if "lost" in str(event.get("event", ""))}
+        if not self.metrics:
+            return {"lost_workers": len(lost)}
+        last = self.metrics[-1]
+        seconds = last.get("seconds") or 0.0
+        counted: dict[str, Any] = {
+            key: last[key] for key in ("samples", "seconds", "bytes_up", "bytes_down") if key in last
+        }
+        evaluated: dict[str, Any] = {}
+        for row in self.metrics:
+            evaluated.update({key: value for key, value in row.items() if is_metric(key, value)})
+        rate = {"samples_per_second": last.get("samples", 0) / seconds} if seconds else {}
+        reached = {"rounds": last.get("round", 0), "epochs": last.get("epoch", 0.0)}
+        return {"metrics": evaluated, **counted, **rate, **reached, "lost_workers": len(lost)}
+
+
+def is_metric(key: str, value: Any) -> bool:
+    """Whether a column of ``metrics.jsonl`` is a result of an evaluation on the test set."""
+    return key not in (*COUNTERS, "train_loss") and isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def finite(value: Any) -> float:
+    """Return a cell as a number; NaN for what is none (JSON writes NaN as null)."""
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def read_run(run_dir: str | os.PathLike[str]) -> RunFiles:
+    """Read the folder of a run.
+
+    Raises
+    ------
+    ConfigurationError : there is no such folder, or it holds nothing that a run writes.
+    """
+    folder = Path(run_dir)
+    if not folder.is_dir():
+        raise ConfigurationError(
+            f"there is no run folder {str(folder)!r}; give the folder of a run, such as runs/<name>"
+        )
+    if not any((folder / name).is_file() for name in ("experiment.toml", "metrics.jsonl", "summary.json")):
+        raise ConfigurationError(
+            f"{str(folder)!r} is not a run folder: it has neither experiment.toml nor metrics.jsonl nor summary.json"
+        )
+    notes: list[str] = []
+    events = list(_rows(folder / "events.jsonl", dict[str, Any], notes))
+    return RunFiles(
+        folder=folder,
+        experiment=_table(folder / "experiment.toml", notes),
+        metrics=list(_rows(folder / "metrics.jsonl", dict[str, Any], notes)),
+        lanes=lanes_of(_rows(folder / "trace.jsonl", TraceRow, notes), events),
+        events=events,
+        summary=_table(folder / "summary.json", notes),
+        environment=_table(folder / "environment.json", notes),
+        notes=tuple(notes),
+    )
+
+
+def _table(path: Path, notes: list[str]) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except ValueError:
+        notes.append(f"{path.name} could not be read.")
+        return {}
+    return table if isinstance(table, dict) else {"value": table}
+
+
+def _rows(path: Path, row_type: type[T], notes: list[str]) -> Iterator[T]:
+    """Yield the rows of a JSON-lines file, in bounded memory, and note how many lines were no rows."""
+    if not path.is_file():
+        return
+    decoder = msgspec.json.Decoder(row_type)
+    skipped, rest = 0, b""
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            lines, newline, rest = (rest + chunk).rpartition(b"\n")
+            try:
+                yield from decoder.decode_lines(lines + newline)
+            except msgspec.MsgspecError:
+                rows = [row for line in lines.splitlines() if (row := _row(line, row_type)) is not None]
+                skipped += sum(1 for line in lines.splitlines() if line.strip()) - len(rows)
+                yield from rows
+    if rest.strip():
+        row = _row(rest, row_type)
+        if row is None:
+            skipped += 1
+        else:
+            yield row
+    if skipped:
+        notes.append(f"{path.name}: {skipped:,} {'line' if skipped == 1 else 'lines'} could not be read.")
+
+
+def _row(line: bytes, row_type: type[T]) -> T | None:
+    """Return one line as a row; the literal NaN, which strict JSON lacks, is let through. None if it is no row."""
+    try:
+        return msgspec.convert(json.loads(line), row_type) if line.strip() else None
+    except (ValueError, msgspec.MsgspecError):
+        return None
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that a reader meets the old one or the new one, never a part.
+
+    Raises
+    ------
+    ConfigurationError : it cannot be written there.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        try:
+            partial.write_bytes(content)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {str(path)!r}: {error.strerror or error}") from error
