@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import itertools
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from chimera.codecs.codec import CODECS, Codec
+from chimera.codecs.codec import CODECS
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import shard_bounds
-from chimera.core.registry import Registry, checked_options
+from chimera.core.registry import Registry
 from chimera.data.dataset import DATASETS, Dataset, Split
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONS, Partitioner
-from chimera.models.buffers import POLICIES
 from chimera.models.conversion import as_model, build_model
 from chimera.models.model import Model
 from chimera.strategies.strategy import STRATEGIES, Strategy
@@ -25,6 +25,7 @@ from chimera.training.budget import Budget
 from chimera.training.callback import Callback
 from chimera.training.checkpoint import Checkpoints
 from chimera.training.cluster import TrainingCluster
+from chimera.training.experiment import Experiment
 from chimera.training.history import History
 from chimera.training.learner import Learner
 from chimera.training.loop import Cadence, TrainingLoop
@@ -57,7 +58,6 @@ class Trainer:
     evaluate_every, log_every, checkpoint_every : in rounds; by default each epoch, a hundredth of the run, and each evaluation.
     min_workers : the run stops with fewer living workers than this.
     seed : of the model, the partition, the order of the data, and dropout.
-    buffers : how BatchNorm statistics of the workers become one: ``average``, ``first`` or ``none``.
     callbacks : told of progress and events.
     out : the run's folder; by default a new one under ``runs/``, called ``name``.
     name : of the run.
@@ -86,7 +86,6 @@ class Trainer:
         checkpoint_every: int | None = None,
         min_workers: int = 1,
         seed: int = 0,
-        buffers: str = "average",
         callbacks: Sequence[Callback] = (),
         out: str | Path | None = None,
         name: str | None = None,
@@ -97,8 +96,6 @@ class Trainer:
                 raise ConfigurationError(f"{key} must be at least 1, not {value}")
         if min_workers > workers:
             raise ConfigurationError(f"min_workers is {min_workers}, and there are {workers} workers")
-        if buffers not in POLICIES:
-            raise ConfigurationError(f"buffers must be one of {', '.join(POLICIES)}, not {buffers!r}")
         limited = any(limit is not None for limit in (epochs, rounds, max_seconds, max_bytes))
         self._budget = Budget(epochs if limited else 1, rounds, max_seconds, max_bytes, target)
         self._strategy = _made(STRATEGIES, strategy)
@@ -112,30 +109,27 @@ class Trainer:
         for key, every in self._every.items():
             if every is not None and every < 1:
                 raise ConfigurationError(f"{key} must be at least 1, not {every}")
-        self._min_workers, self._seed, self._buffers = min_workers, seed, buffers
+        self._min_workers, self._seed = min_workers, seed
         self._callbacks = list(callbacks)
         self._folder = RunFolder.choose(out, name or f"{_label(model)}-{_label(data)}", resume=resume)
         self._experiment = {
             "data": data,
             "model": model,
-            "train": {
-                "workers": workers,
-                "batch_size": batch_size,
-                "optimizer": optimizer,
-                "epochs": self._budget.epochs,
-                "rounds": rounds,
-                "max_seconds": max_seconds,
-                "max_bytes": max_bytes,
-                "target": target,
-                **self._every,
-                "min_workers": min_workers,
-                "seed": seed,
-                "buffers": buffers,
-            },
             "strategy": strategy,
             "codec": codec,
             "partition": partition,
             "engine": engine,
+            "workers": workers,
+            "batch_size": batch_size,
+            "optimizer": optimizer,
+            "epochs": self._budget.epochs,
+            "rounds": rounds,
+            "max_seconds": max_seconds,
+            "max_bytes": max_bytes,
+            "target": target,
+            **self._every,
+            "min_workers": min_workers,
+            "seed": seed,
         }
 
     def fit(self) -> Run:
@@ -152,7 +146,7 @@ class Trainer:
             split = self._split()
             self._optimizer.check()
             model = self._driver_model(split)
-            self._folder.begin(self._experiment, seed=self._seed)
+            self._folder.begin(Experiment.of(**self._experiment).to_toml(), self._seed)
             return self._fit(engine, split, model)
         finally:
             if owned:
@@ -162,7 +156,10 @@ class Trainer:
         checkpoints = Checkpoints(str(self._folder.path / "checkpoints"))
         saved = checkpoints.read_last() if self._folder.resumes else None
         cluster = TrainingCluster(
-            engine, self._spawn_workers(engine, split.train, model), self._server_maker(engine, model), self._min_workers
+            engine,
+            self._spawn_workers(engine, split.train, model),
+            self._server_maker(engine, model),
+            self._min_workers,
         )
         engine.get([worker.step() for worker in cluster.workers])  # what a constructor raises shows here
         engine.trace()
@@ -180,7 +177,7 @@ class Trainer:
             history=history,
             checkpoints=checkpoints,
             callbacks=self._callbacks,
-            buffers=self._buffers,
+            buffers=getattr(model, "buffer_policy", "none"),
         )
         try:
             if saved:
@@ -215,7 +212,7 @@ class Trainer:
         name, options = _named(self._engine)
         factory = ENGINES.find(name).factory
         given: dict[str, Any] = {}
-        if "preload" in checked_names(factory) and "preload" not in options:
+        if "preload" in inspect.signature(factory).parameters and "preload" not in options:
             given["preload"] = [m for m in _PRELOADED if m != "torch" or importlib.util.find_spec("torch")]
         return ENGINES.create(name, options, **given), True
 
@@ -233,7 +230,7 @@ class Trainer:
         shape = {
             "input_shape": split.train.input_shape,
             "outputs": split.train.outputs,
-            "task": "regression" if split.train.classes is None else "classification",
+            "task": split.train.task,
         }
         if isinstance(self._model, str | Mapping):
             return build_model(*_named(self._model), seed=self._seed, **shape)
@@ -265,7 +262,7 @@ class Trainer:
                 raise ConfigurationError(f"{flat.size} parameters cannot be spread over {shards} shards")
             bounds = shard_bounds(flat.size, shards)
             settings = {"optimizer": self._optimizer, "codec": ("identity", {})}
-            pieces = [(flat[b:e], layout.cut(b, e)) for b, e in zip(bounds, bounds[1:], strict=False)]
+            pieces = [(flat[b:e], layout.cut(b, e)) for b, e in itertools.pairwise(bounds)]
             return [engine.spawn(ParameterShard, *p, name=f"server {i}", **settings) for i, p in enumerate(pieces)]
 
         return make
@@ -286,3 +283,33 @@ class Trainer:
             "engine": _label(self._engine),
             "workers": self._workers,
         }
+
+
+def _named(plugin: Named) -> tuple[str, dict[str, Any]]:
+    """Return name and options."""
+    if isinstance(plugin, str):
+        return plugin, {}
+    options = dict(plugin)
+    if not isinstance(name := options.pop("name", None), str):
+        raise ConfigurationError(f"{dict(plugin)!r} needs a 'name'")
+    return name, options
+
+
+def _made(registry: Registry[T], plugin: Named | T) -> T:
+    return registry.create(*_named(plugin)) if isinstance(plugin, str | Mapping) else plugin
+
+
+def _label(plugin: Any) -> str:
+    """Return what a plug-in is called, in figures and folders."""
+    if isinstance(plugin, str | Mapping):
+        return _named(plugin)[0]
+    return str(getattr(plugin, "name", None) or getattr(plugin, "__name__", type(plugin).__name__))
+
+
+def _check_fits(saved: Mapping[str, Any], model: Model) -> None:
+    size = sum(len(shard) for shard in saved["weights"])
+    if size != model.layout.size:
+        raise ConfigurationError(
+            f"the checkpoint holds a model of {size} parameters, the experiment one of {model.layout.size}: "
+            "resume with the model that was trained, or choose another folder"
+        )
