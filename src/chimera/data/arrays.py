@@ -1,0 +1,174 @@
+"""From what people hold (arrays, tensors, lists, torch data sets) to checked float32 inputs and targets."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import DataError
+
+Task: TypeAlias = Literal["classification", "regression"]
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether ``value`` is a torch tensor; does not import torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_array(value: Any) -> bool:
+    """Whether ``value`` is a NumPy array, a torch tensor, or a pandas frame or series."""
+    pandas = sys.modules.get("pandas")
+    frame = pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series)
+    return isinstance(value, np.ndarray) or is_tensor(value) or frame
+
+
+def as_array(value: Any, what: str) -> NDArray[Any]:
+    """Return ``value`` as an array of numbers or strings, without a copy where that is possible.
+
+    Raises
+    ------
+    DataError : ragged lists, objects, complex numbers, dates.
+    """
+    if is_tensor(value):
+        array = _of_tensor(value, what)
+    elif isinstance(value, list | tuple) and len(value) and is_tensor(value[0]):
+        return as_array([as_array(item, what) for item in value], what)
+    else:
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise DataError(f"the {what} are ragged: their rows do not all have the same shape ({error})") from error
+    if array.dtype.kind == "O" and array.size:
+        texts = [item for item in array.ravel().tolist() if isinstance(item, str)]
+        if len(texts) == array.size:
+            return array.astype(str)
+        raise DataError(f"the {what} are objects, not numbers: give numbers, or a pandas frame for mixed columns")
+    if array.dtype.kind not in "biufUS":
+        raise DataError(f"the {what} are of type {array.dtype}: give real numbers")
+    if array.ndim == 0:
+        raise DataError(f"the {what} are a single value, {value!r}: give one row a sample")
+    if not array.size:
+        raise DataError(f"the {what} are empty, shape {array.shape}")
+    return array
+
+
+def _of_tensor(tensor: Any, what: str) -> NDArray[Any]:
+    tensor = tensor.detach().cpu()
+    try:
+        return np.asarray(tensor.numpy())
+    except TypeError:  # bfloat16 and sparse tensors have no counterpart in NumPy
+        try:
+            return np.asarray(tensor.to_dense().float().numpy())
+        except (TypeError, RuntimeError) as error:
+            raise DataError(f"the {what} are a tensor that NumPy cannot hold: {error}") from error
+
+
+def as_inputs(value: Any, *, keep_integers: bool) -> NDArray[Any]:
+    """Return features as float32, shape (n, ...), C-contiguous; one number a sample becomes a column.
+
+    ``keep_integers`` leaves integers alone, as int64: indices into an embedding, say.
+    """
+    array = as_array(value, "inputs")
+    if array.dtype.kind in "US":
+        raise DataError(
+            "the inputs are strings: give numbers, or a pandas frame, whose text columns become one-hot columns"
+        )
+    if keep_integers and array.dtype.kind in "iu":
+        return np.ascontiguousarray(array, np.int64)
+    if array.ndim == 1:
+        array = array[:, np.newaxis]
+    return _as_float32(array, "inputs")
+
+
+def _as_float32(array: NDArray[Any], what: str) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is reported as such
+        converted = np.ascontiguousarray(array, np.float32)
+    finite = np.isfinite(converted)
+    if not finite.all():
+        bad = np.argwhere(~finite)
+        place = f"row {bad[0, 0]}" + (f", column {bad[0, 1]}" if converted.ndim == 2 and converted.shape[1] > 1 else "")
+        count = f"{len(bad)} of {finite.size} values"
+        raise DataError(
+            f"the {what} are not all finite: {count} are NaN or infinite (as float32), the first in {place}"
+        )
+    return converted
+
+
+def as_targets(
+    value: Any, *, task: Task | None, classes: int | Sequence[str] | None
+) -> tuple[NDArray[Any], tuple[str, ...] | None]:
+    """Return targets and the names of the classes: int64 indices and names, or float32 values and None.
+
+    Without a ``task``, one string, integer or truth value a sample is a class, anything else a value. Integers that
+    begin at 0 and leave fewer gaps than there are classes are class indices already; others are labels, numbered in
+    order. With ``classes``, labels are looked up there by name, or else taken as indices.
+    """
+    array = as_array(value, "targets")
+    if array.ndim == 2 and array.shape[1] == 1 and array.dtype.kind != "f":
+        array = array[:, 0]
+    if task is None:
+        named = classes is not None or array.dtype.kind in "biuUS"
+        task = "classification" if array.ndim == 1 and named else "regression"
+    if task == "regression":
+        if array.dtype.kind in "US":
+            raise DataError(f"the targets are strings ({str(array.flat[0])!r}, ...), which a regression cannot learn")
+        if array.ndim > 2:
+            raise DataError(f"the targets have shape {array.shape}: give one value, or one row of values, a sample")
+        return _as_float32(array, "targets"), None
+    if array.ndim != 1:
+        raise DataError(f"the targets of a classification have shape {array.shape}: give one label a sample")
+    return _class_indices(array, classes)
+
+
+def _class_indices(
+    array: NDArray[Any], classes: int | Sequence[str] | None
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    if array.dtype.kind == "f":
+        whole = _as_float32(array, "targets") == np.floor(array)
+        array = array.astype(np.int64) if whole.all() else array.astype(str)
+    labels, places = np.unique(array, return_inverse=True)
+    numbers = array.dtype.kind in "iu"
+    if isinstance(classes, int):
+        classes = [str(index) for index in range(classes)]
+    elif classes is None and numbers and labels[0] == 0 and labels[-1] < 2 * len(labels):
+        classes = [str(index) for index in range(int(labels[-1]) + 1)]
+    texts = [label.decode() if isinstance(label, bytes) else str(label) for label in labels.tolist()]
+    names = tuple(texts if classes is None else classes)
+    known = {name: index for index, name in enumerate(names)}
+    if numbers and not set(texts) <= set(known):
+        known = {str(index): index for index in range(len(names))}
+    strange = [place for place, text in enumerate(texts) if text not in known]
+    if strange:
+        row = int(np.flatnonzero(places == strange[0])[0])
+        raise DataError(f"the target {texts[strange[0]]!r} in row {row} is none of the classes {_listed(names)}")
+    return np.array([known[text] for text in texts], np.int64)[places], names
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (f", ... ({len(names)} in all)" if len(names) > 10 else "")
+
+
+def of_torch_dataset(source: Any) -> tuple[Any, Any]:
+    """Return the inputs and the targets of a map-style data set, of torch or like one, stacked once."""
+    tensors = getattr(source, "tensors", None)
+    if isinstance(tensors, tuple):
+        if len(tensors) != 2:
+            raise DataError(f"the TensorDataset holds {len(tensors)} tensors: two are needed, inputs and targets")
+        return tensors[0], tensors[1]
+    inputs, targets = [], []
+    for row in range(len(source)):
+        item = source[row]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise DataError(f"item {row} of the {type(source).__name__} is not a pair (input, target)")
+        inputs.append(as_array(item[0], "inputs") if np.ndim(item[0]) else _scalar(item[0]))
+        targets.append(as_array(item[1], "targets") if np.ndim(item[1]) else _scalar(item[1]))
+    return inputs, targets
+
+
+def _scalar(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value

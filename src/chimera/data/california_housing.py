@@ -1,0 +1,60 @@
+"""California housing: what houses in 20,640 districts of California were worth in 1990."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from chimera.data.dataset import DATASETS, Dataset, Split
+from chimera.data.download import data_folder, downloading
+
+_NAME = "california-housing"
+_FILES = (f"{_NAME}.npz", f"{_NAME}.csv", "california_housing.csv")
+
+
+@DATASETS.register(_NAME)
+def california_housing(
+    *,
+    path: str | None = None,
+    limit: int | None = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    standardize: bool = True,
+    scale_target: bool = True,
+) -> Split:
+    """California housing: eight features of 20,640 districts and their median house value (Pace and Barry 1997).
+
+    Parameters
+    ----------
+    path : a CSV file with the value in its last column, or an .npz file with ``inputs`` and ``targets``. Else
+        ``california-housing.npz`` or ``.csv`` in ``$CHIMERA_DATA``; else scikit-learn's copy, which it downloads once.
+    limit : how many train samples to keep, chosen at random.
+    test_fraction : how much becomes the test part.
+    seed : of these two choices.
+    standardize : give every feature mean 0 and deviation 1.
+    scale_target : give the value mean 0 and deviation 1, so that plain SGD learns it; losses are then in squared deviations.
+    """
+    return Split.of(
+        _load(path),
+        test_fraction=test_fraction,
+        seed=seed,
+        limit=limit,
+        standardize=standardize,
+        scale_target=scale_target,
+    )
+
+
+def _load(path: str | None) -> Dataset:
+    home = data_folder()
+    places = [home / folder / file for folder in ("", _NAME) for file in _FILES] if home else []
+    file = Path(path) if path is not None else next((place for place in places if place.is_file()), None)
+    if file is not None:
+        return Dataset.of(file, task="regression", name=_NAME)
+    advice = (
+        f"wanted is {_FILES[0]} or {_FILES[1]}: say where it is with the option 'path', or put it into $CHIMERA_DATA"
+    )
+    with downloading(_NAME, f"{advice} ({home or 'not set'})"):
+        from sklearn.datasets import fetch_california_housing
+
+        found = fetch_california_housing(n_retries=1, delay=0.5)
+    whole = Dataset.of((found.data, found.target), task="regression", name=_NAME)
+    return Dataset(whole.inputs, whole.targets, features=tuple(found.feature_names), name=_NAME)

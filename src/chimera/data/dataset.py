@@ -1,0 +1,302 @@
+"""Data in memory: a data set, its split into a train and a test part, and the names of those that come with Chimera."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.registry import Registry
+from chimera.data import sources, table
+from chimera.data.arrays import Task, as_inputs, as_targets
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Inputs and targets, one row a sample; `Dataset.of` makes one from almost anything.
+
+    Its arrays are read-only and C-contiguous, and pickle with protocol 5 leaves them out of band, so that an engine can
+    hold them once in shared memory for all workers.
+
+    Attributes
+    ----------
+    inputs : float32 features (or int64 indices), shape (n, ...).
+    targets : int64 class indices, shape (n,), or float32 values, shape (n,) or (n, k).
+    classes : the labels of the class indices, or None for a regression; "0", "1", ... if the indices come without labels.
+    features : the names of the columns of ``inputs``, if known.
+    name : what messages and reports call it.
+    """
+
+    inputs: NDArray[Any]
+    targets: NDArray[Any]
+    classes: tuple[str, ...] | None = None
+    features: tuple[str, ...] | None = None
+    name: str = "data"
+
+    def __post_init__(self) -> None:
+        for what, kinds in {"inputs": ("float32", "int64"), "targets": ("int64", "float32")}.items():
+            array = getattr(self, what)
+            if not isinstance(array, np.ndarray) or array.dtype.name not in kinds or not array.ndim:
+                raise DataError(f"the {what} must be an array of {' or '.join(kinds)}: Dataset.of converts others")
+            view = np.ascontiguousarray(array).view()
+            view.flags.writeable = False  # as in a worker, where it lies in shared memory
+            object.__setattr__(self, what, view)
+        if len(self.inputs) != len(self.targets):
+            raise DataError(f"there are {len(self.inputs)} inputs but {len(self.targets)} targets")
+        if not self.inputs.size or not self.targets.size:
+            raise DataError(f"the data set {self.name!r} is empty")
+        if self.targets.dtype.kind == "i":
+            low, high = int(self.targets.min()), int(self.targets.max())
+            if self.classes is None:
+                object.__setattr__(self, "classes", tuple(str(index) for index in range(high + 1)))
+            if low < 0 or high >= len(self.classes or ()):
+                raise DataError(
+                    f"class indices go from {low} to {high}: 0 to {len(self.classes or ()) - 1} are allowed"
+                )
+        elif self.classes is not None:
+            raise DataError("a data set with classes needs class indices (int64) as targets")
+
+    @classmethod
+    def of(
+        cls,
+        source: Any,
+        *,
+        target: table.Target = None,
+        task: Task | None = None,
+        classes: int | Sequence[str] | None = None,
+        header: bool | None = None,
+        keep_integers: bool = False,
+        like: Dataset | None = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """Read a data set from arrays, tensors, lists, a torch data set, a pandas frame, a CSV file or an .npz file.
+
+        Parameters
+        ----------
+        source : a pair (inputs, targets), a map-style torch ``Dataset`` (stacked once), a frame, a path, or a `Dataset`.
+        target : tables only: the name or the place of the target column (or a list of them); else the last one.
+        task : ``"classification"`` or ``"regression"``; else strings, integers and truth values are classes and other
+            numbers values. Integers that begin at 0 and leave fewer gaps than there are classes are class indices
+            already, others are labels, numbered in order.
+        classes : the labels in the order of their indices, or how many classes there are.
+        header : CSV only: whether the first line names the columns; else it does if no cell in it is a number.
+        keep_integers : leave integer inputs alone, as int64: indices into an embedding, say.
+        like : the train part, when reading its test part: the same classes and the same one-hot columns.
+        name : what messages and reports call it.
+
+        Raises
+        ------
+        DataError : empty, ragged, of unequal lengths, not finite, or of a kind that cannot be read.
+        """
+        if isinstance(source, Dataset):
+            return source
+        found = sources.pairs(source, target=target, header=header)
+        if len(found) > 1:
+            raise DataError(f"{source} holds a train and a test part: Split.of reads both")
+        name = name or (sources.name_of(source) if like is None else like.name)
+        reading = _Reading(task, classes, keep_integers, like, name)
+        return reading.dataset(*found[0])
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input; ``(784,)`` for a flat image."""
+        return self.inputs.shape[1:]
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs a model of it needs: the number of classes, or of target columns."""
+        if self.classes is not None:
+            return len(self.classes)
+        return 1 if self.targets.ndim == 1 else int(self.targets.shape[1])
+
+    @property
+    def task(self) -> Task:
+        """``"classification"`` or ``"regression"``."""
+        return "regression" if self.classes is None else "classification"
+
+    def take(self, indices: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return copies of the inputs and targets of these rows. On the hot path: once a step."""
+        return self.inputs.take(indices, axis=0), self.targets.take(indices, axis=0)
+
+    def subset(self, indices: NDArray[np.int64]) -> Dataset:
+        """Return a data set of these rows, in this order."""
+        inputs, targets = self.take(indices)
+        return replace(self, inputs=inputs, targets=targets)
+
+    def fingerprint(self) -> str:
+        """Return a hash of the content, 64 hexadecimal digits: equal data, equal fingerprint. 2 GB/s or so."""
+        content = hashlib.sha256(repr((self.classes, self.features)).encode())
+        for array in (self.inputs, self.targets):
+            content.update(f"{array.dtype.str}{array.shape}".encode())
+            content.update(array.data)
+        return content.hexdigest()
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """How raw inputs and targets become a `Dataset`; the fields are the arguments of `Dataset.of`."""
+
+    task: Task | None = None
+    classes: int | Sequence[str] | None = None
+    keep_integers: bool = False
+    like: Dataset | None = None
+    name: str = "data"
+
+    def dataset(self, inputs: Any, targets: Any) -> Dataset:
+        task, classes, features = self.task, self.classes, None
+        if self.like is not None:
+            task, classes = self.like.task, self.like.classes
+        if sources.is_frame(inputs):
+            inputs, features = table.features(inputs, None if self.like is None else self.like.features)
+        if hasattr(targets, "isna"):  # a series or a frame
+            targets, known = table.target_values(targets)
+            classes = known if classes is None and self.task != "regression" else classes
+        inputs = as_inputs(inputs, keep_integers=self.keep_integers)
+        targets, labels = as_targets(targets, task=task, classes=classes)
+        return Dataset(inputs, targets, labels, features, self.name)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """What is learnt from and what is measured on.
+
+    Attributes
+    ----------
+    train, test : data sets with inputs of one shape and the same classes.
+    """
+
+    train: Dataset
+    test: Dataset
+
+    def __post_init__(self) -> None:
+        for what in ("input_shape", "classes", "outputs"):
+            ours, theirs = getattr(self.train, what), getattr(self.test, what)
+            if ours != theirs:
+                raise DataError(f"the train and the test part differ in {what.replace('_', ' ')}: {ours} and {theirs}")
+
+    @classmethod
+    def of(
+        cls,
+        source: Any,
+        *,
+        test_fraction: float = 0.2,
+        seed: int = 0,
+        standardize: bool = False,
+        scale_target: bool = False,
+        limit: int | None = None,
+        **reading: Any,
+    ) -> Split:
+        """Return a split of anything that `Dataset.of` reads, of a pair (train, test) of such things, or of a `Split`.
+
+        Parameters
+        ----------
+        test_fraction : how much becomes the test part, if there is none yet; of each class the same fraction.
+        seed : of the choice which samples are tested on, and which ``limit`` leaves.
+        standardize : give every input feature mean 0 and deviation 1, measured on the train part.
+        scale_target : the same for the values of a regression, whose losses are then in squared deviations.
+        limit : how many train samples to keep, chosen at random; all of the test part stays.
+        reading : further options of `Dataset.of`.
+        """
+        whole = cls._read(source, reading)
+        split = whole if isinstance(whole, Split) else cls._cut(whole, test_fraction, seed)
+        if limit is not None:
+            split = split.limited(limit, seed)
+        return split.standardized(inputs=standardize, targets=scale_target)
+
+    @staticmethod
+    def _read(source: Any, reading: dict[str, Any]) -> Split | Dataset:
+        """Return what the source is: parts of its own, or one data set that is still to be cut."""
+        if isinstance(source, Split | Dataset):
+            return source
+        if isinstance(source, tuple | list) and len(source) == 2:
+            frames = reading.get("target") is not None and all(map(sources.is_frame, source))
+            if frames or all(isinstance(part, Dataset) or sources.is_whole(part) for part in source):
+                train = Dataset.of(source[0], **reading)
+                if isinstance(source[1], Dataset):
+                    return Split(train, _with_classes(source[1], train.classes))
+                return Split(train, Dataset.of(source[1], **reading | {"like": train}))
+        found = sources.pairs(source, **{key: reading.pop(key) for key in ("target", "header") if key in reading})
+        reading.setdefault("name", sources.name_of(source))
+        train = _Reading(**reading).dataset(*found[0])
+        if len(found) == 1:
+            return train
+        return Split(train, _Reading(**reading | {"like": train}).dataset(*found[1]))
+
+    @classmethod
+    def _cut(cls, whole: Dataset, test_fraction: float, seed: int) -> Self:
+        train, test = split_indices(len(whole), test_fraction, seed, labels=whole.targets if whole.classes else None)
+        return cls(whole.subset(train), whole.subset(test))
+
+    def limited(self, samples: int, seed: int = 0) -> Split:
+        """Return a split with at most this many train samples, chosen at random, in the order they had."""
+        if samples < 1:
+            raise ConfigurationError(f"the limit of train samples is {samples}: at least 1 is needed")
+        if samples >= len(self.train):
+            return self
+        kept = _generator(seed, "limit").permutation(len(self.train))[:samples]
+        return Split(self.train.subset(np.sort(kept)), self.test)
+
+    def standardized(self, *, inputs: bool = True, targets: bool = False) -> Split:
+        """Return a split with mean 0 and deviation 1 in the train part, by feature; a constant feature becomes 0.
+
+        The test part is shifted and scaled as the train part is, never by what it holds itself.
+        """
+        train, test = {}, {}
+        for what in ["inputs"] * inputs + ["targets"] * targets:
+            values = getattr(self.train, what)
+            if values.dtype.kind != "f":
+                raise ConfigurationError(f"the {what} of {self.train.name!r} are indices, which cannot be standardized")
+            mean = values.mean(axis=0, dtype=np.float64)
+            deviation = values.std(axis=0, dtype=np.float64)
+            # rounding gives a constant feature a tiny deviation; dividing by it would make noise of it
+            deviation = np.where(deviation > 1e-7 * np.abs(mean), deviation, 1.0)
+            train[what] = ((values - mean) / deviation).astype(np.float32)
+            test[what] = ((getattr(self.test, what) - mean) / deviation).astype(np.float32)
+        return Split(replace(self.train, **train), replace(self.test, **test)) if train else self
+
+
+def split_indices(
+    samples: int, test_fraction: float, seed: int, labels: NDArray[Any] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the (train, test) row numbers of a seeded split, each in ascending order.
+
+    With ``labels``, the number of test samples of each class differs from its exact share by less than one: the samples
+    are shuffled, put in order of their labels, and drawn at equal distances.
+    """
+    if not 0 < test_fraction < 1:
+        raise ConfigurationError(f"test_fraction is {test_fraction}: it must lie between 0 and 1")
+    if samples < 2:
+        raise DataError("one sample alone cannot be split into a train and a test part")
+    rng = _generator(seed, "split")
+    order = rng.permutation(samples)
+    if labels is not None:
+        order = order[np.argsort(labels[order], kind="stable")]
+    tested = min(max(round(test_fraction * samples), 1), samples - 1)
+    drawn = np.floor((np.arange(tested) + rng.random()) * (samples / tested)).astype(np.int64)
+    chosen = np.zeros(samples, bool)
+    chosen[order[np.minimum(drawn, samples - 1)]] = True
+    return np.flatnonzero(~chosen), np.flatnonzero(chosen)
+
+
+def _generator(seed: int, purpose: str) -> np.random.Generator:
+    if seed < 0:
+        raise ConfigurationError(f"the seed is {seed}: it must be 0 or more")
+    return np.random.default_rng([seed, *purpose.encode()])
+
+
+def _with_classes(part: Dataset, classes: tuple[str, ...] | None) -> Dataset:
+    if part.classes == classes or part.classes is None or classes is None or not set(part.classes) <= set(classes):
+        return part
+    places = np.array([classes.index(name) for name in part.classes], np.int64)
+    return replace(part, targets=places[part.targets], classes=classes)
+
+
+DATASETS: Registry[Split] = Registry("data set", "chimera.data")

@@ -1,0 +1,92 @@
+"""The user's own files by name: ``csv`` and ``npz``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from chimera.data import sources, table
+from chimera.data.arrays import Task
+from chimera.data.dataset import DATASETS, Split
+
+
+@DATASETS.register("csv")
+def csv(
+    *,
+    path: str,
+    test_path: str | None = None,
+    target: str | int | list[str | int] | None = None,
+    task: Task | None = None,
+    header: bool | None = None,
+    limit: int | None = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    standardize: bool = True,
+    scale_target: bool = False,
+) -> Split:
+    """A CSV file: one line a sample, one column the target; text columns become one-hot columns.
+
+    Parameters
+    ----------
+    path : the file, gzipped or not; its separator is found from its first lines.
+    test_path : a second file with the test part; else a fraction of the first is the test part.
+    target : the name or the place of the target column, or a list of them; else the last one.
+    task : ``"classification"`` or ``"regression"``; else texts and integers are classes, other numbers values.
+    header : whether the first line names the columns; else it does if no cell in it is a number.
+    limit : how many train samples to keep, chosen at random.
+    test_fraction : how much becomes the test part.
+    seed : of these two choices.
+    standardize : give every feature mean 0 and deviation 1, measured on the train part.
+    scale_target : the same for the values of a regression.
+    """
+    frames = [table.read_csv(sources.existing(file), header=header) for file in (path, test_path) if file is not None]
+    last = frames[0].columns[-1] if target is None else target
+    return Split.of(
+        (frames[0], frames[1]) if test_path is not None else frames[0],
+        target=last,
+        task=task,
+        name=Path(path).name,
+        limit=limit,
+        test_fraction=test_fraction,
+        seed=seed,
+        standardize=standardize,
+        scale_target=scale_target,
+    )
+
+
+@DATASETS.register("npz")
+def npz(
+    *,
+    path: str,
+    task: Task | None = None,
+    keep_integers: bool = False,
+    limit: int | None = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    standardize: bool = False,
+    scale_target: bool = False,
+) -> Split:
+    """An .npz file with ``inputs`` and ``targets`` (or ``x`` and ``y``), or ``x_train, y_train, x_test, y_test``.
+
+    Parameters
+    ----------
+    path : the file.
+    task : ``"classification"`` or ``"regression"``; else integers and texts are classes, other numbers values.
+    keep_integers : leave integer inputs alone: indices into an embedding, say.
+    limit : how many train samples to keep, chosen at random.
+    test_fraction : how much becomes the test part, if the file has none.
+    seed : of these two choices.
+    standardize : give every feature mean 0 and deviation 1, measured on the train part.
+    scale_target : the same for the values of a regression.
+    """
+    pairs = sources.read_npz(sources.existing(path))
+    return Split.of(
+        tuple(pairs) if len(pairs) == 2 else pairs[0],
+        task=task,
+        keep_integers=keep_integers,
+        name=Path(path).name,
+        limit=limit,
+        test_fraction=test_fraction,
+        seed=seed,
+        standardize=standardize,
+        scale_target=scale_target,
+    )

@@ -1,0 +1,149 @@
+"""In which order samples are read. Stateless: the step number says everything, so that resuming needs nothing else."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.data.dataset import Dataset
+from chimera.data.partition import Partitioner
+
+Indices = NDArray[np.int64]
+
+
+class Order(Protocol):
+    """The samples that one worker reads at each step.
+
+    Attributes
+    ----------
+    batch_size : how many samples a batch has; always.
+    steps_per_epoch : after how many steps all workers together have processed as many samples as the data set has.
+    """
+
+    batch_size: int
+    steps_per_epoch: float
+
+    def batch(self, step: int) -> Indices:
+        """Return the sample numbers, shape (batch_size,), of ``step``, from 0; possibly read-only."""
+
+
+class DealtOrder:
+    """One endless stream of permutations of the data, from which each step takes the next batch for every worker.
+
+    Step t takes ``world_size * batch_size`` samples, and each rank its slice of them: N workers with batches of B read at
+    each step exactly what one worker with batches of N * B reads. A step may go over the end of an epoch, or several.
+
+    Parameters
+    ----------
+    n_samples : how many samples the data set has.
+    world_size, rank, batch_size : how many workers, which of them, and how many samples each takes a step.
+    seed : of the permutations; each epoch has its own.
+    """
+
+    def __init__(self, n_samples: int, *, world_size: int, rank: int, batch_size: int, seed: int) -> None:
+        _check(n_samples, batch_size, seed)
+        if not 0 <= rank < world_size:
+            raise ConfigurationError(f"rank {rank} is none of {world_size} workers")
+        self.n_samples, self.world_size, self.rank = n_samples, world_size, rank
+        self.batch_size, self.seed = batch_size, seed
+        self.steps_per_epoch = n_samples / (world_size * batch_size)
+
+    def batch(self, step: int) -> Indices:
+        """Return the sample numbers of this rank at ``step``."""
+        epoch, begin = divmod((step * self.world_size + self.rank) * self.batch_size, self.n_samples)
+        end = begin + self.batch_size
+        permutation = _permutation(self.seed, epoch, self.n_samples)
+        if end <= self.n_samples:
+            return permutation[begin:end]
+        epochs = [_permutation(self.seed, epoch + i, self.n_samples) for i in range(-(-end // self.n_samples))]
+        return np.concatenate(epochs)[begin:end]
+
+
+class ShardOrder:
+    """An endless stream of permutations of a worker's own samples, cut into batches.
+
+    Parameters
+    ----------
+    indices : the numbers of the samples that the worker holds.
+    batch_size : how many it takes a step; may be more than it holds.
+    seed, rank : of the permutations; each epoch of each rank has its own.
+    steps_per_epoch : steps for a pass over the whole data by all workers; without it, over these samples by this one.
+    """
+
+    def __init__(
+        self, indices: NDArray[Any], *, batch_size: int, seed: int, rank: int, steps_per_epoch: float | None = None
+    ) -> None:
+        _check(len(indices), batch_size, seed)
+        self.indices = indices
+        self.batch_size, self.seed, self.rank = batch_size, seed, rank
+        self.steps_per_epoch = len(indices) / batch_size if steps_per_epoch is None else steps_per_epoch
+        self._epoch, self._shuffled = -1, np.empty(0, np.int64)
+
+    def batch(self, step: int) -> Indices:
+        """Return the sample numbers of ``step``."""
+        size = len(self.indices)
+        epoch, begin = divmod(step * self.batch_size, size)
+        end = begin + self.batch_size
+        if end <= size:
+            return self._shuffle(epoch)[begin:end]
+        return np.concatenate([self._shuffle(epoch + i) for i in range(-(-end // size))])[begin:end]
+
+    def _shuffle(self, epoch: int) -> Indices:
+        if epoch != self._epoch:
+            # rank + 1: zeros at the end of a seed are ignored, and rank 0 would share the stream of DealtOrder
+            rng = np.random.default_rng([self.seed, epoch, self.rank + 1])
+            self._epoch, self._shuffled = epoch, rng.permutation(self.indices).astype(np.int64, copy=False)
+            self._shuffled.flags.writeable = False
+        return self._shuffled
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _shard_order, (self.indices, self.batch_size, self.seed, self.rank, self.steps_per_epoch)
+
+
+def _shard_order(indices: NDArray[Any], batch_size: int, seed: int, rank: int, steps_per_epoch: float) -> ShardOrder:
+    return ShardOrder(indices, batch_size=batch_size, seed=seed, rank=rank, steps_per_epoch=steps_per_epoch)
+
+
+def orders(partitioner: Partitioner, dataset: Dataset, world_size: int, batch_size: int, seed: int) -> list[Order]:
+    """Return the order of each worker, in rank order.
+
+    Raises
+    ------
+    DataError : the data cannot be parted so: fewer samples than workers, or values where classes are needed.
+    """
+    samples = len(dataset)
+    _check(samples, batch_size, seed)
+    rng = np.random.default_rng([seed, *b"partition"])
+    parts = partitioner(dataset.targets, world_size, rng)
+    if getattr(partitioner, "dealt", False):
+        return [
+            DealtOrder(samples, world_size=world_size, rank=rank, batch_size=batch_size, seed=seed)
+            for rank in range(world_size)
+        ]
+    steps = samples / (world_size * batch_size)
+    small = np.int32 if samples <= np.iinfo(np.int32).max else np.int64
+    narrow: dict[int, NDArray[Any]] = {id(part): part.astype(small) for part in parts}  # replicas share one array
+    return [
+        ShardOrder(narrow[id(part)], batch_size=batch_size, seed=seed, rank=rank, steps_per_epoch=steps)
+        for rank, part in enumerate(parts)
+    ]
+
+
+@lru_cache(maxsize=8)  # a process that holds many workers, as the simulated engine does, shuffles once for all
+def _permutation(seed: int, epoch: int, samples: int) -> Indices:
+    permutation = np.random.default_rng([seed, epoch]).permutation(samples)
+    permutation.flags.writeable = False
+    return permutation
+
+
+def _check(samples: int, batch_size: int, seed: int) -> None:
+    if samples < 1:
+        raise DataError("there is no sample to read")
+    if batch_size < 1:
+        raise ConfigurationError(f"batch_size is {batch_size}: it must be 1 or more")
+    if seed < 0:
+        raise ConfigurationError(f"the seed is {seed}: it must be 0 or more")

@@ -1,0 +1,233 @@
+"""Partitions: which worker holds which samples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.registry import Registry
+
+Indices: TypeAlias = NDArray[np.int64]
+
+
+class Partitioner(Protocol):
+    """Deals the samples to the workers. All but `Replicate` give each sample to one worker, and none goes empty.
+
+    Attributes
+    ----------
+    dealt : whether all workers draw from one common stream instead (see `chimera.data.order.DealtOrder`), so that a run
+        with any number of workers reads the same samples at the same step. Optional; False where it is missing.
+    """
+
+    def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:
+        """Return the sample numbers of each worker, in rank order.
+
+        Parameters
+        ----------
+        labels : the targets, shape (n,) or (n, k); class indices (integers) where the partition goes by class.
+        world_size : how many workers.
+        rng : where all randomness comes from.
+
+        Raises
+        ------
+        DataError : fewer samples than workers, or values where it needs classes.
+        """
+
+
+PARTITIONERS: Registry[Partitioner] = Registry("partition", "chimera.data")
+
+
+@PARTITIONERS.register("iid")
+@dataclass(frozen=True, kw_only=True)
+class Iid:
+    """Every worker draws from all samples, shuffled: the parts are alike, and differ in size by one at most."""
+
+    dealt: ClassVar[bool] = True
+
+    def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:
+        """Return equal pieces of a random permutation."""
+        _check("iid", labels, world_size)
+        return np.array_split(rng.permutation(len(labels)), world_size)
+
+
+@PARTITIONERS.register("contiguous")
+@dataclass(frozen=True, kw_only=True)
+class Contiguous:
+    """Every worker holds one run of the samples as they lie; sizes differ by one at most."""
+
+    def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:  # noqa: ARG002
+        """Return equal pieces of 0 to n-1; ``rng`` is not used."""
+        _check("contiguous", labels, world_size)
+        return np.array_split(np.arange(len(labels)), world_size)
+
+
+@PARTITIONERS.register("replicate")
+@dataclass(frozen=True, kw_only=True)
+class Replicate:
+    """Every worker holds all samples, and reads them in an order of its own."""
+
+    def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:  # noqa: ARG002
+        """Return 0 to n-1 for everyone, one array that all share; ``rng`` is not used."""
+        _check("replicate", labels, world_size, least=0)
+        return [np.arange(len(labels))] * world_size
+
+
+@PARTITIONERS.register("quantity")
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """Quantity skew: the workers hold like samples, but rank r a number of them in proportion to (r + 1) ** -exponent.
+
+    Attributes
+    ----------
+    exponent : of the power law; 0 is equal parts, and the larger, the more goes to the first workers.
+    """
+
+    exponent: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.exponent < math.inf:
+            raise ConfigurationError(f"the partition 'quantity' has exponent {self.exponent}: it must be 0 or more")
+
+    def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:
+        """Return pieces of a random permutation, the largest first."""
+        _check("quantity", labels, world_size)
+        weights = np.arange(1, world_size + 1, dtype=np.float64) ** -self.exponent
+        spare = len(labels) - world_size  # beyond the one sample that everyone gets
+        bounds = np.rint(np.cumsum(weights) / weights.sum() * spare).astype(np.int64) + np.arange(1, world_size + 1)
+        return np.split(rng.permutation(len(labels)), bounds[:-1])
+
+
+@PARTITIONERS.register("by-label")
+@dataclass(frozen=True, kw_only=True)
+class ByLabel:
+    """Shards of the samples sorted by label, a few for each worker (McMahan et al. 2017).
+
+    Attributes
+    ----------
+    shards_per_worker : how many; with 2, as in the paper, most workers see two classes only.
+    """
+
+    shards_per_worker: int = 2
+
+    def __post_init__(self) -> None:
+        if self.shards_per_worker < 1:
+            raise ConfigurationError(
+                f"the partition 'by-label' has shards_per_worker {self.shards_per_worker}: it must be 1 or more"
+            )
+
+    def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:
+        """Cut the samples in order of their labels into equal shards, and deal these at random."""
+        _check_classes("by-label", labels)
+        _check("by-label", labels, world_size, least=self.shards_per_worker)
+        shuffled = rng.permutation(len(labels))
+        ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]
+        shards = np.array_split(ordered, world_size * self.shards_per_worker)
+        hands = rng.permutation(len(shards)).reshape(world_size, self.shards_per_worker)
+        return [np.concatenate([shards[shard] for shard in hand]) for hand in hands]
+
+
+@PARTITIONERS.register("dirichlet")
+@dataclass(frozen=True, kw_only=True)
+class Dirichlet:
+    """Label skew: each worker's mixture of classes is drawn from a Dirichlet distribution (Hsu et al. 2019).
+
+    Attributes
+    ----------
+    alpha : concentration, above 0. A worker's mixture is drawn around that of the whole data, Dirichlet(alpha times the
+        classes' shares): 100 is close to IID, 0.1 leaves most workers one class.
+    balanced : whether all workers hold equally many samples, as in the paper. Else each class is dealt to the workers by
+        proportions drawn from Dirichlet(alpha, ..., alpha) (Yurochkin et al. 2019), and sizes are skewed too.
+    min_samples : the fewest samples of a worker; where the draw leaves fewer, the largest part gives some up.
+    """
+
+    alpha: float = 0.5
+    balanced: bool = True
+    min_samples: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < math.inf:
+            raise ConfigurationError(f"the partition 'dirichlet' has alpha {self.alpha}: it must be above 0")
+        if self.min_samples < 1:
+            raise ConfigurationError(
+                f"the partition 'dirichlet' has min_samples {self.min_samples}: it must be 1 or more"
+            )
+
+    def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:
+        """Draw how many samples of each class each worker gets, and deal the samples of each class at random."""
+        _check_classes("dirichlet", labels)
+        _check("dirichlet", labels, world_size, least=self.min_samples)
+        classes, places = np.unique(labels, return_inverse=True)
+        held = np.bincount(places, minlength=len(classes))
+        counts = (self._balanced if self.balanced else self._skewed)(held, world_size, rng)
+        shuffled = rng.permutation(len(labels))
+        parts: list[list[Indices]] = [[] for _ in range(world_size)]
+        for index in range(len(classes)):
+            members = shuffled[places[shuffled] == index]
+            for part, piece in zip(parts, np.split(members, np.cumsum(counts[:-1, index])), strict=True):
+                part.append(piece)
+        return [np.concatenate(part) for part in parts]
+
+    def _balanced(self, held: Indices, world_size: int, rng: np.random.Generator) -> Indices:
+        """Return counts, shape (world_size, classes): equal row sums, drawn without replacement, in rank order."""
+        left, counts = held.copy(), np.zeros((world_size, len(held)), np.int64)
+        sizes = np.diff(held.sum() * np.arange(world_size + 1) // world_size)
+        for rank, size in enumerate(sizes.tolist()):
+            mixture = _draw_dirichlet(self.alpha * held / held.sum(), rng)
+            while size:
+                mixture = np.where(left > 0, mixture, 0.0)  # a class that ran out leaves the mixture
+                if mixture.sum() < 1e-9:  # all of it ran out: draw another one, around what is left
+                    mixture[left > 0] = _draw_dirichlet(self.alpha * left[left > 0] / left.sum(), rng)
+                drawn = np.minimum(rng.multinomial(size, mixture / mixture.sum()), left)
+                counts[rank] += drawn
+                left -= drawn
+                size -= int(drawn.sum())
+        return counts
+
+    def _skewed(self, held: Indices, world_size: int, rng: np.random.Generator) -> Indices:
+        """Return counts, shape (world_size, classes), each column dealt by its own proportions."""
+        columns = [rng.multinomial(n, _draw_dirichlet(np.full(world_size, self.alpha), rng)) for n in held.tolist()]
+        counts = np.stack(columns, axis=1).astype(np.int64)
+        sizes = counts.sum(axis=1)
+        for rank in np.flatnonzero(sizes < self.min_samples).tolist():
+            while sizes[rank] < self.min_samples:
+                giver = int(sizes.argmax())
+                label = int(counts[giver].argmax())
+                moved = min(self.min_samples - sizes[rank], sizes[giver] - self.min_samples, counts[giver, label])
+                counts[[giver, rank], label] += np.array([-moved, moved])
+                sizes[[giver, rank]] += np.array([-moved, moved])
+        return counts
+
+
+def _draw_dirichlet(concentration: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+    """Draw a mixture; a concentration so small that every weight underflows leaves one class, as in the limit."""
+    weights = rng.dirichlet(concentration)
+    total = weights.sum()
+    if np.isfinite(total) and total > 0:
+        return np.asarray(weights / total)
+    single = np.zeros(len(concentration))
+    single[rng.choice(len(concentration), p=concentration / concentration.sum())] = 1.0
+    return single
+
+
+def _check(name: str, labels: NDArray[Any], world_size: int, least: int = 1) -> None:
+    if world_size < 1:
+        raise ConfigurationError(f"there are {world_size} workers: at least 1 is needed")
+    if len(labels) < max(world_size * least, 1):
+        each = "one sample" if least <= 1 else f"{least} samples"
+        raise DataError(
+            f"the partition {name!r} needs at least {each} for each of {world_size} workers, and there are {len(labels)}: "
+            "use fewer workers or more data"
+        )
+
+
+def _check_classes(name: str, labels: NDArray[Any]) -> None:
+    if labels.ndim != 1 or labels.dtype.kind not in "biu":
+        raise DataError(
+            f"the partition {name!r} needs class labels, and these targets are values ({labels.dtype}, shape {labels.shape}): "
+            "use 'iid', 'quantity', 'contiguous' or 'replicate'"
+        )

@@ -1,0 +1,106 @@
+"""What a source of data is, and the raw inputs and targets in it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chimera.core.errors import DataError
+from chimera.data import table
+from chimera.data.arrays import is_array, is_tensor, of_torch_dataset
+
+Pair = tuple[Any, Any]
+
+_KINDS = "a pair (inputs, targets) of arrays, tensors or lists, a torch data set, a pandas frame, or a CSV or .npz file"
+_INPUTS, _TARGETS = ("inputs", "x"), ("targets", "y")
+
+
+def is_frame(value: Any) -> bool:
+    """Whether ``value`` is a pandas frame; does not import pandas."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(value, pandas.DataFrame)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether ``value`` is a data set by itself, inputs and targets, so that two of them are a train and a test part."""
+    if isinstance(value, str | os.PathLike) or _is_map_style(value):
+        return True
+    return isinstance(value, tuple) and len(value) == 2 and all(is_array(part) for part in value)
+
+
+def _is_map_style(value: Any) -> bool:
+    plain = is_array(value) or isinstance(value, str | bytes | list | tuple | dict | range)
+    return not plain and hasattr(value, "__len__") and hasattr(value, "__getitem__")
+
+
+def pairs(source: Any, *, target: table.Target = None, header: bool | None = None) -> list[Pair]:
+    """Return the raw (inputs, targets) of a source; two pairs if it holds a train and a test part.
+
+    Raises
+    ------
+    DataError : it is nothing that data can be read from.
+    """
+    if isinstance(source, str | os.PathLike):
+        return _of_file(existing(source), target, header)
+    if is_frame(source):
+        return [table.cut(source, target)]
+    if isinstance(source, tuple | list) and len(source) == 2:
+        return [(source[0], source[1])]
+    if _is_map_style(source):
+        return [of_torch_dataset(source)]
+    if is_tensor(source) or isinstance(source, np.ndarray):
+        raise DataError(f"an array of shape {tuple(source.shape)} alone has no targets: give (inputs, targets)")
+    length = f" of length {len(source)}" if isinstance(source, tuple | list) else ""
+    raise DataError(f"a {type(source).__name__}{length} is no data set: give {_KINDS}")
+
+
+def name_of(source: Any) -> str:
+    """Return what to call the data of a source that bears no name: the file's, or ``data``."""
+    return Path(source).name if isinstance(source, str | os.PathLike) else "data"
+
+
+def existing(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a data file that is there; ``~`` is the home folder."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise DataError(f"there is no data file {str(path)!r}")
+    return file
+
+
+def _of_file(path: Path, target: table.Target, header: bool | None) -> list[Pair]:
+    name = path.name.lower().removesuffix(".gz")
+    if name.endswith(".npz"):
+        return read_npz(path)
+    if not name.endswith(table.SUFFIXES):
+        known = ", ".join((*table.SUFFIXES, ".npz"))
+        raise DataError(f"the file {str(path)!r} is of no kind known by its ending; known: {known}")
+    return [table.cut(table.read_csv(path, header=header), target)]
+
+
+def read_npz(path: Path) -> list[Pair]:
+    """Read ``inputs`` and ``targets`` (or ``x`` and ``y``) from an .npz file, or ``x_train, y_train, x_test, y_test``.
+
+    Raises
+    ------
+    DataError : the file is missing, damaged, holds objects, or other names.
+    """
+    try:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            held = {name.lower(): name for name in archive.files} if isinstance(archive, np.lib.npyio.NpzFile) else {}
+            for endings in (("",), ("_train", "_test")):
+                for inputs, targets in zip(_INPUTS, _TARGETS, strict=True):
+                    wanted = [(inputs + ending, targets + ending) for ending in endings]
+                    if all(name in held for pair in wanted for name in pair):
+                        return [(archive[held[one]], archive[held[other]]) for one, other in wanted]
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read as .npz: {error}") from error
+    raise DataError(
+        f"{path} holds {', '.join(sorted(held.values())) or 'no named arrays'}: "
+        "wanted are inputs and targets, or x and y, or x_train, y_train, x_test and y_test"
+    )

@@ -1,0 +1,189 @@
+"""From tables (CSV files, pandas frames) to float32 features and one target column."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import itertools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import DataError
+
+Target: TypeAlias = str | int | Sequence[str | int] | None
+
+SUFFIXES = (".csv", ".tsv", ".txt", ".data")
+"""Endings of files that are read as a table; each also with ``.gz``."""
+
+MAX_CATEGORIES = 1000
+"""Most one-hot columns that one text column may become; more is an identifier or free text."""
+
+_SEPARATORS = "\t;|, "  # in this order: a comma may also be a decimal sign, a space may stand inside a text
+_SAMPLE_LINES = 20
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
+
+
+def read_csv(path: Path, *, header: bool | None = None) -> Any:
+    """Read a CSV file, gzipped or not, into a pandas frame.
+
+    The separator is found from the first lines: the one that cuts all of them into the same number of cells. Without
+    ``header`` given, the first line is one if no cell in it is a number.
+
+    Raises
+    ------
+    DataError : the file is empty, ragged or no text.
+    """
+    import pandas
+
+    try:
+        lines = _first_lines(path)
+        separator = _separator(lines)
+        cells = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
+        if header is None:
+            header = bool(cells) and not any(map(_is_number, cells[0]))
+        comma = separator == ";" and any(_DECIMAL_COMMA.fullmatch(cell) for row in cells for cell in row)
+        frame = pandas.read_csv(
+            path, sep=separator, header=0 if header else None, skipinitialspace=True, decimal="," if comma else "."
+        )
+    except pandas.errors.EmptyDataError as error:
+        raise DataError(f"{path} is empty") from error
+    except (pandas.errors.ParserError, csv.Error) as error:
+        raise DataError(f"{path} is not a table with as many cells in every line: {str(error).strip()}") from error
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+        raise DataError(f"{path} is not a text file: {error}") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    frame.columns = frame.columns.map(str)
+    return frame
+
+
+def _first_lines(path: Path) -> list[str]:
+    with path.open("rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as content:
+        file = io.TextIOWrapper(content, encoding="utf-8-sig")  # -sig: some spreadsheets begin with a byte order mark
+        return list(itertools.islice(filter(str.strip, file), _SAMPLE_LINES))
+
+
+def _separator(lines: list[str]) -> str:
+    for separator in _SEPARATORS:
+        widths = {len(row) for row in csv.reader(lines, delimiter=separator, skipinitialspace=True)}
+        if len(widths) == 1 and widths.pop() > 1:
+            return separator
+    return ","
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell.replace(",", "."))
+    except ValueError:
+        return False
+    return True
+
+
+def cut(frame: Any, target: Target = None) -> tuple[Any, Any]:
+    """Return the feature columns of a frame and its target: a column by name or place, or several; else the last."""
+    if frame.shape[1] < 2:
+        raise DataError(f"the table has {frame.shape[1]} columns: at least one feature and a target are needed")
+    wanted = [-1] if target is None else [target] if isinstance(target, str | int) else list(target)
+    places = [_place(frame, column) for column in wanted]
+    rest = [place for place in range(frame.shape[1]) if place not in places]
+    if not rest:
+        raise DataError("every column of the table is a target: no feature is left")
+    several = not (target is None or isinstance(target, str | int))
+    return frame.iloc[:, rest], frame.iloc[:, places] if several else frame.iloc[:, places[0]]
+
+
+def _place(frame: Any, column: str | int) -> int:
+    names = list(frame.columns)
+    if column in names:
+        return names.index(column)
+    number = int(column) if isinstance(column, int) or column.lstrip("-").isdecimal() else None
+    if number is None or not -len(names) <= number < len(names):
+        raise DataError(f"the table has no column {column!r}; its columns: {', '.join(map(str, names))}")
+    return number % len(names)
+
+
+def features(frame: Any, like: Sequence[str] | None = None) -> tuple[NDArray[np.float32], tuple[str, ...]]:
+    """Return the columns as float32, shape (n, k), and their names; a text column becomes one ``column=text`` for each text.
+
+    ``like`` are the names another part of the same data got: this one gets the same, and a text that they do not know
+    is 0 in all of its columns.
+    """
+    blocks, names = [], []
+    for name in frame.columns:
+        block, own = _encoded(str(name), frame[name], like)
+        blocks.append(block)
+        names += own
+    if like is not None and tuple(names) != tuple(like):
+        odd = next(iter(set(names) ^ set(like)), "their order")
+        raise DataError(f"the columns of the test part differ from those of the train part: {odd}")
+    return np.concatenate(blocks, axis=1, dtype=np.float32), tuple(names)
+
+
+def _encoded(name: str, series: Any, like: Sequence[str] | None) -> tuple[NDArray[Any], list[str]]:
+    import pandas.api.types as kinds
+
+    _check_complete(name, series)
+    series = series.infer_objects()
+    if kinds.is_numeric_dtype(series.dtype) and not kinds.is_complex_dtype(series.dtype):
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is reported as such
+            return series.to_numpy(np.float32)[:, np.newaxis], [name]
+    texts = _texts(name, series)
+    if like is not None:
+        known = [feature.removeprefix(f"{name}=") for feature in like if feature.startswith(f"{name}=")]
+    elif isinstance(series.dtype, _categorical()):
+        known = [str(category) for category in series.cat.categories]
+    else:
+        known = sorted(set(texts))
+    if len(known) > MAX_CATEGORIES:
+        raise DataError(
+            f"the column {name!r} holds {len(known)} different texts, more than {MAX_CATEGORIES}: drop it, or encode it first"
+        )
+    place = {text: index for index, text in enumerate(known)}
+    codes = np.array([place.get(text, -1) for text in texts])
+    return codes[:, np.newaxis] == np.arange(len(known)), [f"{name}={text}" for text in known]
+
+
+def target_values(target: Any) -> tuple[NDArray[Any], tuple[str, ...] | None]:
+    """Return the values of a target column (or several), and the classes where pandas knows them."""
+    if getattr(target, "ndim", 1) == 2:
+        for name in target.columns:
+            _check_complete(str(name), target[name])
+        return target.to_numpy(), None
+    name = str(target.name)
+    _check_complete(name, target)
+    target = target.infer_objects()
+    if isinstance(target.dtype, _categorical()):
+        return np.array(_texts(name, target)), tuple(str(category) for category in target.cat.categories)
+    if target.dtype.kind in "biuf":
+        return target.to_numpy({"b": np.bool_, "f": np.float64}.get(target.dtype.kind, np.int64)), None
+    return np.array(_texts(name, target)), None
+
+
+def _check_complete(name: str, series: Any) -> None:
+    missing = np.flatnonzero(series.isna().to_numpy())
+    if len(missing):
+        raise DataError(
+            f"the column {name!r} lacks {len(missing)} of {len(series)} values, the first in row {missing[0]}: "
+            "fill them in or drop those rows"
+        )
+
+
+def _texts(name: str, series: Any) -> list[str]:
+    import pandas.api.types as kinds
+
+    kind = kinds.infer_dtype(series)
+    if kind not in ("string", "categorical"):
+        raise DataError(f"the column {name!r} holds {kind} values: only numbers, truth values and texts can be used")
+    return [str(text) for text in series]
+
+
+def _categorical() -> type:
+    import pandas
+
+    return pandas.CategoricalDtype

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.data.dataset import Dataset
+from chimera.data.order import DealtOrder, ShardOrder, orders
+from chimera.data.partition import PARTITIONERS, Contiguous, Iid, Replicate
+
+sizes = st.integers(1, 40)
+steps = st.integers(0, 60)
+
+
+def dealt(n, world_size, batch_size, seed=0):
+    return [
+        DealtOrder(n, world_size=world_size, rank=rank, batch_size=batch_size, seed=seed) for rank in range(world_size)
+    ]
+
+
+@given(n=sizes, world_size=st.integers(1, 5), batch_size=st.integers(1, 12), step=steps, seed=st.integers(0, 9))
+def test_n_workers_read_what_one_worker_with_a_batch_n_times_as_large_reads(n, world_size, batch_size, step, seed):
+    together = np.concatenate([order.batch(step) for order in dealt(n, world_size, batch_size, seed)])
+    (alone,) = dealt(n, 1, world_size * batch_size, seed)
+    assert np.array_equal(together, alone.batch(step))
+
+
+@given(n=sizes, batch_size=st.integers(1, 50), seed=st.integers(0, 9))
+def test_the_dealt_stream_is_one_permutation_after_another(n, batch_size, seed):
+    (order,) = dealt(n, 1, batch_size, seed)
+    count = -(-3 * n // batch_size)
+    stream = np.concatenate([order.batch(step) for step in range(count)])
+    for epoch in range(3):
+        expected = np.random.default_rng([seed, epoch]).permutation(n)
+        assert np.array_equal(stream[epoch * n : (epoch + 1) * n], expected)
+
+
+@given(
+    indices=st.lists(st.integers(0, 1000), min_size=1, max_size=30, unique=True),
+    batch_size=st.integers(1, 70),
+    rank=st.integers(0, 3),
+)
+def test_a_shard_is_read_whole_and_only_it_once_an_epoch(indices, batch_size, rank):
+    order = ShardOrder(np.array(indices, np.int32), batch_size=batch_size, seed=1, rank=rank)
+    batches = [order.batch(step) for step in range(-(-3 * len(indices) // batch_size))]
+    assert all(batch.shape == (batch_size,) and batch.dtype == np.int64 for batch in batches)
+    stream = np.concatenate(batches)
+    for epoch in range(3):
+        assert sorted(stream[epoch * len(indices) :][: len(indices)].tolist()) == sorted(indices)
+
+
+@given(n=st.integers(5, 40), batch_size=st.integers(1, 50), at=st.lists(steps, min_size=1, max_size=10))
+def test_a_batch_depends_on_the_step_alone(n, batch_size, at):
+    for make in (
+        lambda: dealt(n, 2, batch_size)[1],
+        lambda: ShardOrder(np.arange(n), batch_size=batch_size, seed=3, rank=1),
+    ):
+        order = make()
+        for step in at:
+            batch = order.batch(step).copy()
+            assert len(batch) == batch_size
+            assert np.array_equal(batch, make().batch(step))
+            assert np.array_equal(batch, pickle.loads(pickle.dumps(order)).batch(step))
+
+
+def test_a_pickled_order_carries_no_permutation():
+    shard = ShardOrder(np.arange(10_000, dtype=np.int32), batch_size=10, seed=0, rank=0)
+    (whole,) = dealt(10_000, 1, 10)
+    shard.batch(0), whole.batch(0)
+    assert len(pickle.dumps(shard)) < 41_000
+    assert len(pickle.dumps(whole)) < 500
+
+
+def regression(n: int) -> Dataset:
+    return Dataset(np.zeros((n, 1), np.float32), np.zeros(n, np.float32))
+
+
+def test_iid_is_dealt_and_every_other_partition_keeps_its_shards():
+    data = Dataset(np.zeros((120, 1), np.float32), np.arange(120) % 3)
+    for entry in PARTITIONERS.entries():
+        found = orders(entry.factory(), data, 4, 5, seed=2)
+        assert {type(order) for order in found} == {DealtOrder if entry.name == "iid" else ShardOrder}
+        assert [order.steps_per_epoch for order in found] == [6.0] * 4
+        read = np.concatenate([order.batch(step) for order in found for step in range(6)])
+        if entry.name in (
+            "iid",
+            "contiguous",
+            "by-label",
+            "dirichlet",
+        ):  # parts of equal size: an epoch is exactly that
+            assert sorted(read.tolist()) == list(range(120))
+
+
+def test_replicas_share_their_memory_and_read_in_different_orders():
+    one, other = orders(Replicate(), regression(50), 2, 50, seed=0)
+    assert isinstance(one, ShardOrder)
+    assert isinstance(other, ShardOrder)
+    assert one.indices is other.indices
+    assert not np.array_equal(one.batch(0), other.batch(0))
+
+
+def test_a_partitioner_of_ones_own_needs_no_more_than_the_call():
+    def evens_and_odds(labels, world_size, rng):
+        return [np.arange(rank, len(labels), world_size) for rank in range(world_size)]
+
+    even, odd = orders(evens_and_odds, regression(10), 2, 5, seed=0)
+    assert sorted(even.batch(0).tolist()) == [0, 2, 4, 6, 8]
+    assert sorted(odd.batch(1).tolist()) == [1, 3, 5, 7, 9]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: dealt(10, 1, 0), "batch_size is 0"),
+        (lambda: dealt(10, 1, 1, seed=-1), "seed is -1"),
+        (lambda: DealtOrder(10, world_size=2, rank=2, batch_size=1, seed=0), "rank 2 is none of 2"),
+        (lambda: ShardOrder(np.arange(0), batch_size=1, seed=0, rank=0), "no sample"),
+        (lambda: orders(Iid(), regression(3), 2, -4, seed=0), "batch_size is -4"),
+    ],
+)
+def test_bad_numbers_are_errors(make, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+
+
+def test_more_workers_than_samples_is_an_error_for_dealt_orders_too():
+    for partitioner in (Iid(), Contiguous()):
+        with pytest.raises(DataError, match="each of 4 workers, and there are 3"):
+            orders(partitioner, regression(3), 4, 1, seed=0)

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera.core.errors import ConfigurationError, DataError, UnknownNameError
+from chimera.data.partition import PARTITIONERS, ByLabel, Dirichlet, Iid, Quantity, Replicate
+
+TRUE_PARTITIONS: list[tuple[str, dict[str, Any]]] = [
+    ("iid", {}),
+    ("contiguous", {}),
+    ("quantity", {}),
+    ("quantity", {"exponent": 3}),
+    ("by-label", {"shards_per_worker": 1}),
+    ("dirichlet", {"alpha": 1e-6}),
+    ("dirichlet", {}),
+    ("dirichlet", {"alpha": 1e6}),
+    ("dirichlet", {"balanced": False, "alpha": 0.01}),
+    ("dirichlet", {"balanced": False}),
+]
+
+labels_and_workers = st.integers(1, 60).flatmap(
+    lambda n: st.tuples(st.lists(st.integers(0, 6), min_size=n, max_size=n).map(np.array), st.integers(1, n))
+)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize(("name", "options"), TRUE_PARTITIONS)
+@given(case=labels_and_workers, seed=st.integers(0, 1000))
+def test_every_sample_goes_to_one_worker_and_nobody_goes_empty(name, options, case, seed):
+    labels, world_size = case
+    parts = PARTITIONERS.create(name, options)(labels, world_size, rng(seed))
+    assert len(parts) == world_size
+    assert all(len(part) for part in parts)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+
+
+@pytest.mark.parametrize(("name", "options"), TRUE_PARTITIONS)
+def test_same_seed_same_partition(name, options):
+    labels = rng(3).integers(0, 5, 200)
+    one, other = (PARTITIONERS.create(name, options)(labels, 7, rng(1)) for _ in range(2))
+    assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@given(case=labels_and_workers)
+def test_replicas_hold_everything(case):
+    labels, world_size = case
+    parts = Replicate()(labels, world_size, rng())
+    assert [part.tolist() for part in parts] == [list(range(len(labels)))] * world_size
+
+
+@given(n=st.integers(1, 200), seed=st.integers(0, 99), world_size=st.integers(1, 200))
+def test_iid_and_balanced_dirichlet_sizes_differ_by_one_at_most(n, seed, world_size):
+    labels = rng(seed).integers(0, 3, max(n, world_size))
+    for partitioner in (Iid(), Dirichlet(alpha=0.1)):
+        sizes = [len(part) for part in partitioner(labels, world_size, rng(seed))]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def shares(labels: np.ndarray, parts: list[np.ndarray]) -> np.ndarray:
+    """The share of each class in each part, shape (workers, classes)."""
+    return np.stack([np.bincount(labels[part], minlength=10) / len(part) for part in parts])
+
+
+def test_dirichlet_goes_from_one_class_a_worker_to_the_mixture_of_all_as_alpha_grows():
+    labels = np.repeat(np.arange(10), 1000)
+    purest = [shares(labels, Dirichlet(alpha=alpha)(labels, 10, rng())).max(axis=1).mean() for alpha in (1e-4, 1, 1e5)]
+    assert purest[0] > 0.9
+    assert purest[0] > purest[1] > purest[2]
+    assert purest[2] < 0.12
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+def test_dirichlet_keeps_the_least_number_of_samples(balanced):
+    labels = rng().integers(0, 3, 100)
+    for seed in range(20):
+        parts = Dirichlet(alpha=0.01, balanced=balanced, min_samples=9)(labels, 10, rng(seed))
+        assert min(map(len, parts)) >= 9
+
+
+def test_by_label_gives_each_worker_few_classes():
+    labels = rng().permutation(np.repeat(np.arange(10), 100))
+    parts = ByLabel(shards_per_worker=2)(labels, 50, rng())
+    assert all(len(set(labels[part])) <= 2 for part in parts)
+    assert len({len(part) for part in parts}) == 1
+
+
+def test_quantity_follows_the_power_law():
+    sizes = np.array([len(part) for part in Quantity(exponent=1)(np.zeros(100_000), 4, rng())])
+    assert np.allclose(sizes / sizes[0], 1 / np.arange(1, 5), atol=1e-3)
+    assert {len(part) for part in Quantity(exponent=0)(np.zeros(100), 4, rng())} == {25}
+
+
+@pytest.mark.parametrize("name", ["iid", "contiguous", "quantity", "by-label", "dirichlet"])
+def test_more_workers_than_samples_is_an_error_that_names_the_partition(name):
+    with pytest.raises(DataError, match=f"'{name}' needs .* each of 4 workers, and there are 3"):
+        PARTITIONERS.create(name)(np.array([0, 1, 2]), 4, rng())
+
+
+@pytest.mark.parametrize("name", ["by-label", "dirichlet"])
+@pytest.mark.parametrize("targets", [np.zeros(9, np.float32), np.zeros((9, 2), np.float32)])
+def test_a_partition_by_class_refuses_values(name, targets):
+    with pytest.raises(DataError, match=f"'{name}' needs class labels.*use 'iid'"):
+        PARTITIONERS.create(name)(targets, 2, rng())
+
+
+@pytest.mark.parametrize("name", ["iid", "contiguous", "quantity", "replicate"])
+def test_the_others_take_values_of_any_shape(name):
+    parts = PARTITIONERS.create(name)(np.zeros((9, 2), np.float32), 2, rng())
+    assert set(np.concatenate(parts)) == set(range(9))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("dirichlet", {"alpha": 0}),
+        ("dirichlet", {"alpha": float("nan")}),
+        ("dirichlet", {"alpha": "much"}),
+        ("dirichlet", {"min_samples": 0}),
+        ("by-label", {"shards_per_worker": 0}),
+        ("quantity", {"exponent": -1}),
+        ("iid", {"alpha": 1}),
+    ],
+)
+def test_a_bad_option_is_an_error_that_names_it(name, options):
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        PARTITIONERS.create(name, options)
+
+
+def test_no_workers_and_unknown_names_are_errors():
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        Iid()(np.zeros(3), 0, rng())
+    with pytest.raises(UnknownNameError, match="by-label, contiguous, dirichlet, iid, quantity, replicate"):
+        PARTITIONERS.create("fair")
+
+
+def test_a_thousand_workers_are_dealt_quickly_and_completely():
+    labels = rng().integers(0, 10, 60_000)
+    assert sum(map(len, Dirichlet(alpha=0.3)(labels, 1000, rng()))) == 60_000

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import gzip
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.data.dataset import DATASETS, Dataset, Split
+
+TABLES = {
+    "header": "a,b,y\n1,2,0\n3,4,1\n",
+    "no header": "1,2,0\n3,4,1\n",
+    "semicolons": "a;b;y\n1;2;0\n3;4;1\n",
+    "decimal commas": "a;b;y\n1,0;2,0;0\n3,0;4,0;1\n",
+    "tabs": "a\tb\ty\n1\t2\t0\n3\t4\t1\n",
+    "pipes": "a|b|y\n1|2|0\n3|4|1\n",
+    "spaces": "1 2 0\n3 4 1\n",
+    "spaces after commas": "a, b, y\n1, 2, 0\n3, 4, 1\n",
+    "quotes": '"a","b, and more","y"\n"1","2","0"\n"3","4","1"\n',
+    "blank lines, carriage returns, a byte order mark": "\ufeffa,b,y\r\n\r\n1,2,0\r\n3,4,1\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("ending", ["table.csv", "table.csv.gz", "table.data"])
+def test_a_table_is_read_however_it_is_written(tmp_path, kind, ending):
+    path = tmp_path / ending
+    content = TABLES[kind].encode()
+    path.write_bytes(gzip.compress(content) if ending.endswith("gz") else content)
+    data = Dataset.of(path)
+    assert data.inputs.tolist() == [[1, 2], [3, 4]]
+    assert data.targets.tolist() == [0, 1]
+    assert data.classes == ("0", "1")
+    assert data.name == ending
+
+
+def write(path, text):
+    path.write_text(text)
+    return str(path)
+
+
+def test_the_target_is_a_column_by_name_or_place_and_the_last_by_default(tmp_path):
+    path = write(tmp_path / "t.csv", "a,b,c\n1,2.5,x\n3,4.5,y\n")
+    assert Dataset.of(path).classes == ("x", "y")
+    assert Dataset.of(path, target="a").classes == ("1", "3")
+    for target in ("b", 1, -2, "1"):
+        data = Dataset.of(path, target=target)
+        assert data.targets.tolist() == [2.5, 4.5]
+        assert data.features == ("a", "c=x", "c=y")
+    several = Dataset.of(path, target=["a", "b"])
+    assert several.targets.tolist() == [[1, 2.5], [3, 4.5]]
+    assert (several.outputs, several.features) == (2, ("c=x", "c=y"))
+
+
+def test_the_first_line_can_be_said_to_be_names_or_not(tmp_path):
+    path = write(tmp_path / "t.csv", "e,p\nx,e\nx,p\n")
+    assert len(Dataset.of(path)) == 2
+    assert len(Dataset.of(path, header=False)) == 3
+
+
+BAD_TABLES = {
+    "empty": ("", "is empty"),
+    "names only": ("a,b\n", "empty"),
+    "one column": ("a\n1\n2\n", "1 columns"),
+    "long line": ("a,b\n1,2\n1,2,3\n", "as many cells in every line"),
+    "missing": ("a,b,y\n1,,0\n1,2,1\n,,1\n", "column 'a' lacks 1 of 3 values, the first in row 2"),
+    "missing target": ("a,y\n1,0\n2,\n", "column 'y' lacks 1 of 2 values, the first in row 1"),
+    "infinite": ("a,y\n1,0\ninf,1\n", "1 of 2 values are NaN or infinite"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_TABLES)
+def test_a_bad_table_is_one_clear_line(tmp_path, kind):
+    content, message = BAD_TABLES[kind]
+    with pytest.raises(DataError, match=message) as caught:
+        Dataset.of(write(tmp_path / "bad.csv", content))
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_no_table_are_errors(tmp_path):
+    (tmp_path / "bytes.csv").write_bytes(bytes(range(256)) * 9)
+    with pytest.raises(DataError, match="not a text file"):
+        Dataset.of(tmp_path / "bytes.csv")
+    (tmp_path / "plain.csv.gz").write_bytes(b"a,b\n1,2\n")
+    with pytest.raises(DataError, match="not a text file"):
+        Dataset.of(tmp_path / "plain.csv.gz")
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 999)[:-20])
+    with pytest.raises(DataError, match="not a text file"):
+        Dataset.of(tmp_path / "cut.csv.gz")
+    (tmp_path / "data.docx").write_bytes(b"PK")
+    with pytest.raises(DataError, match=r"known: \.csv, .*\.npz"):
+        Dataset.of(tmp_path / "data.docx")
+    with pytest.raises(DataError, match="no column 'z'; its columns: a, b"):
+        Dataset.of(write(tmp_path / "t.csv", "a,b\n1,2\n"), target="z")
+
+
+def test_frames_become_numbers_column_by_column():
+    frame = pd.DataFrame(
+        {
+            "truth": [True, False, True],
+            "whole": pd.array([1, 2, 3], dtype="Int64"),
+            "object": pd.Series([1.5, 2.5, 3.5], dtype=object),
+            "text": ["b", "a", "b"],
+            "kind": pd.Categorical(["lo", "hi", "lo"], categories=["lo", "mid", "hi"]),
+            "y": pd.Categorical(["no", "yes", "no"], categories=["yes", "no"]),
+        }
+    )
+    data = Dataset.of(frame, target="y")
+    assert data.features == ("truth", "whole", "object", "text=a", "text=b", "kind=lo", "kind=mid", "kind=hi")
+    assert data.inputs.tolist() == [[1, 1, 1.5, 0, 1, 1, 0, 0], [0, 2, 2.5, 1, 0, 0, 0, 1], [1, 3, 3.5, 0, 1, 1, 0, 0]]
+    assert data.classes == ("yes", "no")
+    assert data.targets.tolist() == [1, 0, 1]
+    assert Dataset.of(frame, target="whole").targets.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pd.date_range("2020-01-01", periods=3), "'c' holds datetime64 values"),
+        ([{}, {}, {}], "'c' holds mixed values"),
+        (["a", 1, "b"], "'c' holds mixed-integer values"),
+        ([1 + 1j, 2, 3], "'c' holds complex values"),
+        (["a", None, "b"], "'c' lacks 1 of 3"),
+    ],
+)
+def test_a_column_that_cannot_be_numbers_is_named(column, message):
+    with pytest.raises(DataError, match=message):
+        Dataset.of(pd.DataFrame({"c": column, "y": [0, 1, 0]}))
+
+
+def test_a_column_of_too_many_texts_is_refused():
+    frame = pd.DataFrame({"id": [f"row {i}" for i in range(1200)], "y": range(1200)})
+    with pytest.raises(DataError, match="'id' holds 1200 different texts"):
+        Dataset.of(frame)
+
+
+def test_a_text_that_only_the_test_part_has_is_0_in_all_columns(tmp_path):
+    train = write(tmp_path / "train.csv", "c,y\nred,1\nblue,0\n")
+    test = write(tmp_path / "test.csv", "c,y\ngreen,1\nred,0\n")
+    split = Split.of((train, test))
+    assert split.test.inputs.tolist() == [[0, 0], [0, 1]]
+    assert split.test.features == split.train.features == ("c=blue", "c=red")
+    with pytest.raises(DataError, match="columns of the test part differ"):
+        Split.of((train, write(tmp_path / "other.csv", "d,y\nred,1\n")))
+
+
+@pytest.mark.parametrize(("inputs", "targets"), [("inputs", "targets"), ("x", "y"), ("X", "y")])
+def test_npz_files_hold_inputs_and_targets_or_both_parts(tmp_path, inputs, targets):
+    x, y = np.arange(8).reshape(4, 2), np.array([0, 1, 0, 1])
+    np.savez(tmp_path / "whole.npz", **{inputs: x, targets: y})
+    assert Dataset.of(tmp_path / "whole.npz").inputs.tolist() == x.tolist()
+    parts = {f"{inputs}_train": x, f"{targets}_train": y, f"{inputs}_test": x[1:2], f"{targets}_test": y[1:2]}
+    np.savez_compressed(tmp_path / "parts.npz", **parts)
+    for split in (
+        Split.of(tmp_path / "parts.npz"),
+        DATASETS.create("npz", {"path": str(tmp_path / "parts.npz")}),
+    ):
+        assert (len(split.train), split.test.inputs.tolist(), split.test.name) == (4, [[2, 3]], "parts.npz")
+    with pytest.raises(DataError, match=r"Split\.of reads both"):
+        Dataset.of(tmp_path / "parts.npz")
+
+
+def test_bad_npz_files_are_one_clear_line(tmp_path):
+    def check(name, message):
+        with pytest.raises(DataError, match=message) as caught:
+            Dataset.of(tmp_path / name)
+        assert "\n" not in str(caught.value)
+
+    np.savez(tmp_path / "other.npz", a=1, b=2)
+    check("other.npz", "holds a, b: wanted are inputs and targets")
+    np.savez(tmp_path / "objects.npz", x=np.array([{}], object), y=[0])
+    check("objects.npz", "cannot be read as .npz")
+    (tmp_path / "text.npz").write_text("not a zip")
+    check("text.npz", "cannot be read as .npz")
+    (tmp_path / "empty.npz").write_bytes(b"")
+    check("empty.npz", "cannot be read as .npz")
+    with (tmp_path / "single.npz").open("wb") as file:
+        np.save(file, np.zeros(3))
+    check("single.npz", "no named arrays")
+    np.savez(tmp_path / "whole.npz", x=np.zeros((99, 99)), y=np.zeros(99))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:-300])
+    check("cut.npz", "cannot be read as .npz")
+
+
+def test_the_csv_set_takes_its_options_from_a_user(tmp_path):
+    rows = "\n".join(f"{i},{'even' if i % 2 == 0 else 'odd'},{i / 10}" for i in range(20))
+    path = write(tmp_path / "t.csv", "n,parity,value\n" + rows)
+    split = DATASETS.create("csv", {"path": path, "target": "parity", "test_fraction": 0.25, "limit": 10})
+    assert (len(split.train), len(split.test), split.train.classes) == (10, 5, ("even", "odd"))
+    assert abs(split.train.inputs.mean()) < 1e-6
+    split = DATASETS.create("csv", {"path": path, "test_path": path, "scale_target": True, "standardize": False})
+    assert (len(split.train), len(split.test), split.train.features) == (20, 20, ("n", "parity=even", "parity=odd"))
+    assert abs(split.train.targets.mean()) < 1e-6
+    with pytest.raises(DataError, match="no data file"):
+        DATASETS.create("csv", {"path": str(tmp_path / "none.csv")})
+    with pytest.raises(ConfigurationError, match="needs the option 'path'"):
+        DATASETS.create("csv")
+    with pytest.raises(ConfigurationError, match="no option 'separator'"):
+        DATASETS.create("csv", {"path": path, "separator": ";"})
