@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -12,16 +12,16 @@ from chimera.core.registry import Registry
 Batch: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
 """Inputs, shape (n, ...), and targets, shape (n,) or (n, k): NumPy arrays, possibly read-only."""
 
+Task: TypeAlias = Literal["classification", "regression"]
+"""What a model is to learn: classes 0 to k - 1, or real values."""
+
 
 class Model(Protocol):
-    """Anything that learns by gradients.
+    """Anything that learns by gradients."""
 
-    Attributes
-    ----------
-    layout : names and shapes of the parameters in the flat vector.
-    """
-
-    layout: Layout
+    @property
+    def layout(self) -> Layout:
+        """Names and shapes of the parameters in the flat vector."""
 
     def parameters(self) -> Flat:
         """Return the live vector of all parameters, float32, shape (P,): a view, which `load` and steps change."""
@@ -45,4 +45,8 @@ class Model(Protocol):
         """Set the buffers from one vector."""
 
 
-MODELS: Registry[Model] = Registry("model", "chimera.models")
+MODELS: Registry[Any] = Registry("model", "chimera.models")
+"""Factories by name. They return anything that `chimera.models.conversion.as_model` makes a `Model` of.
+
+A factory that names ``input_shape``, ``outputs``, ``task`` or ``seed`` among its parameters is given them, unless the user did.
+"""

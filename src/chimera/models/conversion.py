@@ -1,0 +1,167 @@
+"""From whatever a user brings (a name, a factory, a torch module, an estimator) to a `Model`."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import math
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from chimera.core.errors import ConfigurationError
+from chimera.core.registry import checked_options
+from chimera.models.construction import construct
+from chimera.models.linear_estimator import estimator_task
+from chimera.models.losses import LossFunction
+from chimera.models.metrics import Metrics
+from chimera.models.model import MODELS, Model, Task
+from chimera.models.sklearn_model import SklearnModel
+
+_METHODS = ("parameters", "load", "gradient", "evaluate", "predict", "buffers", "load_buffers")
+_OF_THE_MODEL = ("loss", "metrics", "buffers")
+
+
+def build_model(
+    name: str, options: Mapping[str, Any], *, input_shape: tuple[int, ...], outputs: int, task: Task, seed: int
+) -> Model:
+    """Make the model ``name`` for a data set.
+
+    Parameters
+    ----------
+    name : in `MODELS`, or ``package.module:factory`` or ``file.py:factory``.
+    options : the user's, for the factory. Those that it does not name itself among ``loss``, ``metrics`` and ``buffers`` are
+        for the model around what it makes.
+    input_shape, outputs, task, seed : given to a factory that has parameters of these names which the user did not set.
+        ``outputs`` is the number of classes or target columns.
+
+    Raises
+    ------
+    ConfigurationError : unknown names or options, a factory that raises or makes something that is no model.
+    """
+    entry = MODELS.find(name)
+    own, around = dict(options), dict[str, Any]()
+    if _is_made(entry.factory):
+        thing = copy.deepcopy(entry.factory)  # every worker gets its own
+        around = {key: own.pop(key) for key in _OF_THE_MODEL if key in own}
+        if own:
+            raise ConfigurationError(
+                f"{name!r} is a {type(thing).__name__}, not a factory: it has no option {next(iter(own))!r}"
+            )
+    else:
+        taken = _parameters(entry.factory)
+        around = {key: own.pop(key) for key in _OF_THE_MODEL if key in own and key not in taken}
+        if entry.requires is not None:
+            importlib.import_module(entry.requires)  # before the call, so that the seed reaches it
+        thing = _call(entry.factory, own, name, input_shape, _output_count(outputs, around), task, seed)
+    return as_model(thing, task=task, outputs=outputs, input_shape=input_shape, seed=seed, **around)
+
+
+def as_model(
+    thing: Any,
+    *,
+    task: Task,
+    outputs: int,
+    input_shape: tuple[int, ...],
+    loss: str | LossFunction | None = None,
+    metrics: Metrics | None = None,
+    buffers: str | None = None,
+    seed: int = 0,
+) -> Model:
+    """Make a `Model` of a torch module, a scikit-learn estimator, a `Model`, or of a class or function that makes one.
+
+    A class or function is called under ``seed``, with those of ``input_shape``, ``outputs``, ``task`` and ``seed`` that it has
+    parameters for. ``loss``, ``metrics`` and ``buffers`` are those of `TorchModel`; by default the task decides.
+
+    Raises
+    ------
+    ConfigurationError : something else, or an option that it has no use for.
+    """
+    if not _is_made(thing) and callable(thing):
+        name = str(getattr(thing, "__qualname__", type(thing).__name__))
+        thing = _call(thing, {}, name, input_shape, outputs, task, seed)
+    what = type(thing).__name__
+    if _is_module(thing):
+        from chimera.models.torch_model import TorchModel
+
+        loss = loss if loss is not None else "cross-entropy" if task == "classification" else "mse"
+        return TorchModel(thing, loss=loss, metrics=metrics, task=task, buffers=buffers or "average", seed=seed)
+    given = {"loss": loss, "metrics": metrics, "buffers": buffers}
+    if _is_estimator(thing):
+        _refuse(given, ("loss", "buffers"), f"{what} is a scikit-learn estimator: set its own parameters")
+        return _estimator_model(thing, task, outputs, input_shape, metrics, seed)
+    if _is_model(thing):
+        _refuse(given, ("loss", "metrics", "buffers"), f"{what} is a complete model: set it where that is made")
+        return cast(Model, thing)
+    raise ConfigurationError(
+        f"cannot make a model of {thing!r} ({what}): give a torch.nn.Module, a scikit-learn estimator with partial_fit, "
+        "an object with the methods of chimera.models.model.Model, or a class or function that makes one of these"
+    )
+
+
+def _estimator_model(
+    estimator: Any, task: Task, outputs: int, input_shape: tuple[int, ...], metrics: Metrics | None, seed: int
+) -> SklearnModel:
+    if (meant := estimator_task(estimator)) != task:
+        raise ConfigurationError(f"{type(estimator).__name__} is for {meant}, the data are for {task}")
+    if task == "regression" and outputs != 1:
+        raise ConfigurationError(f"{type(estimator).__name__} has one target, the data have {outputs}")
+    classes = np.arange(outputs) if task == "classification" else None
+    return SklearnModel(estimator, classes=classes, n_features=math.prod(input_shape), metrics=metrics, seed=seed)
+
+
+def _refuse(given: Mapping[str, Any], names: tuple[str, ...], why: str) -> None:
+    for name in names:
+        if given[name] is not None:
+            raise ConfigurationError(f"the option {name!r} cannot be set here: {why}")
+
+
+def _call(
+    factory: Callable[..., Any],
+    options: Mapping[str, Any],
+    name: str,
+    input_shape: tuple[int, ...],
+    outputs: int,
+    task: Task,
+    seed: int,
+) -> Any:
+    """Call a factory with the user's options, checked, and with what the data set decides."""
+    known = {"input_shape": tuple(input_shape), "outputs": outputs, "task": task, "seed": seed}
+    filled = {key: value for key, value in known.items() if key in _parameters(factory) and key not in options}
+    checked = checked_options(f"model {name!r}", factory, options, filled)
+    return construct(factory, checked | filled, seed=seed, name=name)
+
+
+def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(factory).parameters
+    except (TypeError, ValueError) as error:
+        name = getattr(factory, "__name__", type(factory).__name__)
+        raise ConfigurationError(f"{name!r} is not a model factory: it must be a class or a function") from error
+
+
+def _output_count(outputs: int, around: Mapping[str, Any]) -> int:
+    """Two classes need one output, not two, where a single logit is trained."""
+    return 1 if around.get("loss") == "bce-with-logits" and outputs == 2 else outputs
+
+
+def _is_made(thing: Any) -> bool:
+    return _is_module(thing) or _is_estimator(thing) or _is_model(thing)
+
+
+def _is_module(thing: Any) -> bool:
+    torch = sys.modules.get("torch")  # without torch imported, nothing can be a module
+    return torch is not None and isinstance(thing, torch.nn.Module)
+
+
+def _is_estimator(thing: Any) -> bool:
+    base = sys.modules.get("sklearn.base")
+    return base is not None and isinstance(thing, base.BaseEstimator)
+
+
+def _is_model(thing: Any) -> bool:
+    made = not inspect.isclass(thing) and hasattr(thing, "layout")
+    return made and all(callable(getattr(thing, method, None)) for method in _METHODS)

@@ -1,0 +1,156 @@
+"""Losses of torch models by name, and how targets are brought into the form that each needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import ConfigurationError, DataError, UnknownNameError
+from chimera.core.registry import load_object
+from chimera.models.model import Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LossFunction: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
+"""``loss(outputs, targets) -> scalar``, the mean over the batch."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss and what goes with it.
+
+    Attributes
+    ----------
+    name : as users write it.
+    function : of outputs and targets; returns a scalar.
+    targets : ``classes`` (int64 indices, or rows of class probabilities), ``values`` (float32 in the outputs' shape) or
+        ``any`` (int64 or float32 as given; a user's function).
+    task : what it is meant for; decides how outputs become predictions.
+    metrics : those that are measured unless the user names others.
+    """
+
+    name: str
+    function: LossFunction
+    targets: Literal["classes", "values", "any"]
+    task: Task
+    metrics: tuple[str, ...]
+
+    def tensor(self, targets: NDArray[Any]) -> Tensor:
+        """Return a batch's targets as a tensor of the type that the loss takes.
+
+        Raises
+        ------
+        DataError : targets that are no numbers, or no classes where classes are needed.
+        """
+        if targets.dtype == INT64 and self.targets != "values":
+            return as_tensor(targets, INT64)
+        kind = targets.dtype.kind
+        if kind not in "biuf":
+            raise DataError(f"targets must be numbers, these are of type {targets.dtype}: encode labels as 0, 1, ...")
+        if kind == "f" and self.targets == "classes" and targets.ndim == 1:
+            raise DataError(f"the loss {self.name!r} needs class indices as targets, these are of type {targets.dtype}")
+        whole = kind != "f" and self.targets != "values"
+        return as_tensor(targets, INT64 if whole else FLOAT32)
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss.
+
+        Raises
+        ------
+        DataError : targets that do not fit the outputs.
+        """
+        shape = outputs.shape
+        if self.targets == "classes":
+            if targets.ndim == 2 and targets.shape[1] == 1 and len(shape) == 2:
+                targets = targets[:, 0]
+        elif shape != targets.shape:
+            targets = self._fitted(tuple(shape), targets)
+        try:
+            return self.function(outputs, targets)
+        except (IndexError, RuntimeError, ValueError) as error:
+            if mistake := self._mistake(outputs, targets):
+                raise DataError(mistake) from error
+            raise
+
+    def _fitted(self, shape: tuple[int, ...], targets: Tensor) -> Tensor:
+        """Return float targets in the outputs' shape if only dimensions of one tell them apart: torch would broadcast."""
+        given = tuple(targets.shape)
+        long, given_long = [n for n in shape[1:] if n != 1], [n for n in given[1:] if n != 1]
+        if targets.is_floating_point() and shape[:1] == given[:1] and long == given_long:
+            return targets.reshape(shape)
+        if self.targets == "any":
+            return targets
+        raise DataError(f"the loss {self.name!r} needs targets of the outputs' shape {shape}, these have shape {given}")
+
+    def _mistake(self, outputs: Tensor, targets: Tensor) -> str | None:
+        if len(outputs) != len(targets):
+            return f"the model made {len(outputs)} outputs for a batch of {len(targets)} targets"
+        if self.targets == "classes" and not targets.is_floating_point() and outputs.ndim > 1:
+            low, high, classes = int(targets.min()), int(targets.max()), outputs.shape[1]
+            if low < 0 or high >= classes:
+                return f"the model has {classes} outputs: classes must be 0 to {classes - 1}, targets go from {low} to {high}"
+        return None
+
+
+FLOAT32, INT64 = np.dtype(np.float32), np.dtype(np.int64)
+
+
+def as_tensor(array: NDArray[Any], dtype: np.dtype[Any]) -> Tensor:
+    """Return the array as a tensor of ``dtype``, copied only if it must be.
+
+    torch takes no read-only memory without a warning; the copy also keeps a module that changes its inputs in place from
+    reaching data that others share.
+    """
+    import torch
+
+    if array.dtype == dtype and array.flags.writeable:
+        try:
+            return torch.from_numpy(array)
+        except ValueError:  # negative strides
+            pass
+    return torch.from_numpy(array.astype(dtype, order="C"))
+
+
+_ACCURACY = ("accuracy",)
+_VALUES = ("mse", "r2")
+_NAMED: dict[str, tuple[str, Literal["classes", "values"], Task, tuple[str, ...]]] = {
+    "bce-with-logits": ("binary_cross_entropy_with_logits", "values", "classification", _ACCURACY),
+    "cross-entropy": ("cross_entropy", "classes", "classification", _ACCURACY),
+    "huber": ("huber_loss", "values", "regression", _VALUES),
+    "l1": ("l1_loss", "values", "regression", ("mae", "r2")),
+    "mse": ("mse_loss", "values", "regression", _VALUES),
+    "nll": ("nll_loss", "classes", "classification", _ACCURACY),
+    "smooth-l1": ("smooth_l1_loss", "values", "regression", _VALUES),
+}
+
+
+def make_loss(loss: str | LossFunction, task: Task | None = None) -> Loss:
+    """Return the loss of a name, of ``package.module:function`` or of a function, meant for ``task`` if that is known.
+
+    Raises
+    ------
+    UnknownNameError : no loss of that name.
+    ConfigurationError : neither a name nor a function, or one that is made for the other task.
+    """
+    if isinstance(loss, str) and ":" in loss:
+        loss = load_object(loss)
+    if isinstance(loss, str):
+        if loss not in _NAMED:
+            raise UnknownNameError("loss", loss, _NAMED)
+        import torch.nn.functional
+
+        function, targets, meant, metrics = _NAMED[loss]
+        if task is not None and task != meant:
+            fitting = ", ".join(name for name, known in _NAMED.items() if known[2] == task)
+            raise ConfigurationError(f"the loss {loss!r} is for {meant}, the task is {task}; losses for it: {fitting}")
+        return Loss(loss, getattr(torch.nn.functional, function), targets, meant, metrics)
+    if not callable(loss):
+        raise ConfigurationError(f"a loss must be a name or a function (outputs, targets), not {loss!r}")
+    name = str(getattr(loss, "__name__", type(loss).__name__))
+    task = task or "regression"
+    return Loss(name, loss, "any", task, _ACCURACY if task == "classification" else _VALUES)

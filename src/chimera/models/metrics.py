@@ -1,0 +1,177 @@
+"""Metrics that see a data set piece by piece, so that the outputs of a whole one never stand in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import ConfigurationError, DataError, UnknownNameError
+from chimera.core.registry import load_object
+
+Array: TypeAlias = NDArray[Any]
+MetricFunction: TypeAlias = Callable[[Array, Array], Any]
+"""``metric(targets, predictions) -> number`` over a whole data set: the order of scikit-learn's metrics, so that they fit."""
+Metrics: TypeAlias = str | Sequence[str | MetricFunction] | Mapping[str, str | MetricFunction]
+"""Names and functions; a mapping says under which name each result stands."""
+
+
+class Metric(Protocol):
+    """What is made anew for each evaluation."""
+
+    def add(self, outputs: Array, predictions: Array, targets: Array) -> None:
+        """Take in a piece: raw outputs (n, ...), predictions (n, ...) and targets (n, ...)."""
+
+    def result(self) -> float:
+        """Return the figure over all pieces."""
+
+
+def _classes(targets: Array, predictions: Array) -> Array:
+    """Return targets as class indices in the shape of the predictions; rows of class probabilities become classes."""
+    if targets.shape == predictions.shape:
+        return targets
+    if targets.ndim == predictions.ndim + 1 and targets.shape[1] > 1:
+        return np.asarray(targets.argmax(1))
+    return targets.reshape(predictions.shape)
+
+
+class Accuracy:
+    """Share of predicted classes that are right; of several labels a row, each counts."""
+
+    def __init__(self) -> None:
+        self.right = self.count = 0
+
+    def add(self, outputs: Array, predictions: Array, targets: Array) -> None:  # noqa: ARG002, D102
+        self.right += int(np.count_nonzero(predictions == _classes(targets, predictions)))
+        self.count += predictions.size
+
+    def result(self) -> float:  # noqa: D102
+        return self.right / self.count
+
+
+class TopAccuracy:
+    """Share of rows whose class is among the ``k`` largest outputs; ties go in its favour."""
+
+    def __init__(self, k: int) -> None:
+        self.k, self.right, self.count = k, 0, 0
+
+    def add(self, outputs: Array, predictions: Array, targets: Array) -> None:  # noqa: D102
+        if outputs.ndim < 2 or outputs.shape[1] < 2:
+            raise ConfigurationError(f"the metric 'top-{self.k}-accuracy' needs one output a class")
+        classes = np.expand_dims(_classes(targets, predictions), 1).astype(np.intp)
+        larger = (outputs > np.take_along_axis(outputs, classes, 1)).sum(1)
+        self.right += int(np.count_nonzero(larger < self.k))
+        self.count += larger.size
+
+    def result(self) -> float:  # noqa: D102
+        return self.right / self.count
+
+
+class MeanError:
+    """Mean over rows and columns of a power of the absolute error; with ``root``, of each column's square root."""
+
+    def __init__(self, power: int, *, root: bool = False) -> None:
+        self.power, self.root, self.count = power, root, 0
+        self.total: Any = 0.0
+
+    def add(self, outputs: Array, predictions: Array, targets: Array) -> None:  # noqa: ARG002, D102
+        self.total = self.total + (np.abs(np.subtract(*_columns(predictions, targets))) ** self.power).sum(0)
+        self.count += len(targets)
+
+    def result(self) -> float:  # noqa: D102
+        mean = self.total / self.count
+        return float(np.mean(np.sqrt(mean) if self.root else mean))
+
+
+class R2:
+    """Coefficient of determination, averaged over columns; sums are merged as in Chan et al. 1983, safe for large means."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean: Any = 0.0
+        self.spread: Any = 0.0
+        self.residual: Any = 0.0
+
+    def add(self, outputs: Array, predictions: Array, targets: Array) -> None:  # noqa: ARG002, D102
+        predicted, true = _columns(predictions, targets)
+        n, mean = len(true), true.mean(0)
+        delta, total = mean - self.mean, self.count + n
+        self.spread = self.spread + ((true - mean) ** 2).sum(0) + delta**2 * (self.count * n / total)
+        self.mean, self.count = self.mean + delta * (n / total), total
+        self.residual = self.residual + ((true - predicted) ** 2).sum(0)
+
+    def result(self) -> float:  # noqa: D102
+        spread = np.where(self.spread == 0, 1, self.spread)
+        constant = np.where(self.residual == 0, 1.0, 0.0)  # as scikit-learn defines it for targets without spread
+        return float(np.mean(np.where(self.spread == 0, constant, 1 - self.residual / spread)))
+
+
+class Whole:
+    """A user's function, called once with all targets and predictions."""
+
+    def __init__(self, function: MetricFunction) -> None:
+        self.function = function
+        self.pieces: list[tuple[Array, Array]] = []
+
+    def add(self, outputs: Array, predictions: Array, targets: Array) -> None:  # noqa: ARG002, D102
+        self.pieces.append((targets, predictions))
+
+    def result(self) -> float:  # noqa: D102
+        targets, predictions = zip(*self.pieces, strict=True)
+        return float(self.function(np.concatenate(targets), np.concatenate(predictions)))
+
+
+def _columns(predictions: Array, targets: Array) -> tuple[Array, Array]:
+    if predictions.size != targets.size:
+        raise DataError(f"the predictions have shape {predictions.shape}, the targets {targets.shape}: they must agree")
+    rows = len(targets)
+    return predictions.reshape(rows, -1).astype(np.float64), targets.reshape(rows, -1).astype(np.float64)
+
+
+_NAMED: dict[str, Callable[[], Metric]] = {
+    "accuracy": Accuracy,
+    "mae": partial(MeanError, 1),
+    "mse": partial(MeanError, 2),
+    "r2": R2,
+    "rmse": partial(MeanError, 2, root=True),
+}
+
+
+def metric_factories(metrics: Metrics) -> dict[str, Callable[[], Metric]]:
+    """Return what makes each metric, by the name under which its result stands.
+
+    Raises
+    ------
+    UnknownNameError : a name that is neither known nor of the form ``package.module:function``.
+    """
+    if isinstance(metrics, str):
+        metrics = (metrics,)
+    if not isinstance(metrics, Mapping):
+        metrics = {_name(metric): metric for metric in metrics}
+    if "loss" in metrics:
+        raise ConfigurationError("a metric cannot be named 'loss': the mean loss stands there")
+    return {name: _factory(metric) for name, metric in metrics.items()}
+
+
+def _name(metric: Any) -> str:
+    if isinstance(metric, str):
+        return metric.rpartition(":")[2]
+    return str(getattr(metric, "__name__", type(metric).__name__))
+
+
+def _factory(metric: Any) -> Callable[[], Metric]:
+    if isinstance(metric, str):
+        if metric in _NAMED:
+            return _NAMED[metric]
+        if top := re.fullmatch(r"top-([1-9]\d*)-accuracy", metric):
+            return partial(TopAccuracy, int(top[1]))
+        if ":" not in metric:
+            raise UnknownNameError("metric", metric, [*_NAMED, "top-5-accuracy"])
+        metric = load_object(metric)
+    if not callable(metric):
+        raise ConfigurationError(f"a metric must be a name or a function (targets, predictions), not {metric!r}")
+    return partial(Whole, metric)

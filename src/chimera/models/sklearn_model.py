@@ -1,0 +1,256 @@
+"""Linear scikit-learn estimators as models: the exact gradient of their loss, or what one ``partial_fit`` changes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from chimera.core import call
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.parameters import Flat, Layout
+from chimera.models.flat_module import Memory
+from chimera.models.linear_estimator import (
+    class_weights_of,
+    estimator_task,
+    has_exact_gradient,
+    loss_of,
+    penalty_of,
+    start_at_zero,
+)
+from chimera.models.metrics import Metrics, metric_factories
+from chimera.models.model import Batch, Task
+
+_ROWS = 8192  # how many rows an evaluation takes at a time
+
+
+class SklearnModel:
+    """A `Model` around a linear estimator with ``partial_fit``, ``coef_`` and ``intercept_``.
+
+    For `SGDClassifier` and `SGDRegressor`, ``gradient`` is the exact gradient of the objective that they minimise: the mean
+    over the batch of their ``loss`` (for several classes, summed over the one-versus-rest problems) plus their ``penalty``
+    on the coefficients, not on the intercept. ``loss`` in all results is this objective. The mean over N workers' batches is
+    that over the whole; learning rate and its schedule are those of the strategy, not of the estimator. An l1 penalty
+    contributes ``alpha * sign(w)``: weights come near zero, but are not cut to it.
+
+    Any other estimator gives a pseudo-gradient, its weights before minus after one ``partial_fit`` on the batch: a step of
+    length 1 along it does what the estimator did. Its own learning rate counts.
+
+    ``coef_`` and ``intercept_`` are float32 views of the flat vector, so that ``model.estimator`` predicts by itself. An
+    estimator that is not fitted starts at zero.
+
+    Parameters
+    ----------
+    estimator : is trained in place. If its ``random_state`` is None, it is set to ``seed``.
+    classes : all labels, sorted; needed by a classifier that is not fitted. Targets and predictions are these labels.
+    n_features : needed by an estimator that is not fitted.
+    metrics : as for `TorchModel`; by default ``accuracy``, or ``mse`` and ``r2``.
+    memory : gives the memory of the two vectors.
+    seed : see ``estimator``.
+
+    Raises
+    ------
+    ConfigurationError : an estimator that cannot be trained so, or what an estimator that is not fitted lacks.
+    """
+
+    buffer_policy = "none"
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        classes: ArrayLike | None = None,
+        n_features: int | None = None,
+        metrics: Metrics | None = None,
+        memory: Memory = call.empty,
+        seed: int = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.task: Task = estimator_task(estimator)
+        parameters = estimator.get_params(deep=False)
+        if "random_state" in parameters and parameters["random_state"] is None:
+            estimator.set_params(random_state=seed)
+        if getattr(estimator, "coef_", None) is None:
+            start_at_zero(estimator, self.task, classes, n_features)
+        self._classes = np.asarray(estimator.classes_) if self.task == "classification" else None
+        shapes = (np.shape(estimator.coef_), np.shape(np.atleast_1d(estimator.intercept_)))
+        self.layout = Layout(("coef_", "intercept_"), shapes)
+        self.exact = has_exact_gradient(estimator)
+        self._own_dtype = np.asarray(estimator.coef_).dtype
+        self._loss = loss_of(estimator, self.task)
+        self._penalty = penalty_of(parameters)
+        self._fit_intercept = bool(parameters.get("fit_intercept", True))
+        self._sample_weights = class_weights_of(parameters.get("class_weight"), self._classes)
+        default = ("accuracy",) if self.task == "classification" else ("mse", "r2")
+        self._metrics = metric_factories(default if metrics is None else metrics)
+        self._memory = memory
+        self._lay_out(estimator.coef_, estimator.intercept_)
+
+    def _lay_out(self, coef: ArrayLike, intercept: ArrayLike) -> None:
+        self._weights, self._gradient = self._memory(self.layout.size), self._memory(self.layout.size)
+        self._gradient.fill(0)
+        self._coef, self._intercept = self.layout.split(self._weights).values()
+        pieces = self.layout.split(self._gradient).values()
+        outputs = self._intercept.size
+        self._coef_rows = self._coef.reshape(outputs, -1)
+        self._coef_gradient, self._intercept_gradient = (piece.reshape(outputs, -1) for piece in pieces)
+        self._coef[...], self._intercept[...] = coef, intercept
+        self._signs = None
+        if self._classes is not None:
+            self._consecutive = bool(np.array_equal(self._classes, np.arange(len(self._classes))))
+            self._signs = np.array([[-1], [1]]) if len(self._classes) == 2 else 2 * np.eye(len(self._classes)) - 1
+            self._signs = self._signs.astype(np.float32)
+        self._bind()
+
+    def _bind(self) -> None:
+        self.estimator.coef_, self.estimator.intercept_ = self._coef, self._intercept
+
+    def _settle(self) -> None:
+        """Take over what somebody else set on the estimator, such as its own ``partial_fit``."""
+        estimator = self.estimator
+        if estimator.coef_ is not self._coef or estimator.intercept_ is not self._intercept:
+            self._coef[...], self._intercept[...] = estimator.coef_, estimator.intercept_
+            self._bind()
+
+    def parameters(self) -> Flat:
+        """Return the live vector that ``coef_`` and ``intercept_`` are views of."""
+        self._settle()
+        return self._weights
+
+    def load(self, flat: Flat) -> None:
+        """Set coefficients and intercept."""
+        self._settle()
+        np.copyto(self._weights, flat)
+
+    def reseed(self, seed: int) -> None:
+        """Do nothing: the gradient draws no random numbers but those of the estimator's own ``random_state``."""
+
+    def gradient(self, batch: Batch) -> tuple[Flat, float]:
+        """Return the gradient, or the pseudo-gradient, of the objective on a batch, and the objective.
+
+        Raises
+        ------
+        DataError : an empty batch, another number of features, or targets that are no classes of this model.
+        """
+        self._settle()
+        inputs, targets = batch
+        rows = self._rows(inputs)
+        wanted, weights = self._wanted(targets, len(rows))
+        losses, slopes = self._loss(self._scores(rows), wanted)
+        if weights is not None:
+            losses, slopes = losses * weights, slopes * weights
+        loss = float(losses.sum(dtype=np.float64)) / len(rows) + self._penalty.value(self._coef)
+        if not self.exact:
+            return self._partial_fit(rows, targets), loss
+        slopes = slopes * np.float32(1 / len(rows))
+        np.matmul(slopes.T, rows, out=self._coef_gradient)
+        if self._fit_intercept:
+            np.add.reduce(slopes, 0, out=self._intercept_gradient[:, 0])
+        self._penalty.add_gradient(self._coef_rows, self._coef_gradient)
+        return self._gradient, loss
+
+    def _partial_fit(self, rows: NDArray[Any], targets: NDArray[Any]) -> Flat:
+        estimator, before = self.estimator, self._weights
+        estimator.coef_ = self._coef.astype(self._own_dtype)
+        estimator.intercept_ = self._intercept.astype(self._own_dtype)
+        try:
+            estimator.partial_fit(rows.astype(self._own_dtype, copy=False), targets)
+            after = np.concatenate([np.ravel(estimator.coef_), np.ravel(estimator.intercept_)])
+        finally:
+            self._bind()
+        np.subtract(before, after, out=self._gradient, casting="same_kind")
+        return self._gradient
+
+    def _rows(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
+        if not len(inputs):
+            raise DataError("a batch without rows has no loss")
+        rows = inputs if inputs.ndim == 2 else inputs.reshape(len(inputs), -1)
+        if rows.shape[1] != self._coef_rows.shape[1]:
+            raise DataError(f"the model has {self._coef_rows.shape[1]} features, the inputs have {rows.shape[1]}")
+        return rows if rows.dtype == np.float32 else rows.astype(np.float32)
+
+    def _scores(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        scores: NDArray[np.float32] = rows @ self._coef_rows.T
+        scores += self._intercept
+        return scores
+
+    def _wanted(self, targets: NDArray[Any], count: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """Return the targets as the loss takes them, shape (n, k), and the weights of the samples, if any."""
+        if targets.size != count:
+            raise DataError(f"{count} rows of inputs need as many targets, these have shape {targets.shape}")
+        if self._signs is None:
+            return targets.reshape(count, 1).astype(np.float32, copy=False), None
+        indices = self._indices(targets.reshape(count))
+        return self._signs[indices], None if self._sample_weights is None else self._sample_weights[indices]
+
+    def _indices(self, targets: NDArray[Any]) -> NDArray[Any]:
+        classes: Any = self._classes
+        if self._consecutive and targets.dtype.kind in "iu":
+            if targets.min() >= 0 and targets.max() < len(classes):
+                return targets
+        else:
+            indices = np.minimum(np.searchsorted(classes, targets), len(classes) - 1)
+            if np.array_equal(classes[indices], targets):
+                return indices
+        strange = np.setdiff1d(targets, classes)[0]
+        raise DataError(f"the targets contain {strange!r}, the classes are {', '.join(map(str, classes))}")
+
+    def evaluate(self, batch: Batch) -> dict[str, float]:
+        """Return the objective as ``loss``, and the metrics, over a whole data set.
+
+        Raises
+        ------
+        DataError : no rows, or as for `gradient`.
+        """
+        self._settle()
+        inputs, targets = batch
+        if not len(inputs) or len(inputs) != len(targets):
+            raise DataError(f"cannot evaluate {len(inputs)} rows of inputs with {len(targets)} targets")
+        metrics = {name: make() for name, make in self._metrics.items()}
+        total = 0.0
+        for begin in range(0, len(inputs), _ROWS):
+            piece = slice(begin, begin + _ROWS)
+            scores = self._scores(self._rows(inputs[piece]))
+            wanted, weights = self._wanted(targets[piece], len(scores))
+            losses, _ = self._loss(scores, wanted)
+            total += float((losses if weights is None else losses * weights).sum(dtype=np.float64))
+            for metric in metrics.values():
+                metric.add(scores, self._predictions(scores), targets[piece])
+        figures = {name: metric.result() for name, metric in metrics.items()}
+        return {"loss": total / len(inputs) + self._penalty.value(self._coef)} | figures
+
+    def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        """Return one label or value a row, as the estimator does."""
+        self._settle()
+        if not len(inputs):
+            return self._predictions(np.empty((0, self._intercept.size), np.float32))
+        return self._predictions(self._scores(self._rows(inputs)))
+
+    def _predictions(self, scores: NDArray[Any]) -> NDArray[Any]:
+        if self._classes is None:
+            return scores[:, 0]
+        indices = (scores[:, 0] > 0).astype(np.intp) if scores.shape[1] == 1 else scores.argmax(1)
+        return np.asarray(self._classes[indices])
+
+    def buffers(self) -> Flat:
+        """Return an empty vector: a linear model carries nothing besides its weights."""
+        return np.empty(0, np.float32)
+
+    def load_buffers(self, flat: Flat) -> None:
+        """Take an empty vector."""
+        if len(flat):
+            raise ConfigurationError(f"a linear model has no buffers, the vector has {len(flat)} elements")
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._settle()
+        bare = copy.copy(self.estimator)
+        del bare.coef_, bare.intercept_
+        views = ("_coef", "_intercept", "_coef_rows", "_coef_gradient", "_intercept_gradient", "_gradient")
+        return {k: v for k, v in vars(self).items() if k not in views} | {"estimator": bare}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        pieces = self.layout.split(state["_weights"])
+        self._lay_out(pieces["coef_"], pieces["intercept_"])

@@ -1,0 +1,232 @@
+"""Any torch module as a model: one flat vector of parameters, one of gradients, no copy between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core import call
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.parameters import Flat, Layout
+from chimera.models.buffers import BUFFER_POLICIES
+from chimera.models.construction import construct
+from chimera.models.flat_module import FlatModule, Memory, buffer_names, pack_buffers, unpack_buffers
+from chimera.models.losses import FLOAT32, INT64, LossFunction, as_tensor, make_loss
+from chimera.models.metrics import Metrics, metric_factories
+from chimera.models.model import Batch, Task
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class TorchModel:
+    """A `Model` around a torch module.
+
+    ``model.module`` is the module that is trained; its parameters are views of `parameters()`. Frozen parameters
+    (``requires_grad=False``) are not part of the vector: they neither change nor travel, except in a pickle.
+
+    Parameters
+    ----------
+    module_or_factory : an ``nn.Module``, or a function without arguments (a class, say) that makes one.
+    loss : ``cross-entropy``, ``nll``, ``bce-with-logits``, ``mse``, ``l1``, ``huber``, ``smooth-l1``, or a function
+        ``(outputs, targets) -> scalar tensor``, the mean over the batch.
+    metrics : names (``accuracy``, ``top-5-accuracy``, ``mse``, ``mae``, ``rmse``, ``r2``) or functions ``(targets,
+        predictions) -> number`` of arrays, as in scikit-learn; a mapping gives them other names. By default the loss decides.
+    task : how outputs become predictions: classes or values. By default the loss decides; a function is for regression.
+    target_transform : tensor to tensor, applied to targets before the loss. Metrics see targets as they came.
+    predict_transform : outputs (a tensor) to predictions, instead of the largest output, or the value.
+    integer_inputs : hand integer inputs on as int64 (indices of an embedding) instead of float32. By default, if the
+        module has an embedding.
+    buffers : how the buffers of many workers become one: ``average``, ``first`` or ``none``.
+    evaluate_rows : how many rows `evaluate` and `predict` take at a time.
+    memory : gives the memory of the two vectors, by default that which collectives of the engine reach without a copy.
+    seed : for the factory; torch's global generator is left as it was.
+
+    Raises
+    ------
+    ConfigurationError : an unknown name, a factory that raises, parameters that are not float32 on the CPU.
+    """
+
+    def __init__(
+        self,
+        module_or_factory: nn.Module | Callable[[], nn.Module],
+        *,
+        loss: str | LossFunction = "cross-entropy",
+        metrics: Metrics | None = None,
+        task: Task | None = None,
+        target_transform: Callable[[Tensor], Tensor] | None = None,
+        predict_transform: Callable[[Tensor], Any] | None = None,
+        integer_inputs: bool | None = None,
+        buffers: str = "average",
+        evaluate_rows: int = 512,
+        memory: Memory = call.empty,
+        seed: int | None = None,
+    ) -> None:
+        from torch import nn
+
+        module = module_or_factory
+        if not isinstance(module, nn.Module):
+            module = construct(module_or_factory, seed=seed)
+        if not isinstance(module, nn.Module):
+            raise ConfigurationError(f"TorchModel needs an nn.Module or what makes one, not {type(module).__name__}")
+        BUFFER_POLICIES.find(buffers)
+        self.buffer_policy = buffers
+        self.loss = make_loss(loss, task)
+        self.task: Task = self.loss.task
+        self._metrics = metric_factories(self.loss.metrics if metrics is None else metrics)
+        self._target_transform, self._predict_transform = target_transform, predict_transform
+        if integer_inputs is None:
+            integer_inputs = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
+        self._integer_inputs, self._evaluate_rows = integer_inputs, evaluate_rows
+        self._flat = FlatModule(module, memory)
+        self._buffer_names = buffer_names(module)
+        pack_buffers(module, self._buffer_names)  # so that one that cannot travel is found now
+
+    @property
+    def module(self) -> nn.Module:
+        """The trained module."""
+        return self._flat.module
+
+    @property
+    def layout(self) -> Layout:
+        """Names and shapes of the trainable parameters, as in ``module.named_parameters()``."""
+        return self._flat.layout
+
+    def parameters(self) -> Flat:
+        """Return the live vector that the module's parameters are views of."""
+        self._flat.settle()
+        return self._flat.weights
+
+    def load(self, flat: Flat) -> None:
+        """Set all parameters."""
+        self._flat.settle()
+        np.copyto(self._flat.weights, flat)
+
+    def flat_parameter(self) -> nn.Parameter:
+        """Return all parameters as one, its ``.grad`` the flat gradient: any ``torch.optim`` steps the whole model by it."""
+        return self._flat.flat_parameter()
+
+    def reseed(self, seed: int) -> None:
+        """Begin anew, from ``seed``, the random numbers that the next gradients draw (dropout): torch's global generator."""
+        import torch
+
+        torch.default_generator.manual_seed(seed)
+
+    def gradient(self, batch: Batch) -> tuple[Flat, float]:
+        """Return the mean gradient over the batch and the mean loss, in training mode.
+
+        Raises
+        ------
+        DataError : an empty batch, or targets that do not fit the loss.
+        """
+        flat = self._flat
+        if not flat.module.training:
+            flat.module.train()
+        flat.zero_gradient()
+        inputs, targets = batch
+        _, loss = self._forward(inputs, targets)
+        try:
+            loss.backward()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            if loss.numel() == 1:
+                raise
+            shape = tuple(loss.shape)
+            raise ConfigurationError(
+                f"the loss {self.loss.name!r} must return a scalar, it returned shape {shape}"
+            ) from error
+        return flat.collect_gradient(), loss.item()
+
+    def _forward(self, inputs: NDArray[Any], targets: NDArray[Any]) -> tuple[Tensor, Tensor]:
+        if not len(targets):
+            raise DataError("a batch without rows has no loss")
+        outputs = self._outputs(inputs)
+        wanted = self.loss.tensor(targets)
+        if self._target_transform is not None:
+            wanted = self._target_transform(wanted)
+        return outputs, self.loss(outputs, wanted)
+
+    def _outputs(self, inputs: NDArray[Any]) -> Tensor:
+        whole = self._integer_inputs and inputs.dtype.kind in "iu"
+        try:
+            tensor = as_tensor(inputs, INT64 if whole else FLOAT32)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"inputs must be numbers, these are of type {inputs.dtype}") from error
+        try:
+            outputs: Tensor = self._flat.module(tensor)
+        except Exception as error:
+            shape = tuple(tensor.shape)
+            error.add_note(
+                f"in the forward pass of {type(self.module).__name__} on {tensor.dtype} inputs of shape {shape}"
+            )
+            raise
+        return outputs
+
+    def evaluate(self, batch: Batch) -> dict[str, float]:
+        """Return the mean loss and the metrics over a whole data set, in evaluation mode.
+
+        Raises
+        ------
+        DataError : no rows, inputs and targets of different lengths, or targets that do not fit the loss.
+        """
+        inputs, targets = batch
+        if not len(inputs) or len(inputs) != len(targets):
+            raise DataError(f"cannot evaluate {len(inputs)} rows of inputs with {len(targets)} targets")
+        metrics = {name: make() for name, make in self._metrics.items()}
+        total = 0.0
+        with self._evaluating():
+            for begin in range(0, len(inputs), self._evaluate_rows):
+                rows = slice(begin, begin + self._evaluate_rows)
+                outputs, loss = self._forward(inputs[rows], targets[rows])
+                total += loss.item() * len(targets[rows])
+                predictions = self._predictions(outputs)
+                for metric in metrics.values():
+                    metric.add(outputs.numpy(), predictions, targets[rows])
+        return {"loss": total / len(inputs)} | {name: metric.result() for name, metric in metrics.items()}
+
+    def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        """Return classes, shape (n,), or values, shape (n,) or (n, k), in evaluation mode."""
+        with self._evaluating():
+            pieces = [
+                self._predictions(self._outputs(inputs[begin : begin + self._evaluate_rows]))
+                for begin in range(0, max(len(inputs), 1), self._evaluate_rows)
+            ]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def _predictions(self, outputs: Tensor) -> NDArray[Any]:
+        if self._predict_transform is not None:
+            return np.asarray(self._predict_transform(outputs))
+        if self.task == "regression":
+            values = outputs
+        elif self.loss.name == "bce-with-logits" or outputs.ndim == 1 or outputs.shape[1] == 1:
+            values = (outputs > 0).long()
+        else:
+            values = outputs.argmax(1)
+        column = values.ndim == 2 and values.shape[1] == 1
+        return np.array(values[:, 0] if column else values)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Switch to evaluation mode without gradients, and afterwards every part back to the mode it was in."""
+        import torch
+
+        self._flat.settle()
+        training = [part for part in self.module.modules() if part.training]
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for part in training:
+                part.training = True
+
+    def buffers(self) -> Flat:
+        """Return a copy of the module's persistent buffers (running means of batch normalisation, say) as one vector."""
+        return pack_buffers(self.module, self._buffer_names)
+
+    def load_buffers(self, flat: Flat) -> None:
+        """Set the persistent buffers; integers are rounded."""
+        unpack_buffers(self.module, self._buffer_names, flat)
