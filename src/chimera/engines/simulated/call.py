@@ -1,0 +1,207 @@
+"""What the simulated engine keeps of nodes, calls and refs, and how a call runs an actor's own code."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from chimera.core.call import Surroundings
+from chimera.core.errors import ActorError, ActorLost, ConfigurationError
+from chimera.core.trace import TraceRow
+from chimera.engines.simulated.values import Packed, Stored
+
+if TYPE_CHECKING:
+    from chimera.engines.simulated.engine import Simulated
+    from chimera.engines.simulated.group import SimulatedGroup
+    from chimera.engines.simulated.network import Port
+    from chimera.engines.simulated.strand import Strand
+
+Outcome: TypeAlias = tuple[tuple[Stored, ...], BaseException | None]
+"""The results of a call, and what it raised instead."""
+
+
+class Node:
+    """The machine of one actor (or the driver's).
+
+    Attributes
+    ----------
+    target : the actor itself, once it is constructed.
+    failure : what its constructor raised.
+    free_s : when its last call ends.
+    join_s, leave_s, crash_s : when it comes and goes; `kill` is a crash.
+    fate : what ``crash_s`` is: it crashed, was killed, or exited.
+    factor : how many times as long as on the median machine a call takes here.
+    queue : calls issued that cannot run yet: an argument is not computed, or a call before them is suspended.
+    suspended : the call that waits inside for a group.
+    """
+
+    def __init__(self, name: str, rank: int, port: Port) -> None:
+        self.name, self.rank, self.port = name, rank, port
+        self.target: Any = None
+        self.failure: BaseException | None = None
+        self.free_s, self.join_s, self.leave_s, self.crash_s = 0.0, 0.0, math.inf, math.inf
+        self.factor, self.calls, self.fate = 1.0, 0, "crashed"
+        self.surroundings = Surroundings()
+        self.queue: deque[Call] = deque()
+        self.suspended: Call | None = None
+        self.groups: list[SimulatedGroup] = []
+
+    @property
+    def gone_s(self) -> float:
+        """When the actor is no more: at its crash, or when the last call before it left has ended."""
+        return min(self.crash_s, max(self.leave_s, self.free_s) if self.leave_s < math.inf else math.inf)
+
+    def refuses(self, start_s: float) -> bool:
+        """Whether a call that would start then comes too late."""
+        return start_s >= self.crash_s or start_s > self.leave_s
+
+    def lost(self, call: Call) -> ActorLost:
+        """Return what the refs of ``call`` raise, because the actor is no more."""
+        how = self.fate if self.crash_s <= self.leave_s else "left"
+        at_s = min(self.crash_s, self.leave_s)
+        return ActorLost(f"{self.name} {how} at {at_s:g} s, before {call.method!r} had ended")
+
+
+class Call:
+    """One call, from its issue until its row is collected.
+
+    Attributes
+    ----------
+    args, kwargs : refs, and `Stored` values given by the driver; empty once the call has ended.
+    inputs : the calls whose results it takes.
+    clock_s : how far it has come while it runs.
+    end_s : when its result stands; infinite until that is computed.
+    known_s : when the driver can know.
+    waiters : calls that take its results and could not run yet.
+    returns : how many results it must have, each its own ref; None for one result as it is.
+    meetings : for each group that it met, the end of the last meeting and all calls that took part.
+    """
+
+    __slots__ = (
+        "args", "bytes_in", "bytes_out", "clock_s", "end_s", "error", "factor", "inputs", "issued_s", "known_s", "kwargs",
+        "meetings", "method", "node", "order", "refs", "returns", "samples", "start_s", "strand", "transfer_s", "wait_s",
+        "waiters",
+    )  # fmt: skip
+
+    def __init__(self, node: Node, method: str, order: int, issued_s: float, returns: int | None = None) -> None:
+        self.node, self.method, self.order, self.issued_s, self.returns = node, method, order, issued_s, returns
+        self.args: list[Ref | Stored] = []
+        self.kwargs: dict[str, Ref | Stored] = {}
+        self.refs = [Ref(self) for _ in range(1 if returns is None else returns)]
+        self.inputs: list[Call] = []
+        self.start_s = self.end_s = self.known_s = math.inf
+        self.clock_s = self.transfer_s = self.wait_s = 0.0
+        self.factor, self.bytes_in, self.bytes_out, self.samples = 1.0, 0, 0, 0
+        self.error: BaseException | None = None
+        self.waiters: list[Call] = []
+        self.meetings: dict[SimulatedGroup, tuple[float, list[Call]]] = {}
+        self.strand: Strand | None = None
+
+    def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keep the arguments, frozen as they are now."""
+        for value in args:
+            self.args.append(value if type(value) is Ref else Stored(value))
+        for key, value in kwargs.items():
+            self.kwargs[key] = value if type(value) is Ref else Stored(value)
+        self.inputs = [value.call for value in (*self.args, *self.kwargs.values()) if type(value) is Ref]
+
+    @property
+    def ready(self) -> bool:
+        """Whether all its arguments are computed."""
+        return all(call.end_s < math.inf for call in self.inputs)
+
+    def row(self) -> TraceRow:
+        """Return its row of the trace."""
+        return TraceRow(
+            actor=self.node.name, rank=self.node.rank, call=self.method, start_s=self.start_s, end_s=self.end_s,
+            bytes_in=self.bytes_in, bytes_out=self.bytes_out, transfer_s=self.transfer_s,
+            wait_s=min(self.wait_s, self.end_s - self.start_s), samples=self.samples,
+            error=type(self.error).__name__ if self.error else "",
+        )  # fmt: skip
+
+
+class Ref:
+    """A future for a value that may never visit the driver."""
+
+    __slots__ = ("arrivals", "call", "stored")
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.stored: Stored | None = None
+        self.arrivals: dict[Node, float] = {}  # a node that once received the value keeps it
+
+    def open(self) -> Any:
+        """Return the value for one receiver."""
+        assert self.stored is not None
+        return self.stored.open()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a ref inside another value is not resolved; give it as an argument of its own")
+
+    def __repr__(self) -> str:
+        return f"<ref to {self.call.method!r} of {self.call.node.name}>"
+
+
+class ActorHandle:
+    """The driver's handle on an actor: any attribute is a method that returns a `Ref` at once."""
+
+    __slots__ = ("_engine", "_node")
+
+    def __init__(self, engine: Simulated, node: Node) -> None:
+        self._engine, self._node = engine, node
+
+    @property
+    def name(self) -> str:
+        """The name it was spawned under."""
+        return self._node.name
+
+    def __getattr__(self, method: str) -> partial[Any]:
+        if method.startswith("_"):
+            raise AttributeError(f"{method!r} is private to the actor {self._node.name!r}")
+        return partial(self._engine.issue, self._node, method)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an actor's handle stays with the driver")
+
+    def __repr__(self) -> str:
+        return f"<actor {self._node.name!r}>"
+
+
+def run(call: Call) -> Outcome:
+    """Run the actor's own code, and freeze what it returns or raises."""
+    try:
+        args = [value.open() for value in call.args]
+        kwargs = {key: value.open() for key, value in call.kwargs.items()}
+        return _stored(call, getattr(call.node.target, call.method)(*args, **kwargs)), None
+    except Exception as error:
+        return (), travelled(error, call)
+
+
+def _stored(call: Call, result: Any) -> tuple[Stored, ...]:
+    if call.returns is None:
+        return (Stored(result),)
+    count = len(result) if isinstance(result, tuple | list) else None
+    if count != call.returns:
+        got = f"a {type(result).__name__}" if count is None else f"{count} values"
+        raise ConfigurationError(
+            f"{call.node.name}.{call.method} was called with returns={call.returns} and returned {got}: "
+            f"let it return a tuple or list of {call.returns}"
+        )
+    return tuple(map(Stored, result))
+
+
+def travelled(error: Exception, call: Call) -> BaseException:
+    """Return ``error`` as it arrives elsewhere, with the traceback of the place where it was raised as its cause."""
+    text = "".join(traceback.format_exception(error))
+    told = ActorError(f"{type(error).__name__} in {call.node.name}, call {call.method!r}:\n{text}")
+    try:
+        copy = Packed(error).open()
+    except Exception:  # its class does as it likes when pickled; the traceback arrives at any rate
+        return told
+    if not isinstance(copy, Exception):
+        return told
+    copy.__cause__ = told
+    return copy

@@ -1,0 +1,220 @@
+"""The simulated engine: one process, virtual time, real arithmetic (docs/architecture.md, section 3)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, overload
+
+from chimera.core.engine import ENGINES, Resources
+from chimera.core.errors import ConfigurationError, EngineClosedError, RunError, TimeLimitError
+from chimera.core.trace import TraceRow
+from chimera.engines.simulated.availability import Availability
+from chimera.engines.simulated.call import ActorHandle, Call, Node, Ref
+from chimera.engines.simulated.compute import Compute
+from chimera.engines.simulated.group import SimulatedGroup
+from chimera.engines.simulated.network import Network
+from chimera.engines.simulated.options import options
+from chimera.engines.simulated.scheduler import CONSTRUCTOR, Scheduler
+from chimera.engines.simulated.values import Stored
+
+
+@ENGINES.register("simulated")
+class Simulated:
+    """Virtual time: calls run at once, in one process, and only their clock is simulated.
+
+    A call starts when its message and its arguments have crossed the network and the actor is free. An actor comes with
+    its constructor's arguments: they cross no network. Two runs with one seed have the same timeline and the same bits.
+
+    Parameters
+    ----------
+    seed : of the speeds and the stragglers.
+    network, compute, availability : the models, or tables with their keys.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        network: Network | Mapping[str, Any] | None = None,
+        compute: Compute | Mapping[str, Any] | None = None,
+        availability: Availability | Mapping[str, Any] | None = None,
+    ) -> None:
+        self._seed = seed
+        self._network = options(Network, network, "engine 'simulated', network")
+        self._compute = options(Compute, compute, "engine 'simulated', compute")
+        self._availability = options(Availability, availability, "engine 'simulated', availability")
+        self._driver = Node("driver", -1, self._network.port("driver"))
+        self._order, self._nodes, self._names = itertools.count(), list[Node](), set[str]()
+        self._scheduler = Scheduler(self._driver, self._compute, seed)
+        self._closed = False
+
+    def spawn(
+        self,
+        actor_type: Callable[..., Any],
+        /,
+        *args: Any,
+        resources: Resources | None = None,  # noqa: ARG002 - virtual machines have what it takes
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> ActorHandle:
+        """See `Engine.spawn`."""
+        self._check_open()
+        rank = len(self._nodes)
+        name = f"actor {rank}" if name is None else name
+        node = Node(name, rank, self._network.port(name))
+        node.target = actor_type
+        node.factor = self._compute.actor_factor(self._seed, name)
+        if name not in self._names:
+            node.join_s = self._availability.join.get(name, 0.0)
+            node.leave_s = self._availability.leave.get(name, math.inf)
+            node.crash_s = self._availability.crash.get(name, math.inf)
+        call = Call(node, CONSTRUCTOR, next(self._order), self._scheduler.now_s)
+        call.take(args, kwargs)
+        self._nodes.append(node)
+        self._names.add(name)
+        self._scheduler.issue(call)
+        return ActorHandle(self, node)
+
+    def put(self, value: Any) -> Ref:
+        """See `Engine.put`."""
+        self._check_open()
+        call = Call(self._driver, "put", next(self._order), self._scheduler.now_s)
+        call.start_s = call.end_s = call.known_s = call.issued_s
+        ref, call.refs = call.refs[0], []
+        ref.stored = Stored(value)
+        return ref
+
+    def issue(self, node: Node, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
+        """Call ``method`` on the actor of ``node``; what an actor's handle does."""
+        self._check_open()
+        if returns is not None and returns < 1:
+            raise ConfigurationError(f"{node.name}.{method}: returns = {returns!r} must be 1 or more")
+        call = Call(node, method, next(self._order), self._scheduler.now_s, returns)
+        call.take(args, kwargs)
+        refs = call.refs
+        self._scheduler.issue(call)
+        return refs[0] if returns is None else list(refs)
+
+    @overload
+    def get(self, refs: Sequence[Any], timeout_s: float | None = None) -> list[Any]: ...
+    @overload
+    def get(self, refs: Any, timeout_s: float | None = None) -> Any: ...
+    def get(self, refs: Any, timeout_s: float | None = None) -> Any:
+        """See `Engine.get`; a value crosses the network to the driver."""
+        self._check_open()
+        if isinstance(refs, Ref):
+            return self._fetch([refs], timeout_s)[0]
+        return self._fetch(list(refs), timeout_s)
+
+    def wait(self, refs: Iterable[Any], count: int = 1, timeout_s: float | None = None) -> tuple[list[Ref], list[Ref]]:
+        """See `Engine.wait`; the news that a call has ended needs one latency."""
+        self._check_open()
+        asked: list[Ref] = list(refs)
+        count = min(count, len(asked))
+        deadline_s = self._deadline_s(timeout_s)
+        times_s = self._known_times_s(asked, count, deadline_s)
+        if count > 0:
+            enough_s = _smallest(times_s, count)
+            if min(enough_s, deadline_s) == math.inf:
+                raise self._deadlock(asked)
+            self._scheduler.now_s = max(self._scheduler.now_s, min(enough_s, deadline_s))
+        now_s = self._scheduler.now_s
+        places = sorted((i for i, time_s in enumerate(times_s) if time_s <= now_s), key=times_s.__getitem__)
+        return [asked[i] for i in places], [ref for ref, time_s in zip(asked, times_s, strict=True) if time_s > now_s]
+
+    def group(self, actors: Sequence[Any]) -> SimulatedGroup:
+        """See `Engine.group`."""
+        self._check_open()
+        nodes = [actor._node for actor in actors]
+        if not nodes or len(set(nodes)) < len(nodes):
+            raise ConfigurationError("a group needs at least one actor, and each only once")
+        group = SimulatedGroup(self._scheduler, nodes)
+        for node in nodes:
+            node.groups.append(group)
+            if node.gone_s <= self._scheduler.now_s:
+                group.member_lost(node, node.gone_s)
+        return group
+
+    def kill(self, actor: Any) -> None:
+        """See `Engine.kill`."""
+        self._check_open()
+        node: Node = actor._node
+        if node.gone_s > self._scheduler.now_s:
+            node.crash_s, node.fate = self._scheduler.now_s, "was killed"
+            self._scheduler.bury(node)
+
+    def now(self) -> float:
+        """Virtual seconds since the engine began."""
+        return self._scheduler.now_s
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        self._closed = True
+        self._scheduler.close()
+
+    def trace(self) -> list[TraceRow]:
+        """Return the rows of the calls that ended since the last time, by the time of their end, then by rank."""
+        return self._scheduler.timeline.take_rows(self._scheduler.now_s)
+
+    def lost(self) -> list[str]:
+        """See `Engine.lost`."""
+        gone = [(node.gone_s, node.rank, node.name) for node in self._nodes if node.gone_s <= self._scheduler.now_s]
+        return [name for _, _, name in sorted(gone)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineClosedError("this engine is closed")
+
+    def _deadline_s(self, timeout_s: float | None) -> float:
+        return math.inf if timeout_s is None else self._scheduler.now_s + max(0.0, timeout_s)
+
+    def _known_times_s(self, refs: Sequence[Ref], count: int, deadline_s: float) -> list[float]:
+        """Return when the driver can know of each ref, after the deaths that may end a wait in a group before that."""
+        while True:
+            times_s = [ref.call.known_s for ref in refs]
+            if count <= 0 or max(times_s) < math.inf:
+                return times_s
+            lost_s, node = self._scheduler.next_loss()
+            if lost_s == math.inf or lost_s > min(_smallest(times_s, count), deadline_s):
+                return times_s
+            self._scheduler.lose(node, lost_s)
+
+    def _fetch(self, refs: Sequence[Ref], timeout_s: float | None) -> list[Any]:
+        scheduler, deadline_s = self._scheduler, self._deadline_s(timeout_s)
+        began_s = scheduler.now_s
+        self._known_times_s(refs, len(refs), deadline_s)
+        scheduler.deliver([ref for ref in refs if ref.stored and not ref.call.error], self._driver, began_s)
+        values = []
+        for ref in refs:
+            call = ref.call
+            arrives_s = ref.arrivals.get(self._driver, call.known_s) if call.error is None else call.known_s
+            if arrives_s > deadline_s:
+                scheduler.now_s = deadline_s
+                raise TimeLimitError(f"{call.method!r} of {call.node.name} was not there within {timeout_s} s")
+            if arrives_s == math.inf:
+                raise self._deadlock([ref])
+            scheduler.now_s = max(scheduler.now_s, arrives_s)
+            if call.error is not None:
+                raise call.error.with_traceback(None)
+            values.append(ref.open())
+        return values
+
+    def _deadlock(self, refs: Sequence[Ref]) -> RunError:
+        call = next(ref.call for ref in refs if ref.call.end_s == math.inf)
+        return RunError(f"this would wait for ever: {self._scheduler.explain(call)}")
+
+
+def _smallest(times_s: Sequence[float], count: int) -> float:
+    """Return the ``count``-th smallest time."""
+    return min(times_s) if count == 1 else max(times_s) if count == len(times_s) else sorted(times_s)[count - 1]

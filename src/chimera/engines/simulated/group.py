@@ -1,0 +1,170 @@
+"""Collectives in virtual time: calls of all members meet, and go on when the last has come."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import ActorLost, ConfigurationError, RunError
+from chimera.engines.simulated.call import Call, Node
+from chimera.engines.simulated.strand import Abandoned
+
+if TYPE_CHECKING:
+    from chimera.engines.simulated.scheduler import Scheduler
+
+Collective: TypeAlias = tuple[str, str | int, int]
+"""What is asked for: its name, its operation or root, and how many elements."""
+
+_groups: weakref.WeakValueDictionary[int, SimulatedGroup] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+
+
+def _find(number: int) -> SimulatedGroup:
+    return _groups[number]
+
+
+class SimulatedGroup:
+    """Collectives between actors of one simulated engine; see `chimera.core.engine.Group`.
+
+    All-reduce takes as long as a ring does (Patarasuk and Yuan, 2009): each member sends and receives 2 (n-1)/n of the
+    array, at the speed of the slowest, in 2 (n-1) steps of one latency each. A broadcast is a pipeline through all
+    members, a barrier a ring without data.
+    """
+
+    def __init__(self, scheduler: Scheduler, nodes: Sequence[Node]) -> None:
+        self._scheduler = scheduler
+        self._number = next(_numbers)
+        self.nodes = tuple(nodes)
+        self._ranks = {node: rank for rank, node in enumerate(nodes)}
+        self._latency_s = max(node.port.latency_s for node in nodes)
+        self._bandwidth_bytes_s = min(node.port.bandwidth_bytes_s for node in nodes)
+        self._arrived: dict[int, tuple[Call, Collective, NDArray[np.float32]]] = {}
+        self._lost: tuple[Node, float] | None = None
+        _groups[self._number] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _find, (self._number,)
+
+    @property
+    def size(self) -> int:
+        """How many members."""
+        return len(self.nodes)
+
+    def all_reduce(self, array: NDArray[np.float32], op: Literal["mean", "sum"] = "mean") -> NDArray[np.float32]:
+        """See `Group.all_reduce`."""
+        if op not in ("mean", "sum"):
+            raise ConfigurationError(f"all_reduce has no operation {op!r}; it has mean and sum")
+        self._meet("all_reduce", op, array)
+        return array
+
+    def broadcast(self, array: NDArray[np.float32], root: int = 0) -> NDArray[np.float32]:
+        """See `Group.broadcast`."""
+        if not 0 <= root < self.size:
+            raise ConfigurationError(f"broadcast from rank {root} of a group of {self.size}")
+        self._meet("broadcast", root, array)
+        return array
+
+    def barrier(self) -> None:
+        """See `Group.barrier`."""
+        self._meet("barrier", 0, np.empty(0, np.float32))
+
+    def missing(self) -> list[Node]:
+        """The members for whom others wait."""
+        return [node for node in self.nodes if self._arrived and self._ranks[node] not in self._arrived]
+
+    def member_lost(self, node: Node, lost_s: float) -> None:
+        """A member is no more: who waits, and who will ever come, gets `ActorLost`."""
+        if self._lost is None or lost_s < self._lost[1]:
+            self._lost = node, lost_s
+        arrived, self._arrived = self._arrived, {}
+        for _, (call, _, _) in sorted(arrived.items()):
+            self._scheduler.resume_later(call, Abandoned() if call.node is node else self._loss(call))
+
+    def _loss(self, call: Call) -> ActorLost:
+        assert self._lost is not None
+        node, lost_s = self._lost
+        call.clock_s, before_s = max(call.clock_s, lost_s) + self._latency_s, call.clock_s
+        call.wait_s += call.clock_s - before_s
+        return ActorLost(f"{node.name} was lost at {lost_s:g} s, and {call.node.name} met it in a group")
+
+    def _meet(self, name: str, detail: str | int, array: NDArray[np.float32]) -> None:
+        call = self._scheduler.charge()
+        if call is None or call.node not in self._ranks:
+            raise RunError(f"{name} was called outside of a call on a member of the group")
+        if not isinstance(array, np.ndarray) or array.dtype != np.float32 or not array.flags.writeable:
+            raise ConfigurationError(f"{name} takes writable float32 arrays, in place")
+        if call.node.crash_s <= call.clock_s:
+            raise Abandoned
+        if self._lost is not None:
+            raise self._loss(call)
+        self._arrived[self._ranks[call.node]] = call, (name, detail, array.size), array
+        if len(self._arrived) < self.size:
+            self._scheduler.suspend(call, self)
+        else:
+            self._complete(call)
+
+    def _complete(self, last: Call) -> None:
+        present = [self._arrived[rank] for rank in range(self.size)]
+        name, detail, _ = collective = present[0][1]
+        cost_s = self._cost_s(name, present[0][2].nbytes)
+        end_s = max(call.clock_s for call, _, _ in present) + cost_s
+        first = min(present, key=lambda arrival: arrival[0].node.crash_s)[0].node
+        mismatch = ""
+        if first.crash_s < end_s:
+            self._arrived.pop(self._ranks[last.node])
+            self.member_lost(first, first.crash_s)
+            raise Abandoned if first is last.node else self._loss(last)
+        self._arrived = {}
+        if any(other != collective for _, other, _ in present):
+            asked = ", ".join(f"{call.node.name}: {' '.join(map(str, other))}" for call, other, _ in present)
+            mismatch = f"the members of a group do not ask for the same: {asked}"
+        else:
+            self._compute(name, detail, [array for _, _, array in present])
+        calls = [call for call, _, _ in present]
+        for call in calls:
+            call.wait_s += end_s - cost_s - call.clock_s
+            call.transfer_s += cost_s
+            call.clock_s = end_s
+            call.meetings[self] = end_s, calls
+            self._count_bytes(call, name, detail, present[0][2].nbytes)
+            if call is not last:
+                self._scheduler.resume_later(call, ConfigurationError(mismatch) if mismatch else None)
+        if mismatch:
+            raise ConfigurationError(mismatch)
+
+    def _compute(self, name: str, detail: str | int, arrays: list[NDArray[np.float32]]) -> None:
+        if name == "broadcast":
+            result = arrays[int(detail)]
+        elif name == "all_reduce":
+            result = arrays[0].copy()
+            for array in arrays[1:]:
+                result += array.reshape(result.shape)
+            if detail == "mean":
+                result /= np.float32(self.size)
+        else:
+            return
+        for array in arrays:
+            if array is not result:
+                array[...] = result.reshape(array.shape)
+
+    def _cost_s(self, name: str, size: int) -> float:
+        others = self.size - 1
+        if name == "broadcast":
+            return size / self._bandwidth_bytes_s + others * self._latency_s if others else 0.0
+        return 2 * others / self.size * size / self._bandwidth_bytes_s + 2 * others * self._latency_s
+
+    def _count_bytes(self, call: Call, name: str, detail: str | int, size: int) -> None:
+        rank = self._ranks[call.node]
+        if name == "all_reduce":
+            moved = math.ceil(2 * (self.size - 1) * size / self.size)
+            call.bytes_in += moved
+            call.bytes_out += moved
+        elif name == "broadcast" and self.size > 1:
+            call.bytes_in += size if rank != detail else 0
+            call.bytes_out += size if (rank + 1) % self.size != detail else 0

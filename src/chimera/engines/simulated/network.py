@@ -1,0 +1,124 @@
+"""The modelled network: a latency, and one uplink and one downlink a node on which transfers queue."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from chimera.engines.simulated.options import check_range
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeNetwork:
+    """What differs for one node; None keeps what the network says.
+
+    Attributes
+    ----------
+    latency_s : its latency; a path between two nodes has the greater of theirs.
+    bandwidth_bytes_s : of its uplink and of its downlink, each.
+    """
+
+    latency_s: float | None = None
+    bandwidth_bytes_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.latency_s is not None:
+            check_range("latency_s", self.latency_s)
+        if self.bandwidth_bytes_s is not None:
+            check_range("bandwidth_bytes_s", self.bandwidth_bytes_s, above_zero=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A network of nodes: the driver and each actor are one each.
+
+    A transfer takes its turn on the sender's uplink, is on its way for the latency, and takes its turn on the receiver's
+    downlink; it flows through both at once, so that alone it takes ``latency_s + bytes / (the slower bandwidth)``.
+
+    Attributes
+    ----------
+    latency_s : how long a first byte, a call without data, or the news that a call ended is on its way.
+    bandwidth_bytes_s : of every uplink and every downlink; ``inf`` makes data weightless. Default: 1 Gbit/s.
+    nodes : what differs, by actor name (``driver`` is the driver).
+    """
+
+    latency_s: float = 1e-4
+    bandwidth_bytes_s: float = 125e6
+    nodes: Mapping[str, NodeNetwork] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_range("latency_s", self.latency_s)
+        check_range("bandwidth_bytes_s", self.bandwidth_bytes_s, above_zero=True)
+
+    def port(self, name: str) -> Port:
+        """Return the fresh links of the node ``name``."""
+        own = self.nodes.get(name, NodeNetwork())
+        return Port(
+            self.latency_s if own.latency_s is None else own.latency_s,
+            self.bandwidth_bytes_s if own.bandwidth_bytes_s is None else own.bandwidth_bytes_s,
+        )
+
+
+class Link:
+    """One direction of a node's connection: the times at which it is busy, as merged intervals in order.
+
+    Transfers are not always asked for in the order of their times (a call may be issued long before its argument stands), so
+    each takes the first gap that holds it and not simply the end of the queue.
+    """
+
+    __slots__ = ("begins_s", "ends_s")
+
+    def __init__(self) -> None:
+        self.begins_s: list[float] = []
+        self.ends_s: list[float] = []
+
+    def reserve(self, earliest_s: float, duration_s: float) -> float:
+        """Occupy the link for ``duration_s``, not before ``earliest_s``; return when that begins."""
+        begins_s, ends_s = self.begins_s, self.ends_s
+        place = bisect_right(ends_s, earliest_s)
+        begin_s = earliest_s
+        while place < len(ends_s) and begins_s[place] < begin_s + duration_s:
+            begin_s = max(begin_s, ends_s[place])
+            place += 1
+        end_s = begin_s + duration_s
+        if place and ends_s[place - 1] == begin_s:
+            ends_s[place - 1] = end_s
+        else:
+            begins_s.insert(place, begin_s)
+            ends_s.insert(place, end_s)
+            place += 1
+        if place < len(ends_s) and begins_s[place] == end_s:
+            ends_s[place - 1] = ends_s.pop(place)
+            begins_s.pop(place)
+        return begin_s
+
+    def forget(self, before_s: float) -> None:
+        """Drop the intervals that ended before ``before_s``: nothing will be reserved there any more."""
+        past = bisect_right(self.ends_s, before_s)
+        del self.begins_s[:past], self.ends_s[:past]
+
+
+class Port:
+    """A node's place in the network."""
+
+    __slots__ = ("bandwidth_bytes_s", "downlink", "latency_s", "uplink")
+
+    def __init__(self, latency_s: float, bandwidth_bytes_s: float) -> None:
+        self.latency_s, self.bandwidth_bytes_s = latency_s, bandwidth_bytes_s
+        self.uplink, self.downlink = Link(), Link()
+
+    def latency_to(self, other: Port) -> float:
+        """One way, in seconds."""
+        return max(self.latency_s, other.latency_s)
+
+    def send(self, receiver: Port, size: int, ready_s: float) -> float:
+        """Send ``size`` bytes that stand at ``ready_s``; return when the last one has arrived."""
+        latency_s = self.latency_s if self.latency_s > receiver.latency_s else receiver.latency_s
+        if size == 0:
+            return ready_s + latency_s
+        up_s, down_s = size / self.bandwidth_bytes_s, size / receiver.bandwidth_bytes_s
+        leaves_s = self.uplink.reserve(ready_s, up_s) if up_s else ready_s
+        # A slow sender fills only a part of a fast downlink: charge the downlink for its own share, at the end.
+        first_s = leaves_s + latency_s + (up_s - down_s if up_s > down_s else 0.0)
+        return (receiver.downlink.reserve(first_s, down_s) if down_s else first_s) + down_s

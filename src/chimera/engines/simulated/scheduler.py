@@ -1,0 +1,300 @@
+"""Which call runs next, and what it costs: the virtual machine under the simulated engine."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from functools import partial
+from operator import attrgetter
+
+from chimera.core.call import Work, enter
+from chimera.core.errors import ActorLost
+from chimera.engines.simulated.call import Call, Node, Outcome, Ref, run, travelled
+from chimera.engines.simulated.compute import Compute
+from chimera.engines.simulated.group import SimulatedGroup
+from chimera.engines.simulated.strand import Abandoned, Strand
+from chimera.engines.simulated.timeline import Timeline
+
+CONSTRUCTOR = "__init__"
+_end_s = attrgetter("call.end_s")
+
+
+class Scheduler:
+    """Runs calls in the driver's order, and computes when each starts and ends.
+
+    A call runs as soon as its arguments are computed and no call before it on its actor is suspended. Calls of members of a
+    group run on strands, because they may have to wait inside; all others run on the driver's own thread.
+
+    Attributes
+    ----------
+    now_s : the driver's clock; only the driver moves it.
+    """
+
+    def __init__(self, driver: Node, compute: Compute, seed: int) -> None:
+        self.now_s = 0.0
+        self.timeline = Timeline()
+        self._driver, self._compute, self._seed = driver, compute, seed
+        self._nodes: list[Node] = [driver]
+        self._deferred = 0
+        self._running: Call | None = None
+        self._suspended: dict[Call, SimulatedGroup] = {}
+        self._resumes: deque[tuple[Call, BaseException | None]] = deque()
+        self._agenda: deque[Node] = deque()
+        self._strands: list[Strand] = []
+        self._idle: list[Strand] = []
+
+    def issue(self, call: Call) -> None:
+        """Run ``call``, or put it off until it can run."""
+        node = call.node
+        if call.method == CONSTRUCTOR:
+            self._nodes.append(node)
+        if node.queue or node.suspended is not None or not call.ready:
+            node.queue.append(call)
+            self._deferred += 1
+            for other in call.inputs:
+                if other.end_s == math.inf:
+                    other.waiters.append(call)
+        else:
+            self._begin(call)
+        self.pump()
+
+    def pump(self) -> None:
+        """Run everything that can run, one at a time and in a fixed order."""
+        while self._resumes or self._agenda:
+            if self._resumes:
+                call, error = self._resumes.popleft()
+                assert call.strand is not None
+                self._advance(call, partial(call.strand.resume, error))
+                continue
+            node = self._agenda.popleft()
+            while node.queue and node.suspended is None and node.queue[0].ready:
+                self._deferred -= 1
+                self._begin(node.queue.popleft())
+        if self.timeline.settle(self.now_s) and not self._deferred:
+            for node in self._nodes:
+                node.port.uplink.forget(self.now_s)
+                node.port.downlink.forget(self.now_s)
+
+    def bury(self, node: Node) -> None:
+        """End what waits for an actor that the driver has just killed."""
+        self.timeline.recall(node, self.now_s, self._driver.port.latency_to(node.port))
+        while node.queue:
+            self._deferred -= 1
+            self._refuse(node.queue.popleft())
+        for group in node.groups:
+            group.member_lost(node, node.crash_s)
+        self.pump()
+
+    def next_loss(self) -> tuple[float, Node]:
+        """Return the first death that will end the wait of a suspended call: when, and whose."""
+        first = math.inf, self._driver
+        for group in dict.fromkeys(self._suspended.values()):
+            missing = group.missing()
+            for node in group.nodes:
+                absent = node in missing and node.suspended is None
+                lost_s = min(node.crash_s, node.leave_s) if absent else node.crash_s
+                first = min(first, (lost_s, node), key=lambda loss: loss[0])
+        return first
+
+    def lose(self, node: Node, lost_s: float) -> None:
+        """Let the groups of ``node`` know of its death, and run on."""
+        for group in node.groups:
+            group.member_lost(node, lost_s)
+        self.pump()
+
+    def charge(self) -> Call | None:
+        """Move the clock of the running call by what it has declared since the last time; for groups."""
+        call = self._running
+        if call is not None:
+            work, call.node.surroundings.work = call.node.surroundings.work, Work()
+            compute = self._compute
+            call.samples += work.samples
+            call.clock_s += call.factor * (
+                compute.seconds_per_sample * work.samples + compute.seconds_per_element * work.elements
+            )
+        return call
+
+    def suspend(self, call: Call, group: SimulatedGroup) -> None:
+        """Let the running call wait for ``group``; on its strand."""
+        assert call.strand is not None
+        self._suspended[call] = group
+        call.node.suspended = call
+        try:
+            call.strand.suspend()
+        finally:
+            del self._suspended[call]
+
+    def resume_later(self, call: Call, error: BaseException | None) -> None:
+        """Let a suspended call go on when its turn comes, or raise ``error`` in it."""
+        self._resumes.append((call, error))
+
+    def deliver(self, refs: list[Ref], node: Node, ready_s: float) -> tuple[float, float, int]:
+        """Send the values of ``refs`` to ``node``, not before ``ready_s``.
+
+        Returns when the last one arrives, when that one set out, and how many bytes were sent.
+        """
+        arrived_s = left_s = ready_s
+        size = 0
+        for ref in sorted(refs, key=_end_s) if len(refs) > 1 else refs:
+            sender = ref.call.node
+            leaves_s = ref.call.end_s if ref.call.end_s > ready_s else ready_s
+            if sender is node:
+                arrives_s = leaves_s
+            elif node in ref.arrivals:
+                arrives_s = ref.arrivals[node]
+            else:
+                assert ref.stored is not None
+                arrives_s = ref.arrivals[node] = sender.port.send(node.port, ref.stored.nbytes, leaves_s)
+                size += ref.stored.nbytes
+            if arrives_s > arrived_s:
+                arrived_s, left_s = arrives_s, leaves_s
+        return arrived_s, left_s, size
+
+    def explain(self, call: Call) -> str:
+        """Say for whom the driver would wait for ever."""
+        steps: list[str] = []
+        while call not in self._suspended:
+            blocker = call.node.suspended or next((c for c in call.inputs if c.end_s == math.inf), None)
+            if blocker is None:
+                blocker = next((c for c in call.node.queue if not c.ready), None)
+            if blocker is None or len(steps) > len(self._nodes):
+                return "; ".join([*steps, f"{call.method!r} of {call.node.name} was interrupted"])
+            steps.append(f"{call.method!r} of {call.node.name} waits for {blocker.method!r} of {blocker.node.name}")
+            call = blocker
+        missing = ", ".join(node.name for node in self._suspended[call].missing())
+        return "; ".join([*steps, f"{call.method!r} of {call.node.name} waits in a group for {missing}"])
+
+    def close(self) -> None:
+        """End all strands, and let go of the actors."""
+        for strand in self._strands:
+            strand.end()
+        self._strands.clear()
+        for node in self._nodes:
+            node.target = None
+            node.queue.clear()
+
+    def _begin(self, call: Call) -> None:
+        node = call.node
+        failed = next((other for other in call.inputs if other.error is not None), None)
+        if failed is not None:
+            return self._fail(call, failed.error, max(call.issued_s, failed.end_s))
+        if node.failure is not None:
+            return self._fail(call, node.failure, call.issued_s)
+        if node.refuses(call.issued_s):
+            return self._refuse(call)
+        if call.method == CONSTRUCTOR:
+            return self._construct(call)
+        start_s = self._arrival_s(call)
+        if node.refuses(start_s):
+            return self._refuse(call)
+        call.start_s = start_s
+        call.factor = node.factor * self._compute.call_factor(self._seed, node.name, node.calls)
+        call.clock_s = start_s + call.factor * self._compute.seconds_per_call
+        node.calls += 1
+        if not node.groups:
+            return self._run_here(call)
+        if not self._idle:
+            self._idle.append(Strand())
+            self._strands.append(self._idle[-1])
+        call.strand = self._idle.pop()
+        return self._advance(call, partial(call.strand.begin, partial(run, call)))
+
+    def _arrival_s(self, call: Call) -> float:
+        """Send the message and the arguments of ``call``; return when it can start."""
+        node, ready_s = call.node, max(call.issued_s, call.node.join_s)
+        values = [*call.args, *call.kwargs.values()] if call.kwargs else call.args
+        refs = [value for value in values if isinstance(value, Ref)]
+        own = 0 if len(refs) == len(values) else sum(value.nbytes for value in values if not isinstance(value, Ref))
+        message_s = self._driver.port.send(node.port, own, ready_s)
+        arrived_s, left_s, size = self.deliver(refs, node, ready_s)
+        if message_s >= arrived_s:
+            arrived_s, left_s = message_s, ready_s
+        call.bytes_in = own + size
+        call.transfer_s = max(0.0, arrived_s - max(left_s, node.free_s))
+        return max(arrived_s, node.free_s)
+
+    def _construct(self, call: Call) -> None:
+        node = call.node
+        before, self._running = enter(node.surroundings), None
+        try:
+            args = [value.open() for value in call.args]
+            node.target = node.target(*args, **{key: value.open() for key, value in call.kwargs.items()})
+        except Exception as error:
+            node.failure = travelled(error, call)
+        finally:
+            enter(before)
+            node.surroundings.work = Work()
+        node.free_s = max([call.issued_s, *(other.end_s for other in call.inputs)])
+        self._resolve(call, node.free_s, node.free_s)
+
+    def _run_here(self, call: Call) -> None:
+        before, self._running = enter(call.node.surroundings), call
+        outcome: Outcome = (), ActorLost(f"{call.node.name} was interrupted")
+        try:
+            outcome = run(call)
+        except SystemExit as error:
+            outcome = (), error
+        finally:
+            enter(before)
+            self._finish(call, outcome)
+            self._running = None
+
+    def _advance(self, call: Call, switch: partial[None]) -> None:
+        """Let a call on a strand go on until it ends or waits again."""
+        strand = call.strand
+        assert strand is not None
+        call.node.suspended = None
+        before, self._running = enter(call.node.surroundings), call
+        try:
+            switch()
+        finally:
+            enter(before)
+            if strand.outcome is not None:
+                self._idle.append(strand)
+                self._finish(call, strand.outcome)
+            self._running = None
+
+    def _finish(self, call: Call, outcome: Outcome) -> None:
+        """Give the results of a call that ran to its refs, unless its actor is lost before its end."""
+        self.charge()
+        node, (stored, error) = call.node, outcome
+        if isinstance(error, SystemExit):
+            node.crash_s, node.fate = min(node.crash_s, call.clock_s), "exited"
+        end_s = call.clock_s
+        if end_s > node.crash_s or isinstance(error, SystemExit | Abandoned):
+            end_s, stored, error = node.crash_s, (), node.lost(call)
+            if call.start_s > end_s:
+                call.start_s = math.inf
+            for group in node.groups:
+                group.member_lost(node, end_s)
+        for ref, value in zip(call.refs, stored, strict=False):
+            ref.stored = value
+            call.bytes_out += value.nbytes
+        call.error, call.strand = error, None
+        node.free_s = end_s
+        if node.queue:
+            self._agenda.append(node)
+        self._resolve(call, end_s, end_s + self._driver.port.latency_to(node.port))
+
+    def _refuse(self, call: Call) -> None:
+        node = call.node
+        lost_s = min(node.crash_s, node.leave_s)
+        for group in node.groups:
+            group.member_lost(node, lost_s)
+        self._fail(call, node.lost(call), max(call.issued_s, lost_s))
+
+    def _fail(self, call: Call, error: BaseException | None, at_s: float) -> None:
+        """End a call that does not run."""
+        call.error = error
+        if call.method == CONSTRUCTOR:
+            call.node.failure = error
+        known_s = at_s if at_s <= self.now_s else at_s + self._driver.port.latency_to(call.node.port)
+        self._resolve(call, at_s, known_s)
+
+    def _resolve(self, call: Call, end_s: float, known_s: float) -> None:
+        call.end_s, call.known_s = end_s, known_s
+        call.args, call.kwargs, call.refs = [], {}, []
+        for waiter in call.waiters:
+            self._agenda.append(waiter.node)
+        call.waiters = []
+        self.timeline.add(call)

@@ -1,0 +1,121 @@
+"""Values that never change: what is put, given or returned is frozen once, and opened anew for every receiver.
+
+Arrays are copied into read-only memory once and then shared by all receivers. Lists and dicts are rebuilt for each
+receiver around the shared arrays. Any other object is pickled once, with its arrays out of band (protocol 5), and unpickled
+for each receiver on top of the same read-only memory: a data set that is put once is stored once.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.call import nbytes
+from chimera.core.errors import ConfigurationError
+from chimera.core.message import Encoded
+
+_IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes, range, type(...)})
+
+
+class Packed:
+    """A pickled object."""
+
+    __slots__ = ("buffers", "data", "nbytes")
+
+    def __init__(self, value: Any) -> None:
+        views: list[pickle.PickleBuffer] = []
+        try:
+            self.data = pickle.dumps(value, protocol=5, buffer_callback=views.append)
+        except Exception:  # what pickle raises is not settled; a class made in a function is no fault, though
+            self.data = _pickled_by_value(value, views)
+        self.buffers = [bytes(view) for view in views]
+        own = getattr(value, "nbytes", None)
+        self.nbytes = own if isinstance(own, int) else sum(map(len, self.buffers)) or 8
+
+    def open(self) -> Any:
+        """Return a new object on top of the same read-only memory."""
+        return pickle.loads(self.data, buffers=self.buffers)
+
+
+def _pickled_by_value(value: Any, views: list[pickle.PickleBuffer]) -> bytes:
+    import cloudpickle
+
+    views.clear()
+    try:
+        return bytes(cloudpickle.dumps(value, protocol=5, buffer_callback=views.append))
+    except Exception as error:
+        raise ConfigurationError(
+            f"a {type(value).__name__} cannot travel between actors, because it cannot be pickled: {error}"
+        ) from error
+
+
+class Stored:
+    """A frozen value.
+
+    Attributes
+    ----------
+    value : what `freeze` made of it.
+    shared : whether all receivers may have ``value`` itself.
+    nbytes : what it weighs on the wire.
+    """
+
+    __slots__ = ("nbytes", "shared", "value")
+
+    def __init__(self, value: Any) -> None:
+        if type(value) is np.ndarray and not value.dtype.hasobject:  # the hot path
+            self.value, self.shared, self.nbytes = frozen_array(value), True, value.nbytes
+        else:
+            self.value, self.shared = freeze(value)
+            self.nbytes = nbytes(self.value)
+
+    def open(self) -> Any:
+        """Return the value for one receiver; arrays in it are read-only."""
+        return self.value if self.shared else thaw(self.value)
+
+
+def frozen_array(array: NDArray[Any]) -> NDArray[Any]:
+    """Return ``array`` if nobody can write to its memory any more, else a read-only copy."""
+    if not array.flags.writeable:
+        owner = array.base if isinstance(array.base, np.ndarray) else array
+        memory: Any = owner.base
+        if not owner.flags.writeable and (memory is None or type(memory) is bytes):
+            return array
+    copy = array.copy()
+    copy.setflags(write=False)
+    return copy
+
+
+def freeze(value: Any) -> tuple[Any, bool]:
+    """Return (frozen, shared): a form of ``value`` that never changes, and whether receivers may have it as it is."""
+    kind = type(value)
+    if kind is np.ndarray and not value.dtype.hasobject:
+        return frozen_array(value), True
+    if kind in _IMMUTABLE or (isinstance(value, np.generic) and not isinstance(value, np.void | np.object_)):
+        return value, True
+    if kind is tuple:
+        parts = [freeze(part) for part in value]
+        return tuple(part for part, _ in parts), all(shared for _, shared in parts)
+    if kind is list:
+        return [freeze(part)[0] for part in value], False
+    if kind is dict and all(type(key) in _IMMUTABLE for key in value):
+        return {key: freeze(part)[0] for key, part in value.items()}, False
+    if kind is Encoded:
+        return Encoded(value.codec, value.size, tuple(map(frozen_array, value.arrays)), dict(value.meta)), False
+    return Packed(value), False
+
+
+def thaw(frozen: Any) -> Any:
+    """Return a receiver's own containers around what `freeze` made; arrays stay shared and read-only."""
+    kind = type(frozen)
+    if kind is Packed:
+        return frozen.open()
+    if kind is tuple or kind is list:
+        return kind(map(thaw, frozen))
+    if kind is dict:
+        return {key: thaw(part) for key, part in frozen.items()}
+    if kind is Encoded:
+        return Encoded(frozen.codec, frozen.size, frozen.arrays, dict(frozen.meta))
+    return frozen
