@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -61,8 +61,8 @@ class Display(Callback):
 class PlainDisplay(Display):
     """A line at the start, at every evaluation and event, and now and then between."""
 
-    def __init__(self, console: Console, title: str) -> None:
-        self._console, self._title = console, title
+    def __init__(self, console: Console, title: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._title, self._clock = console, title, clock
         self._metrics: dict[str, float] = {}
         self._silent_until = 0.0
         self._rate = Rate()
@@ -70,14 +70,14 @@ class PlainDisplay(Display):
     def on_start(self, progress: Progress) -> None:
         """Say what begins."""
         self._rate.add(progress)
-        self._silent_until = time.monotonic() + QUIET_S
+        self._silent_until = self._clock() + QUIET_S
         since = f", from round {progress.rounds}" if progress.rounds else ""
         self._line(f"training {self._title}{since}")
 
     def on_progress(self, progress: Progress) -> None:
         """Write a line if there was an evaluation, or none for long."""
         evaluated = progress.metrics != self._metrics
-        now = time.monotonic()
+        now = self._clock()
         if not evaluated and now < self._silent_until:
             return
         self._metrics, self._silent_until = progress.metrics, now + QUIET_S
@@ -103,9 +103,11 @@ class PlainDisplay(Display):
 class LiveDisplay(Display):
     """A picture that is drawn again at most every `REFRESH_S`, and less often if drawing is slow."""
 
-    def __init__(self, console: Console, title: str, *, virtual: bool = False) -> None:
-        self._console, self._title = console, title
-        self._clock = "virtual" if virtual else ""
+    def __init__(
+        self, console: Console, title: str, *, virtual: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console, self._title, self._clock = console, title, clock
+        self._kind_of_time = "virtual" if virtual else ""
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._progress: Progress | None = None
         self._events: deque[Event] = deque(maxlen=EVENTS)
@@ -133,7 +135,7 @@ class LiveDisplay(Display):
     def on_progress(self, progress: Progress) -> None:
         """Draw, if it is time."""
         self._progress = progress
-        if time.monotonic() >= self._next:
+        if self._clock() >= self._next:
             self._draw(progress)
 
     def on_event(self, event: Event) -> None:
@@ -160,11 +162,11 @@ class LiveDisplay(Display):
         self._console.print(table)
 
     def _draw(self, progress: Progress) -> None:
-        begin = time.monotonic()
+        begin = self._clock()
         self._progress = progress
         self._rate.add(progress)
         self._live.update(self._picture(progress), refresh=True)
-        end = time.monotonic()
+        end = self._clock()
         self._next = end + max(REFRESH_S, (end - begin) / SHARE)
 
     def _picture(self, progress: Progress) -> Group:
@@ -172,10 +174,17 @@ class LiveDisplay(Display):
         fraction = progress.fraction
         done = None if fraction is None else min(max(fraction, 0.0), 1.0)
         bar.add_row(
-            ProgressBar(total=1.0, completed=done or 0.0, pulse=done is None, width=min(40, self._console.width // 3)),
+            ProgressBar(
+                total=1.0,
+                completed=done or 0.0,
+                pulse=done is None,
+                width=min(40, self._console.width // 3),
+                complete_style="cyan",
+                finished_style="green",
+            ),
             Text("" if done is None else f"{done:4.0%}"),
             Text(f"round {progress.rounds}  epoch {progress.epochs:.2f}", style="dim"),
-            Text(f"{seconds(progress.seconds)} {self._clock}".rstrip()),
+            Text(f"{seconds(progress.seconds)} {self._kind_of_time}".rstrip()),
         )
         figures = Text()
         for name, value in _figures(progress, self._rate.samples_per_second):

@@ -32,12 +32,10 @@ def _described(error: BaseException) -> tuple[int, str, str]:
         return 130, "interrupted", ""
     if isinstance(error, ConfigurationError):
         return 2, _one_line(str(error)), ""
-    if isinstance(error, ActorError):
-        line, _, rest = str(error).strip().partition("\n")
-        return 1, f"the run failed: {line}", rest
-    remote = error.__cause__
-    if isinstance(remote, ActorError) and not isinstance(error, ChimeraError):
-        return 1, f"the run failed: {_named(error)}", str(remote)
+    remote = error if isinstance(error, ActorError) else error.__cause__
+    if isinstance(remote, ActorError) and (remote is error or not isinstance(error, ChimeraError)):
+        line, _, rest = str(remote).strip().partition("\n")  # who, in which call, raised what; then the traceback
+        return 1, f"the run failed: {line}", rest.strip()
     if isinstance(error, ChimeraError):
         return 1, f"the run failed: {_one_line(str(error))}", ""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):

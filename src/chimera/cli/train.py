@@ -119,9 +119,14 @@ def _report_of(run_dir: Path) -> Path:
     path = run_dir / "report.html"
     if path.exists():
         return path
+    from chimera.core.errors import ChimeraError
     from chimera.report.html import write_report
 
-    return write_report(run_dir)
+    try:
+        return write_report(run_dir)
+    except (ChimeraError, OSError) as error:  # the run itself went well, and its files are there
+        typer.echo(f"no report: {error}", err=True)
+        return run_dir
 
 
 def _json(summary: dict[str, Any]) -> str:

@@ -160,9 +160,7 @@ class Experiment:
         for key, value in table.items():
             if key not in allowed:
                 guess = _did_you_mean(key, allowed)
-                raise ConfigurationError(
-                    f"{self.source}: [train] has no key {key!r}{guess}; keys: {', '.join(allowed)}"
-                )
+                raise ConfigurationError(f"{self.source}: [train] has no key {key!r}{guess} keys: {', '.join(allowed)}")
             try:
                 checked[key] = msgspec.convert(value, _hint(allowed[key].annotation))
             except msgspec.ValidationError as error:
