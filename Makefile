@@ -1,5 +1,5 @@
 # make demo   train something and watch it            make check  format, lint, types, layers
-# make test   check everything and run the tests      make bench  the benchmarks        make clean  remove what these made
+# make test   check everything and run the tests      make bench  the benchmarks        make clean  remove all that was made but runs
 #
 # The first python3 (or python3.11 to python3.14) that is new enough makes .venv; choose another with PYTHON=...
 
@@ -40,5 +40,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) runs dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
