@@ -17,7 +17,7 @@ def test_every_registered_name_is_shown_with_what_it_is(invoke, family):
     entries = load_object(FAMILIES[family]).entries()
     assert shown.keys() == {entry.name for entry in entries}
     for entry in entries:
-        assert entry.summary in shown[entry.name]
+        assert entry.summary.replace("`", "") in shown[entry.name]
 
 
 def test_all_families_are_shown_by_default(invoke):
@@ -30,6 +30,7 @@ def test_options_come_with_their_defaults_and_what_is_required_says_so():
         """Do nothing."""
 
     assert list(options_of(Entry("x", plug_in))) == ["alpha=0.5", "path (required)", "kind='a'"]
+    assert list(options_of(Entry("x", plug_in), given=("path",))) == ["alpha=0.5", "kind='a'"]
 
 
 def test_the_options_of_the_parameter_server_are_shown(invoke):

@@ -35,7 +35,8 @@ def _described(error: BaseException) -> tuple[int, str, str]:
     remote = error if isinstance(error, ActorError) else error.__cause__
     if isinstance(remote, ActorError) and (remote is error or not isinstance(error, ChimeraError)):
         line, _, rest = str(remote).strip().partition("\n")  # who, in which call, raised what; then the traceback
-        return 1, f"the run failed: {line}", rest.strip()
+        line, message = line.rstrip(": "), "" if remote is error else _one_line(str(error))
+        return 1, f"the run failed: {line}" + (f": {message}" if message not in line else ""), rest.strip()
     if isinstance(error, ChimeraError):
         return 1, f"the run failed: {_one_line(str(error))}", ""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,10 +20,11 @@ FAMILIES = {
     "strategies": "chimera.strategies.strategy:STRATEGIES",
     "codecs": "chimera.codecs.codec:CODECS",
     "engines": "chimera.core.engine:ENGINES",
-    "partitions": "chimera.data.partition:PARTITIONS",
+    "partitions": "chimera.data.partition:PARTITIONERS",
     "models": "chimera.models.model:MODELS",
     "datasets": "chimera.data.dataset:DATASETS",
 }
+GIVEN = {"models": ("input_shape", "outputs", "task")}  # what the trainer passes itself, since it knows the data
 
 
 def list_plugins(
@@ -38,7 +39,7 @@ def list_plugins(
 
     from chimera.core.registry import load_object
 
-    console = Console() if sys.stdout.isatty() else Console(width=240)  # in a pipe, no line is broken or cut
+    console = Console() if sys.stdout.isatty() else Console(width=10_000)  # in a pipe, one line for each
     for name in [family] if family else FAMILIES:
         _show(console, name, load_object(FAMILIES[name]))
 
@@ -54,15 +55,16 @@ def _show(console: Console, family: str, registry: Registry[Any]) -> None:
     table.add_column("options", style="dim")
     table.add_column("needs", no_wrap=True)
     for entry in registry.entries():
-        table.add_row(entry.name, entry.summary, "  ".join(options_of(entry)), _needs(entry))
+        options = "  ".join(options_of(entry, GIVEN.get(family, ())))
+        table.add_row(entry.name, _escaped(entry.summary.replace("`", "")), _escaped(options), _needs(entry))
     console.print(table)
     console.print()
 
 
-def options_of(entry: Entry[Any]) -> Iterator[str]:
+def options_of(entry: Entry[Any], given: Collection[str] = ()) -> Iterator[str]:
     """Yield each option that an experiment file may set, as ``name=default`` or ``name (required)``."""
     for name, parameter in inspect.signature(entry.factory).parameters.items():
-        if parameter.kind not in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+        if name in given or parameter.kind not in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             continue
         if parameter.default is not parameter.empty:
             yield f"{name}={_shown(parameter.default)}"
