@@ -1,0 +1,44 @@
+# make demo   train something and watch it            make check  format, lint, types, layers
+# make test   check everything and run the tests      make bench  the benchmarks        make clean  remove all that was made but runs
+#
+# The first python3 (or python3.11 to python3.14) that is new enough makes .venv; choose another with PYTHON=...
+
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$python"; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
+
+.PHONY: demo test check bench clean install
+.DEFAULT_GOAL := demo
+
+demo: $(INSTALLED)
+	$(BIN)/chimera demo
+
+test: check
+	$(BIN)/python -m pytest
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(INSTALLED)
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+install: $(INSTALLED)
+
+# torch comes first and alone, so that pip takes a build that satisfies the pin from wherever it is told to look.
+$(INSTALLED): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Chimera needs Python 3.11 or newer; install one, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "$(PYTHON) cannot make virtual environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,53 @@
+"""What a failure looks like to the person at the terminal: one line, a traceback only of foreign code, an exit code."""
+
+from __future__ import annotations
+
+import errno
+import traceback
+
+import typer
+
+from chimera.core.errors import ActorError, ChimeraError, ConfigurationError
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Say on stderr what happened, and return the exit code for it.
+
+    A `ChimeraError` is one line. What the user's own code raised (a model's factory, say) is one line and, below it, the
+    traceback of the place where it ran, which for an actor is the remote one.
+    """
+    code, line, details = _described(error)
+    if line:
+        typer.echo(f"error: {line}", err=True)
+    if details:
+        typer.echo(details.rstrip(), err=True)
+    return code
+
+
+def _described(error: BaseException) -> tuple[int, str, str]:
+    usage = getattr(error, "format_message", None)  # typer carries its own copy of click: its errors are known by shape
+    if callable(usage):
+        return 2, _one_line(usage()), ""
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+        return 130, "interrupted", ""
+    if isinstance(error, ConfigurationError):
+        return 2, _one_line(str(error)), ""
+    remote = error if isinstance(error, ActorError) else error.__cause__
+    if isinstance(remote, ActorError) and (remote is error or not isinstance(error, ChimeraError)):
+        line, _, rest = str(remote).strip().partition("\n")  # who, in which call, raised what; then the traceback
+        line, message = line.rstrip(": "), "" if remote is error else _one_line(str(error))
+        return 1, f"the run failed: {line}" + (f": {message}" if message not in line else ""), rest.strip()
+    if isinstance(error, ChimeraError):
+        return 1, f"the run failed: {_one_line(str(error))}", ""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+        return 1, f"the run failed: {_one_line(str(error))}", ""
+    return 1, f"the run failed: {_named(error)}", "".join(traceback.format_exception(error))
+
+
+def _named(error: BaseException) -> str:
+    message = _one_line(str(error))
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split())

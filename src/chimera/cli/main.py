@@ -1,0 +1,84 @@
+"""The program ``chimera``: its commands, and how each kind of failure leaves it.
+
+Exit codes: 0 success, 1 a run that failed, 2 a mistake in the command line or the configuration, 130 Ctrl-C. Heavy
+modules are imported by the command that needs them, so that ``--help`` and mistakes are answered at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+from chimera.cli.demo import demo
+from chimera.cli.failure import exit_code_of
+from chimera.cli.list import list_plugins
+from chimera.cli.report import report
+from chimera.cli.train import train
+from chimera.version import __version__
+
+
+class _Program(typer.core.TyperGroup):
+    """The group of commands; it turns every exception into one line on stderr and an exit code."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        try:
+            outcome = super().main(
+                args, prog_name or "chimera", complete_var, False, windows_expand_args=windows_expand_args, **extra
+            )
+            code = outcome if isinstance(outcome, int) else 0
+        except (Exception, KeyboardInterrupt) as error:
+            code = exit_code_of(error)
+        if standalone_mode:
+            sys.exit(code)
+        return code
+
+
+app = typer.Typer(
+    name="chimera",
+    cls=_Program,
+    help="Distributed machine learning from a laptop to a cluster.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("train")(train)
+app.command("demo")(demo)
+app.command("list")(list_plugins)
+app.command("report")(report)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"chimera {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _program(
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001 - its callback does the work
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""``chimera train``: run an experiment file."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+if TYPE_CHECKING:
+    from chimera.training.experiment import Experiment
+
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Where the run's files go; a folder below runs/ if not given."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint of this run.")]
+Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on stdout; all else goes to stderr.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing while it runs.")]
+
+
+def train(
+    file: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment file.")],
+    engine: Annotated[
+        str | None, typer.Option("--engine", metavar="NAME", help="Run on this engine; see 'chimera list engines'.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, metavar="N", help="How many workers.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a value of the file: --set strategy.shards=2. Repeatable."
+        ),
+    ] = None,
+    out: Out = None,
+    resume: Resume = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train as an experiment file says, and leave the model, the figures and a report."""
+    from chimera.training.experiment import Experiment
+
+    experiment = Experiment.load(file)
+    command = ["chimera", "train", str(file)]
+    if engine is not None:
+        experiment = experiment.with_table("engine", engine)
+        command += ["--engine", engine]
+    if workers is not None:
+        experiment = experiment.with_settings([f"train.workers={workers}"])
+        command += ["--workers", str(workers)]
+    experiment = experiment.with_settings(settings or [])
+    for setting in settings or []:
+        command += ["--set", setting]
+    run_experiment(experiment, out=out, resume=resume, as_json=as_json, quiet=quiet, command=command)
+
+
+def run_experiment(
+    experiment: Experiment, *, out: Path | None, resume: bool, as_json: bool, quiet: bool, command: list[str]
+) -> None:
+    """Run the experiment and show it; ``command`` is what a person would type to start it again."""
+    from chimera.cli.display import Display
+
+    with _answers(as_json) as answers:
+        display = Display.of(experiment, quiet=quiet)
+        trainer = experiment.trainer(callbacks=[display], out=out, resume=resume)
+        try:
+            with display:
+                run = trainer.fit()
+        except KeyboardInterrupt:
+            again = command if out is None else [*command, "--out", str(out)]
+            _say_interrupted(trainer.run_dir, shlex.join([*again, "--resume"]))
+            raise typer.Exit(130) from None
+        display.finish(run, _report_of(run.run_dir))
+        if as_json:
+            answers.write(_json(run.summary()) + "\n")
+            answers.flush()
+
+
+@contextlib.contextmanager
+def _answers(alone: bool) -> Iterator[TextIO]:
+    """Yield stdout. With ``alone``, whatever else this process and its children print there goes to stderr meanwhile."""
+    if not alone:
+        yield sys.stdout
+        return
+    stdout = sys.stdout
+    try:
+        descriptor = stdout.fileno()
+    except (io.UnsupportedOperation, ValueError):  # stdout is an object in memory, which children do not inherit
+        with contextlib.redirect_stdout(sys.stderr):
+            yield stdout
+        return
+    stdout.flush()
+    kept = os.dup(descriptor)
+    os.dup2(sys.stderr.fileno(), descriptor)
+    try:
+        with contextlib.redirect_stdout(sys.stderr), os.fdopen(os.dup(kept), "w", encoding="utf-8") as answers:
+            yield answers
+    finally:
+        os.dup2(kept, descriptor)
+        os.close(kept)
+
+
+def _say_interrupted(run_dir: Path, again: str) -> None:
+    folder = run_dir / "checkpoints"
+    checkpoints = [p for p in folder.glob("*") if not p.name.startswith((".", "_")) and p.suffix != ".tmp"]
+    if checkpoints:
+        last = max(checkpoints, key=lambda path: (path.stat().st_mtime_ns, path.name))
+        typer.echo(f"interrupted; the last checkpoint is {last}\nto go on: {again}", err=True)
+    else:
+        typer.echo(f"interrupted before the first checkpoint; {run_dir} holds none", err=True)
+
+
+def _report_of(run_dir: Path) -> Path:
+    path = run_dir / "report.html"
+    if path.exists():
+        return path
+    from chimera.core.errors import ChimeraError
+    from chimera.report.html import write_report
+
+    try:
+        return write_report(run_dir)
+    except (ChimeraError, OSError) as error:  # the run itself went well, and its files are there
+        typer.echo(f"no report: {error}", err=True)
+        return run_dir
+
+
+def _json(summary: dict[str, Any]) -> str:
+    import msgspec
+
+    def plain(value: Any) -> Any:  # NumPy scalars and paths
+        return value.item() if hasattr(value, "item") else str(value)
+
+    return msgspec.json.encode(summary, enc_hook=plain).decode()

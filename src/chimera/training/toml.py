@@ -1,0 +1,66 @@
+"""Writing TOML: the half of the format that the standard library, which reads it, leaves out."""
+
+from __future__ import annotations
+
+import json
+import numbers
+import re
+from collections.abc import Mapping
+from datetime import date, datetime, time
+from pathlib import Path
+from typing import Any
+
+
+def dump_toml(tables: Mapping[str, Any]) -> str:
+    """Return ``tables`` as a TOML document: a table for each value that is a mapping, nested ones below their parent.
+
+    A value that TOML cannot hold becomes a comment that names its type, since a reader must learn that it is missing.
+    """
+    lines: list[str] = []
+    for name, value in tables.items():
+        lines += _table((name,), value) if isinstance(value, Mapping) else [_comment(f"[{name}]", value), ""]
+    return "\n".join(lines)
+
+
+def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> list[str]:
+    lines, below = [f"[{'.'.join(map(_key, path))}]"], []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            below += _table((*path, key), value)
+            continue
+        try:
+            lines.append(f"{_key(key)} = {_literal(value)}")
+        except TypeError:
+            lines.append(_comment(_key(key), value))
+    return [*lines, "", *below]
+
+
+def _comment(what: str, value: Any) -> str:
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    return (
+        f'# {what} was given in Python, as {kind}; to run this file, name it: "package.module:name" or "file.py:name"'
+    )
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _literal(key)
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, str | Path):
+        return json.dumps(str(value), ensure_ascii=False).replace(
+            "\x7f", "\\u007f"
+        )  # JSON lets DEL stand, TOML does not
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, numbers.Integral):
+        return str(int(value))
+    if isinstance(value, numbers.Real):
+        return repr(float(value))
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_key(k)} = {_literal(v)}' for k, v in value.items())}}}"
+    raise TypeError(type(value).__name__)

@@ -1,0 +1,203 @@
+"""The displays: rarely drawn, always put away, and true."""
+
+import io
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from chimera.cli.display import (
+    DOTS,
+    QUIET_S,
+    REFRESH_S,
+    Display,
+    LiveDisplay,
+    PlainDisplay,
+    Rate,
+    event_line,
+    outcome,
+    seconds,
+    workers_text,
+)
+from chimera.training.callback import Event, Progress
+
+SUMMARY = {
+    "strategy": "parameter-server",
+    "engine": "local",
+    "workers": 4,
+    "rounds": 1200,
+    "epochs": 3.5,
+    "samples": 76800,
+    "seconds": 3.25,
+    "samples_per_second": 23630.0,
+    "bytes_up": 300_000_000,
+    "bytes_down": 360_000_000,
+    "metrics": {"loss": 0.1, "accuracy": 0.9512},
+    "lost_workers": 1,
+    "stopped_by": "target",
+}
+
+
+def progress(rounds=0, *, metrics=None, fraction=None, loss=0.5, workers=2):
+    return Progress(
+        rounds=rounds,
+        epochs=rounds / 10,
+        samples=rounds * 64,
+        seconds=rounds / 100,
+        bytes_up=rounds * 1000,
+        bytes_down=rounds * 2000,
+        loss=loss,
+        metrics=metrics or {},
+        fraction=fraction,
+        workers={f"worker {i}": "running" for i in range(workers)},
+    )
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def screen():
+    return Console(file=io.StringIO(), force_terminal=True, width=100, height=30, highlight=False, _environ={})
+
+
+def test_the_picture_is_drawn_at_most_ten_times_a_second_however_often_the_trainer_calls(screen, clock):
+    live = LiveDisplay(screen, "the title", clock=clock)
+    with live:
+        live.on_start(progress())
+        screen.file.truncate(screen.file.seek(0))
+        for call in range(5000):  # two seconds at 2,500 rounds a second
+            clock.now = call / 2500
+            live.on_progress(progress(call))
+        assert 2 / REFRESH_S - 2 <= screen.file.getvalue().count("the title") <= 2 / REFRESH_S + 1
+
+
+def test_the_picture_shows_where_the_run_stands(screen, clock):
+    live = LiveDisplay(screen, "the title", virtual=True, clock=clock)
+    with live:
+        live.on_start(progress())
+        clock.now = 1.0
+        live.on_progress(progress(50, metrics={"accuracy": 0.93}, fraction=0.25))
+        live.on_event(Event("worker lost", 0.4, 40, "worker 1", "killed by signal 9"))
+    shown = screen.file.getvalue()
+    for text in (
+        "25%",
+        "round 50",
+        "epoch 5.00",
+        "500 ms virtual",
+        "0.9300",
+        "6,400",
+        "50.0 kB",
+        "100.0 kB",
+        "2 running",
+    ):
+        assert text in shown
+    assert "400 ms  round 40  worker lost  worker 1  killed by signal 9" in shown
+
+
+def test_a_run_without_an_end_in_sight_has_a_bar_too(screen):
+    with LiveDisplay(screen, "t") as live:
+        live.on_start(progress(1, fraction=None, loss=None))
+    assert "━" in screen.file.getvalue()
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_the_terminal_is_given_back_however_the_run_ends(screen, error):
+    def run():
+        with LiveDisplay(screen, "t") as live:
+            live.on_start(progress(7))
+            raise error
+
+    with pytest.raises(error):
+        run()
+    shown = screen.file.getvalue()
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+    assert "round 7" in shown[shown.rindex("\x1b[?25l") :]
+
+
+def test_plain_lines_come_with_evaluations_and_break_a_long_silence(clock):
+    console = Console(file=io.StringIO(), width=200)
+    plain = PlainDisplay(console, "the title", clock=clock)
+    plain.on_start(progress())
+    plain.on_progress(progress(1))
+    plain.on_progress(progress(2, metrics={"accuracy": 0.5}))
+    plain.on_progress(progress(3, metrics={"accuracy": 0.5}))
+    clock.now = QUIET_S + 1
+    plain.on_progress(progress(4, metrics={"accuracy": 0.5}))
+    plain.on_progress(progress(5, metrics={"accuracy": 0.5}))
+    plain.on_event(Event("worker lost", 2.5, 5, "worker 0"))
+    lines = console.file.getvalue().splitlines()
+    assert [line[:10].strip() for line in lines] == ["training t", "round 2  e", "round 4  e", "2.5 s  rou"]
+    assert "accuracy 0.5000" in lines[1]
+
+
+def test_a_run_that_goes_on_says_from_where():
+    console = Console(file=io.StringIO(), width=200)
+    PlainDisplay(console, "the title").on_start(progress(120))
+    assert console.file.getvalue() == "training the title, from round 120\n"
+
+
+@pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])
+def test_the_end_is_a_table_with_the_path_of_the_report(kind, screen, tmp_path):
+    run = SimpleNamespace(summary=lambda: SUMMARY)
+    kind(screen, "the title").finish(run, tmp_path / "report.html")
+    shown = screen.file.getvalue()
+    for text in ("0.9512", "1,200 rounds", "23,630 samples/s", "300.0 MB", "target", "lost workers", "report.html"):
+        assert text in shown
+
+
+def test_lost_workers_are_mentioned_only_if_there_are_any():
+    assert ("lost workers", "1") in outcome(SUMMARY)
+    assert "lost workers" not in dict(outcome({**SUMMARY, "lost_workers": 0}))
+
+
+def test_the_quiet_display_takes_every_call(tmp_path):
+    with Display() as quiet:
+        quiet.on_start(progress())
+        quiet.on_progress(progress(1))
+        quiet.on_event(Event("x", 0.0, 0))
+    quiet.finish(SimpleNamespace(summary=lambda: SUMMARY), tmp_path)
+
+
+def test_workers_are_dots_until_there_are_too_many():
+    few = workers_text({"a": "running", "b": "lost", "c": "running"})
+    assert few.plain == "workers ●●● 2 running  1 lost"
+    assert workers_text({"a": "running"}, unicode=False).plain == "workers o 1 running"
+    many = workers_text({str(i): "running" for i in range(DOTS + 1)})
+    assert many.plain == f"workers {DOTS + 1} running"
+
+
+def test_the_rate_is_that_of_the_last_looks():
+    rate = Rate()
+    assert rate.samples_per_second is None
+    for rounds in range(100):
+        rate.add(progress(rounds if rounds < 50 else 2 * rounds))
+    assert rate.samples_per_second == pytest.approx(6400)
+
+
+def test_a_rate_without_time_is_none():
+    rate = Rate()
+    rate.add(progress(1))
+    rate.add(progress(1))
+    assert rate.samples_per_second is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0123, "12 ms"), (1.25, "1.2 s"), (59.94, "59.9 s"), (61, "0:01:01"), (7325.9, "2:02:05")]
+)
+def test_durations_read_naturally(value, text):
+    assert seconds(value) == text
+
+
+def test_an_event_is_one_line_without_empty_parts():
+    assert event_line(Event("checkpoint", 1.0, 3)) == "1.0 s  round 3  checkpoint"

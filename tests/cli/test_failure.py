@@ -1,0 +1,82 @@
+"""Every class of error has its exit code and its one line."""
+
+import errno
+
+import pytest
+
+from chimera.cli.failure import exit_code_of
+from chimera.core import errors
+from chimera.core.engine import ENGINES
+
+
+def tree(kind):
+    yield kind
+    for child in kind.__subclasses__():
+        yield from tree(child)
+
+
+def made(kind):
+    if kind is errors.UnknownNameError:
+        return kind("strategy", "x", ["y"])
+    if kind is errors.MissingExtraError:
+        return kind("the engine 'ray'", "ray", "ray")
+    return kind("something\nin two lines")
+
+
+@pytest.mark.parametrize("kind", list(tree(errors.ConfigurationError)), ids=lambda kind: kind.__name__)
+def test_a_mistake_of_configuration_is_2(kind, capsys):
+    assert exit_code_of(made(kind)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "kind", [k for k in tree(errors.RunError) if k is not errors.ActorError], ids=lambda kind: kind.__name__
+)
+def test_a_failed_run_is_1(kind, capsys):
+    assert exit_code_of(made(kind)) == 1
+    assert capsys.readouterr().err == "error: the run failed: something in two lines\n"
+
+
+def test_an_interrupt_is_130(capsys):
+    assert exit_code_of(KeyboardInterrupt()) == 130
+    assert capsys.readouterr().err == "error: interrupted\n"
+
+
+def test_a_full_disk_is_one_line(capsys):
+    assert exit_code_of(OSError(errno.ENOSPC, "No space left on device", "runs/x/weights")) == 1
+    assert capsys.readouterr().err == "error: the run failed: [Errno 28] No space left on device: 'runs/x/weights'\n"
+
+
+def test_foreign_code_in_the_driver_shows_its_traceback(capsys):
+    def scale(by):
+        return 1 / by
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        scale(0)
+    assert exit_code_of(caught.value) == 1
+    first, _, rest = capsys.readouterr().err.partition("\n")
+    assert first == "error: the run failed: ZeroDivisionError: division by zero"
+    assert "return 1 / by" in rest
+
+
+class Divider:
+    def divide(self, by):
+        return 1 / by
+
+
+@pytest.mark.parametrize("name", ["simulated", "local"])
+def test_what_an_actor_raised_is_one_line_and_its_own_traceback(name, capsys):
+    with ENGINES.create(name) as engine:
+        actor = engine.spawn(Divider, name="worker 3")
+        with pytest.raises(ZeroDivisionError) as caught:
+            engine.get(actor.divide(0))
+    assert exit_code_of(caught.value) == 1
+    first, _, rest = capsys.readouterr().err.partition("\n")
+    assert first.startswith("error: the run failed: ")
+    for part in ("worker 3", "divide", "ZeroDivisionError", "division by zero"):
+        assert part in first
+    assert "return 1 / by" in rest
+    assert "exit_code_of" not in rest

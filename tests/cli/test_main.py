@@ -1,0 +1,65 @@
+"""The program as a whole: its help, its version, and how little it loads to answer."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import chimera
+
+HEAVY = {"torch", "ray", "sklearn", "scipy", "pandas", "matplotlib"}
+
+
+def test_version(invoke):
+    result = invoke("--version")
+    assert (result.exit_code, result.stdout) == (0, f"chimera {chimera.__version__}\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_help_names_every_command(invoke, arguments):
+    result = invoke(*arguments)
+    assert result.exit_code == 0
+    for command in ("train", "demo", "list", "report"):
+        assert command in result.stdout
+
+
+@pytest.mark.parametrize("arguments", [["trian"], ["--nope"], ["train", "--nope"], ["report"]])
+def test_a_usage_error_is_one_line(invoke, arguments):
+    result = invoke(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_installed_script_and_the_module_are_one_program(start):
+    process = start("--version")
+    assert process.communicate(timeout=60) == (f"chimera {chimera.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import chimera",
+        "import chimera.cli.main",
+        "from chimera.cli.main import app; app(['--help'], standalone_mode=False)",
+        "from chimera.cli.main import app; app(['train', 'absent.toml'], standalone_mode=False)",
+        "from chimera.cli.main import app; app(['list'], standalone_mode=False)",
+    ],
+)
+def test_nothing_heavy_is_loaded_to_answer(code):
+    script = f"import sys; {code}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert not loaded & HEAVY
+    if code == "import chimera":
+        assert not loaded & {"numpy", "typer", "rich"}
+
+
+def test_a_reader_that_goes_away_gets_no_traceback(start):
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = start("list", stdout=writing)
+    os.close(writing)
+    _, stderr = process.communicate(timeout=60)
+    assert stderr == ""

@@ -1,0 +1,209 @@
+"""``chimera train``: what it says, where, and with which exit code."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+KEYS = {
+    "strategy",
+    "codec",
+    "engine",
+    "workers",
+    "rounds",
+    "epochs",
+    "samples",
+    "seconds",
+    "samples_per_second",
+    "bytes_up",
+    "bytes_down",
+    "metrics",
+    "lost_workers",
+    "stopped_by",
+    "run_dir",
+}
+LIMIT_S = 120
+
+
+def test_json_ends_stdout_with_one_object(invoke, experiment, tmp_path):
+    result = invoke("train", experiment, "--json", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("\n") == 1
+    summary = json.loads(result.stdout)
+    assert summary.keys() >= KEYS
+    assert summary["rounds"] == 6
+    assert summary["stopped_by"] == "rounds"
+    assert summary["metrics"].keys() >= {"loss", "accuracy"}
+    assert "round 6" in result.stderr
+    assert Path(summary["run_dir"]).is_relative_to(tmp_path / "out")
+    assert (Path(summary["run_dir"]) / "report.html").is_file()
+
+
+def test_what_children_and_foreign_code_print_stays_off_stdout_with_json(start, experiment, tmp_path):
+    (tmp_path / "noisy.py").write_text(
+        "import torch\n\n\ndef build():\n    print('noise')\n    return torch.nn.Linear(64, 10)\n", encoding="utf-8"
+    )
+    text = experiment.read_text().replace('"logistic-regression"', '"noisy.py:build"').replace('"simulated"', '"local"')
+    experiment.write_text(text, encoding="utf-8")
+    process = start("train", experiment, "--json", "--out", "out")
+    stdout, stderr = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, stderr
+    assert "noise" in stderr
+    assert json.loads(stdout)["engine"] == "local"
+
+
+def test_the_command_line_wins_over_the_file_and_later_settings_over_earlier(invoke, experiment, tmp_path):
+    experiment.write_text(experiment.read_text().replace('"simulated"', '"local"'), encoding="utf-8")
+    result = invoke(
+        *("train", experiment, "--json", "--quiet", "--out", tmp_path / "out", "--engine", "simulated", "--workers", 3),
+        *("--set", "train.rounds=4", "--set", "train.rounds=2", "--set", "strategy.shards=2"),
+    )
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
+    assert (summary["engine"], summary["workers"], summary["rounds"]) == ("simulated", 3, 2)
+
+
+def test_a_pipe_gets_plain_lines_one_for_each_evaluation(invoke, experiment, tmp_path):
+    result = invoke("train", experiment, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("round ")] == ["3", "6"]
+    assert "\x1b" not in result.stdout
+    report = next(line for line in lines if line.startswith("report:")).split()[1]
+    assert Path(report).is_file()
+
+
+def test_quiet_says_nothing(invoke, experiment, tmp_path):
+    result = invoke("train", experiment, "--quiet", "--out", tmp_path / "out")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--set", "train.epoch=3"], "[train] has no key 'epoch'; did you mean 'epochs'?"),
+        (["--set", "train.workers=many"], "[train] workers = 'many' cannot be used: Expected int, got str"),
+        (["--set", "strategy"], "--set 'strategy': write KEY=VALUE"),
+        (["--set", "strategy=gossip-girl"], "unknown strategy 'gossip-girl'; known: "),
+        (["--set", "strategy.shard=2"], "has no option 'shard'; its options: "),
+        (["--set", "strategy.shards=two"], "option 'shards': 'two' cannot be used"),
+        (["--set", "data=digitz"], "'digitz'; known: "),
+        (["--set", "model=mpl"], "unknown model 'mpl'; known: "),
+        (["--set", "model=absent.py:build"], "there is no file "),
+        (["--set", "codec=zip"], "unknown codec 'zip'; known: "),
+        (["--set", "partition=fair"], "'fair'; known: "),
+        (["--set", "train.optimizer=madam"], "'madam'"),
+        (["--engine", "warp"], "unknown engine 'warp'; known: "),
+        (["--workers", "100000"], "100000"),
+        (["--workers", "0"], "--workers"),
+        (["--wrokers", "2"], "--wrokers"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(invoke, experiment, tmp_path, arguments, said):
+    result = invoke("train", experiment, "--json", "--out", tmp_path / "out", *arguments)
+    assert said in result.stderr
+    assert re.fullmatch(r"error: [^\n]+\n", result.stderr)
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[data\n", "broken.toml:1:6: not valid TOML"),
+        ('model = "mlp"', "broken.toml: the table [data] is missing"),
+        ('data = "digits"\nmodel = "mlp"\n[trane]', "there is no table [trane]; did you mean 'train'?"),
+    ],
+)
+def test_a_file_that_is_no_experiment_is_named_with_its_place(invoke, tmp_path, text, said):
+    (tmp_path / "broken.toml").write_text(text, encoding="utf-8")
+    result = invoke("train", tmp_path / "broken.toml")
+    assert said in result.stderr
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+
+
+def test_no_file_is_a_mistake_too(invoke):
+    assert invoke("train", "absent.toml").exit_code == 2
+    assert "EXPERIMENT.toml" in invoke("train").stderr
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_an_error_of_the_users_own_code_is_one_line_and_then_the_traceback_of_where_it_ran(
+    invoke, experiment, tmp_path, engine
+):
+    (tmp_path / f"failing_{engine}.py").write_text(
+        "import torch\n\n\n"
+        "class Failing(torch.nn.Linear):\n"
+        "    def forward(self, inputs):\n"
+        "        if self.training:\n"
+        "            raise ZeroDivisionError('nothing to divide')\n"
+        "        return super().forward(inputs)\n\n\n"
+        "def build():\n"
+        "    return Failing(64, 10)\n",
+        encoding="utf-8",
+    )
+    text = experiment.read_text().replace("logistic-regression", f"failing_{engine}.py:build")
+    experiment.write_text(text, encoding="utf-8")
+    result = invoke("train", experiment, "--quiet", "--engine", engine, "--out", tmp_path / "out")
+    first, _, rest = result.stderr.partition("\n")
+    assert result.exit_code == 1
+    assert first.startswith("error: the run failed: ")
+    for part in ("worker", "ZeroDivisionError", "nothing to divide"):
+        assert part in first
+    assert f"failing_{engine}.py" in rest
+    assert "Traceback" in rest
+
+
+def test_ctrl_c_names_the_last_checkpoint_and_how_to_go_on(start, experiment):
+    process = start("train", experiment, "--out", "out dir", "--set", "train.rounds=100000000")
+    assert process.stdout is not None
+    limit = threading.Timer(LIMIT_S, process.kill)
+    limit.start()
+    try:
+        begun = any(line.startswith("round ") for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate()
+    finally:
+        limit.cancel()
+    assert begun, stderr
+    assert process.returncode == 130, stderr
+    found = re.search(r"^interrupted; the last checkpoint is (.+)\nto go on: (.+)\n", stderr)
+    assert found, stderr
+    assert "Traceback" not in stderr
+    assert (experiment.parent / found[1]).exists()
+    assert found[2] == f"chimera train {experiment} --set train.rounds=100000000 --out 'out dir' --resume"
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(start, experiment, tmp_path):
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = start("train", experiment, "--out", "out", stdout=writing)
+    os.close(writing)
+    _, stderr = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, stderr) == (0, "")
+    assert list((tmp_path / "out").rglob("report.html"))
+
+
+def test_a_terminal_gets_a_live_picture_and_a_final_table(start, experiment):
+    terminal, program = pty.openpty()
+    process = start("train", experiment, "--out", "out", stdout=program, stderr=subprocess.PIPE)
+    os.close(program)
+    shown = b""
+    try:
+        while part := os.read(terminal, 65536):
+            shown += part
+    except OSError:  # how Linux says that the other end of a terminal was closed
+        pass
+    os.close(terminal)
+    _, stderr = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, stderr) == (0, "")
+    text = re.sub(r"\x1b(\[[0-9;?]*[a-zA-Z]|\]8;[^\x1b]*\x1b\\)", "", shown.decode())
+    assert "2 running" in text
+    assert "report.html" in text.splitlines()[-1]
+    assert shown.count(b"\x1b[?25l") == shown.count(b"\x1b[?25h") == 1  # the cursor comes back

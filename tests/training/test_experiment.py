@@ -1,0 +1,226 @@
+"""An experiment file says everything, survives being written again, and its mistakes are named in one line."""
+
+import inspect
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from chimera.core.errors import ConfigurationError
+from chimera.training.experiment import PLUGINS, TABLES, Experiment
+from chimera.training.trainer import Trainer
+
+FILE = """
+strategy = "all-reduce"
+
+[data]
+name = "digits"
+
+[model]
+name = "mlp"
+hidden = [8]
+
+[train]
+workers = 2
+rounds = 3
+optimizer = "sgd"
+
+[codec]
+name = "identity"
+
+[codec.downlink]
+name = "identity"
+"""
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "experiment.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return Experiment.load(write(tmp_path, FILE))
+
+
+def test_a_plain_name_is_a_table_with_that_name(experiment):
+    assert experiment.tables["strategy"] == {"name": "all-reduce"}
+
+
+def test_sub_tables_are_options(experiment):
+    assert experiment.tables["codec"] == {"name": "identity", "downlink": {"name": "identity"}}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_what_is_written_is_the_same_experiment_and_complete(path, tmp_path):
+    experiment = Experiment.load(path)
+    written = experiment.to_toml()
+    again = Experiment.load(write(tmp_path, written))
+    assert again.to_toml() == written
+    for name, table in experiment.tables.items():
+        assert again.tables[name].items() >= table.items()
+    defaults = inspect.signature(Trainer).parameters
+    for key in ("workers", "batch_size", "seed"):
+        assert again.tables["train"][key] == experiment.tables["train"].get(key, defaults[key].default)
+    assert set(again.tables) >= {name for name in PLUGINS if isinstance(defaults[name].default, str)}
+
+
+def test_the_arguments_of_trainer_and_a_file_describe_the_same(experiment):
+    of = Experiment.of(
+        data="digits",
+        model={"name": "mlp", "hidden": [8]},
+        strategy="all-reduce",
+        codec={"name": "identity", "downlink": {"name": "identity"}},
+        workers=2,
+        rounds=3,
+        epochs=None,
+        optimizer="sgd",
+        resume=True,
+    )
+    assert of.tables == experiment.tables
+
+
+def test_an_importable_function_is_written_by_its_name_and_another_object_as_a_comment():
+    experiment = Experiment.of(data="digits", model=write, engine=object())
+    assert experiment.tables["model"] == {"name": f"{write.__module__}:write"}
+    assert "# [engine] was given in Python" in experiment.to_toml()
+    assert "engine" not in tomllib.loads(experiment.to_toml())
+
+
+@pytest.mark.parametrize(
+    ("setting", "table", "expected"),
+    [
+        ("strategy.quorum=0.5", "strategy", {"name": "all-reduce", "quorum": 0.5}),
+        ("strategy = parameter-server", "strategy", {"name": "parameter-server"}),
+        ("strategy=all-reduce", "strategy", {"name": "all-reduce"}),
+        ('model.name="cnn"', "model", {"name": "cnn", "hidden": [8]}),
+        ("model.hidden=[16, 16]", "model", {"name": "mlp", "hidden": [16, 16]}),
+        ("model=cnn", "model", {"name": "cnn"}),
+        ("model=mlp", "model", {"name": "mlp", "hidden": [8]}),
+        ("engine.network.latency_s=1e-3", "engine", {"name": "local", "network": {"latency_s": 1e-3}}),
+        ("codec.downlink=none", "codec", {"name": "identity", "downlink": "none"}),
+        ("data.note=a=b", "data", {"name": "digits", "note": "a=b"}),
+    ],
+)
+def test_settings_change_one_value(experiment, setting, table, expected):
+    changed = experiment.with_settings([setting])
+    assert changed.tables[table] == expected
+    assert {k: v for k, v in changed.tables.items() if k != table} == {
+        k: v for k, v in experiment.tables.items() if k != table
+    }
+
+
+def test_settings_reach_into_train_and_later_ones_win(experiment):
+    train = experiment.with_settings(
+        ["train.workers=3", "train.optimizer.lr=0.5", "train.target.accuracy=0.9", "train.workers=4"]
+    ).tables["train"]
+    assert train["workers"] == 4
+    assert train["optimizer"] == {"name": "sgd", "lr": 0.5}
+    assert train["target"] == {"accuracy": 0.9}
+
+
+def test_an_option_of_the_default_optimizer_can_be_set_where_the_file_names_none(tmp_path):
+    bare = Experiment.load(write(tmp_path, FILE.replace('optimizer = "sgd"', "")))
+    default = inspect.signature(Trainer).parameters["optimizer"].default
+    assert bare.with_settings(["train.optimizer.lr=0.5"]).tables["train"]["optimizer"] == {"name": default, "lr": 0.5}
+
+
+def test_settings_leave_the_experiment_they_start_from(experiment):
+    before = experiment.to_toml()
+    experiment.with_settings(["codec.downlink.name=x", "train.workers=7"])
+    assert experiment.to_toml() == before
+
+
+def test_another_engine_takes_the_options_of_the_old_one_with_it_and_the_same_keeps_them(experiment):
+    slow = experiment.with_settings(["engine=simulated", "engine.network.latency_s=1.0"])
+    assert slow.with_table("engine", "simulated").tables["engine"]["network"] == {"latency_s": 1.0}
+    assert slow.with_table("engine", "local").tables["engine"] == {"name": "local"}
+
+
+def test_relative_paths_start_at_the_folder_of_the_file(tmp_path, monkeypatch):
+    text = FILE.replace(
+        'name = "digits"', 'name = "csv"\npath = "data/x.csv"\ntest_path = "/y.csv"\ncache_path = "s3://b/z"'
+    )
+    path = write(tmp_path, text.replace('name = "mlp"', 'name = "nets.py:build"'))
+    monkeypatch.chdir(tmp_path.parent)
+    tables = Experiment.load(path.relative_to(tmp_path.parent)).tables
+    assert tables["data"]["path"] == str(tmp_path / "data/x.csv")
+    assert tables["data"]["test_path"] == "/y.csv"
+    assert tables["data"]["cache_path"] == "s3://b/z"
+    assert tables["model"]["name"] == f"{tmp_path / 'nets.py'}:build"
+
+
+def test_relative_paths_on_the_command_line_start_where_the_person_is(experiment, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert experiment.with_settings(["data.path=x.csv"]).tables["data"]["path"] == str(tmp_path / "here/x.csv")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("rounds = 3", "round = 3"), "[train] has no key 'round'; did you mean 'rounds'? keys: "),
+        (("rounds = 3", "callbacks = 3"), "[train] has no key 'callbacks'"),
+        (("workers = 2", 'workers = "two"'), "[train] workers = 'two' cannot be used: Expected int, got str"),
+        (("[codec]\n", "[codecs]\n"), "there is no table [codecs]; did you mean 'codec'? tables: data, model, train"),
+        (("strategy =", "workers ="), "'workers' belongs to the table [train]: train.workers"),
+        (('name = "digits"', ""), '[data] needs name = "...", a string; found nothing'),
+        (('name = "digits"', "name = 3"), '[data] needs name = "...", a string; found 3'),
+        (('"all-reduce"', "3"), "strategy = 3 is neither a name nor a table"),
+        (('[model]\nname = "mlp"\nhidden = [8]', ""), "the table [model] is missing"),
+        (("workers = 2", "workers 2"), ":12:9: not valid TOML: "),
+        (("hidden = [8]", "hidden = [8"), ": not valid TOML: "),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_file_and_what_is_allowed(tmp_path, change, said):
+    assert change[0] in FILE
+    path = write(tmp_path, FILE.replace(*change, 1))
+    with pytest.raises(ConfigurationError) as caught:
+        Experiment.load(path)
+    message = str(caught.value)
+    assert message.startswith(str(path))
+    assert said in message
+    assert "\n" not in message
+
+
+def test_toml_that_ends_too_early_names_its_last_line(tmp_path):
+    path = write(tmp_path, 'strategy = """\nall\nreduce')
+    with pytest.raises(ConfigurationError, match=r"experiment\.toml:3:7: not valid TOML"):
+        Experiment.load(path)
+
+
+def test_a_file_that_is_not_there_or_not_text_is_named(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"there is no experiment file '.*absent\.toml'"):
+        Experiment.load(tmp_path / "absent.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigurationError, match=r"binary\.toml' cannot be read"):
+        Experiment.load(tmp_path / "binary.toml")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        Experiment.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("strategy.shards", "write KEY=VALUE, such as strategy.shards=2"),
+        ("=3", "write KEY=VALUE"),
+        ("strategy..shards=3", "write KEY=VALUE"),
+        ("epochs=3", "'epochs' belongs to the table [train]: train.epochs"),
+        ("stategy.shards=3", "there is no table [stategy]; did you mean 'strategy'?"),
+        ("train.workers.x=3", "train.workers is not a table"),
+        ("train.epoch=3", "did you mean 'epochs'?"),
+        ("train.workers=many", "workers = 'many' cannot be used: Expected int, got str"),
+    ],
+)
+def test_a_mistake_in_a_setting_is_named(experiment, setting, said):
+    with pytest.raises(ConfigurationError) as caught:
+        experiment.with_settings([setting])
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_tables_are_those_of_the_design():
+    assert set(TABLES) == {*PLUGINS, "train"}
+    assert set(PLUGINS) <= set(inspect.signature(Trainer).parameters)

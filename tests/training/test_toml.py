@@ -1,0 +1,52 @@
+"""The writer promises that the standard library's reader gets back what was written."""
+
+import tomllib
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera.training.toml import dump_toml
+
+scalars = st.one_of(
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    st.text(),
+    st.dates(),
+    st.datetimes(timezones=st.just(UTC)).map(lambda t: t.replace(microsecond=0)),
+)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3), max_leaves=8
+)
+documents = st.dictionaries(st.text(), st.dictionaries(st.text(), values, max_size=4), max_size=4)
+
+
+@given(documents)
+def test_reading_inverts_writing(tables):
+    assert tomllib.loads(dump_toml(tables)) == tables
+
+
+def test_numbers_of_numpy_and_paths_are_written_as_plain_ones():
+    written = dump_toml(
+        {"t": {"lr": np.float64(0.1), "n": np.int64(3), "x": np.float32(0.5), "p": Path("a/b"), "l": (1, 2)}}
+    )
+    assert tomllib.loads(written) == {"t": {"lr": 0.1, "n": 3, "x": 0.5, "p": "a/b", "l": [1, 2]}}
+
+
+def test_not_a_number_stays_one():
+    assert np.isnan(tomllib.loads(dump_toml({"t": {"x": float("nan")}}))["t"]["x"])
+
+
+def test_what_toml_cannot_hold_becomes_a_comment_that_names_it():
+    written = dump_toml({"model": object(), "train": {"optimizer": print, "seed": 1, "day": date(2020, 1, 2)}})
+    assert tomllib.loads(written) == {"train": {"seed": 1, "day": date(2020, 1, 2)}}
+    assert "[model] was given in Python, as builtins.object" in written
+    assert "optimizer was given in Python" in written
+
+
+def test_the_timezone_survives():
+    moment = datetime(2020, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert tomllib.loads(dump_toml({"t": {"x": moment}}))["t"]["x"] == moment
