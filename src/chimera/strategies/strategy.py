@@ -28,18 +28,19 @@ class Round:
 
 
 class Cluster(Protocol):
-    """The engine as a strategy sees it.
+    """The engine as a strategy sees it."""
 
-    Attributes
-    ----------
-    workers : the living learners, in rank order.
-    round : how many rounds are over.
-    horizon : how many rounds the trainer wants before it next looks at the model, at least 1.
-    """
+    @property
+    def workers(self) -> Sequence[Any]:
+        """The living learners, in rank order."""
 
-    workers: Sequence[Any]
-    round: int
-    horizon: int
+    @property
+    def round(self) -> int:
+        """How many rounds are over."""
+
+    @property
+    def horizon(self) -> int:
+        """How many rounds the trainer wants before it next looks at the model, at least 1."""
 
     def servers(self, shards: int) -> Sequence[Any]:
         """Return the parameter shards; made from the initial weights when first asked for."""

@@ -235,7 +235,8 @@ class TrainingLoop:
 
     def _weights_by_shard(self) -> list[Any]:
         assert self._last is not None
-        return self._engine.get(list(self._last.weights()))
+        shards: list[Any] = self._engine.get(list(self._last.weights()))
+        return shards
 
     def _weights(self) -> Flat:
         return np.concatenate([decode(shard) for shard in self._weights_by_shard()])

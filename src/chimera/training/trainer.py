@@ -17,7 +17,7 @@ from chimera.core.parameters import shard_bounds
 from chimera.core.registry import Registry
 from chimera.data.dataset import DATASETS, Dataset, Split
 from chimera.data.order import orders
-from chimera.data.partition import PARTITIONS, Partitioner
+from chimera.data.partition import PARTITIONERS, Partitioner
 from chimera.models.conversion import as_model, build_model
 from chimera.models.model import Model
 from chimera.strategies.strategy import STRATEGIES, Strategy
@@ -99,7 +99,7 @@ class Trainer:
         limited = any(limit is not None for limit in (epochs, rounds, max_seconds, max_bytes))
         self._budget = Budget(epochs if limited else 1, rounds, max_seconds, max_bytes, target)
         self._strategy = _made(STRATEGIES, strategy)
-        self._partition = _made(PARTITIONS, partition)
+        self._partition = _made(PARTITIONERS, partition)
         self._codec = _named(codec)
         CODECS.create(*self._codec)
         self._optimizer = OptimizerSettings(*_named(optimizer))
@@ -131,6 +131,11 @@ class Trainer:
             "min_workers": min_workers,
             "seed": seed,
         }
+
+    @property
+    def run_dir(self) -> Path:
+        """The folder that the run writes to."""
+        return self._folder.path
 
     def fit(self) -> Run:
         """Train, and return what came of it; the run's folder holds the same and a report.
@@ -227,14 +232,11 @@ class Trainer:
         return split
 
     def _driver_model(self, split: Split) -> Model:
-        shape = {
-            "input_shape": split.train.input_shape,
-            "outputs": split.train.outputs,
-            "task": split.train.task,
-        }
+        train = split.train
+        about: dict[str, Any] = {"input_shape": train.input_shape, "outputs": train.outputs, "task": train.task}
         if isinstance(self._model, str | Mapping):
-            return build_model(*_named(self._model), seed=self._seed, **shape)
-        return as_model(self._model, seed=self._seed, **shape)
+            return build_model(*_named(self._model), seed=self._seed, **about)
+        return as_model(self._model, seed=self._seed, **about)
 
     def _spawn_workers(self, engine: Engine, train: Dataset, model: Model) -> list[Any]:
         parts = orders(self._partition, train, self._workers, self._batch_size, self._seed)
@@ -261,9 +263,11 @@ class Trainer:
             if shards > flat.size:
                 raise ConfigurationError(f"{flat.size} parameters cannot be spread over {shards} shards")
             bounds = shard_bounds(flat.size, shards)
-            settings = {"optimizer": self._optimizer, "codec": ("identity", {})}
             pieces = [(flat[b:e], layout.cut(b, e)) for b, e in itertools.pairwise(bounds)]
-            return [engine.spawn(ParameterShard, *p, name=f"server {i}", **settings) for i, p in enumerate(pieces)]
+            return [
+                engine.spawn(ParameterShard, *piece, optimizer=self._optimizer, name=f"server {i}")
+                for i, piece in enumerate(pieces)
+            ]
 
         return make
 
