@@ -96,6 +96,15 @@ def test_values_are_float32_targets(targets, task, outputs):
     assert (data.classes, data.outputs, data.task) == (None, outputs, "regression")
 
 
+def test_many_different_integers_could_be_either_and_must_be_said_to_be_one():
+    many = (np.zeros((100, 1)), np.arange(100) // 3)
+    with pytest.raises(DataError, match=r"34 different integers in 100 samples.*task='regression'"):
+        Dataset.of(many)
+    assert Dataset.of(many, task="classification").outputs == 34
+    assert Dataset.of(many, classes=34).outputs == 34
+    assert Dataset.of(many, task="regression").outputs == 1
+
+
 def test_one_number_a_sample_becomes_a_column_and_indices_stay_integers_on_demand():
     assert Dataset.of(([1, 2, 3], [0, 1, 0])).inputs.tolist() == [[1.0], [2.0], [3.0]]
     words = Dataset.of((np.array([[7, 2**30 + 1]]), [0]), keep_integers=True)

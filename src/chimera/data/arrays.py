@@ -107,6 +107,10 @@ def as_targets(
     Without a ``task``, one string, integer or truth value a sample is a class, anything else a value. Integers that
     begin at 0 and leave fewer gaps than there are classes are class indices already; others are labels, numbered in
     order. With ``classes``, labels are looked up there by name, or else taken as indices.
+
+    Raises
+    ------
+    DataError : targets that do not suit the task, or so many different integers that either task is likely.
     """
     array = as_array(value, "targets")
     if array.ndim == 2 and array.shape[1] == 1 and array.dtype.kind != "f":
@@ -114,6 +118,8 @@ def as_targets(
     if task is None:
         named = classes is not None or array.dtype.kind in "biuUS"
         task = "classification" if array.ndim == 1 and named else "regression"
+        if task == "classification" and classes is None and array.dtype.kind in "iu":
+            _check_few(len(np.unique(array)), len(array))
     if task == "regression":
         if array.dtype.kind in "US":
             raise DataError(f"the targets are strings ({str(array.flat[0])!r}, ...), which a regression cannot learn")
@@ -125,12 +131,20 @@ def as_targets(
     return _class_indices(array, classes)
 
 
+def _check_few(different: int, samples: int) -> None:
+    if different > max(20, samples // 4):  # counts, years or money, rather than classes; guessing wrong is costly
+        raise DataError(
+            f"the targets are {different} different integers in {samples} samples: say whether they are values or classes, "
+            "with task='regression' or task='classification'"
+        )
+
+
 def _class_indices(
     array: NDArray[Any], classes: int | Sequence[str] | None
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     if array.dtype.kind == "f":
-        whole = _as_float32(array, "targets") == np.floor(array)
-        array = array.astype(np.int64) if whole.all() else array.astype(str)
+        _as_float32(array, "targets")  # raises if they are not finite
+        array = array.astype(np.int64) if (array == np.floor(array)).all() else array.astype(str)
     labels, places = np.unique(array, return_inverse=True)
     numbers = array.dtype.kind in "iu"
     if isinstance(classes, int):
