@@ -43,8 +43,8 @@ class Ref(Protocol):
 class Actor(Protocol):
     """A handle on an object that runs somewhere else. Any other attribute is a method that returns a `Ref` at once.
 
-    ``actor.method(*args, **kwargs)`` returns one ref; with ``returns=n`` the method must return n values, and n refs come
-    back in a list. Refs among the arguments are resolved; refs inside lists or dicts are not.
+    ``actor.method(*args, **kwargs)`` returns one ref; with ``returns=n``, also with n = 1, the method must return n values,
+    and n refs come back in a list. Refs among the arguments are resolved; refs inside lists or dicts are not.
     """
 
     @property

@@ -39,7 +39,9 @@ class ParameterServer(Strategy):
                 self.quorum,
                 self.timeout_s,
             )
-            pieces = zip(*gradients, strict=True) if self.shards > 1 else [gradients]
-            updates = [server.update(*piece, returns=2) for server, piece in zip(servers, pieces, strict=True)]
+            updates = [
+                server.update(*piece, returns=2)
+                for server, piece in zip(servers, zip(*gradients, strict=True), strict=True)
+            ]
             weights, done = [list(refs) for refs in zip(*updates, strict=True)]
             yield Round(done, lambda: weights)  # noqa: B023 - called before the next round

@@ -55,14 +55,13 @@ class Learner:
         self._step = 0
         self._loss_sum, self._loss_count = 0.0, 0
 
-    def gradient(self, *weights: Encoded) -> Encoded | list[Encoded]:
+    def gradient(self, *weights: Encoded) -> list[Encoded]:
         """Load the weights, a message a shard, and return the gradient of the next batch, encoded, a message a shard."""
         self._load([decode(shard) for shard in weights])
         gradient = self._next_gradient()
         self._step += 1
         pieces = shard_views(gradient, self._bounds)
-        encoded = [c.encode(p, layout) for c, p, layout in zip(self._codecs, pieces, self._layouts, strict=True)]
-        return encoded[0] if len(encoded) == 1 else encoded
+        return [c.encode(p, layout) for c, p, layout in zip(self._codecs, pieces, self._layouts, strict=True)]
 
     def train(self, steps: int, group: Group | None = None) -> int:
         """Take ``steps`` steps of its own, with the group's mean gradient if there is one, and return how many it has taken.

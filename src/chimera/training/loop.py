@@ -26,6 +26,14 @@ from chimera.training.checkpoint import Checkpoints
 from chimera.training.cluster import TrainingCluster
 from chimera.training.history import History
 
+_LOOKS = {
+    "weights",
+    "loss",
+    "buffers",
+    "load_buffers",
+    "state",
+    "step",
+}  # calls that the loop itself makes, between rounds
 _AHEAD = 16  # rounds that the driver issues before their results are there
 
 
@@ -160,15 +168,15 @@ class TrainingLoop:
             if self._interrupted or (max_seconds is not None and self._seconds() >= max_seconds):
                 horizon = issued
 
-    def _count(self) -> None:
-        """Bring the counters up to date from the trace."""
+    def _count(self, looked: bool = False) -> None:
+        """Bring the counters up to date from the trace. What looking costs is in the seconds, not in the bytes."""
         rows = self._engine.trace()
         self._history.add_trace(rows)
         workers = set(self._names)
         used = self.counters
         used.seconds = self._seconds()
         for row in rows:
-            if row.actor in workers:
+            if row.actor in workers and not (looked and row.call in _LOOKS):
                 used.samples += row.samples
                 used.bytes_up += row.bytes_out
                 used.bytes_down += row.bytes_in
@@ -197,7 +205,7 @@ class TrainingLoop:
         losses = self._engine.get([worker.loss() for worker in self._cluster.workers])
         count = sum(n for _, n in losses)
         self._loss = sum(loss for loss, _ in losses) / count if count else None
-        self._count()
+        self._count(looked=True)
         row: dict[str, Any] = {
             "round": self.counters.rounds,
             "epoch": self.counters.samples / self._train_size,
@@ -221,7 +229,7 @@ class TrainingLoop:
             raise NonFiniteError(f"round {self.counters.rounds}: parameters of the model are NaN or infinite")
         self._merge_buffers()
         cluster = self._cluster.state()
-        self._count()
+        self._count(looked=True)
         state = {
             "counters": asdict(self.counters),
             "metrics": self.metrics,

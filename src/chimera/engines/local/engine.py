@@ -176,19 +176,21 @@ class Local:
     ) -> None:
         self.close()
 
-    def call(self, lane: Lane, method: str, /, *args: Any, returns: int = 1, **kwargs: Any) -> Any:
+    def call(self, lane: Lane, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
         """Issue a call; the handle's methods lead here."""
         self._check_open()
         if lane.issued - lane.rows_read >= ROWS:
             self._await_row(lane)
-        outs = [lane.new_slot() for _ in range(returns)]
+        if returns is not None and returns < 1:
+            raise ConfigurationError(f"{method!r} of {lane.name}: returns must be at least 1, not {returns}")
+        outs = [lane.new_slot() for _ in range(returns or 1)]
         refs = [Ref(lane, slot, generation, method) for slot, generation in outs]
         given = tuple([self._arrival(a, lane) if type(a) is Ref else a for a in args])
         named = {k: self._arrival(a, lane) if type(a) is Ref else a for k, a in kwargs.items()}
-        message = Packed((lane.issued, method, outs, given, named))
+        message = Packed((lane.issued, method, returns, outs, given, named))
         if message.buffers or len(message.stream) > _INLINE_BYTES:
             arguments = self.put((given, named))
-            message = Packed((lane.issued, method, outs, self._arrival(arguments, lane), None))
+            message = Packed((lane.issued, method, returns, outs, self._arrival(arguments, lane), None))
         lane.issued += 1
         lane.calls.append(method)
         if lane.backlog or not write_call(lane.region, message.stream):
@@ -196,7 +198,7 @@ class Local:
         fence()
         if self._memory.own.waiting[lane.actor]:
             self._doorbell.ring(lane.actor)
-        return refs[0] if returns == 1 else refs
+        return refs[0] if returns is None else refs
 
     def _arrival(self, ref: Ref, lane: Lane) -> Arrived:
         """Count one more reader of a ref's value, and return what stands for it in a message."""

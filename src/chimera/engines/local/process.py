@@ -95,10 +95,9 @@ class ActorProcess:
         region = self._memory.own
         while True:
             self._doorbell.await_(lambda: has_call(region), [DRIVER], SPIN_S)
-            number, method, outs, args, kwargs = pickle.loads(read_call(region))
-            self._serve(number, method, outs, args, kwargs)
+            self._serve(*pickle.loads(read_call(region)))
 
-    def _serve(self, number: int, method: str, outs: list[Out], args: Any, kwargs: Any) -> None:
+    def _serve(self, number: int, method: str, returns: int | None, outs: list[Out], args: Any, kwargs: Any) -> None:
         began = start = time.monotonic()
         bytes_in, error = 0, b""
         failed = 0
@@ -111,7 +110,7 @@ class ActorProcess:
             args = [self._resolve(a) if type(a) is Arrived else a for a in args]
             kwargs = {k: self._resolve(a) if type(a) is Arrived else a for k, a in kwargs.items()}
             start = time.monotonic()
-            values = self._call(method, len(outs), args, kwargs)
+            values = self._call(method, returns, args, kwargs)
             del args, kwargs  # what the call did not keep goes back to its owner before the result is known
             bytes_out = self._write(outs, [Packed(value) for value in values])
         except FailedArgumentError as argument:
@@ -134,7 +133,7 @@ class ActorProcess:
             publish(self._memory, slot, generation, failed)
         self._doorbell.ring_waiting()
 
-    def _call(self, method: str, returns: int, args: Any, kwargs: Any) -> list[Any]:
+    def _call(self, method: str, returns: int | None, args: Any, kwargs: Any) -> list[Any]:
         if method == CONSTRUCT:
             factory, *rest = args
             self._target = factory(*rest, **kwargs)
@@ -142,7 +141,7 @@ class ActorProcess:
         if self._unmade is not None:
             raise FailedArgumentError(self._unmade)
         value = getattr(self._target, method)(*args, **kwargs)
-        if returns == 1:
+        if returns is None:
             return [value]
         values = list(value)
         if len(values) != returns:

@@ -1,0 +1,165 @@
+"""Data parallelism on this machine: Chimera's local engine beside PyTorch DDP, and beside no communication at all.
+
+Each variant trains the same network on the same random data with SGD, batch 64 per worker, two workers of one thread each. The variants
+take turns; the table shows medians over the turns, as samples per second of both workers together, and ratios to two independent
+processes (what is possible) and to DDP over gloo. Run it on a quiet machine::
+
+    python benchmarks/data_parallel.py [--turns 5] [--network small|large|both]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+WORKERS, BATCH, SAMPLES = 2, 64, 6400
+NETWORKS = {"small": (784, 128, 128, 10), "large": (784, 2048, 2048, 2048, 10)}
+STEPS = {"small": (600, 3000), "large": (10, 60)}  # to warm up, and to measure
+VARIANTS = {
+    "independent": "two independent processes",
+    "ddp": "PyTorch DDP, gloo",
+    "all-reduce": "Chimera AllReduce",
+    "parameter-server": "Chimera ParameterServer",
+    "parameter-server-2": "Chimera ParameterServer, 2 shards",
+}
+
+
+def build(network: str):
+    import torch
+
+    torch.manual_seed(0)
+    sizes = NETWORKS[network]
+    layers = []
+    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+        layers += [torch.nn.Linear(inputs, outputs), torch.nn.Tanh()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
+def small():
+    """Build the small network; a factory that workers can import."""
+    return build("small")
+
+
+def large():
+    """Build the large network."""
+    return build("large")
+
+
+def arrays():
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    return rng.random((SAMPLES, 784), np.float32), rng.integers(0, 10, SAMPLES)
+
+
+def plain_worker(variant: str, network: str, rank: int, port: int) -> None:
+    """Train in a plain loop, alone or under DDP, and print samples per second."""
+    import numpy as np
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=WORKERS)
+    inputs, targets = (torch.from_numpy(array) for array in arrays())
+    model = build(network)
+    if variant == "ddp":
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    order = np.random.default_rng(rank).permutation(SAMPLES)
+    warm_up, steps = STEPS[network]
+    for step in range(warm_up + steps):
+        if step == warm_up:
+            dist.barrier()
+            began = time.perf_counter()
+        rows = torch.from_numpy(order[step * BATCH % SAMPLES :][:BATCH])
+        loss = torch.nn.functional.cross_entropy(model(inputs[rows]), targets[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    seconds = time.perf_counter() - began
+    dist.destroy_process_group()
+    print(json.dumps(steps * BATCH / seconds))
+
+
+def measure_plain(variant: str, network: str) -> float:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, __file__, "--worker", variant, "--network", network, "--port", str(port), "--rank"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True, env=environment)
+        for rank in range(WORKERS)
+    ]
+    return sum(json.loads(process.communicate()[0].splitlines()[-1]) for process in processes)
+
+
+def measure_chimera(variant: str, network: str) -> float:
+    from chimera.training.trainer import Trainer
+
+    warm_up, steps = STEPS[network]
+    strategy = {"name": "parameter-server", "shards": 2} if variant.endswith("-2") else variant
+    data = arrays()
+    with tempfile.TemporaryDirectory() as folder:
+        run = Trainer(
+            f"{__file__}:{network}",
+            (data, tuple(array[:BATCH] for array in data)),
+            strategy=strategy,
+            engine="local",
+            workers=WORKERS,
+            batch_size=BATCH,
+            optimizer={"name": "sgd", "lr": 0.01},
+            rounds=warm_up + steps,
+            log_every=warm_up,
+            evaluate_every=10**9,
+            out=Path(folder) / "run",
+        ).fit()
+    first, last = run.rows[0], run.rows[-1]
+    return (last["samples"] - first["samples"]) / (last["seconds"] - first["seconds"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--network", choices=[*NETWORKS, "both"], default="both")
+    parser.add_argument("--worker")
+    parser.add_argument("--rank", type=int)
+    parser.add_argument("--port", type=int)
+    args = parser.parse_args()
+    if args.worker:
+        plain_worker(args.worker, args.network, args.rank, args.port)
+        return
+    import numpy
+    import torch
+
+    import chimera
+
+    versions = f"chimera {chimera.__version__}, torch {torch.__version__}, numpy {numpy.__version__}"
+    print(f"Python {platform.python_version()}, {versions}, {os.cpu_count()} processors, medians of {args.turns} turns")
+    for network in NETWORKS if args.network == "both" else [args.network]:
+        found = {variant: [] for variant in VARIANTS}
+        for _ in range(args.turns):
+            for variant in VARIANTS:
+                measure = measure_plain if variant in ("independent", "ddp") else measure_chimera
+                found[variant].append(measure(variant, network))
+        medians = {variant: statistics.median(values) for variant, values in found.items()}
+        print(f"\n{network}: {'-'.join(map(str, NETWORKS[network]))}, batch {BATCH}, {WORKERS} workers of one thread")
+        print(f"{'':36}{'samples/s':>12}{'of independent':>16}{'of DDP':>9}{'spread':>9}")
+        for variant, title in VARIANTS.items():
+            value, values = medians[variant], found[variant]
+            spread = (max(values) - min(values)) / value
+            ratios = f"{value / medians['independent']:16.2f}{value / medians['ddp']:9.2f}"
+            print(f"{title:36}{value:12,.0f}{ratios}{spread:9.0%}")
+
+
+if __name__ == "__main__":
+    main()

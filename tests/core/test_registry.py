@@ -1,0 +1,80 @@
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+
+from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
+from chimera.core.registry import Registry, load_object
+
+
+@pytest.fixture
+def registry() -> Registry[object]:
+    registry: Registry[object] = Registry("codec", "chimera.codecs")
+
+    @registry.register("bits")
+    def bits(*, width: int = 8, mode: str = "fast", ratio: float | None = None) -> object:
+        """Make bits."""
+        return width, mode, ratio
+
+    @registry.register("remote", requires="no_such_library", extra="ray")
+    def remote() -> object:
+        return None
+
+    return registry
+
+
+def test_options_reach_the_factory_in_their_types(registry: Registry[object]) -> None:
+    assert registry.create("bits", {"width": 4, "ratio": 1}) == (4, "fast", 1.0)
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones(registry: Registry[object]) -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown codec 'bit'; known: bits, .*remote"):
+        registry.find("bit")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"wdth": 4}, r"the codec 'bits' has no option 'wdth'.*width, mode, ratio"),
+        ({"codec 'bits', option 'width'": 1}, "no option"),
+        ({"width": "wide"}, r"codec 'bits', option 'width': 'wide' cannot be used.*int"),
+        ({"width": 1.5}, "option 'width': 1.5 cannot be used"),
+        ({"ratio": "x"}, "option 'ratio'"),
+    ],
+)
+def test_a_bad_option_is_one_line_that_names_it(registry: Registry[object], options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        registry.create("bits", options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_library_is_answered_with_what_to_install(registry: Registry[object]) -> None:
+    with pytest.raises(MissingExtraError, match=r"no_such_library.*pip install 'chimera-dml\[ray\]'"):
+        registry.find("remote")
+    assert [entry.name for entry in registry.entries() if not entry.available] == ["remote"]
+
+
+def test_the_same_name_twice_is_refused(registry: Registry[object]) -> None:
+    with pytest.raises(ConfigurationError, match="registered twice"):
+        registry.register("bits")(lambda: None)
+
+
+def test_a_plugin_of_ones_own_is_found_by_module_or_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_own_plugin.py").write_text("def make(*, size: int = 1):\n    return size\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    registry: Registry[int] = Registry("codec", "chimera.codecs")
+    assert registry.create(f"{tmp_path}/my_own_plugin.py:make", {"size": 3}) == 3
+    assert registry.create("my_own_plugin:make") == 1
+
+
+@pytest.mark.parametrize("path", ["no.such.module:x", "nowhere.py:x", "math:no_such_thing", ":x", "math:"])
+def test_what_cannot_be_imported_is_one_line(path: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load_object(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_errors_travel_between_processes() -> None:
+    for error in (UnknownNameError("codec", "x", ["y"]), MissingExtraError("it", "ray", "ray")):
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -1,0 +1,82 @@
+"""The algebra of synchronous data parallelism: many workers on small batches are one worker on the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import chimera
+from chimera.core.engine import ENGINES, Engine
+from chimera.core.parameters import Flat
+
+ROUNDS, TOTAL = 12, 24
+OPTIMIZERS = {
+    "sgd": {"name": "sgd", "lr": 0.3},
+    "momentum": {"name": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True},
+    "adam": {"name": "adam", "lr": 0.01},
+}
+STRATEGIES = {
+    "parameter-server": {"name": "parameter-server"},
+    "parameter-server, 3 shards": {"name": "parameter-server", "shards": 3},
+    "all-reduce": {"name": "all-reduce"},
+}
+
+
+@pytest.fixture(scope="module", params=["simulated", "local"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in the processes of the local engine
+    with ENGINES.create(request.param) as engine:
+        yield engine
+    torch.set_num_threads(threads)
+
+
+def weights(tmp_path: Path, engine: Engine | str, workers: int, **options: object) -> Flat:
+    run = chimera.train(
+        "mlp",
+        "digits",
+        engine=engine,
+        workers=workers,
+        batch_size=TOTAL // workers,
+        rounds=ROUNDS,
+        evaluate_every=5,
+        out=tmp_path / f"{workers}",
+        **options,
+    )
+    assert run.cost.rounds == ROUNDS
+    assert run.cost.samples == ROUNDS * TOTAL
+    return run.trained.parameters().copy()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_n_workers_are_one_on_the_whole_batch(tmp_path: Path, engine: Engine, strategy: str, optimizer: str) -> None:
+    settings = {"optimizer": OPTIMIZERS[optimizer], "seed": 3}
+    one = weights(tmp_path, "simulated", 1, strategy="single-worker", **settings)
+    many = weights(tmp_path, engine, 4, strategy=STRATEGIES[strategy], **settings)
+    assert np.abs(many - one).max() < 2e-5 * max(1, np.abs(one).max())
+    assert np.abs(one).max() > 0.05  # and they have moved
+
+
+def test_without_luck_the_comparison_would_fail(tmp_path: Path, engine: Engine) -> None:
+    settings = {"optimizer": OPTIMIZERS["sgd"]}
+    one = weights(tmp_path, "simulated", 1, strategy="single-worker", seed=3, **settings)
+    other = weights(tmp_path, engine, 4, seed=4, **settings)
+    assert np.abs(other - one).max() > 1e-2
+
+
+def test_shards_change_no_bit(tmp_path: Path, engine: Engine) -> None:
+    whole = weights(tmp_path / "a", engine, 2, optimizer=OPTIMIZERS["adam"])
+    cut = weights(tmp_path / "b", engine, 2, optimizer=OPTIMIZERS["adam"], strategy={"name": "parameter-server", "shards": 5})
+    assert np.array_equal(whole, cut)
+
+
+def test_servers_and_all_reduce_agree_to_the_bit(tmp_path: Path, engine: Engine) -> None:
+    served = weights(tmp_path / "a", engine, 3, optimizer=OPTIMIZERS["momentum"])
+    reduced = weights(tmp_path / "b", engine, 3, optimizer=OPTIMIZERS["momentum"], strategy="all-reduce")
+    assert np.array_equal(served, reduced)
