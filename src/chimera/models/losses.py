@@ -52,7 +52,7 @@ class Loss:
         kind = targets.dtype.kind
         if kind not in "biuf":
             raise DataError(f"targets must be numbers, these are of type {targets.dtype}: encode labels as 0, 1, ...")
-        if kind == "f" and self.targets == "classes" and targets.ndim == 1:
+        if kind == "f" and self.targets == "classes" and (targets.ndim == 1 or targets.shape[1] == 1):
             raise DataError(f"the loss {self.name!r} needs class indices as targets, these are of type {targets.dtype}")
         whole = kind != "f" and self.targets != "values"
         return as_tensor(targets, INT64 if whole else FLOAT32)

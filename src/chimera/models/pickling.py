@@ -23,7 +23,7 @@ def ensure_picklable(model: Any) -> None:
     error = _failure(model)
     if error is None:
         return
-    what = getattr(model, "module", None) or getattr(model, "estimator", None) or model
+    what = getattr(model, "module", getattr(model, "estimator", model))
     where, reason = _culprit(what, "", _DEPTH) or _culprit(model, "", _DEPTH) or ("", error)
     place = f"its attribute {where.lstrip('.')!r}" if where else "it"
     raise ConfigurationError(

@@ -198,7 +198,8 @@ class TorchModel:
 
     def _predictions(self, outputs: Tensor) -> NDArray[Any]:
         if self._predict_transform is not None:
-            return np.asarray(self._predict_transform(outputs))
+            made = self._predict_transform(outputs)
+            return np.asarray(made.numpy() if hasattr(made, "numpy") else made)
         if self.task == "regression":
             values = outputs
         elif self.loss.name == "bce-with-logits" or outputs.ndim == 1 or outputs.shape[1] == 1:
@@ -206,7 +207,7 @@ class TorchModel:
         else:
             values = outputs.argmax(1)
         column = values.ndim == 2 and values.shape[1] == 1
-        return np.array(values[:, 0] if column else values)
+        return (values[:, 0] if column else values).numpy().copy()
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:

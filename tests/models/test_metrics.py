@@ -1,0 +1,79 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import metrics as sk
+
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.models.metrics import metric_factories
+
+
+def measured(names, outputs, predictions, targets, cuts=()):
+    metrics = {name: make() for name, make in metric_factories(names).items()}
+    pieces = zip(*(np.split(array, cuts) for array in (outputs, predictions, targets)), strict=True)
+    for piece in pieces:
+        if len(piece[0]):
+            for metric in metrics.values():
+                metric.add(*piece)
+    return {name: metric.result() for name, metric in metrics.items()}
+
+
+@settings(deadline=None)
+@given(
+    n=st.integers(2, 40),
+    columns=st.integers(1, 3),
+    offset=st.floats(-1e6, 1e6),
+    cuts=st.lists(st.integers(0, 40), max_size=4).map(sorted),
+    seed=st.integers(0, 999),
+)
+def test_values_in_pieces_agree_with_scikit_learn(n, columns, offset, cuts, seed):
+    rng = np.random.default_rng(seed)
+    targets, predictions = rng.normal(size=(2, n, columns)) + offset
+    figures = measured(("mse", "mae", "rmse", "r2"), predictions, predictions, targets, cuts)
+    assert figures["mse"] == pytest.approx(sk.mean_squared_error(targets, predictions))
+    assert figures["mae"] == pytest.approx(sk.mean_absolute_error(targets, predictions))
+    assert figures["rmse"] == pytest.approx(sk.root_mean_squared_error(targets, predictions))
+    assert figures["r2"] == pytest.approx(sk.r2_score(targets, predictions), rel=1e-5, abs=1e-5)
+
+
+@settings(deadline=None)
+@given(
+    n=st.integers(1, 40),
+    classes=st.integers(3, 6),
+    k=st.integers(1, 5),
+    cuts=st.lists(st.integers(0, 40), max_size=4).map(sorted),
+    seed=st.integers(0, 999),
+)
+def test_classes_in_pieces_agree_with_scikit_learn(n, classes, k, cuts, seed):
+    rng = np.random.default_rng(seed)
+    outputs, targets = rng.normal(size=(n, classes)), rng.integers(0, classes, n)
+    predictions = outputs.argmax(1)
+    figures = measured(("accuracy", f"top-{k}-accuracy", sk.accuracy_score), outputs, predictions, targets, cuts)
+    assert figures["accuracy"] == pytest.approx(sk.accuracy_score(targets, predictions))
+    assert figures["accuracy_score"] == pytest.approx(figures["accuracy"])
+    top = np.mean([t in np.argsort(-row)[:k] for row, t in zip(outputs, targets, strict=True)])
+    assert figures[f"top-{k}-accuracy"] == pytest.approx(top)
+
+
+def test_constant_targets_have_the_r2_that_scikit_learn_gives_them():
+    flat, other = np.full(4, 2.0), np.array([1.0, 2, 3, 2])
+    for predictions in (flat, other):
+        assert measured("r2", predictions, predictions, flat)["r2"] == sk.r2_score(flat, predictions)
+
+
+def test_metric_of_ones_own_by_path_and_by_another_name():
+    classes = np.array([0, 1, 1])
+    path = "sklearn.metrics:zero_one_loss"
+    assert measured([path], classes, classes, classes) == {"zero_one_loss": 0}
+    assert measured({"wrong": path}, classes, classes, classes) == {"wrong": 0}
+
+
+def test_mistakes():
+    with pytest.raises(
+        ConfigurationError, match=r"a metric must be a name or a function \(targets, predictions\), not 3"
+    ):
+        metric_factories([3])
+    with pytest.raises(DataError, match=r"shape \(4, 3\), the targets \(4,\)"):
+        measured("mse", np.zeros((4, 3)), np.zeros((4, 3)), np.zeros(4))
+    with pytest.raises(ConfigurationError, match="needs one output a class"):
+        measured("top-5-accuracy", np.zeros(4), np.zeros(4), np.zeros(4))
