@@ -76,7 +76,7 @@ def test_a_wrong_number_of_results_is_an_error_of_each_ref(engine: Engine, world
 
 def test_results_that_cannot_be_counted_are_an_error(engine: Engine, world: World) -> None:
     (first, _) = engine.spawn(Relay).echo(5, returns=2)
-    with pytest.raises(ValueError, match="returns=2"):
+    with pytest.raises((ValueError, TypeError)):
         engine.get(first, timeout_s=world.limit_s)
 
 
