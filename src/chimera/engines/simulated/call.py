@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections import deque
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -90,7 +91,7 @@ class Call:
         self.node, self.method, self.order, self.issued_s, self.returns = node, method, order, issued_s, returns
         self.args: list[Ref | Stored] = []
         self.kwargs: dict[str, Ref | Stored] = {}
-        self.refs = [Ref(self) for _ in range(1 if returns is None else returns)]
+        self.refs = [Ref(self) for _ in range(returns or 1)]
         self.inputs: list[Call] = []
         self.start_s = self.end_s = self.known_s = math.inf
         self.clock_s = self.transfer_s = self.wait_s = 0.0
@@ -183,14 +184,14 @@ def run(call: Call) -> Outcome:
 def _stored(call: Call, result: Any) -> tuple[Stored, ...]:
     if call.returns is None:
         return (Stored(result),)
-    count = len(result) if isinstance(result, tuple | list) else None
-    if count != call.returns:
-        got = f"a {type(result).__name__}" if count is None else f"{count} values"
+    values = tuple(result) if isinstance(result, Iterable) else None
+    if values is None or len(values) != call.returns:
+        got = f"a {type(result).__name__}" if values is None else f"{len(values)} values"
         raise ConfigurationError(
             f"{call.node.name}.{call.method} was called with returns={call.returns} and returned {got}: "
             f"let it return a tuple or list of {call.returns}"
         )
-    return tuple(map(Stored, result))
+    return tuple(map(Stored, values))
 
 
 def travelled(error: Exception, call: Call) -> BaseException:

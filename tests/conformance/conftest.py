@@ -1,0 +1,25 @@
+"""Every test of the kit runs on every engine; what needs real processes is collected only where an engine has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from chimera.core.engine import Engine
+from conformance.worlds import WORLDS, World
+
+PROCESSES = [world for world in WORLDS if world.real_processes]
+collect_ignore = [] if PROCESSES else ["test_processes.py"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "world" in metafunc.fixturenames:
+        worlds = PROCESSES if metafunc.module.__name__.endswith("test_processes") else WORLDS
+        metafunc.parametrize("world", worlds, ids=lambda world: world.name)
+
+
+@pytest.fixture
+def engine(world: World) -> Iterator[Engine]:
+    with world.engine() as engine:
+        yield engine

@@ -1,0 +1,152 @@
+"""Whole runs of an engine in a process of their own, which then says what is left.
+
+Usage: ``python -m conformance.scenes WORLD SCENE``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from chimera.core.engine import Engine
+from chimera.core.errors import ActorLost
+from conformance.actors import Faulty, Member, OddError, Relay
+from conformance.worlds import World, world_named
+
+
+def footprint() -> dict[str, list[Any]]:
+    """Return the processes below this one, and the files in shared memory that they and this one use."""
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    files: set[str] = set()
+    for process in processes:
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
+                if "/dev/shm/" in line:
+                    files.add(line[line.index("/dev/shm/") :].removesuffix(" (deleted)"))
+            for entry in Path(f"/proc/{process.pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if (target := str(entry.readlink())).startswith("/dev/shm/"):
+                        files.add(target.removesuffix(" (deleted)"))
+    return {"pids": [process.pid for process in processes[1:]], "shared_memory": sorted(files)}
+
+
+def work_together(engine: Engine, world: World) -> tuple[list[Any], list[Any]]:
+    """Have some actors exchange large arrays, directly and in a group."""
+    relays = [engine.spawn(Relay) for _ in range(2)]
+    members = [engine.spawn(Member, rank) for rank in range(2)]
+    group = engine.group(members)
+    value = engine.put(np.zeros(200_000, np.float32))
+    for relay in relays * 2:
+        value = relay.plus(value)
+    engine.get([value, *(member.repeat(group, 3, 50_000) for member in members)], timeout_s=world.limit_s)
+    return relays, members
+
+
+def success(world: World) -> dict[str, list[Any]]:
+    with world.engine() as engine:
+        work_together(engine, world)
+        return footprint()
+
+
+def failure(world: World) -> dict[str, list[Any]]:
+    seen: dict[str, list[Any]] = {}
+    with contextlib.suppress(OddError), world.engine() as engine:
+        work_together(engine, world)
+        seen = footprint()
+        engine.get(engine.spawn(Faulty).odd(1), timeout_s=world.limit_s)
+    return seen
+
+
+def busy(world: World) -> dict[str, list[Any]]:
+    """Close with one actor hung, one waiting in a group, and results that nobody fetched."""
+    with world.engine() as engine:
+        relays, members = work_together(engine, world)
+        seen = footprint()
+        refs = [world.hang(relays[0]), members[0].meet(engine.group(members)), relays[0].echo(np.zeros(100_000))]
+        engine.wait(refs, timeout_s=0.1)
+    return seen
+
+
+def kill(world: World) -> dict[str, list[Any]]:
+    with world.engine() as engine:
+        relays, members = work_together(engine, world)
+        seen = footprint()
+        engine.kill(relays[0])
+        engine.kill(members[0])
+        engine.get(relays[1].plus(np.zeros(100_000)), timeout_s=world.limit_s)
+    return seen
+
+
+def sigkill(world: World) -> dict[str, list[Any]]:
+    with world.engine() as engine:
+        relays, _ = work_together(engine, world)
+        seen = footprint()
+        with contextlib.suppress(ActorLost):
+            engine.get(relays[0].die(np.zeros(100_000)), timeout_s=world.limit_s)
+        engine.get(relays[1].plus(np.zeros(100_000)), timeout_s=world.limit_s)
+    return seen
+
+
+def interrupted_in_calls(world: World) -> dict[str, list[Any]]:
+    with world.engine() as engine:
+        relays, _ = work_together(engine, world)
+        announce(footprint())
+        while True:
+            engine.get(relays[1].plus(relays[0].plus(np.zeros(10_000))))
+
+
+def interrupted_in_collectives(world: World) -> dict[str, list[Any]]:
+    with world.engine() as engine:
+        _, members = work_together(engine, world)
+        group = engine.group(members)
+        announce(footprint())
+        while True:
+            engine.get([member.repeat(group, 100, 1000) for member in members])
+
+
+def interrupted_in_a_hung_call(world: World) -> dict[str, list[Any]]:
+    with world.engine() as engine:
+        relays, _ = work_together(engine, world)
+        announce(footprint())
+        while True:
+            engine.get(world.hang(relays[0]))
+
+
+def announce(report: dict[str, Any]) -> None:
+    print(json.dumps(report), flush=True)  # noqa: T201 - this is how the test hears of it
+
+
+def descriptors() -> set[str]:
+    return {entry.name for entry in Path("/proc/self/fd").iterdir()}
+
+
+def main(world_name: str, scene_name: str) -> None:
+    world, scene = world_named(world_name), globals()[scene_name]
+    try:
+        scene(world)  # what a library opens once and for all is open after this
+        gc.collect()
+        before = descriptors()
+        seen = scene(world)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    gc.collect()
+    announce(
+        seen
+        | {
+            "children": [process.pid for process in psutil.Process().children(recursive=True)],
+            "threads": [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()],
+            "descriptors": sorted(descriptors() - before),
+        }
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,64 @@
+"""For engines whose actors are processes: they are, and they can be killed from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from chimera.core.engine import Engine
+from chimera.core.errors import ActorLost
+from conformance.actors import Member, Relay
+from conformance.test_lifetime import assert_scene_leaves_nothing
+from conformance.worlds import World
+
+KNOWN_WITHIN_S = 3.0
+
+
+def test_each_actor_has_a_process_of_its_own(engine: Engine, world: World) -> None:
+    pids = engine.get([engine.spawn(Relay).pid() for _ in range(3)], timeout_s=world.limit_s)
+    assert len({*pids, os.getpid()}) == 4
+
+
+def test_sigkill_under_a_call_is_known_soon(engine: Engine, world: World) -> None:
+    victim, other = engine.spawn(Relay, name="victim"), engine.spawn(Relay)
+    pid = engine.get(victim.pid(), timeout_s=world.limit_s)
+    hung = world.hang(victim)
+    dependent = other.echo(hung)
+    os.kill(pid, signal.SIGKILL)
+    for ref in (hung, dependent, victim.echo(1)):
+        with pytest.raises(ActorLost, match="victim"):
+            engine.get(ref, timeout_s=KNOWN_WITHIN_S)
+    assert engine.lost() == ["victim"]
+
+
+def test_sigkill_of_an_idle_actor_is_known_soon(engine: Engine, world: World) -> None:
+    victim = engine.spawn(Relay, name="victim")
+    os.kill(engine.get(victim.pid(), timeout_s=world.limit_s), signal.SIGKILL)
+    with pytest.raises(ActorLost):
+        engine.get(victim.echo(1), timeout_s=KNOWN_WITHIN_S)
+
+
+def test_an_actor_that_ends_itself_is_lost(engine: Engine, world: World) -> None:
+    victim = engine.spawn(Relay)
+    engine.get(victim.echo(1), timeout_s=world.limit_s)
+    with pytest.raises(ActorLost):
+        engine.get(victim.die(), timeout_s=KNOWN_WITHIN_S)
+
+
+def test_a_member_that_dies_between_two_meetings_ends_the_waiting_of_the_others(engine: Engine, world: World) -> None:
+    actors = [engine.spawn(Member, rank) for rank in range(3)]
+    group = engine.group(actors)
+    engine.get([actor.meet(group) for actor in actors], timeout_s=world.limit_s)
+    refs = [actors[0].meet_twice(group), actors[1].meet_twice(group), actors[2].die_before_meeting(group)]
+    for ref in refs:
+        with pytest.raises(ActorLost):
+            engine.get(ref, timeout_s=KNOWN_WITHIN_S)
+    survivors = engine.group(actors[:2])
+    assert engine.get([actor.meet(survivors) for actor in actors[:2]], timeout_s=world.limit_s) == [2, 2]
+
+
+def test_nothing_is_left_after_sigkill(world: World, tmp_path: Path) -> None:
+    assert_scene_leaves_nothing(world, "sigkill", tmp_path)

@@ -1,0 +1,100 @@
+"""The models of the simulated engine as options: from tables, from dataclasses, and what they refuse."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera.core.engine import ENGINES
+from chimera.core.errors import ConfigurationError
+from chimera.engines.simulated import Availability, Compute, Network, NodeNetwork, Simulated
+from chimera.engines.simulated.network import Link
+
+TABLE = """
+seed = 3
+[network]
+latency_s = 0.01
+bandwidth_bytes_s = 1e6
+nodes = {"worker 2" = {bandwidth_bytes_s = 1e5}, "server 0" = {latency_s = 0}}
+[compute]
+seconds_per_call = 1
+slow = {"worker 3" = 4}
+[availability]
+crash = {"worker 2" = 3.5}
+"""
+
+
+def test_a_toml_table_and_the_dataclasses_mean_the_same() -> None:
+    class Echo:
+        def echo(self, value: object) -> object:
+            return value
+
+    from_table = ENGINES.create("simulated", tomllib.loads(TABLE))
+    from_classes = Simulated(
+        seed=3,
+        network=Network(
+            latency_s=0.01,
+            bandwidth_bytes_s=1e6,
+            nodes={"worker 2": NodeNetwork(bandwidth_bytes_s=1e5), "server 0": NodeNetwork(latency_s=0.0)},
+        ),
+        compute=Compute(seconds_per_call=1.0, slow={"worker 3": 4.0}),
+        availability=Availability(crash={"worker 2": 3.5}),
+    )
+    times = []
+    for engine in (from_table, from_classes):
+        for name in ("worker 0", "worker 2", "worker 3", "server 0"):
+            engine.get(engine.spawn(Echo, name=name).echo(b"x" * 1000))
+        times.append((engine.now(), [(row.start_s, row.end_s) for row in engine.trace()]))
+    assert times[0] == times[1]
+
+
+def test_a_mixture_of_table_and_dataclass_is_understood() -> None:
+    Simulated(network={"nodes": {"worker 0": NodeNetwork(latency_s=1.0)}})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"network": {"latency": 1}}, "network has no key 'latency'; its keys: latency_s, bandwidth_bytes_s, nodes"),
+        ({"network": {"nodes": {"worker 2": {"speed": 1}}}}, "nodes 'worker 2' has no key 'speed'"),
+        ({"network": {"latency_s": "fast"}}, "network: Expected `float`, got `str` - at `$.latency_s`"),
+        ({"network": {"latency_s": -1}}, "latency_s = -1.0 must be zero or more"),
+        ({"network": {"bandwidth_bytes_s": 0}}, "bandwidth_bytes_s = 0.0 must be above zero"),
+        ({"network": {"nodes": {"worker 2": {"bandwidth_bytes_s": 0}}}}, "bandwidth_bytes_s = 0.0 must be above zero"),
+        ({"network": 5}, "network: 5 cannot be used"),
+        ({"compute": {"per_call": 1}}, "compute has no key 'per_call'"),
+        ({"compute": {"spread": float("nan")}}, "spread = nan must be zero or more"),
+        ({"compute": {"slow": {"worker 1": 0}}}, "slow, 'worker 1' = 0.0 must be above zero"),
+        ({"availability": {"crash": {"worker 1": -2}}}, "crash, 'worker 1' = -2.0 must be zero or more"),
+        ({"availability": {"crashes": {}}}, "availability has no key 'crashes'; its keys: join, leave, crash"),
+        ({"speed": 1}, "has no option 'speed'"),
+        ({"seed": "x"}, "option 'seed': 'x' cannot be used"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line_that_names_it(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(said)) as caught:
+        ENGINES.create("simulated", options)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), max_size=40))
+def test_a_link_carries_one_transfer_at_a_time_each_at_the_first_moment_it_is_free(
+    asked: list[tuple[int, int]],
+) -> None:
+    link, busy = Link(), set[int]()
+    for earliest_s, duration_s in asked:
+        begin_s = int(link.reserve(earliest_s, duration_s))
+        taken = set(range(begin_s, begin_s + duration_s))
+        assert begin_s >= earliest_s
+        assert not taken & busy
+        assert all(set(range(t, t + duration_s)) & busy for t in range(earliest_s, begin_s))
+        busy |= taken
+    intervals = list(zip(link.begins_s, link.ends_s, strict=True))
+    assert sum(end - begin for begin, end in intervals) == len(busy)
+    assert all(end < begin for (_, end), (begin, _) in itertools.pairwise(intervals))  # neighbours are merged
