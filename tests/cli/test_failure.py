@@ -62,6 +62,20 @@ def test_foreign_code_in_the_driver_shows_its_traceback(capsys):
     assert "return 1 / by" in rest
 
 
+def test_the_traceback_of_foreign_code_begins_below_the_command(invoke, experiment, tmp_path, monkeypatch):
+    from chimera.training.trainer import Trainer
+
+    def fail(self):
+        raise LookupError("nowhere")
+
+    monkeypatch.setattr(Trainer, "fit", fail)
+    result = invoke("train", experiment, "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: the run failed: LookupError: nowhere\nTraceback")
+    assert "in fail" in result.stderr
+    assert "typer" not in result.stderr
+
+
 class Divider:
     def divide(self, by):
         return 1 / by

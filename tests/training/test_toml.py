@@ -47,6 +47,10 @@ def test_what_toml_cannot_hold_becomes_a_comment_that_names_it():
     assert "optimizer was given in Python" in written
 
 
+def test_none_is_left_out():
+    assert tomllib.loads(dump_toml({"t": {"a": None, "b": {"c": None}}})) == {"t": {"b": {}}}
+
+
 def test_the_timezone_survives():
     moment = datetime(2020, 1, 2, 3, 4, 5, tzinfo=UTC)
     assert tomllib.loads(dump_toml({"t": {"x": moment}}))["t"]["x"] == moment

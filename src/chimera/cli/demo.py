@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chimera.cli.train import Json, Out, Quiet, run_experiment
+from chimera.cli.train import Json, Out, Quiet, Resume, run_experiment
 
 DEMO = {
     "data": {"name": "digits"},
@@ -21,10 +21,9 @@ DEMO = {
 }
 
 
-def demo(out: Out = None, as_json: Json = False, quiet: Quiet = False) -> None:
+def demo(out: Out = None, resume: Resume = False, as_json: Json = False, quiet: Quiet = False) -> None:
     """Train a small network on handwritten digits with four local workers and a parameter server."""
     from chimera.training.experiment import Experiment
 
-    run_experiment(
-        Experiment(DEMO, "the demo"), out=out, resume=False, as_json=as_json, quiet=quiet, command=["chimera", "demo"]
-    )
+    experiment = Experiment(DEMO, "the demo")
+    run_experiment(experiment, out=out, resume=resume, as_json=as_json, quiet=quiet, command=["chimera", "demo"])

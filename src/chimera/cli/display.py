@@ -223,7 +223,8 @@ def title_of(experiment: Experiment) -> str:
     named = {name: table.get("name") for name, table in experiment.tables.items() if isinstance(table, Mapping)}
     parts = [named.get(table) for table in ("data", "model", "strategy", "codec", "engine")]
     workers = experiment.tables["train"].get("workers")
-    return " · ".join([str(part) for part in parts if part] + ([f"{workers} workers"] if workers else []))
+    names = [str(part).rpartition("/")[2] for part in parts if part]  # of a factory in a file, not where the file is
+    return " · ".join(names + ([f"{workers} workers"] if workers else []))
 
 
 def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -41,7 +41,17 @@ def _described(error: BaseException) -> tuple[int, str, str]:
         return 1, f"the run failed: {_one_line(str(error))}", ""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
         return 1, f"the run failed: {_one_line(str(error))}", ""
-    return 1, f"the run failed: {_named(error)}", "".join(traceback.format_exception(error))
+    return 1, f"the run failed: {_named(error)}", _traceback(error)
+
+
+def _traceback(error: BaseException) -> str:
+    """Return the traceback from below the command on, where there is something below."""
+    inner = below = error.__traceback__
+    while inner is not None:
+        if inner.tb_frame.f_globals.get("__name__", "").startswith("chimera.cli."):
+            below = inner.tb_next or below
+        inner = inner.tb_next
+    return "".join(traceback.format_exception(type(error), error, below))
 
 
 def _named(error: BaseException) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="Where the run's files go; a folder below runs/ if not given."),
+    typer.Option("--out", metavar="DIR", help="The folder of the run; a new one below runs/ if not given."),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint of this run.")]
 Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on stdout; all else goes to stderr.")]
@@ -72,8 +72,7 @@ def run_experiment(
             with display:
                 run = trainer.fit()
         except KeyboardInterrupt:
-            again = command if out is None else [*command, "--out", str(out)]
-            _say_interrupted(trainer.run_dir, shlex.join([*again, "--resume"]))
+            _say_interrupted(trainer.run_dir, shlex.join([*command, "--out", str(trainer.run_dir), "--resume"]))
             raise typer.Exit(130) from None
         display.finish(run, _report_of(run.run_dir))
         if as_json:
@@ -106,13 +105,13 @@ def _answers(alone: bool) -> Iterator[TextIO]:
 
 
 def _say_interrupted(run_dir: Path, again: str) -> None:
-    folder = run_dir / "checkpoints"
-    checkpoints = [p for p in folder.glob("*") if not p.name.startswith((".", "_")) and p.suffix != ".tmp"]
+    from chimera.training.checkpoint import Checkpoints
+
+    checkpoints = Checkpoints(str(run_dir / "checkpoints")).paths()
     if checkpoints:
-        last = max(checkpoints, key=lambda path: (path.stat().st_mtime_ns, path.name))
-        typer.echo(f"interrupted; the last checkpoint is {last}\nto go on: {again}", err=True)
+        typer.echo(f"interrupted; the last checkpoint is {checkpoints[-1]}\nto go on: {again}", err=True)
     else:
-        typer.echo(f"interrupted before the first checkpoint; {run_dir} holds none", err=True)
+        typer.echo("interrupted before the first checkpoint", err=True)
 
 
 def _report_of(run_dir: Path) -> Path:

@@ -14,7 +14,8 @@ from typing import Any
 def dump_toml(tables: Mapping[str, Any]) -> str:
     """Return ``tables`` as a TOML document: a table for each value that is a mapping, nested ones below their parent.
 
-    A value that TOML cannot hold becomes a comment that names its type, since a reader must learn that it is missing.
+    None, which TOML lacks, is left out. Another value that TOML cannot hold becomes a comment that names its type, since a
+    reader must learn that it is missing.
     """
     lines: list[str] = []
     for name, value in tables.items():
@@ -25,6 +26,8 @@ def dump_toml(tables: Mapping[str, Any]) -> str:
 def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> list[str]:
     lines, below = [f"[{'.'.join(map(_key, path))}]"], []
     for key, value in table.items():
+        if value is None:
+            continue
         if isinstance(value, Mapping):
             below += _table((*path, key), value)
             continue
