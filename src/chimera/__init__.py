@@ -11,13 +11,47 @@ Layers, from the top; an import goes down, never up, never sideways between the 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chimera.version import __version__
 
-_PLACES: dict[str, str] = {}
+if TYPE_CHECKING:
+    from chimera.data.dataset import Dataset, Split
+    from chimera.models.sklearn_model import SklearnModel
+    from chimera.models.torch_model import TorchModel
+    from chimera.training.callback import Callback, Event, Progress
+    from chimera.training.experiment import Experiment
+    from chimera.training.run import Run
+    from chimera.training.trainer import Trainer, train
 
-__all__ = ["__version__"]
+_PLACES = {
+    "Callback": "chimera.training.callback",
+    "Dataset": "chimera.data.dataset",
+    "Event": "chimera.training.callback",
+    "Experiment": "chimera.training.experiment",
+    "Progress": "chimera.training.callback",
+    "Run": "chimera.training.run",
+    "SklearnModel": "chimera.models.sklearn_model",
+    "Split": "chimera.data.dataset",
+    "TorchModel": "chimera.models.torch_model",
+    "Trainer": "chimera.training.trainer",
+    "train": "chimera.training.trainer",
+}
+
+__all__ = [
+    "Callback",
+    "Dataset",
+    "Event",
+    "Experiment",
+    "Progress",
+    "Run",
+    "SklearnModel",
+    "Split",
+    "TorchModel",
+    "Trainer",
+    "__version__",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

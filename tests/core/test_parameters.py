@@ -33,7 +33,9 @@ def test_shards_cover_the_vector_and_differ_by_one_at_most(size: int, shards: in
 
 
 @given(shapes, st.data())
-def test_cutting_a_layout_in_two_loses_no_element_and_no_name(shapes: list[tuple[int, ...]], data: st.DataObject) -> None:
+def test_cutting_a_layout_in_two_loses_no_element_and_no_name(
+    shapes: list[tuple[int, ...]], data: st.DataObject
+) -> None:
     layout = layout_of(shapes)
     at = data.draw(st.integers(0, layout.size))
     left, right = layout.cut(0, at), layout.cut(at, layout.size)

@@ -36,14 +36,16 @@ def test_an_unknown_name_is_answered_with_the_known_ones(registry: Registry[obje
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"wdth": 4}, r"the codec 'bits' has no option 'wdth'.*width, mode, ratio"),
+        ({"wdth": 4}, r"codec 'bits' has no option 'wdth'.*width, mode, ratio"),
         ({"codec 'bits', option 'width'": 1}, "no option"),
         ({"width": "wide"}, r"codec 'bits', option 'width': 'wide' cannot be used.*int"),
         ({"width": 1.5}, "option 'width': 1.5 cannot be used"),
         ({"ratio": "x"}, "option 'ratio'"),
     ],
 )
-def test_a_bad_option_is_one_line_that_names_it(registry: Registry[object], options: dict[str, object], message: str) -> None:
+def test_a_bad_option_is_one_line_that_names_it(
+    registry: Registry[object], options: dict[str, object], message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
         registry.create("bits", options)
     assert "\n" not in str(caught.value)

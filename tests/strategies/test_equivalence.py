@@ -72,7 +72,9 @@ def test_without_luck_the_comparison_would_fail(tmp_path: Path, engine: Engine) 
 
 def test_shards_change_no_bit(tmp_path: Path, engine: Engine) -> None:
     whole = weights(tmp_path / "a", engine, 2, optimizer=OPTIMIZERS["adam"])
-    cut = weights(tmp_path / "b", engine, 2, optimizer=OPTIMIZERS["adam"], strategy={"name": "parameter-server", "shards": 5})
+    cut = weights(
+        tmp_path / "b", engine, 2, optimizer=OPTIMIZERS["adam"], strategy={"name": "parameter-server", "shards": 5}
+    )
     assert np.array_equal(whole, cut)
 
 

@@ -38,6 +38,9 @@ class Model(Protocol):
     def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Return one prediction a row: class indices for a classifier, values for a regressor."""
 
+    def reseed(self, seed: int) -> None:
+        """Set what randomness in `gradient` (dropout, say) draws from."""
+
     def buffers(self) -> Flat:
         """Return a copy of what the model carries besides parameters (running means, say), as one vector; maybe empty."""
 

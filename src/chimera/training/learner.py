@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -123,7 +122,8 @@ class Learner:
 
     def _next_gradient(self) -> Flat:
         batch = self._dataset.take(self._order.batch(self._step))
-        _seed_torch((self._seed * 1_000_003 + self._rank) * 1_000_003 + self._step)
+        # So that what is random in the forward pass depends on nothing that ran before.
+        self._model.reseed((self._seed * 1_000_003 + self._rank) * 1_000_003 + self._step)
         gradient, loss = self._model.gradient(batch)
         work(samples=len(batch[0]))
         if not math.isfinite(loss):
@@ -146,10 +146,3 @@ class Learner:
             self._bounds = [0, *np.cumsum([shard.size for shard in shards]).tolist()]
             self._codecs = [CODECS.create(name, options) for _ in shards]
             self._layouts = [self._model.layout.cut(b, e) for b, e in zip(self._bounds, self._bounds[1:], strict=False)]
-
-
-def _seed_torch(seed: int) -> None:
-    """Seed torch's own generator, from which dropout draws, so that no step depends on what ran before it."""
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.default_generator.manual_seed(seed % (1 << 63))

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from chimera.models.model import Model
 from chimera.training.callback import Event
 
@@ -42,6 +45,7 @@ class Run:
     ----------
     run_dir : its folder.
     model : the trained module or estimator; what it was made from decides which.
+    trained : the same as a `Model`: flat parameters, `predict`, `evaluate`.
     cost : what it took.
     metrics : loss and metrics on the test set, of the final model.
     stopped_by : the budget or target that ended it: ``epochs``, ``rounds``, ``max_seconds``, ``max_bytes`` or ``target``.
@@ -50,13 +54,13 @@ class Run:
 
     run_dir: Path
     model: Any
+    trained: Model
     cost: Cost
     metrics: dict[str, float]
     stopped_by: str
     names: dict[str, Any]
     events: list[Event] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list, repr=False)
-    trained: Model | None = field(default=None, repr=False)
 
     @property
     def lost_workers(self) -> int:
@@ -89,16 +93,23 @@ class Run:
         }
 
     def save(self, path: str | Path | None = None) -> Path:
-        """Write the final weights, tensor by tensor, as safetensors; by default to the run's own folder."""
+        """Write the trained model's tensors as safetensors, by default to the run's folder.
+
+        A torch module's are those of its ``state_dict``, which takes them back.
+        """
         from safetensors.numpy import save
 
         from chimera.training.history import write_atomically
 
         target = self.run_dir / "weights.safetensors" if path is None else Path(path)
-        assert self.trained is not None
-        tensors = {name: tensor.copy() for name, tensor in self.trained.layout.split(self.trained.parameters()).items()}
-        write_atomically(target, save(tensors))
+        write_atomically(target, save(self._tensors()))
         return target
+
+    def _tensors(self) -> dict[str, NDArray[Any]]:
+        if hasattr(self.model, "state_dict"):
+            return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.model.state_dict().items()}
+        tensors = self.trained.layout.split(self.trained.parameters())
+        return {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
 
     def plot(self, path: str | Path | None = None) -> Path:
         """Draw losses, metrics and the timeline as a PNG, by default ``plot.png`` in the run's folder; return where it is."""

@@ -289,6 +289,11 @@ class Trainer:
         }
 
 
+def train(model: Any, data: Any, **options: Any) -> Run:
+    """Train ``model`` on ``data``; the options are those of `Trainer`."""
+    return Trainer(model, data, **options).fit()
+
+
 def _named(plugin: Named) -> tuple[str, dict[str, Any]]:
     """Return name and options."""
     if isinstance(plugin, str):
