@@ -114,7 +114,7 @@ def test_the_death_of_a_member_ends_the_waiting_of_the_others(engine: Engine, wo
             engine.get(ref, timeout_s=world.limit_s)
     with pytest.raises(ActorLost):
         engine.get(actors[0].meet(group), timeout_s=world.limit_s)
-    assert engine.lost() == ["worker 2"]
+    assert [actor.name for actor in engine.lost()] == ["worker 2"]
     survivors = engine.group(actors[:2])
     assert engine.get([actor.meet(survivors) for actor in actors[:2]], timeout_s=world.limit_s) == [2, 2]
 

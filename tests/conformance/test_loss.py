@@ -47,11 +47,11 @@ def test_lost_names_the_dead_in_the_order_of_their_deaths(engine: Engine, world:
     engine.get([actor.echo(1) for actor in (a, b, c)], timeout_s=world.limit_s)
     assert engine.lost() == []
     engine.kill(c)
-    assert engine.lost() == ["c"]
+    assert [actor.name for actor in engine.lost()] == ["c"]
     engine.get(b.echo(1), timeout_s=world.limit_s)
     engine.kill(a)
     engine.kill(c)  # a second death changes nothing
-    assert engine.lost() == ["c", "a"]
+    assert [actor.name for actor in engine.lost()] == ["c", "a"]
 
 
 def test_a_lost_ref_counts_as_done(engine: Engine, world: World) -> None:

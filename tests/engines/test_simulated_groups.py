@@ -141,7 +141,7 @@ def test_a_crash_before_the_meeting_ends_the_waiting_then() -> None:
     engine, members, group = cluster(3, availability={"crash": {"worker 2": 50.0}})
     refs = [m.survive(group) for m in members[:2]]
     assert engine.get(refs) == ["survived", "survived"]  # its own call was never issued
-    assert engine.lost() == ["worker 2"]
+    assert [actor.name for actor in engine.lost()] == ["worker 2"]
     assert starts(engine)["worker 0"].end_s == 50 + LATENCY_S
 
 

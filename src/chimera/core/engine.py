@@ -125,8 +125,8 @@ class Engine(Protocol):
     def trace(self) -> list[TraceRow]:
         """Return the rows of the calls that ended since the last time, oldest first per actor."""
 
-    def lost(self) -> list[str]:
-        """Return the names of all actors known to be dead, whoever killed them, in the order of their deaths."""
+    def lost(self) -> list[Any]:
+        """Return the handles of all actors known to be dead, whoever killed them, in the order of their deaths."""
 
     def __enter__(self) -> Self: ...
     def __exit__(

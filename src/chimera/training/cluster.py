@@ -79,7 +79,7 @@ class TrainingCluster:
         RunError : a server is dead, and its parameters with it.
         TooFewWorkersError : fewer than ``min_workers`` are left.
         """
-        dead = set(self._engine.lost())
+        dead = self._dead()
         for server in self.shards:
             if server.name in dead:
                 raise RunError(f"{server.name} died with its parameters: resume the run from its last checkpoint")
@@ -125,9 +125,14 @@ class TrainingCluster:
         """Return the names of living workers whose refs are done, ``count`` of them if time and lives allow."""
         while True:
             left = None if math.isinf(deadline) else max(deadline - self._engine.now(), 0.0)
-            gone = len(set(refs) & set(self._engine.lost()))
+            gone = len(set(refs) & self._dead())
             done, pending = self._engine.wait(refs.values(), min(count + gone, len(refs)), left)
-            finished, dead = set(map(id, done)), set(self._engine.lost())
+            finished, dead = set(map(id, done)), self._dead()
             living = {name for name, ref in refs.items() if id(ref) in finished and name not in dead}
             if len(living) >= count or not pending or self._engine.now() >= deadline:
                 return living
+
+    def _dead(self) -> set[str]:
+        """Return the names of those actors of this run that are dead; the engine may have run others before."""
+        lost = set(map(id, self._engine.lost()))
+        return {actor.name for actor in (*self.workers, *self.shards) if id(actor) in lost}

@@ -66,6 +66,7 @@ class Local:
         self._doorbell = Doorbell(self._folder, bind(self._folder, DRIVER), self._memory)
         self._own = Lane(self._memory, DRIVER, "driver", -1)
         self._lanes: list[Lane] = []
+        self._handles: list[LocalActor] = []
         self._memory.own.words[ACTORS] = 1
         self._control, theirs = socket.socketpair()
         with theirs:
@@ -99,6 +100,7 @@ class Local:
         self._memory.own.words[ACTORS] = actor + 1
         self._lanes.append(lane)
         handle = LocalActor(self, lane)
+        self._handles.append(handle)
         self.call(lane, CONSTRUCT, actor_type, *args, **kwargs)
         request = {"spawn": actor, "name": lane.name, "threads": (resources or Resources()).threads}
         self._request(request)
@@ -158,9 +160,9 @@ class Local:
         """Return the rows of the calls that ended since the last time."""
         return [row for lane in self._lanes for row in lane.trace(self._began_s)]
 
-    def lost(self) -> list[str]:
-        """Return the names of the dead, in the order of their deaths."""
-        return [lane.name for lane in self._deaths]
+    def lost(self) -> list[LocalActor]:
+        """Return the handles of the dead, in the order of their deaths."""
+        return [self._handles[lane.rank] for lane in self._deaths]
 
     def close(self) -> None:
         """Kill all processes and let go of the shared memory. Arrays that were fetched stay."""

@@ -48,6 +48,7 @@ class Simulated:
         self._availability = options(Availability, availability, "engine 'simulated', availability")
         self._driver = Node("driver", -1, self._network.port("driver"))
         self._order, self._nodes, self._names = itertools.count(), list[Node](), set[str]()
+        self._handles: list[ActorHandle] = []
         self._scheduler = Scheduler(self._driver, self._compute, seed)
         self._closed = False
 
@@ -76,7 +77,8 @@ class Simulated:
         self._nodes.append(node)
         self._names.add(name)
         self._scheduler.issue(call)
-        return ActorHandle(self, node)
+        self._handles.append(ActorHandle(self, node))
+        return self._handles[-1]
 
     def put(self, value: Any) -> Ref:
         """See `Engine.put`."""
@@ -159,10 +161,10 @@ class Simulated:
         """Return the rows of the calls that ended since the last time, by the time of their end, then by rank."""
         return self._scheduler.timeline.take_rows(self._scheduler.now_s)
 
-    def lost(self) -> list[str]:
+    def lost(self) -> list[ActorHandle]:
         """See `Engine.lost`."""
-        gone = [(node.gone_s, node.rank, node.name) for node in self._nodes if node.gone_s <= self._scheduler.now_s]
-        return [name for _, _, name in sorted(gone)]
+        gone = [(node.gone_s, node.rank) for node in self._nodes if node.gone_s <= self._scheduler.now_s]
+        return [self._handles[rank] for _, rank in sorted(gone)]
 
     def __enter__(self) -> Self:
         return self
