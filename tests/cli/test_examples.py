@@ -1,13 +1,15 @@
 """The examples do what their first lines say."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 
 
 @pytest.fixture
@@ -52,3 +54,22 @@ def test_the_python_api_in_fifteen_lines(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "stopped by target" in done.stdout
     assert list(tmp_path.rglob("*.png"))
+
+
+def readme(language, containing):
+    blocks = re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (block,) = [block for block in blocks if containing in block]
+    return block
+
+
+def test_the_strategy_of_the_readme_learns(summary, tmp_path):
+    (tmp_path / "cyclic.py").write_text(readme("python", "class Cyclic"), encoding="utf-8")
+    name = f"strategy={tmp_path / 'cyclic.py'}:Cyclic"
+    outcome = summary("digits.toml", "--engine", "simulated", "--set", name, "--set", "train.epochs=10")
+    assert outcome["metrics"]["accuracy"] >= 0.9
+
+
+def test_the_experiment_file_of_the_readme_reaches_its_target(summary, tmp_path):
+    path = tmp_path / "experiment.toml"
+    path.write_text(readme("toml", "[partition]"), encoding="utf-8")
+    assert summary(path)["stopped_by"] == "target"

@@ -4,6 +4,7 @@ import inspect
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from chimera.core.errors import ConfigurationError
@@ -87,6 +88,11 @@ def test_an_importable_function_is_written_by_its_name_and_another_object_as_a_c
     assert experiment.tables["model"] == {"name": f"{write.__module__}:write"}
     assert "# [engine] was given in Python" in experiment.to_toml()
     assert "engine" not in tomllib.loads(experiment.to_toml())
+
+
+def test_numbers_of_numpy_from_python_are_numbers():
+    of = Experiment.of(data="digits", model="mlp", workers=np.int64(3), target={"accuracy": np.float32(0.5)})
+    assert of.tables["train"] == {"workers": 3, "target": {"accuracy": 0.5}}
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
+import numpy as np
 
 from chimera.core.errors import ConfigurationError
 from chimera.training.toml import dump_toml
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 PLUGINS = ("data", "model", "strategy", "codec", "partition", "engine")
 TABLES = ("data", "model", "train", "strategy", "codec", "partition", "engine")
+_IN_A_FILE = (str, bool, int, float, list, Mapping, date, time)
 _ONLY_IN_CODE = ("callbacks", "out", "resume")  # arguments of Trainer that say how to run, not what
 
 
@@ -162,8 +164,11 @@ class Experiment:
                 guess = _did_you_mean(key, allowed)
                 raise ConfigurationError(f"{self.source}: [train] has no key {key!r}{guess} keys: {', '.join(allowed)}")
             try:
-                checked[key] = msgspec.convert(value, _hint(allowed[key].annotation))
+                checked[key] = msgspec.convert(_plain(value), _hint(allowed[key].annotation))
             except msgspec.ValidationError as error:
+                if not isinstance(value, _IN_A_FILE):
+                    checked[key] = value  # an object, from Python: Trainer checks it
+                    continue
                 why = str(error).replace(" | null", "").replace("`", "")
                 raise ConfigurationError(f"{self.source}: [train] {key} = {value!r} cannot be used: {why}") from None
             except TypeError:  # a type that msgspec has no rule for: Trainer checks the value
@@ -187,6 +192,13 @@ def _hint(annotation: Any) -> Any:
         return eval(annotation, dict(vars(trainer)))
     except NameError:
         return Any
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` with NumPy's numbers made plain ones."""
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _did_you_mean(word: str, known: Iterable[str]) -> str:
