@@ -1,8 +1,8 @@
 """Data parallelism on this machine: Chimera's local engine beside PyTorch DDP, and beside no communication at all.
 
-Each variant trains the same network on the same random data with SGD, batch 64 per worker, two workers of one thread each. The variants
-take turns; the table shows medians over the turns, as samples per second of both workers together, and ratios to two independent
-processes (what is possible) and to DDP over gloo. Run it on a quiet machine::
+Each variant trains the same network on the same random data with SGD, batch 64 per worker, two workers of one thread each.
+The variants take turns; the table shows medians over the turns, as samples per second of both workers together, and ratios
+to two independent processes (what is possible) and to DDP over gloo. Run it on a quiet machine::
 
     python benchmarks/data_parallel.py [--turns 5] [--network small|large|both]
 """
@@ -10,6 +10,7 @@ processes (what is possible) and to DDP over gloo. Run it on a quiet machine::
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -39,7 +40,7 @@ def build(network: str):
     torch.manual_seed(0)
     sizes = NETWORKS[network]
     layers = []
-    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+    for inputs, outputs in itertools.pairwise(sizes):
         layers += [torch.nn.Linear(inputs, outputs), torch.nn.Tanh()]
     return torch.nn.Sequential(*layers[:-1])
 

@@ -102,8 +102,8 @@ class Local:
         handle = LocalActor(self, lane)
         self._handles.append(handle)
         self.call(lane, CONSTRUCT, actor_type, *args, **kwargs)
-        request = {"spawn": actor, "name": lane.name, "threads": (resources or Resources()).threads}
-        self._request(request)
+        threads = (resources or Resources()).threads
+        self._request({"spawn": actor, "name": lane.name, "threads": threads, "path": sys.path})
         return handle
 
     def put(self, value: Any) -> Ref:

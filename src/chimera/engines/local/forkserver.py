@@ -86,6 +86,7 @@ class ForkServer:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._control.close()
+            sys.path[:] = request["path"]  # the driver's may have grown since this server began
             _prepare_process(request["threads"], parent)
             memory = Memory(self._memory_fd, actor)
             ActorProcess(memory, Doorbell(self._folder, bound, memory), request["name"]).run()
