@@ -57,6 +57,20 @@ class Layout:
         return Layout(tuple(names), tuple(shapes))
 
 
+def reduce_in_order(vectors: Sequence[Flat], out: Flat) -> Flat:
+    """Write the sum of the vectors, added in the order given, to ``out``, which is none of them; return it.
+
+    Floating-point addition depends on the order: whoever adds the same vectors by this gets the same bits.
+    """
+    if len(vectors) == 1:
+        np.copyto(out, vectors[0])
+        return out
+    np.add(vectors[0], vectors[1], out=out)
+    for vector in vectors[2:]:
+        np.add(out, vector, out=out)
+    return out
+
+
 def shard_bounds(size: int, shards: int) -> list[int]:
     """Return the ``shards + 1`` offsets that cut ``size`` elements into shards whose lengths differ by one at most."""
     return [size * i // shards for i in range(shards + 1)]

@@ -10,7 +10,7 @@ import numpy as np
 from chimera.codecs.codec import CODECS, decode
 from chimera.core.call import work
 from chimera.core.message import Encoded
-from chimera.core.parameters import Flat, Layout
+from chimera.core.parameters import Flat, Layout, reduce_in_order
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
 
 
@@ -45,7 +45,8 @@ class ParameterShard:
 
     def update(self, *gradients: Encoded) -> tuple[Encoded, int]:
         """Step with the mean of the gradients, in the order given; return the new slice and how many steps were taken."""
-        mean_of([decode(gradient) for gradient in gradients], self._mean)
+        reduce_in_order([decode(gradient) for gradient in gradients], self._mean)
+        self._mean *= np.float32(1 / len(gradients))  # as in an all-reduce: the same bits
         self._optimizer.step(self._mean)
         self._steps += 1
         work(elements=self._weights.size * len(gradients))
@@ -60,14 +61,3 @@ class ParameterShard:
         np.copyto(self._weights, state["weights"])
         self._optimizer.restore(state["optimizer"])
         self._steps = state["step"]
-
-
-def mean_of(vectors: list[Flat], out: Flat) -> Flat:
-    """Write the mean of the vectors, added in the order given, to ``out``: the same bits as an all-reduce of them."""
-    if len(vectors) == 1:
-        np.copyto(out, vectors[0])
-        return out
-    np.add(vectors[0], vectors[1], out=out)
-    for vector in vectors[2:]:
-        np.add(out, vector, out=out)
-    return np.divide(out, np.float32(len(vectors)), out=out)

@@ -2,89 +2,149 @@
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
+import errno
 import os
-import socket
+import platform
+import sys
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from chimera.engines.local.memory import Memory, fence
+from chimera.engines.local.memory import BELL_AT, Memory, fence
 
 _RECHECK_S = 0.25  # a lost ring is not known to happen; should it ever, this is what it costs
+_FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}
+_FUTEX_WAIT, _FUTEX_WAKE = 0, 1
+_LONGEST_NAP_S = 1e-3
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
 class Doorbell:
-    """A datagram socket in the engine's private folder, one a process. Messages are empty: a ring says 'look again'.
+    """One process's way to sleep and to wake others.
 
-    Parameters
-    ----------
-    folder : where the sockets are; only this user may enter it.
-    bound : this process's own socket, bound already.
+    Each process has a word in shared memory that changes whenever it is rung. On Linux it sleeps on that word (a futex);
+    elsewhere it naps and looks, which is slower and otherwise the same.
     """
 
-    def __init__(self, folder: Path, bound: socket.socket, memory: Memory) -> None:
-        self._folder, self._socket, self._memory = folder, bound, memory
-        self._me = memory.me
+    def __init__(self, memory: Memory) -> None:
+        self._memory, self._me = memory, memory.me
+        self._word, self._address = self._bell(memory.me)
+        self._bells = {memory.me: (self._word, self._address)}
+        number = _FUTEX_CALLS.get(platform.machine()) if sys.platform == "linux" else None
+        self._futex = None if number is None else _futex_call()
+        self._number = number
+        self._naps = 0
 
-    def ring_waiting(self) -> None:
-        """Wake everybody who waits for this process."""
-        waiting = self._memory.own.waiting
+    def ring_for_call(self, calls_over: int) -> None:
+        """Wake everybody who waits until this many calls of this process are over."""
         fence()  # what they wait for is written before this asks who waits
-        if any(waiting[: self._memory.actors()]):
-            for other in range(self._memory.actors()):
-                if waiting[other]:
-                    self.ring(other)
+        for other, awaited in enumerate(self._memory.own.awaited[: self._memory.actors()]):
+            if awaited and awaited <= calls_over:
+                self.ring(other)
+
+    def ring_members(self, members: Iterable[int]) -> None:
+        """Wake those of a group who wait for this process to arrive."""
+        fence()
+        gathering = self._memory.own.gathering
+        for other in members:
+            if gathering[other]:
+                self.ring(other)
 
     def ring(self, other: int) -> None:
-        """Wake one process, or do nothing if it is gone."""
-        with contextlib.suppress(BlockingIOError, FileNotFoundError, ConnectionRefusedError):
-            self._socket.sendto(b"", socket.MSG_DONTWAIT, str(self._folder / str(other)))
+        """Wake one process, or do nothing if it is awake or gone."""
+        if other not in self._bells:
+            self._bells[other] = self._bell(other)
+        word, address = self._bells[other]
+        word[0] = (word[0] + 1) & 0x7FFFFFFF
+        if self._futex is not None:
+            self._futex(self._number, address, _FUTEX_WAKE, 1, None, None, 0)
 
-    def await_(
-        self, ready: Callable[[], bool], sources: Iterable[int], spin_s: float, deadline: float | None = None
+    def await_calls(
+        self, ready: Callable[[], bool], calls: Mapping[int, int], spin_s: float, deadline: float | None = None
     ) -> bool:
         """Return True once ``ready()``, or False when the clock passes ``deadline``.
 
         Parameters
         ----------
         ready : looks at shared memory; it may raise.
-        sources : the processes whose progress can make it true.
-        spin_s : how long to look, giving the core away between two looks, before sleeping.
+        calls : for each process that can make it true, how many of its calls must be over before it is worth a look.
+        spin_s : how long to look before sleeping.
         deadline : seconds of the monotonic clock.
         """
-        if ready():
+        if _look(ready, spin_s):
             return True
-        until = time.monotonic() + spin_s
-        while time.monotonic() < until:
-            os.sched_yield()
-            if ready():
-                return True
-        rows = [self._memory.region(source).waiting for source in sources]
-        for row in rows:
-            row[self._me] = 1
+        flags = [(self._memory.region(source).awaited, count) for source, count in calls.items()]
+        return self._sleep(ready, flags, deadline)
+
+    def await_members(
+        self, ready: Callable[[], bool], check: Callable[[], None], members: Iterable[int], spin_s: float
+    ) -> None:
+        """Return once ``ready()``, which the arrival of members of a group makes true; ``check`` raises if it never will."""
+        if not _look(ready, spin_s):
+
+            def ready_or_never() -> bool:
+                if not ready():
+                    check()
+                return ready()
+
+            self._sleep(ready_or_never, [(self._memory.region(member).gathering, 1) for member in members], None)
+
+    def _sleep(
+        self, ready: Callable[[], bool], flags: Sequence[tuple[memoryview[int], int]], deadline: float | None
+    ) -> bool:
+        """Raise the flags, and look again at every ring."""
+        for row, value in flags:
+            row[self._me] = value
+        self._naps = 0
         try:
             while True:
+                seen = self._word[0]
                 fence()  # whoever makes it ready sees the flags, or this sees that it is ready
                 if ready():
                     return True
                 left = _RECHECK_S if deadline is None else min(_RECHECK_S, deadline - time.monotonic())
                 if left <= 0:
                     return False
-                self._socket.settimeout(left)
-                with contextlib.suppress(TimeoutError):
-                    self._socket.recv(1)
+                self._rest(seen, left)
         finally:
-            for row in rows:
+            for row, _ in flags:
                 row[self._me] = 0
 
-    def close(self) -> None:
-        """Close the socket; its name goes with the folder."""
-        self._socket.close()
+    def _rest(self, seen: int, longest_s: float) -> None:
+        """Return when the bell's word is no longer ``seen``, or earlier."""
+        if self._futex is None:
+            self._naps += 1
+            time.sleep(min(1e-5 * self._naps, _LONGEST_NAP_S, longest_s))
+            return
+        limit = _Timespec(int(longest_s), int(longest_s % 1 * 1e9))
+        if self._futex(self._number, self._address, _FUTEX_WAIT, seen, ctypes.byref(limit), None, 0) < 0:
+            code = ctypes.get_errno()
+            if code not in (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT):
+                raise OSError(code, os.strerror(code))
+
+    def _bell(self, other: int) -> tuple[memoryview[int], int]:
+        region = self._memory.region(other)
+        return region.bytes[BELL_AT : BELL_AT + 4].cast("i"), region.address + BELL_AT
 
 
-def bind(folder: Path, me: int) -> socket.socket:
-    """Return a socket on which process ``me`` can be rung."""
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    bound.bind(str(folder / str(me)))
-    return bound
+def _futex_call() -> Callable[..., int]:
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    pointer = ctypes.c_void_p
+    call.argtypes = (ctypes.c_long, pointer, ctypes.c_int, ctypes.c_int, pointer, pointer, ctypes.c_int)
+    call.restype = ctypes.c_long
+    result: Callable[..., int] = call
+    return result
+
+
+def _look(ready: Callable[[], bool], spin_s: float) -> bool:
+    """Look for a while. It does not yield: the scheduler takes that as a wish to wait for a whole time slice."""
+    if ready():
+        return True
+    until = time.monotonic() + spin_s
+    while time.monotonic() < until:
+        if ready():
+            return True
+    return False

@@ -5,24 +5,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import marshal
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from chimera.core.engine import ENGINES, Resources
 from chimera.core.errors import ActorLost, ConfigurationError, EngineClosedError, TimeLimitError
 from chimera.core.trace import TraceRow
-from chimera.engines.local.doorbell import Doorbell, bind
+from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.group import GroupHandle
 from chimera.engines.local.memory import (
     ACTORS,
@@ -61,21 +59,20 @@ class Local:
     def __init__(self, *, preload: Sequence[str] | None = None) -> None:
         self._began_s = time.monotonic()
         modules = [m for m in _MIRRORED if m in sys.modules] if preload is None else list(preload)
-        self._folder = Path(tempfile.mkdtemp(prefix="chimera-"))
         self._memory = Memory(create_file(), DRIVER)
-        self._doorbell = Doorbell(self._folder, bind(self._folder, DRIVER), self._memory)
+        self._doorbell = Doorbell(self._memory)
         self._own = Lane(self._memory, DRIVER, "driver", -1)
         self._lanes: list[Lane] = []
         self._handles: list[LocalActor] = []
         self._memory.own.words[ACTORS] = 1
         self._control, theirs = socket.socketpair()
         with theirs:
-            self._server = _start_server(modules, theirs, self._memory.fd, self._folder)
+            self._server = _start_server(modules, theirs, self._memory.fd)
         self._deaths: list[Lane] = []
         state = self._control, self._lanes, self._deaths, self._doorbell
         self._monitor = threading.Thread(target=_monitor, args=state, name="chimera-monitor", daemon=True)
         self._monitor.start()
-        parts = self._server, self._control, self._monitor, self._folder, self._doorbell, self._memory
+        parts = self._server, self._control, self._monitor, self._memory
         self._end = weakref.finalize(self, _end, *parts)
 
     def spawn(
@@ -112,7 +109,7 @@ class Local:
         slot, generation = self._own.new_slot()
         write_value(self._memory, slot, generation, Packed(value))
         publish(self._memory, slot, generation)
-        return Ref(self._own, slot, generation, "put")
+        return Ref(self._own, slot, generation, "put", 0)
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
         """Return the value of a ref, or the values of a sequence; arrays are read-only views of shared memory."""
@@ -138,7 +135,7 @@ class Local:
             return len(done) >= count
 
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        self._doorbell.await_(enough, {ref.lane.actor for ref in pending}, SPIN_S, deadline)
+        self._doorbell.await_calls(enough, _calls_of(pending, count == len(pending)), SPIN_S, deadline)
         return sorted(done, key=_done_at), pending
 
     def group(self, actors: Sequence[LocalActor]) -> GroupHandle:
@@ -150,7 +147,7 @@ class Local:
         """Kill the actor's process, and return when it is gone."""
         self._check_open()
         self._request({"kill": actor._lane.actor})
-        self._doorbell.await_(lambda: actor._lane.dead, [actor._lane.actor], SPIN_S)
+        self._doorbell.await_calls(lambda: actor._lane.dead, {}, SPIN_S)  # a death wakes everybody
 
     def now(self) -> float:
         """Seconds since the engine began."""
@@ -186,27 +183,36 @@ class Local:
         if returns is not None and returns < 1:
             raise ConfigurationError(f"{method!r} of {lane.name}: returns must be at least 1, not {returns}")
         outs = [lane.new_slot() for _ in range(returns or 1)]
-        refs = [Ref(lane, slot, generation, method) for slot, generation in outs]
-        given = tuple([self._arrival(a, lane) if type(a) is Ref else a for a in args])
-        named = {k: self._arrival(a, lane) if type(a) is Ref else a for k, a in kwargs.items()}
-        message = Packed((lane.issued, method, returns, outs, given, named))
-        if message.buffers or len(message.stream) > _INLINE_BYTES:
-            arguments = self.put((given, named))
-            message = Packed((lane.issued, method, returns, outs, self._arrival(arguments, lane), None))
+        refs = [Ref(lane, slot, generation, method, lane.issued) for slot, generation in outs]
+        message = marshal.dumps([lane.issued, method, returns, outs, *self._arguments(args, kwargs, lane)])
         lane.issued += 1
         lane.calls.append(method)
-        if lane.backlog or not write_call(lane.region, message.stream):
-            lane.backlog.append(message.stream)
+        if lane.backlog or not write_call(lane.region, message):
+            lane.backlog.append(message)
         fence()
-        if self._memory.own.waiting[lane.actor]:
+        if self._memory.own.awaited[lane.actor]:
             self._doorbell.ring(lane.actor)
         return refs[0] if returns is None else refs
+
+    def _arguments(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], lane: Lane
+    ) -> tuple[list[Arrived | None], dict[str, Arrived], bytes | Arrived | None]:
+        """Return what stands for the arguments in a message: the refs among them, and all others packed, or put if large."""
+        refs = [self._arrival(a, lane) if type(a) is Ref else None for a in args]
+        named = {k: self._arrival(a, lane) for k, a in kwargs.items() if type(a) is Ref} if kwargs else {}
+        if None not in refs and len(named) == len(kwargs):
+            return refs, named, None
+        plain = [a for a in args if type(a) is not Ref], {k: a for k, a in kwargs.items() if k not in named}
+        packed = Packed(plain)
+        if packed.buffers or len(packed.stream) > _INLINE_BYTES:
+            return refs, named, self._arrival(self.put(plain), lane)
+        return refs, named, packed.stream
 
     def _arrival(self, ref: Ref, lane: Lane) -> Arrived:
         """Count one more reader of a ref's value, and return what stands for it in a message."""
         region, place = ref.lane.region, ref.slot * MAX_ACTORS + lane.actor
         region.issued[place] = (region.issued[place] + 1) & 0xFFFF
-        return Arrived(ref.lane.actor, ref.slot, ref.generation)
+        return ref.lane.actor, ref.slot, ref.generation, ref.number
 
     def _value(self, ref: Ref, deadline: float | None) -> Any:
         lane = ref.lane
@@ -215,7 +221,7 @@ class Local:
             self._send_backlogs()
             return lane.ready(ref) or lane.dead
 
-        if not self._doorbell.await_(known, [lane.actor], SPIN_S, deadline):
+        if not self._doorbell.await_calls(known, {lane.actor: ref.number + 1}, SPIN_S, deadline):
             raise TimeLimitError(f"{ref.call!r} of {lane.name} did not end within its time limit")
         fence()
         if not lane.ready(ref):
@@ -234,7 +240,7 @@ class Local:
             self._send_backlogs()
             return region.words[ROWS_WRITTEN] > lane.rows_read or lane.dead
 
-        self._doorbell.await_(room, [lane.actor], SPIN_S)
+        self._doorbell.await_calls(room, {lane.actor: lane.rows_read + 1}, SPIN_S)
         lane.keep_rows(self._began_s)
 
     def _send_backlogs(self) -> None:
@@ -256,19 +262,27 @@ def _keep(ref: Ref) -> None:
     """Hold a ref for as long as this call of it is held."""
 
 
+def _calls_of(refs: Iterable[Ref], all_of_them: bool) -> dict[int, int]:
+    """Return, for each actor of the refs, after how many of its calls the first of them stands, or the last."""
+    calls: dict[int, int] = {}
+    for ref in refs:
+        actor, count = ref.lane.actor, ref.number + 1
+        calls[actor] = (max if all_of_them else min)(calls.get(actor, count), count)
+    return calls
+
+
 def _done_at(ref: Ref) -> float:
     if ref.lane.ready(ref):
         return ref.lane.region.slots[ref.slot * SLOT_WORDS + DONE_NS] / 1e9
     return ref.lane.died_s or 0.0
 
 
-def _start_server(modules: list[str], control: socket.socket, memory_fd: int, folder: Path) -> subprocess.Popen[bytes]:
+def _start_server(modules: list[str], control: socket.socket, memory_fd: int) -> subprocess.Popen[bytes]:
     options = {
         "path": sys.path,
         "preload": modules,
         "control": control.fileno(),
         "memory": memory_fd,
-        "folder": str(folder),
     }
     threads = {name: os.environ.get(name, "1") for name in _THREAD_VARIABLES}
     return subprocess.Popen(
@@ -308,8 +322,6 @@ def _end(
     server: subprocess.Popen[bytes],
     control: socket.socket,
     monitor: threading.Thread,
-    folder: Path,
-    doorbell: Doorbell,
     memory: Memory,
 ) -> None:
     with contextlib.suppress(OSError):
@@ -321,6 +333,4 @@ def _end(
         server.wait()
     monitor.join()
     control.close()
-    doorbell.close()
     memory.close()
-    shutil.rmtree(folder, ignore_errors=True)

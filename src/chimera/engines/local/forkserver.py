@@ -14,14 +14,12 @@ import importlib
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
-from pathlib import Path
 from typing import Any, NoReturn
 
-from chimera.engines.local.doorbell import Doorbell, bind
+from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.memory import Memory
 from chimera.engines.local.process import ActorProcess
 
@@ -32,8 +30,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 class ForkServer:
     """Forks actors, reaps them and reports their ends."""
 
-    def __init__(self, control: socket.socket, memory_fd: int, folder: Path) -> None:
-        self._control, self._memory_fd, self._folder = control, memory_fd, folder
+    def __init__(self, control: socket.socket, memory_fd: int) -> None:
+        self._control, self._memory_fd = control, memory_fd
         self._actors: dict[int, int] = {}  # process id: actor
 
     def serve(self) -> None:
@@ -58,12 +56,11 @@ class ForkServer:
                     self._handle(json.loads(line))
 
     def end(self) -> None:
-        """Kill all actors, wait for them, and remove the folder."""
+        """Kill all actors and wait for them."""
         for pid in self._actors:
             os.kill(pid, signal.SIGKILL)
         for pid in self._actors:
             os.waitpid(pid, 0)
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _handle(self, request: dict[str, Any]) -> None:
         if "kill" in request:
@@ -72,15 +69,13 @@ class ForkServer:
                     os.kill(pid, signal.SIGKILL)
             return
         actor = request["spawn"]
-        doorbell = bind(self._folder, actor)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_actor(actor, request, doorbell, parent)
-        doorbell.close()
+            self._become_actor(actor, request, parent)
         self._actors[pid] = actor
 
-    def _become_actor(self, actor: int, request: dict[str, Any], bound: socket.socket, parent: int) -> NoReturn:
+    def _become_actor(self, actor: int, request: dict[str, Any], parent: int) -> NoReturn:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -89,7 +84,7 @@ class ForkServer:
             sys.path[:] = request["path"]  # the driver's may have grown since this server began
             _prepare_process(request["threads"], parent)
             memory = Memory(self._memory_fd, actor)
-            ActorProcess(memory, Doorbell(self._folder, bound, memory), request["name"]).run()
+            ActorProcess(memory, Doorbell(memory), request["name"]).run()
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -134,7 +129,7 @@ def main() -> None:
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # the collector must not write to pages that all actors share
-    server = ForkServer(socket.socket(fileno=options["control"]), options["memory"], Path(options["folder"]))
+    server = ForkServer(socket.socket(fileno=options["control"]), options["memory"])
     try:
         server.serve()
     finally:

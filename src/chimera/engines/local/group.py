@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from chimera.core import call
 from chimera.core.errors import ActorLost, ConfigurationError
-from chimera.core.parameters import shard_bounds
+from chimera.core.parameters import reduce_in_order, shard_bounds
 from chimera.engines.local.memory import DEAD, DRIVER, Memory, fence
 from chimera.engines.local.process import LocalSurroundings, actor_name
 
-SPIN_S = 200e-6
+SPIN_S = 100e-6
 _WORDS = 8  # a cache line for each member
 _ARRIVALS, _OFFSET, _SIZE = 0, 1, 2
 _CHUNK = 1 << 16  # elements reduced at a time, so that the partial sum stays in cache
@@ -77,31 +77,35 @@ class LocalGroup:
         words[self._rank * _WORDS] = arrivals
 
         def all_here() -> bool:
-            for place in places:
-                if words[place] < arrivals:
-                    return self._somebody_lost(arrivals)
-            return True
+            return all(words[place] >= arrivals for place in places)
 
-        self._surroundings.doorbell.ring_waiting()
+        def check() -> None:
+            for member in self._members:  # whoever died, arrived or not: the rest of what they do together cannot be done
+                if self._memory.region(member).words[DEAD]:
+                    raise ActorLost(f"{actor_name(self._memory, member)} died, and its group with it")
+
+        self._surroundings.doorbell.ring_members(self._members)
         began = time.monotonic()
-        self._surroundings.doorbell.await_(all_here, self._members, SPIN_S)
+        self._surroundings.doorbell.await_members(all_here, check, self._members, SPIN_S)
         self._surroundings.waited_s += time.monotonic() - began
         fence()
 
     def all_reduce(self, array: NDArray[np.float32], op: Literal["mean", "sum"] = "mean") -> NDArray[np.float32]:
         """Reduce in place over all members, in rank order; every member gets the same bits."""
+        if op not in ("mean", "sum"):
+            raise ConfigurationError(f"all_reduce has no operation {op!r}; it has mean and sum")
         vectors, mine = self._meet(array)
+        scale = np.float32(1 / self.size if op == "mean" else 1)
         begin, end = shard_bounds(array.size, self.size)[self._rank : self._rank + 2]
         for low in range(begin, end, _CHUNK):
             high = min(low + _CHUNK, end)
+            pieces = [vector[low:high] for vector in vectors]
             total = self._partial[: high - low]
-            np.copyto(total, vectors[0][low:high])
-            for vector in vectors[1:]:
-                np.add(total, vector[low:high], out=total)
-            if op == "mean":
-                np.divide(total, np.float32(self.size), out=total)
-            for vector in vectors:
-                vector[low:high] = total
+            reduce_in_order(pieces, total)
+            own = np.multiply(total, scale, out=pieces[self._rank])
+            for rank, piece in enumerate(pieces):
+                if rank != self._rank:
+                    np.copyto(piece, own)
         self.barrier()
         self._surroundings.collective_bytes += 2 * array.nbytes * (self.size - 1) // self.size
         return self._bring_back(array, mine)
@@ -147,9 +151,3 @@ class LocalGroup:
         if self._place(array.reshape(-1)) is None:
             array.reshape(-1)[:] = mine
         return array
-
-    def _somebody_lost(self, arrivals: int) -> bool:
-        for i, member in enumerate(self._members):
-            if self._words[i * _WORDS] < arrivals and self._memory.region(member).words[DEAD]:
-                raise ActorLost(f"{actor_name(self._memory, member)} died, and its group with it")
-        return False

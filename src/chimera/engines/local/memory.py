@@ -27,7 +27,10 @@ DRIVER = 0
 _MIB = 1 << 20
 _REGION = 32 << 30  # virtual: pages that nobody touched cost nothing
 NAME_AT, NAME_BYTES = 2048, 512
-_WAITING = 4096
+_WORDS = 1024
+_GATHERING_AT = 1024
+BELL_AT = 1536
+_AWAITED_AT = 4096
 _SLOTS_AT = 8192
 _ISSUED_AT = 2 * _MIB
 _DONE_AT = 10 * _MIB
@@ -81,9 +84,13 @@ class Region:
     def __init__(self, fd: int, actor: int) -> None:
         self.actor = actor
         self.array = np.frombuffer(mmap.mmap(fd, _REGION, offset=actor * _REGION), np.uint8)
+        self.address: int = self.array.__array_interface__["data"][0]
         view = self.bytes = memoryview(self.array)  # type: ignore[arg-type]
-        self.words = view[:_WAITING].cast("q")
-        self.waiting = view[_WAITING : _WAITING + MAX_ACTORS]
+        self.words = view[:_WORDS].cast("q")
+        # What others wait for, each writing its own place: until this many of the owner's calls are over, or (a flag) until
+        # it arrives at the barrier of a group. Nothing is awaited where there is a zero.
+        self.awaited = view[_AWAITED_AT : _AWAITED_AT + MAX_ACTORS * 8].cast("q")
+        self.gathering = view[_GATHERING_AT : _GATHERING_AT + MAX_ACTORS]
         self.slots = view[_SLOTS_AT : _SLOTS_AT + SLOTS * SLOT_WORDS * 8].cast("q")
         self.issued = view[_ISSUED_AT : _ISSUED_AT + SLOTS * MAX_ACTORS * 2].cast("H")
         self.done = view[_DONE_AT : _DONE_AT + SLOTS * MAX_ACTORS * 2].cast("H")
@@ -120,7 +127,6 @@ class Memory:
         self.fd, self.me = fd, me
         self._regions: dict[int, Region] = {}
         self.own = self.region(me)
-        self._own_address: int = self.own.array.__array_interface__["data"][0]
         self.heap = _Heap(self)
 
     def region(self, actor: int) -> Region:
@@ -136,7 +142,7 @@ class Memory:
 
     def locate(self, array: NDArray[Any]) -> int | None:
         """Return the offset in this process's own region at which an array lies, or None if it lies elsewhere."""
-        offset: int = array.__array_interface__["data"][0] - self._own_address
+        offset: int = array.__array_interface__["data"][0] - self.own.address
         return offset if 0 <= offset <= _REGION - array.nbytes else None
 
     def dead(self) -> list[int]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 import pickle
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,23 +35,16 @@ from chimera.engines.local.memory import (
 from chimera.engines.local.rings import has_call, read_call, write_row
 from chimera.engines.local.values import Failure, Packed, unpack
 
-SPIN_S = 50e-6
+SPIN_S = 20e-6
 CONSTRUCT = "__init__"
 
 Out = tuple[int, int]
 """A slot and its generation: where a result goes."""
 
 
-class Arrived:
-    """A ref as it reaches an actor: whose slot holds the value."""
-
-    __slots__ = ("actor", "generation", "slot")
-
-    def __init__(self, actor: int, slot: int, generation: int) -> None:
-        self.actor, self.slot, self.generation = actor, slot, generation
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Arrived, (self.actor, self.slot, self.generation)
+Arrived: TypeAlias = tuple[int, int, int, int]
+"""A ref as it reaches an actor: whose slot holds the value, which slot, its generation, and which of the owner's calls puts
+it there."""
 
 
 class FailedArgumentError(Exception):
@@ -94,21 +88,27 @@ class ActorProcess:
         """Serve calls until the process is killed."""
         region = self._memory.own
         while True:
-            self._doorbell.await_(lambda: has_call(region), [DRIVER], SPIN_S)
-            self._serve(*pickle.loads(read_call(region)))
+            self._doorbell.await_calls(lambda: has_call(region), {DRIVER: 1}, SPIN_S)
+            self._serve(*marshal.loads(read_call(region)))
 
-    def _serve(self, number: int, method: str, returns: int | None, outs: list[Out], args: Any, kwargs: Any) -> None:
+    def _serve(
+        self,
+        number: int,
+        method: str,
+        returns: int | None,
+        outs: list[Out],
+        refs: list[Arrived | None],
+        named: dict[str, Arrived],
+        plain: bytes | Arrived | None,
+    ) -> None:
         began = start = time.monotonic()
         bytes_in, error = 0, b""
         failed = 0
         try:
-            if type(args) is Arrived:  # too large for the ring: the driver has put them
-                bytes_in = self._await_arguments([args])
-                args, kwargs = self._resolve(args)
-            bytes_in += self._await_arguments([a for a in (*args, *kwargs.values()) if type(a) is Arrived])
+            put = [plain] if isinstance(plain, tuple) else []  # too large for the ring
+            bytes_in = self._await_arguments([ref for ref in (*refs, *named.values(), *put) if ref is not None])
             began = time.monotonic()
-            args = [self._resolve(a) if type(a) is Arrived else a for a in args]
-            kwargs = {k: self._resolve(a) if type(a) is Arrived else a for k, a in kwargs.items()}
+            args, kwargs = self._arguments(refs, named, plain)
             start = time.monotonic()
             values = self._call(method, returns, args, kwargs)
             del args, kwargs  # what the call did not keep goes back to its owner before the result is known
@@ -131,7 +131,20 @@ class ActorProcess:
         write_row(self._memory.own, (number, start, end, start - began, waited, *counts, error))
         for slot, generation in outs:  # after the row: whoever knows a result also finds the row of its call
             publish(self._memory, slot, generation, failed)
-        self._doorbell.ring_waiting()
+        self._doorbell.ring_for_call(number + 1)
+
+    def _arguments(
+        self, refs: list[Arrived | None], named: dict[str, Arrived], plain: bytes | Arrived | None
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return the values of all arguments, in their places."""
+        if plain is None:
+            return [self._resolve(ref) for ref in refs if ref is not None], {
+                k: self._resolve(r) for k, r in named.items()
+            }
+        others, kwargs = pickle.loads(plain) if isinstance(plain, bytes) else self._resolve(plain)
+        rest = iter(others)
+        args = [next(rest) if ref is None else self._resolve(ref) for ref in refs]
+        return args, {**kwargs, **{name: self._resolve(ref) for name, ref in named.items()}}
 
     def _call(self, method: str, returns: int | None, args: Any, kwargs: Any) -> list[Any]:
         if method == CONSTRUCT:
@@ -151,25 +164,24 @@ class ActorProcess:
     def _await_arguments(self, arguments: list[Arrived]) -> int:
         """Wait until all stand, and return how many array bytes of them came from elsewhere."""
         arrived = 0
-        for argument in arguments:
-            region = self._memory.region(argument.actor)
-            slot, generation = argument.slot, argument.generation
+        for actor, slot, generation, number in arguments:
+            region = self._memory.region(actor)
             if not region.ready(slot, generation):
 
                 def known(region: Region = region, slot: int = slot, generation: int = generation) -> bool:
                     return region.ready(slot, generation) or region.words[DEAD] == 1
 
-                self._doorbell.await_(known, [argument.actor], SPIN_S)
+                self._doorbell.await_calls(known, {actor: number + 1}, SPIN_S)
                 if not region.ready(slot, generation):
-                    lost = ActorLost(f"{actor_name(self._memory, argument.actor)} died before its result stood")
+                    lost = ActorLost(f"{actor_name(self._memory, actor)} died before its result stood")
                     raise FailedArgumentError(Failure(lost, "", self._name, "argument"))
-            if argument.actor != self._memory.me:
+            if actor != self._memory.me:
                 arrived += region.slots[slot * SLOT_WORDS + ARRAY_BYTES]
         fence()
         return arrived
 
     def _resolve(self, argument: Arrived) -> Any:
-        value, failed = read_value(self._memory, argument.actor, argument.slot)
+        value, failed = read_value(self._memory, argument[0], argument[1])
         if failed:
             raise FailedArgumentError(value)
         return value

@@ -19,24 +19,19 @@ if TYPE_CHECKING:
 class Ref:
     """A future for a value in an actor's slot. When the last reference to it goes, the slot may be used again."""
 
-    __slots__ = ("__weakref__", "_lane", "call", "generation", "slot")
+    __slots__ = ("__weakref__", "call", "generation", "lane", "number", "slot")
 
-    def __init__(self, lane: Lane, slot: int, generation: int, call: str) -> None:
-        self._lane, self.slot, self.generation, self.call = lane, slot, generation, call
-
-    @property
-    def lane(self) -> Lane:
-        """The actor that the value comes from."""
-        return self._lane
+    def __init__(self, lane: Lane, slot: int, generation: int, call: str, number: int) -> None:
+        self.lane, self.slot, self.generation, self.call, self.number = lane, slot, generation, call, number
 
     def __del__(self) -> None:
-        self._lane.drop(self.slot, self.generation)
+        self.lane.drop(self.slot, self.generation)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise ConfigurationError("a ref travels as an argument of its own, not inside a list, a dict or an object")
 
     def __repr__(self) -> str:
-        return f"<Ref to {self.call!r} of {self._lane.name}>"
+        return f"<Ref to {self.call!r} of {self.lane.name}>"
 
 
 class Lane:

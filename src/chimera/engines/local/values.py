@@ -1,25 +1,31 @@
-"""How a value lies in a block: a pickle, and behind it the bytes of its arrays, which readers use in place."""
+"""How a value lies in a block: a description, and behind it the bytes of its arrays, which readers use in place."""
 
 from __future__ import annotations
 
+import marshal
 import pickle
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
+import numpy as np
+from numpy.typing import NDArray
 
 from chimera.core.errors import ActorError, ConfigurationError
+from chimera.core.message import Encoded
 from chimera.engines.local.memory import Lease, Memory
 
 _ALIGN = 64
-_COUNT = struct.Struct("qq")
+_HEAD = struct.Struct("qqq")
 _PLACE = struct.Struct("qq")
+_PICKLED, _ARRAY, _ENCODED = range(3)
+_PLAIN = "biufc"  # kinds of element types whose bytes say everything
 
 
 class Packed:
-    """A pickled value whose array bytes still lie where they were.
+    """A value as a few bytes that describe it, and its array bytes, which still lie where they were.
 
     Attributes
     ----------
@@ -27,27 +33,34 @@ class Packed:
     array_bytes : how much of that is array data.
     """
 
-    __slots__ = ("array_bytes", "buffers", "nbytes", "stream")
+    __slots__ = ("array_bytes", "buffers", "form", "nbytes", "stream")
 
     def __init__(self, value: Any) -> None:
         self.buffers: list[memoryview] = []
-        self.stream = _dumps(value, self.buffers)
+        if type(value) is np.ndarray and _is_plain(value):  # what travels most needs no pickle
+            self.form, self.stream = _ARRAY, marshal.dumps(_described([value], self.buffers))
+        elif type(value) is Encoded and all(map(_is_plain, value.arrays)):
+            described = _described(value.arrays, self.buffers)
+            self.form = _ENCODED
+            self.stream = marshal.dumps((value.codec, value.size, described, dict(value.meta)))
+        else:
+            self.form, self.stream = _PICKLED, _dumps(value, self.buffers)
         self.array_bytes = sum(buffer.nbytes for buffer in self.buffers)
-        at = _COUNT.size + _PLACE.size * len(self.buffers) + len(self.stream)
+        at = _HEAD.size + _PLACE.size * len(self.buffers) + len(self.stream)
         for buffer in self.buffers:
             at = _aligned(at) + buffer.nbytes
         self.nbytes = at
 
-    def write(self, block: Any) -> None:
-        """Copy everything into ``block``, a writable buffer of ``nbytes`` bytes: the one copy that a value costs."""
-        target = memoryview(block)
-        _COUNT.pack_into(target, 0, len(self.buffers), len(self.stream))
-        head = _COUNT.size + _PLACE.size * len(self.buffers)
+    def write(self, block: NDArray[np.uint8]) -> None:
+        """Copy everything into ``block``, shape (nbytes,): the one copy that a value costs."""
+        target = memoryview(block)  # type: ignore[arg-type]
+        _HEAD.pack_into(target, 0, self.form, len(self.buffers), len(self.stream))
+        head = _HEAD.size + _PLACE.size * len(self.buffers)
         at = head + len(self.stream)
         target[head:at] = self.stream
         for i, buffer in enumerate(self.buffers):
             at = _aligned(at)
-            _PLACE.pack_into(target, _COUNT.size + i * _PLACE.size, at, buffer.nbytes)
+            _PLACE.pack_into(target, _HEAD.size + i * _PLACE.size, at, buffer.nbytes)
             target[at : at + buffer.nbytes] = buffer
             at += buffer.nbytes
 
@@ -57,10 +70,32 @@ def unpack(memory: Memory, actor: int, offset: int, nbytes: int, release: Callab
     lease = memory.block(actor, offset, nbytes).view(Lease)
     lease.release = release
     view = memoryview(lease).toreadonly()  # type: ignore[arg-type]
-    count, length = _COUNT.unpack_from(view, 0)
-    head = _COUNT.size + _PLACE.size * count
-    places = (_PLACE.unpack_from(view, _COUNT.size + i * _PLACE.size) for i in range(count))
-    return pickle.loads(view[head : head + length], buffers=[view[at : at + size] for at, size in places])
+    form, count, length = _HEAD.unpack_from(view, 0)
+    head = _HEAD.size + _PLACE.size * count
+    places = [_PLACE.unpack_from(view, _HEAD.size + i * _PLACE.size) for i in range(count)]
+    buffers = [view[at : at + size] for at, size in places]
+    stream = view[head : head + length]
+    if form == _PICKLED:
+        return pickle.loads(stream, buffers=buffers)
+    if form == _ARRAY:
+        return _arrays(marshal.loads(stream), buffers)[0]
+    codec, size, described, meta = marshal.loads(stream)
+    return Encoded(codec, size, tuple(_arrays(described, buffers)), meta)
+
+
+def _is_plain(array: NDArray[Any]) -> bool:
+    return type(array) is np.ndarray and array.dtype.kind in _PLAIN and array.flags.c_contiguous
+
+
+def _described(arrays: Sequence[NDArray[Any]], buffers: list[memoryview]) -> list[tuple[str, tuple[int, ...]]]:
+    """Return type and shape of each array, and put its bytes into ``buffers``."""
+    buffers.extend(memoryview(array.reshape(-1).view(np.uint8)) for array in arrays)  # type: ignore[arg-type]
+    return [(array.dtype.str, array.shape) for array in arrays]
+
+
+def _arrays(described: list[tuple[str, tuple[int, ...]]], buffers: list[memoryview]) -> list[NDArray[Any]]:
+    pairs = zip(described, buffers, strict=True)
+    return [np.frombuffer(buffer, dtype).reshape(shape) for (dtype, shape), buffer in pairs]
 
 
 def _dumps(value: Any, buffers: list[memoryview]) -> bytes:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
+from chimera.core.parameters import reduce_in_order
 from chimera.engines.simulated.call import Call, Node
 from chimera.engines.simulated.strand import Abandoned
 
@@ -142,11 +143,10 @@ class SimulatedGroup:
         if name == "broadcast":
             result = arrays[int(detail)]
         elif name == "all_reduce":
-            result = arrays[0].copy()
-            for array in arrays[1:]:
-                result += array.reshape(result.shape)
+            result = np.empty(arrays[0].size, np.float32)
+            reduce_in_order([array.reshape(-1) for array in arrays], result)
             if detail == "mean":
-                result /= np.float32(self.size)
+                result *= np.float32(1 / self.size)
         else:
             return
         for array in arrays:
