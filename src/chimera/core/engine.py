@@ -8,7 +8,7 @@ them; (4) an exception in an actor arrives as itself, with an `ActorError` that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, overload
@@ -127,6 +127,12 @@ class Engine(Protocol):
 
     def lost(self) -> list[Any]:
         """Return the handles of all actors known to be dead, whoever killed them, in the order of their deaths."""
+
+    def state(self) -> dict[str, Any]:
+        """Return, as plain values, what of the engine itself decides how a run goes on; nothing where time is real."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` returned, once the same actors are there."""
 
     def __enter__(self) -> Self: ...
     def __exit__(

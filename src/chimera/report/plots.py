@@ -178,7 +178,7 @@ def _draw_timeline(part: SubFigure, run: RunFiles, lanes: list[Lane], view: Wind
     names = [_drawable(lane.actor) + (" (lost)" if lane.lost_s is not None else "") for lane in lanes]
     axes.set_yticks(range(len(lanes)), names)
     axes.set_ylim(len(lanes) - 0.4, -0.6)
-    axes.set_xlabel(f"{'Virtual time' if run.is_virtual else 'Time'} since the engine began ({unit})")
+    axes.set_xlabel(f"{'Virtual time' if run.is_virtual else 'Time'} since training began ({unit})")
     some = f", {len(lanes)} of {len(run.lanes):,} actors" if len(lanes) < len(run.lanes) else ""
     axes.set_title(_drawable(f"Timeline: {view.title[0].lower()}{view.title[1:]}{some}", 90), loc="left")
     for each in (axes, shares):

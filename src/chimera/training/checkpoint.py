@@ -13,6 +13,7 @@ from chimera.core.errors import ConfigurationError, RunError
 
 _NAME = re.compile(r"round-(\d+)\.safetensors$")
 _FORMAT = "chimera checkpoint 1"
+_TREE = "tree"  # everything but the arrays, as MessagePack, which keeps infinities
 
 
 class Checkpoints:
@@ -40,8 +41,8 @@ class Checkpoints:
         from safetensors.numpy import save
 
         arrays: dict[str, Any] = {}
-        tree = _without_arrays(state, "", arrays)
-        data = save(arrays, {"format": _FORMAT, "tree": msgspec.json.encode(tree).decode()})
+        tree = msgspec.msgpack.encode(_without_arrays(state, "", arrays))
+        data = save({**arrays, _TREE: np.frombuffer(tree, np.uint8)}, {"format": _FORMAT})
         path = f"{self._root}/round-{round_:09d}.safetensors"
         unfinished = f"{path}.part"
         try:
@@ -79,11 +80,7 @@ class Checkpoints:
         data = self._fs.cat_file(paths[-1])
         try:
             arrays = load(data)
-            length = int.from_bytes(data[:8], "little")
-            header = msgspec.json.decode(data[8 : 8 + length])["__metadata__"]
-            if header["format"] != _FORMAT:
-                raise KeyError("format")
-            return _with_arrays(msgspec.json.decode(header["tree"]), arrays)  # type: ignore[no-any-return]
+            return _with_arrays(msgspec.msgpack.decode(arrays[_TREE].tobytes()), arrays)  # type: ignore[no-any-return]
         except (SafetensorError, msgspec.DecodeError, KeyError) as error:
             raise ConfigurationError(f"{paths[-1]} is not a checkpoint: {error}") from error
 
@@ -99,8 +96,9 @@ class Checkpoints:
 def _without_arrays(value: Any, path: str, arrays: dict[str, Any]) -> Any:
     """Return ``value`` with each array replaced by a mark, and the arrays in ``arrays`` under their paths."""
     if isinstance(value, np.ndarray):
-        arrays[path] = np.ascontiguousarray(value)
-        return {"__array__": path}
+        name = f"{len(arrays)}{path}"  # keys with slashes in them may make equal paths
+        arrays[name] = value if value.flags.c_contiguous else value.copy()
+        return {"__array__": name}
     if isinstance(value, Mapping):
         return {str(key): _without_arrays(item, f"{path}/{key}", arrays) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -28,18 +28,14 @@ class TrainingCluster:
         self.workers = list(workers)
         self.shards: list[Any] = []
         self.round, self.horizon = 0, 1
-        self._saved: Mapping[str, Any] | None = None  # what a checkpoint holds, until the servers are made
         self._late: dict[str, Any] = {}  # workers that still compute an answer nobody waits for
 
     def servers(self, shards: int) -> list[Any]:
         """Return the parameter shards; the same ones each time."""
         if not self.shards:
             self.shards = self._make_servers(shards)
-            if self._saved is not None:
-                states = self._saved["servers"]
-                if len(states) != shards:
-                    raise ConfigurationError(f"the checkpoint was written with {len(states)} shards, not {shards}")
-                self.get([server.restore(state) for server, state in zip(self.shards, states, strict=True)])
+        if len(self.shards) != shards:
+            raise ConfigurationError(f"the checkpoint was written with {len(self.shards)} shards, not {shards}")
         return self.shards
 
     def gather(self, ask: Callable[[Any], Any], quorum: float = 1.0, timeout_s: float | None = None) -> list[Any]:
@@ -53,8 +49,10 @@ class TrainingCluster:
             return [ask(worker) for worker in self.workers]
         needed = max(math.ceil(quorum * len(self.workers)), 1)
         deadline = math.inf if timeout_s is None else self._engine.now() + timeout_s
-        self._free_workers(needed, deadline)
-        answers = {worker.name: ask(worker) for worker in self.workers if worker.name not in self._late}
+        # With a time limit, who is late has had his time: the others do not wait for him again.
+        self._free_workers(needed if timeout_s is None else 1, deadline)
+        answers = {worker.name: ask(worker) for worker in self.on_time()}
+        needed = min(needed, len(answers))
         heads = {name: answer[0] if isinstance(answer, list) else answer for name, answer in answers.items()}
         done = self._await_living(heads, needed, deadline)
         self._late.update({name: head for name, head in heads.items() if name not in done})
@@ -91,6 +89,13 @@ class TrainingCluster:
             raise TooFewWorkersError(f"{', '.join(lost)} died; {left}")
         return lost
 
+    def on_time(self) -> list[Any]:
+        """Return the living workers that are not busy with an answer nobody waits for; asking them costs no wait."""
+        if self._late:
+            for name in self._await_living(self._late, 0, self._engine.now()):
+                del self._late[name]
+        return [worker for worker in self.workers if worker.name not in self._late]
+
     def settle(self) -> None:
         """Wait until nobody is late any more, so that the state of the run is all in servers and workers."""
         self._free_workers(len(self.workers), math.inf)
@@ -106,13 +111,22 @@ class TrainingCluster:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Give servers and workers what `state` returned; a worker that was not there then takes the first one's part."""
-        self._saved = state
+        if state["servers"]:
+            pairs = zip(self.servers(len(state["servers"])), state["servers"], strict=True)
+            self.get([server.restore(held) for server, held in pairs])
         if state["replica"] is not None:
             replica = self._engine.put(state["replica"])
             self.get([worker.restore(replica) for worker in self.workers])
         for rank, worker in enumerate(self.workers):
             then = rank if rank < len(state["steps"]) else 0
             self.get([worker.go_to(state["steps"][then]), worker.load_buffers(state["buffers"][then])])
+
+    def end(self) -> None:
+        """Kill the actors of this run, on an engine that lives on."""
+        dead = self._dead()
+        for actor in (*self.workers, *self.shards):
+            if actor.name not in dead:
+                self._engine.kill(actor)
 
     def _free_workers(self, needed: int, deadline: float) -> None:
         """Wait until at least ``needed`` workers are not late, or the time is over."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from chimera.codecs.codec import decode
@@ -21,10 +19,12 @@ from chimera.models.buffers import merge_buffers
 from chimera.models.model import Model
 from chimera.strategies.strategy import Round, Strategy
 from chimera.training.budget import Budget, Counters
+from chimera.training.cadence import Cadence
 from chimera.training.callback import Callback, Event, Progress
 from chimera.training.checkpoint import Checkpoints
 from chimera.training.cluster import TrainingCluster
 from chimera.training.history import History
+from chimera.training.interrupt import Interrupt
 
 _LOOKS = {
     "weights",
@@ -35,26 +35,6 @@ _LOOKS = {
     "step",
 }  # calls that the loop itself makes, between rounds
 _AHEAD = 16  # rounds that the driver issues before their results are there
-
-
-@dataclass(frozen=True)
-class Cadence:
-    """How often the loop looks, in rounds.
-
-    Attributes
-    ----------
-    log_every : for a row of metrics with the training loss.
-    evaluate_every : for the test set.
-    checkpoint_every : for a checkpoint.
-    """
-
-    log_every: int
-    evaluate_every: int
-    checkpoint_every: int
-
-    def until_next(self, rounds: int) -> int:
-        """Return how many rounds it is to the next look."""
-        return min(every - rounds % every for every in (self.log_every, self.evaluate_every, self.checkpoint_every))
 
 
 class TrainingLoop:
@@ -91,12 +71,13 @@ class TrainingLoop:
         self._callbacks, self._buffers = callbacks, buffers
         self._names = [worker.name for worker in cluster.workers]
         self._loss: float | None = None
+        self._losses = 0.0, 0  # summed, and how many, since the last row of metrics
         self._last: Round | None = None
         self._looked_at = -1
-        self._interrupted = False
+        self._interrupt = Interrupt()
         self.counters = Counters()
         self.metrics: dict[str, float] = {}
-        self._began_s, self._before_s = engine.now(), 0.0
+        self._began_s = engine.now()
 
     def run(self) -> str:
         """Train until the budget is used or the target met, and return which.
@@ -108,17 +89,19 @@ class TrainingLoop:
         """
         for callback in self._callbacks:
             callback.on_start(self._progress())
-        with self._interrupts():
+        with self._interrupt:
             rounds = self._strategy.rounds(self._cluster)
             while (reason := self._budget.reached(self.counters, self.metrics, self._train_size)) is None:
                 try:
                     self._advance(rounds, self._horizon())
                     self._count()
-                    self._look()
+                    if self._look():
+                        # A run that is resumed here starts the strategy anew; so does this one, and both go the same way.
+                        rounds = self._strategy.rounds(self._cluster)
                 except ActorLost as error:
                     self._survive(error)
                     rounds = self._strategy.rounds(self._cluster)
-                if self._interrupted:
+                if self._interrupt.asked:
                     self._checkpoint()
                     raise KeyboardInterrupt
         if self._looked_at < self.counters.rounds:
@@ -131,12 +114,17 @@ class TrainingLoop:
         """Go on from what a checkpoint holds; before `run`."""
         self.counters = Counters(**state["counters"])
         self.metrics = state["metrics"]
-        self._before_s, self._looked_at = self.counters.seconds, self.counters.rounds
+        self._losses = tuple(state["losses"])
+        self._looked_at = self.counters.rounds
         self._cluster.round = self.counters.rounds
         self._strategy.restore(state["strategy"])
         self._cluster.restore(state["cluster"])
         self._model.load(np.concatenate(state["weights"]))
         self._model.load_buffers(state["buffers"])
+        self._engine.restore(state["engine"])  # last: what restoring took is not part of the run
+        self._engine.trace()
+        goes_on = state["engine"] and self._engine.now() == state["engine"]["now_s"]
+        self._began_s = state["began_s"] if goes_on else self._engine.now() - self.counters.seconds
 
     def _horizon(self) -> int:
         samples = len(self._cluster.workers) * self._batch_size
@@ -165,13 +153,14 @@ class TrainingLoop:
                 self.counters.rounds += over.rounds
                 self._cluster.round = self.counters.rounds
             max_seconds = self._budget.max_seconds
-            if self._interrupted or (max_seconds is not None and self._seconds() >= max_seconds):
+            if self._interrupt.asked or (max_seconds is not None and self._seconds() >= max_seconds):
                 horizon = issued
 
     def _count(self, looked: bool = False) -> None:
         """Bring the counters up to date from the trace. What looking costs is in the seconds, not in the bytes."""
         rows = self._engine.trace()
-        self._history.add_trace(rows)
+        began_s, shifted = self._began_s, msgspec.structs.replace
+        self._history.add_trace(shifted(r, start_s=r.start_s - began_s, end_s=r.end_s - began_s) for r in rows)
         workers = set(self._names)
         used = self.counters
         used.seconds = self._seconds()
@@ -181,7 +170,8 @@ class TrainingLoop:
                 used.bytes_up += row.bytes_out
                 used.bytes_down += row.bytes_in
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
+        """Look at the model as far as it is time; return whether a checkpoint was written."""
         rounds, cadence = self.counters.rounds, self._cadence
         over = self._budget.reached(self.counters, {}, self._train_size) is not None
         evaluate, log = rounds % cadence.evaluate_every == 0, rounds % cadence.log_every == 0
@@ -189,8 +179,10 @@ class TrainingLoop:
             self._evaluate()
         if evaluate or log or over:
             self._record()
-        if over or rounds % cadence.checkpoint_every == 0:
+        checkpoint = over or rounds % cadence.checkpoint_every == 0
+        if checkpoint:
             self._checkpoint()
+        return checkpoint
 
     def _evaluate(self) -> None:
         flat = self._weights()
@@ -202,9 +194,9 @@ class TrainingLoop:
             raise NonFiniteError(f"round {self.counters.rounds}: parameters of the model are NaN or infinite")
 
     def _record(self) -> None:
-        losses = self._engine.get([worker.loss() for worker in self._cluster.workers])
-        count = sum(n for _, n in losses)
-        self._loss = sum(loss for loss, _ in losses) / count if count else None
+        self._collect_losses()
+        total, count = self._losses
+        self._loss, self._losses = (total / count if count else None), (0.0, 0)
         self._count(looked=True)
         row: dict[str, Any] = {
             "round": self.counters.rounds,
@@ -220,6 +212,11 @@ class TrainingLoop:
         for callback in self._callbacks:
             callback.on_progress(progress)
 
+    def _collect_losses(self) -> None:
+        """Add the training losses that the workers have seen since the last time; those of the late come later."""
+        found = [self._losses, *self._engine.get([worker.loss() for worker in self._cluster.on_time()])]
+        self._losses = sum(loss for loss, _ in found), sum(count for _, count in found)
+
     def _checkpoint(self) -> None:
         if self._last is None:
             return
@@ -227,17 +224,20 @@ class TrainingLoop:
         weights = [decode(shard) for shard in self._weights_by_shard()]
         if not all(np.isfinite(shard).all() for shard in weights):
             raise NonFiniteError(f"round {self.counters.rounds}: parameters of the model are NaN or infinite")
-        self._merge_buffers()
+        self._collect_losses()
         cluster = self._cluster.state()
         self._count(looked=True)
         state = {
             "counters": asdict(self.counters),
             "metrics": self.metrics,
+            "losses": self._losses,
             "files": self._history.sizes(),
             "strategy": self._strategy.state(),
             "cluster": cluster,
             "weights": weights,
             "buffers": self._model.buffers(),
+            "began_s": self._began_s,
+            "engine": self._engine.state(),
         }
         self._checkpoints.write(self.counters.rounds, state)
 
@@ -253,7 +253,7 @@ class TrainingLoop:
         """Bring the workers' buffers together in the driver's model and, unless they are to stay apart, in the workers."""
         if self._model.buffers().size == 0:
             return
-        workers = self._cluster.workers
+        workers = self._cluster.on_time()
         merged = merge_buffers(self._engine.get([worker.buffers() for worker in workers]), self._buffers)
         if merged is not None:
             self._model.load_buffers(merged)
@@ -289,22 +289,4 @@ class TrainingLoop:
         )
 
     def _seconds(self) -> float:
-        return self._before_s + self._engine.now() - self._began_s
-
-    @contextmanager
-    def _interrupts(self) -> Iterator[None]:
-        """Turn the first Ctrl-C into a wish to stop after the rounds under way; the second raises as ever."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before: Callable[..., Any] | int | None = signal.getsignal(signal.SIGINT)
-
-        def note(*_: Any) -> None:
-            self._interrupted = True
-            signal.signal(signal.SIGINT, before)
-
-        signal.signal(signal.SIGINT, note)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
+        return self._engine.now() - self._began_s

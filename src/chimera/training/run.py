@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from chimera.models.model import Model
@@ -109,7 +108,7 @@ class Run:
         if hasattr(self.model, "state_dict"):
             return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.model.state_dict().items()}
         tensors = self.trained.layout.split(self.trained.parameters())
-        return {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+        return {name: tensor.copy() for name, tensor in tensors.items()}
 
     def plot(self, path: str | Path | None = None) -> Path:
         """Draw losses, metrics and the timeline as a PNG, by default ``plot.png`` in the run's folder; return where it is."""

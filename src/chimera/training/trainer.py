@@ -8,13 +8,12 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
 from chimera.codecs.codec import CODECS
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import shard_bounds
-from chimera.core.registry import Registry
 from chimera.data.dataset import DATASETS, Dataset, Split
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS, Partitioner
@@ -22,21 +21,19 @@ from chimera.models.conversion import as_model, build_model
 from chimera.models.model import Model
 from chimera.strategies.strategy import STRATEGIES, Strategy
 from chimera.training.budget import Budget
+from chimera.training.cadence import Cadence
 from chimera.training.callback import Callback
 from chimera.training.checkpoint import Checkpoints
 from chimera.training.cluster import TrainingCluster
 from chimera.training.experiment import Experiment
 from chimera.training.history import History
 from chimera.training.learner import Learner
-from chimera.training.loop import Cadence, TrainingLoop
+from chimera.training.loop import TrainingLoop
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.parameter_shard import ParameterShard
+from chimera.training.plugin import Named, label, made, named
 from chimera.training.run import Cost, Run
 from chimera.training.run_folder import RunFolder
-
-T = TypeVar("T")
-Named: TypeAlias = str | Mapping[str, Any]
-"""A plug-in by name, or a mapping of ``name`` and its options."""
 
 _PRELOADED = ("torch", "chimera.training.learner", "chimera.training.parameter_shard", "chimera.models.torch_model")
 
@@ -98,11 +95,11 @@ class Trainer:
             raise ConfigurationError(f"min_workers is {min_workers}, and there are {workers} workers")
         limited = any(limit is not None for limit in (epochs, rounds, max_seconds, max_bytes))
         self._budget = Budget(epochs if limited else 1, rounds, max_seconds, max_bytes, target)
-        self._strategy = _made(STRATEGIES, strategy)
-        self._partition = _made(PARTITIONERS, partition)
-        self._codec = _named(codec)
+        self._strategy = made(STRATEGIES, strategy)
+        self._partition = made(PARTITIONERS, partition)
+        self._codec = named(codec)
         CODECS.create(*self._codec)
-        self._optimizer = OptimizerSettings(*_named(optimizer))
+        self._optimizer = OptimizerSettings(*named(optimizer))
         self._engine, self._model, self._data = engine, model, data
         self._workers, self._batch_size = self._strategy.world_size(workers), batch_size
         self._every = {"log_every": log_every, "evaluate_every": evaluate_every, "checkpoint_every": checkpoint_every}
@@ -111,7 +108,7 @@ class Trainer:
                 raise ConfigurationError(f"{key} must be at least 1, not {every}")
         self._min_workers, self._seed = min_workers, seed
         self._callbacks = list(callbacks)
-        self._folder = RunFolder.choose(out, name or f"{_label(model)}-{_label(data)}", resume=resume)
+        self._folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)
         self._experiment = {
             "data": data,
             "model": model,
@@ -152,20 +149,20 @@ class Trainer:
             self._optimizer.check()
             model = self._driver_model(split)
             self._folder.begin(Experiment.of(**self._experiment).to_toml(), self._seed)
-            return self._fit(engine, split, model)
+            workers = self._spawn_workers(engine, split.train, model)
+            cluster = TrainingCluster(engine, workers, self._server_maker(engine, model), self._min_workers)
+            try:
+                return self._fit(engine, cluster, split, model)
+            finally:
+                if not owned:
+                    cluster.end()
         finally:
             if owned:
                 engine.close()
 
-    def _fit(self, engine: Engine, split: Split, model: Model) -> Run:
+    def _fit(self, engine: Engine, cluster: TrainingCluster, split: Split, model: Model) -> Run:
         checkpoints = Checkpoints(str(self._folder.path / "checkpoints"))
         saved = checkpoints.read_last() if self._folder.resumes else None
-        cluster = TrainingCluster(
-            engine,
-            self._spawn_workers(engine, split.train, model),
-            self._server_maker(engine, model),
-            self._min_workers,
-        )
         engine.get([worker.step() for worker in cluster.workers])  # what a constructor raises shows here
         engine.trace()
         history = History(self._folder.path, saved["files"] if saved else None)
@@ -214,7 +211,7 @@ class Trainer:
     def _open_engine(self) -> tuple[Engine, bool]:
         if not isinstance(self._engine, str | Mapping):
             return self._engine, False
-        name, options = _named(self._engine)
+        name, options = named(self._engine)
         factory = ENGINES.find(name).factory
         given: dict[str, Any] = {}
         if "preload" in inspect.signature(factory).parameters and "preload" not in options:
@@ -223,7 +220,7 @@ class Trainer:
 
     def _split(self) -> Split:
         if isinstance(self._data, str) or (isinstance(self._data, Mapping) and "name" in self._data):
-            name, options = _named(self._data)
+            name, options = named(self._data)
             split = DATASETS.create(name, options)
         else:
             split = Split.of(self._data, seed=self._seed)
@@ -235,7 +232,7 @@ class Trainer:
         train = split.train
         about: dict[str, Any] = {"input_shape": train.input_shape, "outputs": train.outputs, "task": train.task}
         if isinstance(self._model, str | Mapping):
-            return build_model(*_named(self._model), seed=self._seed, **about)
+            return build_model(*named(self._model), seed=self._seed, **about)
         return as_model(self._model, seed=self._seed, **about)
 
     def _spawn_workers(self, engine: Engine, train: Dataset, model: Model) -> list[Any]:
@@ -282,9 +279,9 @@ class Trainer:
 
     def _names(self) -> dict[str, Any]:
         return {
-            "strategy": _label(self._experiment["strategy"]),
+            "strategy": label(self._experiment["strategy"]),
             "codec": self._codec[0],
-            "engine": _label(self._engine),
+            "engine": label(self._engine),
             "workers": self._workers,
         }
 
@@ -292,27 +289,6 @@ class Trainer:
 def train(model: Any, data: Any, **options: Any) -> Run:
     """Train ``model`` on ``data``; the options are those of `Trainer`."""
     return Trainer(model, data, **options).fit()
-
-
-def _named(plugin: Named) -> tuple[str, dict[str, Any]]:
-    """Return name and options."""
-    if isinstance(plugin, str):
-        return plugin, {}
-    options = dict(plugin)
-    if not isinstance(name := options.pop("name", None), str):
-        raise ConfigurationError(f"{dict(plugin)!r} needs a 'name'")
-    return name, options
-
-
-def _made(registry: Registry[T], plugin: Named | T) -> T:
-    return registry.create(*_named(plugin)) if isinstance(plugin, str | Mapping) else plugin
-
-
-def _label(plugin: Any) -> str:
-    """Return what a plug-in is called, in figures and folders."""
-    if isinstance(plugin, str | Mapping):
-        return _named(plugin)[0]
-    return str(getattr(plugin, "name", None) or getattr(plugin, "__name__", type(plugin).__name__))
 
 
 def _check_fits(saved: Mapping[str, Any], model: Model) -> None:

@@ -6,14 +6,12 @@ import contextlib
 import functools
 import json
 import marshal
-import os
 import socket
-import subprocess
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,7 +22,6 @@ from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.group import GroupHandle
 from chimera.engines.local.memory import (
     ACTORS,
-    DEAD,
     DONE_NS,
     DRIVER,
     MAX_ACTORS,
@@ -39,11 +36,11 @@ from chimera.engines.local.memory import (
 from chimera.engines.local.process import CONSTRUCT, SPIN_S, Arrived, publish, read_value, write_value
 from chimera.engines.local.refs import Lane, LocalActor, Ref
 from chimera.engines.local.rings import ROWS, write_call
+from chimera.engines.local.server import end, start_server, watch
 from chimera.engines.local.values import Packed
 
 _INLINE_BYTES = 1 << 14
 _MIRRORED = ("numpy", "torch", "sklearn")
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @ENGINES.register("local")
@@ -67,13 +64,13 @@ class Local:
         self._memory.own.words[ACTORS] = 1
         self._control, theirs = socket.socketpair()
         with theirs:
-            self._server = _start_server(modules, theirs, self._memory.fd)
+            self._server = start_server(modules, theirs, self._memory.fd)
         self._deaths: list[Lane] = []
         state = self._control, self._lanes, self._deaths, self._doorbell
-        self._monitor = threading.Thread(target=_monitor, args=state, name="chimera-monitor", daemon=True)
+        self._monitor = threading.Thread(target=watch, args=state, name="chimera-monitor", daemon=True)
         self._monitor.start()
         parts = self._server, self._control, self._monitor, self._memory
-        self._end = weakref.finalize(self, _end, *parts)
+        self._end = weakref.finalize(self, end, *parts)
 
     def spawn(
         self,
@@ -160,6 +157,13 @@ class Local:
     def lost(self) -> list[LocalActor]:
         """Return the handles of the dead, in the order of their deaths."""
         return [self._handles[lane.rank] for lane in self._deaths]
+
+    def state(self) -> dict[str, Any]:
+        """Return nothing: time is real here."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Do nothing."""
 
     def close(self) -> None:
         """Kill all processes and let go of the shared memory. Arrays that were fetched stay."""
@@ -275,62 +279,3 @@ def _done_at(ref: Ref) -> float:
     if ref.lane.ready(ref):
         return ref.lane.region.slots[ref.slot * SLOT_WORDS + DONE_NS] / 1e9
     return ref.lane.died_s or 0.0
-
-
-def _start_server(modules: list[str], control: socket.socket, memory_fd: int) -> subprocess.Popen[bytes]:
-    options = {
-        "path": sys.path,
-        "preload": modules,
-        "control": control.fileno(),
-        "memory": memory_fd,
-    }
-    threads = {name: os.environ.get(name, "1") for name in _THREAD_VARIABLES}
-    return subprocess.Popen(
-        [sys.executable, "-u", "-m", "chimera.engines.local.forkserver", json.dumps(options)],
-        stdin=subprocess.DEVNULL,
-        pass_fds=(control.fileno(), memory_fd),
-        env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        start_new_session=True,
-    )
-
-
-def _monitor(control: socket.socket, lanes: list[Lane], deaths: list[Lane], doorbell: Doorbell) -> None:
-    """Note the deaths that the fork server reports, and wake everybody, for anybody may be waiting for the dead."""
-    received = b""
-    while True:
-        try:
-            data = control.recv(1 << 16)
-        except OSError:
-            data = b""
-        if not data:
-            break
-        *lines, received = (received + data).split(b"\n")
-        _mark_dead([lanes[json.loads(line)["actor"] - 1] for line in lines], lanes, deaths, doorbell)
-    _mark_dead([lane for lane in lanes if not lane.dead], lanes, deaths, doorbell)
-
-
-def _mark_dead(dead: list[Lane], lanes: list[Lane], deaths: list[Lane], doorbell: Doorbell) -> None:
-    for lane in dead:
-        lane.died_s = time.monotonic()
-        deaths.append(lane)
-        lane.region.words[DEAD] = 1
-    for actor in range(len(lanes) + 1):
-        doorbell.ring(actor)
-
-
-def _end(
-    server: subprocess.Popen[bytes],
-    control: socket.socket,
-    monitor: threading.Thread,
-    memory: Memory,
-) -> None:
-    with contextlib.suppress(OSError):
-        control.shutdown(socket.SHUT_RDWR)
-    try:
-        server.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()
-    monitor.join()
-    control.close()
-    memory.close()

@@ -80,7 +80,9 @@ class LocalGroup:
             return all(words[place] >= arrivals for place in places)
 
         def check() -> None:
-            for member in self._members:  # whoever died, arrived or not: the rest of what they do together cannot be done
+            for (
+                member
+            ) in self._members:  # whoever died, arrived or not: the rest of what they do together cannot be done
                 if self._memory.region(member).words[DEAD]:
                     raise ActorLost(f"{actor_name(self._memory, member)} died, and its group with it")
 

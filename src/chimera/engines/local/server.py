@@ -1,0 +1,79 @@
+"""The driver's side of the fork server: its start, the deaths it reports, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+from chimera.engines.local.doorbell import Doorbell
+from chimera.engines.local.memory import DEAD, Memory
+from chimera.engines.local.refs import Lane
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def start_server(modules: list[str], control: socket.socket, memory_fd: int) -> subprocess.Popen[bytes]:
+    """Start the fork server; it serves the other end of ``control`` and has imported ``modules`` before its first fork."""
+    options = {
+        "path": sys.path,
+        "preload": modules,
+        "control": control.fileno(),
+        "memory": memory_fd,
+    }
+    threads = {name: os.environ.get(name, "1") for name in _THREAD_VARIABLES}
+    return subprocess.Popen(
+        [sys.executable, "-u", "-m", "chimera.engines.local.forkserver", json.dumps(options)],
+        stdin=subprocess.DEVNULL,
+        pass_fds=(control.fileno(), memory_fd),
+        env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        start_new_session=True,
+    )
+
+
+def watch(control: socket.socket, lanes: list[Lane], deaths: list[Lane], doorbell: Doorbell) -> None:
+    """Note the deaths that the fork server reports, and wake everybody, for anybody may be waiting for the dead."""
+    received = b""
+    while True:
+        try:
+            data = control.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            break
+        *lines, received = (received + data).split(b"\n")
+        _mark_dead([lanes[json.loads(line)["actor"] - 1] for line in lines], lanes, deaths, doorbell)
+    _mark_dead([lane for lane in lanes if not lane.dead], lanes, deaths, doorbell)
+
+
+def _mark_dead(dead: list[Lane], lanes: list[Lane], deaths: list[Lane], doorbell: Doorbell) -> None:
+    for lane in dead:
+        lane.died_s = time.monotonic()
+        deaths.append(lane)
+        lane.region.words[DEAD] = 1
+    for actor in range(len(lanes) + 1):
+        doorbell.ring(actor)
+
+
+def end(
+    server: subprocess.Popen[bytes],
+    control: socket.socket,
+    monitor: threading.Thread,
+    memory: Memory,
+) -> None:
+    """Close the control socket, on which the server kills all actors and goes; wait for it, and let go of the memory."""
+    with contextlib.suppress(OSError):
+        control.shutdown(socket.SHUT_RDWR)
+    try:
+        server.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+    monitor.join()
+    control.close()
+    memory.close()

@@ -1,0 +1,40 @@
+"""A plug-in as users give it: by name, with options, or made already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias, TypeVar
+
+from chimera.core.errors import ConfigurationError
+from chimera.core.registry import Registry
+
+T = TypeVar("T")
+Named: TypeAlias = str | Mapping[str, Any]
+"""A plug-in by name, or a mapping of ``name`` and its options."""
+
+
+def named(plugin: Named) -> tuple[str, dict[str, Any]]:
+    """Return name and options.
+
+    Raises
+    ------
+    ConfigurationError : a mapping without a name.
+    """
+    if isinstance(plugin, str):
+        return plugin, {}
+    options = dict(plugin)
+    if not isinstance(name := options.pop("name", None), str):
+        raise ConfigurationError(f"{dict(plugin)!r} needs a 'name'")
+    return name, options
+
+
+def made(registry: Registry[T], plugin: Named | T) -> T:
+    """Return what a name and its options stand for, or the object itself."""
+    return registry.create(*named(plugin)) if isinstance(plugin, str | Mapping) else plugin
+
+
+def label(plugin: Any) -> str:
+    """Return what a plug-in is called, in figures and folders."""
+    if isinstance(plugin, str | Mapping):
+        return named(plugin)[0]
+    return str(getattr(plugin, "name", None) or getattr(plugin, "__name__", type(plugin).__name__))

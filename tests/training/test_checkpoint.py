@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import errno
+import resource
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from chimera.core.errors import ConfigurationError, RunError
+from chimera.training.checkpoint import Checkpoints
+
+arrays = hnp.arrays(
+    st.sampled_from([np.float32, np.float64, np.int64, np.uint8]), hnp.array_shapes(min_dims=0, max_dims=3, min_side=0)
+)
+plain = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text()
+states = st.recursive(
+    plain | arrays,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+@given(st.dictionaries(st.text(), states, max_size=4))
+def test_what_is_written_is_what_is_read(state: dict[str, Any]) -> None:
+    checkpoints = Checkpoints("memory://checkpoints")
+    checkpoints.write(1, state)
+    assert same(checkpoints.read_last(), state)
+
+
+def test_the_newest_few_stay(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path), keep=2)
+    for round_ in (1, 20, 300):
+        checkpoints.write(round_, {"round": round_})
+    assert [path.rpartition("/")[2] for path in checkpoints.paths()] == [
+        "round-000000020.safetensors",
+        "round-000000300.safetensors",
+    ]
+    assert checkpoints.read_last() == {"round": 300}
+
+
+def test_without_a_checkpoint_there_is_nothing_to_read(tmp_path: Path) -> None:
+    assert Checkpoints(str(tmp_path / "none")).read_last() is None
+
+
+def test_a_half_written_file_is_no_checkpoint(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    checkpoints.write(1, {"a": np.ones(3)})
+    (tmp_path / "round-000000002.safetensors.part").write_bytes(b"half")
+    assert checkpoints.read_last()["a"].sum() == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"\xff" * 64])
+def test_a_foreign_file_is_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "round-000000002.safetensors").write_bytes(content)
+    with pytest.raises(ConfigurationError, match="is not a checkpoint") as caught:
+        Checkpoints(str(tmp_path)).read_last()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_last_good_one(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    checkpoints.write(1, {"a": np.ones(3)})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(RunError, match=r"cannot be written: .*the last good one is .*round-000000001") as caught:
+            checkpoints.write(2, {"a": np.ones(100_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["round-000000001.safetensors"]
+    assert caught.value.__cause__.errno == errno.EFBIG

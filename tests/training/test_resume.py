@@ -1,0 +1,113 @@
+"""A run that is cut off anywhere and resumed ends as one that never stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chimera.core.errors import ConfigurationError
+from chimera.training.checkpoint import Checkpoints
+from training.conftest import Fit
+
+ROUNDS = 22
+SCRIPT = Path(__file__).with_name("interrupted.py")
+STRAGGLERS = {"name": "simulated", "compute": {"straggler_spread": 0.9, "spread": 0.4}}
+CASES = {
+    "served": ("simulated", {"name": "parameter-server", "shards": 2}),
+    "reduced": ("simulated", {"name": "all-reduce"}),
+    "alone": ("simulated", {"name": "single-worker"}),
+    "quorum of stragglers": (STRAGGLERS, {"name": "parameter-server", "quorum": 0.6}),
+}
+
+
+def train(
+    out: Path, engine: Any, strategy: Any, dies_at: int = 0, how: str = "SIGKILL"
+) -> subprocess.CompletedProcess[str]:
+    arguments = [str(out), json.dumps(engine), json.dumps(strategy), str(ROUNDS), str(dies_at), how]
+    return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Runs that never stopped."""
+    folders = {case: tmp_path_factory.mktemp("whole") / "run" for case in CASES}
+    for case, (engine, strategy) in CASES.items():
+        assert train(folders[case], engine, strategy).returncode == 0
+    return folders
+
+
+@pytest.mark.parametrize("dies_at", [1, 7, 13, 21])
+@pytest.mark.parametrize("case", CASES)
+def test_killed_and_resumed_it_leaves_the_same_bytes(
+    tmp_path: Path, whole: dict[str, Path], case: str, dies_at: int
+) -> None:
+    engine, strategy = CASES[case]
+    assert train(tmp_path / "run", engine, strategy, dies_at).returncode == -signal.SIGKILL
+    again = train(tmp_path / "run", engine, strategy)
+    assert again.returncode == 0, again.stderr
+    for file in ("weights.safetensors", "metrics.jsonl", "trace.jsonl"):
+        assert (tmp_path / "run" / file).read_bytes() == (whole[case] / file).read_bytes(), file
+
+
+@pytest.mark.parametrize("strategy", ["parameter-server", "all-reduce"])
+def test_on_processes_it_ends_with_the_same_weights(tmp_path: Path, strategy: str) -> None:
+    assert train(tmp_path / "whole", "local", strategy).returncode == 0
+    assert train(tmp_path / "run", "local", strategy, dies_at=14).returncode == -signal.SIGKILL
+    again = train(tmp_path / "run", "local", strategy)
+    assert again.returncode == 0, again.stderr
+    weights = [(tmp_path / run / "weights.safetensors").read_bytes() for run in ("whole", "run")]
+    assert weights[0] == weights[1]
+
+
+def test_ctrl_c_writes_a_checkpoint_of_the_round_it_came_in(tmp_path: Path, whole: dict[str, Path]) -> None:
+    engine, strategy = CASES["served"]
+    stopped = train(tmp_path / "run", engine, strategy, dies_at=6, how="SIGINT")
+    assert "KeyboardInterrupt" in stopped.stderr
+    last = Checkpoints(str(tmp_path / "run" / "checkpoints")).paths()[-1]
+    assert last.endswith("round-000000006.safetensors")
+    assert train(tmp_path / "run", engine, strategy).returncode == 0
+    weights = [(folder / "weights.safetensors").read_bytes() for folder in (tmp_path / "run", whole["served"])]
+    assert weights[0] == weights[1]
+
+
+def test_a_longer_budget_goes_on_where_the_shorter_one_ended(fit: Fit) -> None:
+    whole = fit("whole", rounds=20, evaluate_every=10)
+    fit("run", rounds=10, evaluate_every=10)
+    longer = fit("run", rounds=20, evaluate_every=10, resume=True)
+    assert longer.cost.rounds == 20
+    assert (longer.run_dir / "weights.safetensors").read_bytes() == (whole.run_dir / "weights.safetensors").read_bytes()
+
+
+def test_resuming_a_run_that_is_over_changes_nothing(fit: Fit) -> None:
+    first = fit(rounds=10)
+    again = fit(rounds=10, resume=True)
+    assert again.metrics == first.metrics
+    assert again.cost == first.cost
+
+
+def test_a_run_that_stopped_on_one_engine_goes_on_on_another(fit: Fit) -> None:
+    fit("run", rounds=10, evaluate_every=5)
+    other = fit("run", rounds=20, evaluate_every=5, resume=True, engine="local")
+    whole = fit("whole", rounds=20, evaluate_every=5)
+    assert other.cost.rounds == 20
+    assert abs(other.metrics["loss"] - whole.metrics["loss"]) < 1e-4
+
+
+def test_another_model_is_refused_in_one_line(fit: Fit) -> None:
+    fit(rounds=5)
+    with pytest.raises(ConfigurationError, match=r"a model of 1210 parameters, the experiment one of 4810"):
+        fit(rounds=10, resume=True, model={"name": "mlp", "hidden": [64]})
+    with pytest.raises(ConfigurationError, match="written with 1 shards, not 2"):
+        fit(rounds=10, resume=True, strategy={"name": "parameter-server", "shards": 2})
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(fit: Fit) -> None:
+    fit(rounds=5)
+    with pytest.raises(ConfigurationError, match="holds a run already"):
+        fit(rounds=5)

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+import chimera
+from chimera.core.engine import ENGINES
+from chimera.core.errors import ConfigurationError, NonFiniteError, TooFewWorkersError
+from chimera.models.model import Batch
+from chimera.models.torch_model import TorchModel
+from training.conftest import Fit
+
+STRATEGIES = ["parameter-server", "all-reduce", "single-worker"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_training_learns_the_digits(fit: Fit, strategy: str) -> None:
+    run = fit(strategy=strategy, epochs=6, rounds=None)
+    assert run.metrics["accuracy"] > 0.9
+    assert run.stopped_by == "epochs"
+    assert run.cost.samples >= 6 * 1437
+
+
+def test_the_trained_module_is_the_one_that_was_measured(fit: Fit) -> None:
+    run = fit()
+    tensors = safetensors.numpy.load_file(run.run_dir / "weights.safetensors")
+    for name, tensor in run.model.state_dict().items():
+        assert np.array_equal(tensors[name], tensor.numpy())
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"name": "simulated"},
+        {"name": "simulated", "compute": {"straggler_spread": 0.8, "spread": 0.3}, "seed": 5},
+    ],
+    ids=["plain", "stragglers"],
+)
+def test_two_runs_with_one_seed_leave_the_same_bytes(fit: Fit, strategy: str, engine: dict[str, Any]) -> None:
+    first, second = (fit(name, strategy=strategy, engine=engine, evaluate_every=8) for name in "ab")
+    for file in ("trace.jsonl", "metrics.jsonl", "weights.safetensors"):
+        assert (first.run_dir / file).read_bytes() == (second.run_dir / file).read_bytes()
+    assert (first.run_dir / "trace.jsonl").stat().st_size > 1000
+    other = fit("c", strategy=strategy, engine=engine, evaluate_every=8, seed=1)
+    assert (other.run_dir / "weights.safetensors").read_bytes() != (first.run_dir / "weights.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("budget", "reason"),
+    [
+        ({"rounds": 7}, "rounds"),
+        ({"epochs": 0.5}, "epochs"),
+        ({"max_seconds": 0.02}, "max_seconds"),
+        ({"max_bytes": 400_000}, "max_bytes"),
+        ({"rounds": 10_000, "target": {"accuracy": 0.8}, "evaluate_every": 5}, "target"),
+        ({"rounds": 10_000, "target": {"loss": 1.0, "accuracy": 0.5}, "evaluate_every": 5}, "target"),
+    ],
+)
+@pytest.mark.parametrize("strategy", STRATEGIES[:2])
+def test_each_budget_stops_the_run(fit: Fit, strategy: str, budget: dict[str, Any], reason: str) -> None:
+    run = fit(strategy=strategy, rounds=None, **budget) if "rounds" not in budget else fit(strategy=strategy, **budget)
+    assert run.stopped_by == reason
+    cost = run.cost
+    if reason == "rounds":
+        assert (cost.rounds, cost.samples) == (7, 7 * 48)
+    if reason == "epochs":
+        assert 0.5 <= cost.epochs < 0.5 + 48 / 1437
+    if reason == "max_seconds":
+        assert 0.02 <= cost.seconds < 0.06
+    if reason == "max_bytes":
+        per_round = (cost.bytes_up + cost.bytes_down) / cost.rounds
+        assert 400_000 <= cost.bytes_up + cost.bytes_down < 400_000 + 2 * per_round
+    if reason == "target":
+        assert all(
+            run.metrics[name] >= value if name == "accuracy" else run.metrics[name] <= value
+            for name, value in budget["target"].items()
+        )
+
+
+def test_a_parameter_server_costs_a_gradient_up_and_the_weights_down_per_worker_and_round(fit: Fit) -> None:
+    run = fit(rounds=10, evaluate_every=3)
+    parameters = 64 * 16 + 16 + 16 * 10 + 10
+    assert run.cost.bytes_up == run.cost.bytes_down == 10 * 3 * 4 * parameters
+
+
+def test_the_files_of_a_run_agree_with_what_it_returns(fit: Fit) -> None:
+    run = fit(evaluate_every=10)
+    summary = json.loads((run.run_dir / "summary.json").read_text())
+    assert summary == json.loads(json.dumps(run.summary()))
+    rows = [json.loads(line) for line in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert rows == run.rows
+    assert [row["round"] for row in rows if "accuracy" in row] == [10, 20, 30]
+    assert rows[-1]["samples"] == run.cost.samples
+    assert list(run.history["round"]) == [row["round"] for row in rows]
+    assert (run.run_dir / "report.html").stat().st_size > 5000
+    assert run.plot().read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_experiment_file_of_a_run_repeats_it(fit: Fit, tmp_path: Path) -> None:
+    run = fit(strategy={"name": "parameter-server", "shards": 2}, partition={"name": "dirichlet", "alpha": 0.3})
+    again = chimera.Experiment.load(run.run_dir / "experiment.toml").trainer(out=tmp_path / "again").fit()
+    assert np.array_equal(again.trained.parameters(), run.trained.parameters())
+
+
+def test_quorum_leaves_the_stragglers_behind(fit: Fit) -> None:
+    engine = {"name": "simulated", "compute": {"slow": {"worker 2": 50.0}}}
+    waiting = fit("all", engine=engine)
+    quorum = fit("two", engine=engine, strategy={"name": "parameter-server", "quorum": 0.6})
+    limit = fit("late", engine=engine, strategy={"name": "parameter-server", "timeout_s": 0.005})
+    assert quorum.cost.seconds < waiting.cost.seconds / 5
+    assert limit.cost.seconds < waiting.cost.seconds / 2
+    assert waiting.cost.rounds == quorum.cost.rounds == limit.cost.rounds == 30
+
+
+def test_callbacks_hear_of_everything_in_order(fit: Fit) -> None:
+    heard: list[tuple[str, Any]] = []
+
+    class Ear(chimera.Callback):
+        def on_start(self, progress: chimera.Progress) -> None:
+            heard.append(("start", progress.rounds))
+
+        def on_progress(self, progress: chimera.Progress) -> None:
+            assert 0 < progress.fraction <= 1
+            heard.append(("progress", progress.rounds))
+
+        def on_event(self, event: chimera.Event) -> None:
+            heard.append((event.event, event.actor))
+
+        def on_end(self, run: chimera.Run) -> None:
+            heard.append(("end", run.cost.rounds))
+
+    engine = {"name": "simulated", "availability": {"crash": {"worker 1": 0.01}}}
+    fit(engine=engine, callbacks=[Ear()], log_every=10, evaluate_every=100)
+    assert heard[0] == ("start", 0)
+    assert heard[-1] == ("end", 30)
+    assert ("worker lost", "worker 1") in heard
+    assert [round_ for what, round_ in heard if what == "progress"] == [10, 20, 30]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[:2])
+@pytest.mark.parametrize("when", [0.003, 0.0101, 0.02])
+def test_a_lost_worker_is_an_event_and_the_others_finish(fit: Fit, strategy: str, when: float) -> None:
+    run = fit(strategy=strategy, engine={"name": "simulated", "availability": {"crash": {"worker 1": when}}})
+    assert run.cost.rounds == 30
+    assert run.lost_workers == run.summary()["lost_workers"] == 1
+    (event,) = run.events
+    assert (event.event, event.actor) == ("worker lost", "worker 1")
+    assert (run.run_dir / "events.jsonl").read_text().count("\n") == 1
+
+
+def test_after_a_loss_all_copies_of_an_all_reduce_are_identical(fit: Fit) -> None:
+    with ENGINES.create("simulated", {"availability": {"crash": {"worker 2": 0.01}}}) as engine:
+        seen: list[Any] = []
+        spawn = engine.spawn
+        engine.spawn = lambda *args, **kwargs: seen.append(spawn(*args, **kwargs)) or seen[-1]  # type: ignore[method-assign]
+        kill = engine.kill
+        weights: list[Any] = []
+        engine.kill = lambda actor: (weights.append(engine.get(actor.weights()).arrays[0].copy()), kill(actor))  # type: ignore[method-assign]
+        run = fit(engine=engine, strategy="all-reduce")
+    assert run.lost_workers == 1
+    assert len(weights) == 2
+    assert np.array_equal(*weights)
+
+
+def test_too_few_workers_left_is_an_error_that_counts_them(fit: Fit) -> None:
+    engine = {"name": "simulated", "availability": {"crash": {"worker 0": 0.01, "worker 1": 0.011}}}
+    with pytest.raises(TooFewWorkersError, match="1 workers are left, fewer than min_workers = 2"):
+        fit(engine=engine, min_workers=2)
+
+
+class Exploding(TorchModel):
+    """A network whose loss becomes NaN on one rank, once enough steps were taken."""
+
+    def gradient(self, batch: Batch) -> tuple[Any, float]:
+        gradient, loss = super().gradient(batch)
+        self.calls = getattr(self, "calls", 0) + 1
+        return gradient, float("nan") if self.calls > 12 else loss
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_nan_stops_the_run_and_names_rank_and_step(fit: Fit, tmp_path: Path, strategy: str) -> None:
+    model = Exploding(lambda: torch.nn.Linear(64, 10), seed=0)
+    with pytest.raises(NonFiniteError, match=r"rank 0, step 12: the loss is nan") as caught:
+        fit("nan", model=model, strategy=strategy, checkpoint_every=5)
+    assert "\n" not in str(caught.value)
+    kept = sorted(path.name for path in (tmp_path / "nan" / "checkpoints").iterdir())
+    assert kept[-1] == "round-000000010.safetensors"
+
+
+def test_parameters_that_are_no_numbers_are_never_a_checkpoint(fit: Fit, tmp_path: Path) -> None:
+    with pytest.raises(NonFiniteError, match=r"NaN or infinite|the loss is"):
+        fit("inf", optimizer={"name": "sgd", "lr": 3e38}, checkpoint_every=1)
+    for path in (tmp_path / "inf" / "checkpoints").glob("*.safetensors"):
+        assert all(np.isfinite(tensor).all() for tensor in safetensors.numpy.load_file(path).values())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers": 0}, "workers must be at least 1"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"workers": 2000}, "2000 workers cannot share 1438 training samples"),
+        ({"min_workers": 9}, "min_workers is 9, and there are 3 workers"),
+        ({"strategy": "parameter-sever"}, "unknown strategy 'parameter-sever'; known: all-reduce"),
+        ({"strategy": {"name": "parameter-server", "shard": 2}}, "no option 'shard'"),
+        ({"strategy": {"name": "parameter-server", "shards": 100_000}}, "cannot be spread over 100000 shards"),
+        ({"strategy": {"name": "parameter-server", "quorum": 1.5}}, "quorum is a share"),
+        ({"optimizer": "adamm"}, "unknown optimizer 'adamm'; known: .*adam"),
+        ({"optimizer": {"name": "adam", "learning_rate": 1}}, "no option 'learning_rate'.*lr"),
+        ({"optimizer": "lbfgs"}, "cannot step a flat dense vector"),
+        ({"codec": "zip"}, "unknown codec 'zip'; known: identity"),
+        ({"partition": "fair"}, "unknown partition 'fair'"),
+        ({"engine": "cloud"}, "unknown engine 'cloud'; known: .*local"),
+        ({"model": "mpl"}, "unknown model 'mpl'"),
+        ({"data": "digit"}, "unknown data set 'digit'"),
+        ({"rounds": 0}, "rounds must be above 0"),
+        ({"log_every": 0}, "log_every must be at least 1"),
+        ({"target": {"acuracy": 0.9}}, "'acuracy' is not measured; known: loss, accuracy"),
+    ],
+)
+def test_a_users_mistake_is_one_line(fit: Fit, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        fit(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_engine_that_was_given_lives_on_without_the_actors_of_the_run(fit: Fit) -> None:
+    with ENGINES.create("simulated") as engine:
+        first = fit("a", engine=engine)
+        second = fit("b", engine=engine)
+        assert np.array_equal(first.trained.parameters(), second.trained.parameters())
+        assert len(engine.lost()) == 2 * (3 + 1)
+        assert second.lost_workers == 0
+
+
+def test_batch_norm_statistics_travel_by_their_policy(fit: Fit) -> None:
+    def network() -> torch.nn.Module:
+        return torch.nn.Sequential(
+            torch.nn.Linear(64, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Linear(16, 10)
+        )
+
+    runs = {
+        policy: fit(policy, model=TorchModel(network, seed=0, buffers=policy), epochs=3, rounds=None)
+        for policy in ("average", "first", "none")
+    }
+    assert all(run.metrics["accuracy"] > 0.8 for policy, run in runs.items() if policy != "none")
+    average, first, none = (runs[policy].trained.buffers() for policy in ("average", "first", "none"))
+    assert not np.array_equal(average, first)
+    assert np.array_equal(none[:16], np.zeros(16))  # the running means that the network began with
