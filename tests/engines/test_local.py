@@ -1,0 +1,249 @@
+"""What the local engine promises beyond the protocol: shared memory that is used again, processes that cost little."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from chimera.core import call
+from chimera.core.errors import ActorLost, ConfigurationError, RunError
+from chimera.core.message import Encoded
+from chimera.engines.local import Local
+from chimera.engines.local.doorbell import Doorbell
+from chimera.engines.local.memory import MAX_ACTORS, SLOTS
+from chimera.engines.local.rings import CALLS_BYTES, ROWS
+
+BIG = 10_000_000
+
+
+class Store:
+    """Keeps, makes and measures arrays."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def make(self, size: int, value: float = 1.0) -> np.ndarray[Any, Any]:
+        return np.full(size, value, np.float32)
+
+    def keep(self, array: np.ndarray[Any, Any]) -> None:
+        self.kept.append(array)
+
+    def kept_sums(self) -> list[float]:
+        return [float(array.sum()) for array in self.kept]
+
+    def forget(self) -> None:
+        self.kept.clear()
+
+    def is_shared(self, array: np.ndarray[Any, Any]) -> bool:
+        """Whether the array lies where its maker put it, in the memory that all processes map."""
+        return not array.flags.owndata and not array.flags.writeable
+
+    def used(self) -> int:
+        """How much of its heap was ever used, in bytes."""
+        return call._surroundings.memory.heap._end  # type: ignore[attr-defined]
+
+    def echo(self, value: Any) -> Any:
+        return value
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def threads(self) -> int:
+        return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Local]:
+    with Local(preload=[]) as engine:
+        yield engine
+
+
+def test_a_large_array_is_copied_once_and_its_memory_used_again(engine: Local) -> None:
+    maker, reader = engine.spawn(Store), engine.spawn(Store)
+    assert engine.get(reader.is_shared(maker.make(BIG)))
+    used = engine.get(maker.used())
+    for _ in range(20):
+        assert engine.get(reader.is_shared(maker.make(BIG)))
+    assert engine.get(maker.used()) <= used + 4 * BIG * 1.2
+
+
+def test_a_value_that_somebody_keeps_is_never_written_over(engine: Local) -> None:
+    maker, keeper = engine.spawn(Store), engine.spawn(Store)
+    for value in range(5):
+        engine.get(keeper.keep(maker.make(100_000, float(value))))
+    assert engine.get(keeper.kept_sums()) == [value * 100_000 for value in range(5)]
+    engine.get(keeper.forget())
+    used = engine.get(maker.used())
+    for _ in range(10):
+        engine.get(keeper.echo(maker.make(100_000)))
+    assert engine.get(maker.used()) == used
+
+
+def test_what_the_driver_fetched_stays_after_the_engine_is_gone() -> None:
+    with Local(preload=[]) as engine:
+        array = engine.get(engine.spawn(Store).make(1000, 3.0))
+    assert array.sum() == 3000
+
+
+def test_the_memory_of_the_dead_is_not_waited_for(engine: Local) -> None:
+    maker, keeper = engine.spawn(Store), engine.spawn(Store)
+    for _ in range(3):
+        engine.get(keeper.keep(maker.make(BIG // 10)))
+    engine.kill(keeper)
+    used = engine.get(maker.used())
+    for _ in range(3):
+        engine.get(maker.make(BIG // 10))
+    assert engine.get(maker.used()) == used
+
+
+plain_arrays = hnp.arrays(
+    st.sampled_from([np.float32, np.float64, np.int64, np.uint8, np.bool_, np.complex64]),
+    hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5),
+)
+values = st.recursive(
+    st.none() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | plain_arrays,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+@settings(max_examples=60, deadline=None)
+@given(value=values)
+def test_values_come_back_as_they_went(engine: Local, value: Any) -> None:
+    if not hasattr(engine, "echo_actor"):
+        engine.echo_actor = engine.spawn(Store)  # type: ignore[attr-defined]
+    echo = engine.echo_actor.echo  # type: ignore[attr-defined]
+    assert same(engine.get(echo(value)), value)
+    assert same(engine.get(echo(engine.put(value))), value)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(10)[::2],
+        np.asfortranarray(np.ones((3, 4))),
+        np.array(["a", "bc"]),
+        np.array([1, None], object),
+        np.array([("x", 1)], dtype=[("name", "U4"), ("n", "i8")]),
+        np.ma.masked_array([1, 2], [True, False]),
+    ],
+    ids=lambda array: str(array.dtype),
+)
+def test_arrays_of_every_kind_travel(engine: Local, array: Any) -> None:
+    back = engine.get(engine.spawn(Store).echo(array))
+    assert type(back) is type(array)
+    assert np.array_equal(back, array)
+    assert back.dtype == array.dtype
+
+
+def test_an_encoded_vector_travels_without_a_pickle(engine: Local) -> None:
+    encoded = Encoded("identity", 3, (np.arange(3, dtype=np.float32), np.array([7], np.uint8)), {"scale": 0.5})
+    back = engine.get(engine.spawn(Store).echo(encoded))
+    assert (back.codec, back.size, back.meta, back.nbytes) == ("identity", 3, {"scale": 0.5}, encoded.nbytes)
+    assert all(same(a, b) for a, b in zip(back.arrays, encoded.arrays, strict=True))
+
+
+def test_more_calls_than_the_rings_hold(engine: Local) -> None:
+    store = engine.spawn(Store)
+    text = "x" * (CALLS_BYTES // 1000)
+    refs = [store.echo(text + str(i)) for i in range(2000)]
+    assert engine.get(refs[-1]) == text + "1999"
+    for _ in range(ROWS + 100):
+        last = store.pid()
+    engine.get(last)
+    assert len([row for row in engine.trace() if row.call == "pid" and row.actor == store.name]) == ROWS + 100
+
+
+def test_too_many_living_values_is_one_line(engine: Local) -> None:
+    store = engine.spawn(Store)
+    refs = [store.pid() for _ in range(SLOTS - 1)]
+    with pytest.raises(RunError, match="let go of refs"):
+        refs.extend(store.pid() for _ in range(10))
+    engine.get(refs)
+    del refs
+    assert engine.get(store.pid()) > 0
+
+
+def test_too_many_actors_is_one_line() -> None:
+    with Local(preload=[]) as engine:
+        engine._lanes.extend([engine._own] * (MAX_ACTORS - 1))
+        with pytest.raises(ConfigurationError, match="at most; the simulated one"):
+            engine.spawn(Store)
+        engine._lanes.clear()
+
+
+def test_workers_of_the_fork_server_are_light_and_have_one_thread() -> None:
+    with Local(preload=["torch"]) as engine:
+        stores = [engine.spawn(Store) for _ in range(4)]
+        pids = engine.get([store.pid() for store in stores])
+        assert engine.get([store.threads() for store in stores]) == [1] * 4
+        shares = [psutil.Process(pid).memory_full_info().pss for pid in pids]
+    assert max(shares) < 60 * 2**20
+
+
+def test_the_death_of_the_fork_server_is_the_death_of_all() -> None:
+    with Local(preload=[]) as engine:
+        stores = [engine.spawn(Store) for _ in range(2)]
+        processes = [psutil.Process(pid) for pid in engine.get([store.pid() for store in stores])]
+        os.kill(engine._server.pid, signal.SIGKILL)
+        for store in stores:
+            with pytest.raises(ActorLost):
+                engine.get(store.pid(), timeout_s=5)
+        assert psutil.wait_procs(processes, timeout=5)[1] == []
+
+
+def test_the_death_of_the_driver_leaves_no_process(tmp_path: Path) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(
+        "import os, signal, sys\n"
+        "from engines.test_local import Store\n"
+        "from chimera.engines.local import Local\n"
+        "engine = Local(preload=[])\n"
+        "print(engine._server.pid, *engine.get([engine.spawn(Store).pid() for _ in range(2)]), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment) as driver:
+        assert driver.stdout is not None
+        pids = [int(pid) for pid in driver.stdout.readline().split()]
+    assert len(pids) == 3
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).wait(timeout=10)
+
+
+def test_where_there_is_no_futex_processes_nap_and_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Doorbell.__init__
+
+    def napping(self: Doorbell, memory: Any) -> None:
+        made(self, memory)
+        self._futex = None
+
+    monkeypatch.setattr(Doorbell, "__init__", napping)
+    with Local(preload=[]) as engine:  # the driver naps; its actors are rung as ever
+        store = engine.spawn(Store)
+        assert engine.get([store.echo(i) for i in range(50)]) == list(range(50))
+        assert engine.wait([store.echo(1)], timeout_s=5)[1] == []
