@@ -143,8 +143,8 @@ def _timeline(run: RunFiles) -> str:
     views = "".join(_view(run, lanes, window) for window in windows(run.lanes))
     return (
         f"<p class='legend'>{kinds}{died}</p>{views}"
-        f"<p class='note'>{some}Time is counted from the engine's start. Waiting and transfers inside a call are drawn at its"
-        " end. Where calls are too short to be seen one by one, the height of a colour is its share of the time.</p>"
+        f"<p class='note'>{some}Time counts from the beginning of training. Waiting and transfers inside a call are drawn"
+        " at its end. Where calls are too short to be seen one by one, the height of a colour is its share of the time.</p>"
     )
 
 
