@@ -18,7 +18,10 @@ from chimera.training.run import Run
 from chimera.version import __version__
 
 _LIBRARIES = ("numpy", "scikit-learn", "torch", "pandas", "safetensors", "msgspec")
-_MARK = "experiment.toml"
+_RESULTS = (
+    "checkpoints",
+    "summary.json",
+)  # what must not be lost; a run that failed before it had any may be run again
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,12 @@ class RunFolder:
         """
         if out is not None:
             path = Path(out)
-            if not resume and (path / _MARK).exists():
+            if not resume and _holds_run(path):
                 raise ConfigurationError(f"{path} holds a run already: resume it, or choose another folder")
             return cls(path, resume)
         first = Path("runs") / (re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run")
         numbered = [first, *sorted(first.parent.glob(f"{first.name}-*"), key=_number)]
-        taken = [path for path in numbered if (path / _MARK).exists() and (path == first or _number(path) > 0)]
+        taken = [path for path in numbered if _holds_run(path) and (path == first or _number(path) > 0)]
         if not taken:
             return cls(first, resume)
         if resume:
@@ -86,6 +89,10 @@ class RunFolder:
         run.save()
         write_atomically(self.path / "summary.json", msgspec.json.format(msgspec.json.encode(run.summary())))
         write_report(self.path)
+
+
+def _holds_run(path: Path) -> bool:
+    return any((path / name).exists() for name in _RESULTS)
 
 
 def _number(path: Path) -> int:

@@ -19,6 +19,7 @@ from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS, Partitioner
 from chimera.models.conversion import as_model, build_model
 from chimera.models.model import Model
+from chimera.models.pickling import ensure_picklable
 from chimera.strategies.strategy import STRATEGIES, Strategy
 from chimera.training.budget import Budget
 from chimera.training.cadence import Cadence
@@ -52,7 +53,8 @@ class Trainer:
     optimizer : any of `torch.optim`, by name or as a mapping with its options; it runs on the servers, or on each worker
         where there are none.
     epochs, rounds, max_seconds, max_bytes, target : see `Budget`; one epoch if nothing is given.
-    evaluate_every, log_every, checkpoint_every : in rounds; by default each epoch, a hundredth of the run, and each evaluation.
+    evaluate_every, log_every, checkpoint_every : in rounds; by default each epoch, a hundred times a run (less often with many
+        workers), and at each evaluation.
     min_workers : the run stops with fewer living workers than this.
     seed : of the model, the partition, the order of the data, and dropout.
     callbacks : told of progress and events.
@@ -237,7 +239,11 @@ class Trainer:
 
     def _spawn_workers(self, engine: Engine, train: Dataset, model: Model) -> list[Any]:
         parts = orders(self._partition, train, self._workers, self._batch_size, self._seed)
-        dataset, replica = engine.put(train), engine.put(model)
+        try:
+            dataset, replica = engine.put(train), engine.put(model)
+        except ConfigurationError:
+            ensure_picklable(model)  # it knows which attribute is to blame
+            raise
         return [
             engine.spawn(
                 Learner,
@@ -274,7 +280,8 @@ class Trainer:
         ends = [budget.rounds, None if budget.epochs is None else math.ceil(budget.epochs * per_epoch)]
         known = [end for end in ends if end is not None]
         evaluate = self._every["evaluate_every"] or per_epoch
-        log = self._every["log_every"] or max(min(known, default=per_epoch) // 100, 1)
+        # A row asks every worker for its losses: the more workers, the fewer rows.
+        log = self._every["log_every"] or max(min(known, default=per_epoch) // 100, self._workers // 50, 1)
         return Cadence(log, evaluate, self._every["checkpoint_every"] or evaluate)
 
     def _names(self) -> dict[str, Any]:

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from chimera.core.errors import ConfigurationError
+from chimera.training.run_folder import RunFolder
+from training.conftest import Fit
+
+
+class Locked(torch.nn.Linear):
+    """A module that no process can send to another."""
+
+    def __init__(self) -> None:
+        super().__init__(64, 10)
+        self.lock = threading.Lock()
+
+
+def finish(folder: RunFolder) -> None:
+    folder.path.mkdir(parents=True)
+    (folder.path / "summary.json").write_text("{}")
+
+
+def test_runs_of_one_name_are_numbered_and_resumed_from_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for expected in ("digits", "digits-2", "digits-3"):
+        folder = RunFolder.choose(None, "digits", resume=False)
+        assert (folder.path, folder.resumes) == (Path("runs") / expected, False)
+        finish(folder)
+    assert RunFolder.choose(None, "digits", resume=True) == RunFolder(Path("runs/digits-3"), True)
+    assert RunFolder.choose(None, "dig", resume=False).path == Path("runs/dig")
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"), [("../up", "up"), ("a b/c", "a-b-c"), ("...", "run"), ("häuser", "häuser")]
+)
+def test_a_name_never_leads_out_of_runs(name: str, folder: str) -> None:
+    assert RunFolder.choose(None, name, resume=False).path == Path("runs") / folder
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_a_run_that_failed_before_it_had_results_may_be_run_again(fit: Fit, engine: str) -> None:
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="lock") as caught:
+            fit(model=Locked, engine=engine)
+        assert "\n" not in str(caught.value)
+    assert fit(engine=engine).cost.rounds == 30
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(fit: Fit, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Exception, match=r"cannot be made") as caught:
+        fit(out=tmp_path / "file" / "run")
+    assert "\n" not in str(caught.value)
