@@ -61,6 +61,7 @@ def test_two_runs_with_one_seed_leave_the_same_bytes(fit: Fit, strategy: str, en
         ({"max_bytes": 400_000}, "max_bytes"),
         ({"rounds": 10_000, "target": {"accuracy": 0.8}, "evaluate_every": 5}, "target"),
         ({"rounds": 10_000, "target": {"loss": 1.0, "accuracy": 0.5}, "evaluate_every": 5}, "target"),
+        ({"rounds": 10_000, "target": {"accuracy": 0.8}, "evaluate_every": 5, "checkpoint_every": 1000}, "target"),
     ],
 )
 @pytest.mark.parametrize("strategy", STRATEGIES[:2])
@@ -153,6 +154,17 @@ def test_a_lost_worker_is_an_event_and_the_others_finish(fit: Fit, strategy: str
     (event,) = run.events
     assert (event.event, event.actor) == ("worker lost", "worker 1")
     assert (run.run_dir / "events.jsonl").read_text().count("\n") == 1
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[:2])
+def test_a_loss_at_the_very_end_does_not_spoil_the_run(fit: Fit, strategy: str) -> None:
+    whole = fit("whole", strategy=strategy, evaluate_every=100, checkpoint_every=100)
+    end = whole.cost.seconds
+    for i, when in enumerate((end - 1e-3, end - 5e-4, end - 2e-4, end - 1e-4, end)):
+        engine = {"name": "simulated", "availability": {"crash": {"worker 0": when}}}
+        run = fit(f"run {i}", strategy=strategy, engine=engine, evaluate_every=100, checkpoint_every=100)
+        assert run.cost.rounds == 30
+        assert run.metrics["accuracy"] > 0.3
 
 
 def test_after_a_loss_all_copies_of_an_all_reduce_are_identical(fit: Fit) -> None:

@@ -23,8 +23,7 @@ class AllReduce(Strategy):
             state = workers[first].state()
             cluster.get([worker.restore(state) for i, worker in enumerate(workers) if i != first])
         if steps[first] > cluster.round:
-            yield Round([], lambda: [workers[first].weights()], steps[first] - cluster.round)
+            yield Round([], steps[first] - cluster.round)
         while True:
             count = cluster.horizon
-            done = [worker.train(count, group) for worker in workers]
-            yield Round(done, lambda: [workers[0].weights()], count)
+            yield Round([worker.train(count, group) for worker in workers], count)

@@ -16,7 +16,7 @@ class SingleWorker(Strategy):
         worker = cluster.workers[0]
         while True:
             count = cluster.horizon
-            yield Round([worker.train(count)], lambda: [worker.weights()], count)
+            yield Round([worker.train(count)], count)
 
     def world_size(self, workers: int) -> int:  # noqa: ARG002 - always one
         """Return 1."""

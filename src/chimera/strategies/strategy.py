@@ -17,13 +17,10 @@ class Round:
     Attributes
     ----------
     done : refs to small values that stand once the round is over; they raise what went wrong.
-    weights : called before the next round is issued, and only if somebody wants to look; returns the refs of the model after
-        this round, its shards in order.
     rounds : how many rounds this is; more than one where one call runs many steps.
     """
 
     done: Sequence[Any]
-    weights: Callable[[], Sequence[Any]]
     rounds: int = 1
 
 
@@ -33,6 +30,10 @@ class Cluster(Protocol):
     @property
     def workers(self) -> Sequence[Any]:
         """The living learners, in rank order."""
+
+    @property
+    def shards(self) -> Sequence[Any]:
+        """The parameter shards that were made, in order; none where nobody asked for servers."""
 
     @property
     def round(self) -> int:
@@ -70,6 +71,10 @@ class Strategy(ABC):
     @abstractmethod
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield rounds for ever."""
+
+    def model(self, cluster: Cluster) -> Sequence[Any]:
+        """Return refs of the model as it is when all rounds issued are over, shard by shard; for whoever looks at it."""
+        return [server.weights() for server in cluster.shards] or [cluster.workers[0].weights()]
 
     def world_size(self, workers: int) -> int:
         """Return how many of the ``workers`` asked for it uses."""

@@ -72,8 +72,7 @@ class TrainingLoop:
         self._names = [worker.name for worker in cluster.workers]
         self._loss: float | None = None
         self._losses = 0.0, 0  # summed, and how many, since the last row of metrics
-        self._last: Round | None = None
-        self._looked_at = -1
+        self._looked_at = self._checkpointed_at = -1
         self._interrupt = Interrupt()
         self.counters = Counters()
         self.metrics: dict[str, float] = {}
@@ -91,35 +90,34 @@ class TrainingLoop:
             callback.on_start(self._progress())
         with self._interrupt:
             rounds = self._strategy.rounds(self._cluster)
-            while (reason := self._budget.reached(self.counters, self.metrics, self._train_size)) is None:
+            while True:
+                reason = self._budget.reached(self.counters, self.metrics, self._train_size)
+                if reason is not None and self._checkpointed_at == self.counters.rounds:
+                    return reason
                 try:
-                    self._advance(rounds, self._horizon())
-                    self._count()
+                    if reason is None:
+                        self._advance(rounds, self._horizon())
+                        self._count()
                     if self._look():
                         # A run that is resumed here starts the strategy anew; so does this one, and both go the same way.
                         rounds = self._strategy.rounds(self._cluster)
+                    if self._interrupt.asked:
+                        self._checkpoint()
+                        raise KeyboardInterrupt
                 except ActorLost as error:
                     self._survive(error)
                     rounds = self._strategy.rounds(self._cluster)
-                if self._interrupt.asked:
-                    self._checkpoint()
-                    raise KeyboardInterrupt
-        if self._looked_at < self.counters.rounds:
-            self._evaluate()
-            self._record()
-            self._checkpoint()
-        return reason
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what a checkpoint holds; before `run`."""
         self.counters = Counters(**state["counters"])
         self.metrics = state["metrics"]
         self._losses = tuple(state["losses"])
-        self._looked_at = self.counters.rounds
+        self._looked_at = self._checkpointed_at = self.counters.rounds
         self._cluster.round = self.counters.rounds
         self._strategy.restore(state["strategy"])
         self._cluster.restore(state["cluster"])
-        self._model.load(np.concatenate(state["weights"]))
+        self._model.load(state["weights"])
         self._model.load_buffers(state["buffers"])
         self._engine.restore(state["engine"])  # last: what restoring took is not part of the run
         self._engine.trace()
@@ -139,9 +137,8 @@ class TrainingLoop:
         while True:
             while issued < horizon and len(window) < _AHEAD:
                 self._cluster.horizon = horizon - issued
-                self._last = next(rounds)
-                window.append(self._last)
-                issued += self._last.rounds
+                window.append(next(rounds))
+                issued += window[-1].rounds
             if not window:
                 return
             # The driver wakes once for several rounds: on a busy machine it costs the workers time.
@@ -177,6 +174,9 @@ class TrainingLoop:
         evaluate, log = rounds % cadence.evaluate_every == 0, rounds % cadence.log_every == 0
         if evaluate or over:
             self._evaluate()
+            over = (
+                self._budget.reached(self.counters, self.metrics, self._train_size) is not None
+            )  # maybe by the target
         if evaluate or log or over:
             self._record()
         checkpoint = over or rounds % cadence.checkpoint_every == 0
@@ -218,11 +218,9 @@ class TrainingLoop:
         self._losses = sum(loss for loss, _ in found), sum(count for _, count in found)
 
     def _checkpoint(self) -> None:
-        if self._last is None:
-            return
         self._cluster.settle()
-        weights = [decode(shard) for shard in self._weights_by_shard()]
-        if not all(np.isfinite(shard).all() for shard in weights):
+        weights = self._weights()
+        if not np.isfinite(weights).all():
             raise NonFiniteError(f"round {self.counters.rounds}: parameters of the model are NaN or infinite")
         self._collect_losses()
         cluster = self._cluster.state()
@@ -240,14 +238,11 @@ class TrainingLoop:
             "engine": self._engine.state(),
         }
         self._checkpoints.write(self.counters.rounds, state)
-
-    def _weights_by_shard(self) -> list[Any]:
-        assert self._last is not None
-        shards: list[Any] = self._engine.get(list(self._last.weights()))
-        return shards
+        self._checkpointed_at = self.counters.rounds
 
     def _weights(self) -> Flat:
-        return np.concatenate([decode(shard) for shard in self._weights_by_shard()])
+        shards = self._engine.get(list(self._strategy.model(self._cluster)))
+        return np.concatenate([decode(shard) for shard in shards])
 
     def _merge_buffers(self) -> None:
         """Bring the workers' buffers together in the driver's model and, unless they are to stay apart, in the workers."""

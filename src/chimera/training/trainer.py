@@ -299,7 +299,7 @@ def train(model: Any, data: Any, **options: Any) -> Run:
 
 
 def _check_fits(saved: Mapping[str, Any], model: Model) -> None:
-    size = sum(len(shard) for shard in saved["weights"])
+    size = len(saved["weights"])
     if size != model.layout.size:
         raise ConfigurationError(
             f"the checkpoint holds a model of {size} parameters, the experiment one of {model.layout.size}: "
