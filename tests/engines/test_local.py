@@ -209,10 +209,10 @@ def test_the_death_of_the_fork_server_is_the_death_of_all() -> None:
         stores = [engine.spawn(Store) for _ in range(2)]
         processes = [psutil.Process(pid) for pid in engine.get([store.pid() for store in stores])]
         os.kill(engine._server.pid, signal.SIGKILL)
+        assert psutil.wait_procs(processes, timeout=5)[1] == []
         for store in stores:
             with pytest.raises(ActorLost):
                 engine.get(store.pid(), timeout_s=5)
-        assert psutil.wait_procs(processes, timeout=5)[1] == []
 
 
 def test_the_death_of_the_driver_leaves_no_process(tmp_path: Path) -> None:
