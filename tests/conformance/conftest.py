@@ -16,7 +16,14 @@ collect_ignore = [] if PROCESSES else ["test_processes.py"]
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "world" in metafunc.fixturenames:
         worlds = PROCESSES if metafunc.module.__name__.endswith("test_processes") else WORLDS
-        metafunc.parametrize("world", worlds, ids=lambda world: world.name)
+        metafunc.parametrize("world", worlds, ids=lambda world: world.name, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """Give one engine after the other, each with the ground it stands on; pytest runs all tests of one before the next."""
+    with request.param.ground():
+        yield request.param
 
 
 @pytest.fixture
