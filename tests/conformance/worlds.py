@@ -23,6 +23,7 @@ class World:
     limit_s : how long a test waits for what must come.
     options : of the engine.
     plugin : the engine's registered name.
+    starts_itself : whether the engine starts, and so ends, everything there is.
     ground : what must stand before an engine can be made, and for how long; several engines may stand on it.
     """
 
@@ -32,6 +33,7 @@ class World:
     limit_s: float = 60.0
     options: dict[str, Any] = field(default_factory=dict)
     plugin: str | None = None
+    starts_itself: bool = True
     ground: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def engine(self) -> Engine:
@@ -79,6 +81,7 @@ if importlib.util.find_spec("ray"):
             real_processes=True,
             options={"placement": "spread"},
             plugin="ray",
+            starts_itself=False,
             ground=two_ray_nodes,
         )
     )

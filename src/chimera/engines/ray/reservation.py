@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -127,22 +126,21 @@ class Reservations:
 
 
 def asked_and_free(bundles: Sequence[Mapping[str, float]]) -> str:
-    """Say what is asked for, and how much of it is free, one resource after the other."""
+    """Say what is asked for, and how much of it is free."""
     import ray
 
-    asked: Counter[str] = Counter()
-    for bundle in bundles:
-        asked.update(bundle)  # type: ignore[arg-type]  # amounts may be fractions
+    names = dict.fromkeys(["CPU", "GPU", "memory", *(name for bundle in bundles for name in bundle)])
     free, total = ray.available_resources(), ray.cluster_resources()
-    names = dict.fromkeys([*asked, "CPU", "GPU", "memory"])
-    return "; ".join(
-        f"{_amount(name, asked[name])} asked, {_amount(name, free.get(name, 0.0))} of "
-        f"{_amount(name, total.get(name, 0.0))} free"
-        for name in names
-    )
+    asked = [_amount(name, f"{_number(name, sum(b.get(name, 0.0) for b in bundles))}") for name in names]
+    left = [
+        _amount(name, f"{_number(name, free.get(name, 0.0))} of {_number(name, total.get(name, 0.0))}") for name in names
+    ]
+    return f"asked {', '.join(asked)}; free {', '.join(left)}"
 
 
-def _amount(name: str, amount: float) -> str:
-    if name == "memory":
-        return f"{amount / 2**30:.1f} GiB memory"
-    return f"{amount:g} {name}s" if name in ("CPU", "GPU") else f"{amount:g} {name}"
+def _number(name: str, amount: float) -> str:
+    return f"{amount / 2**30:.1f}" if name == "memory" else f"{amount:g}"
+
+
+def _amount(name: str, number: str) -> str:
+    return f"{number} {'GiB memory' if name == 'memory' else name + 's' if name in ('CPU', 'GPU') else name}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,12 +23,13 @@ HEALTH_CHECKS = {
 """Ray's settings with which a killed node is known to be dead within about 2 s; docs/engines/ray.md tells how to set them."""
 
 _ENVIRONMENT = {
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # a ref that nobody asks for may fail
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what newer Ray does anyway; it warns until told
 }
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # the name says little: a Ray that only this machine can reach
-_SET_BY_RAY = ("RAY_AUTH_MODE",)
 _PRINTS, _OPEN = "_worker_logs_enabled", "ENABLE_RAY_CLUSTER"
+_KNOCK_S = 5.0
 _MOST_STORE_BYTES = 2 << 30
 _LONGEST_FOLDER = 40  # Ray's sockets lie some 65 characters deeper, and a socket's path has 107 at most
 
@@ -89,9 +90,7 @@ def _start(stack: contextlib.ExitStack, cpus: int | None, object_store_bytes: in
     import ray
 
     folder = stack.enter_context(_short_folder())
-    # A token of this session's own: nothing is written to the home folder, and no other user can enter.
-    token = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)
-    stack.enter_context(_environment({**_ENVIRONMENT, **_LOOPBACK, "RAY_AUTH_TOKEN": token}))
+    stack.enter_context(_environment({**_ENVIRONMENT, **_LOOPBACK}))
     stack.enter_context(_switches(show_output, only_this_machine=True))
     stack.callback(ray.shutdown)
     ray.init(
@@ -110,6 +109,8 @@ def _join(stack: contextlib.ExitStack, address: str, working_dir: str | None, sh
 
     import chimera
 
+    if address != "auto":
+        _check_reachable(address)
     stack.enter_context(_environment(_ENVIRONMENT))
     stack.enter_context(_switches(show_output, only_this_machine=False))
     stack.callback(ray.shutdown)
@@ -129,10 +130,21 @@ def _join(stack: contextlib.ExitStack, address: str, working_dir: str | None, sh
             raise ConfigurationError(f"no Ray could be joined at address {address!r}: {said}") from error
 
 
+def _check_reachable(address: str) -> None:
+    """Knock at the address; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        raise ConfigurationError(f"the address of a Ray is 'auto' or 'host:port', not {address!r}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S).close()
+    except OSError as error:
+        raise ConfigurationError(f"no Ray could be joined at address {address!r}: {error}") from error
+
+
 @contextlib.contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set variables for Ray's processes; what Ray itself sets is undone, too."""
-    before = {name: os.environ.get(name) for name in (*variables, *_SET_BY_RAY)}
+    """Set variables for Ray's processes."""
+    before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
         yield
