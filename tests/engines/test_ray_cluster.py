@@ -113,7 +113,9 @@ def test_room_that_cannot_be_had_says_what_was_asked_and_what_is_free(
 ) -> None:
     with Ray(reserve_timeout_s=2.5) as engine:
         began_s = time.monotonic()
-        with pytest.raises(TimeLimitError, match=r"3 actors within 2.5 s: asked 6 CPUs, .*; free 4 of 4 CPUs, 0 of 0 GPUs"):
+        with pytest.raises(
+            TimeLimitError, match=r"3 actors within 2.5 s: asked 6 CPUs, .*; free 4 of 4 CPUs, 0 of 0 GPUs"
+        ):
             engine.reserve([Resources(threads=2)] * 3)
         assert 2.5 <= time.monotonic() - began_s < 5
         assert "waiting for room for 3 actors: asked 6 CPUs" in caplog.text

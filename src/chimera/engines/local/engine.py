@@ -78,6 +78,9 @@ class Local:
         parts = self._server, self._control, self._monitor, self._folder, self._doorbell, self._memory
         self._end = weakref.finalize(self, _end, *parts)
 
+    def reserve(self, resources: Sequence[Resources]) -> None:
+        """Nothing to do: there is always room."""
+
     def spawn(
         self,
         actor_type: Callable[..., Any],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import sys
 import time
@@ -12,18 +11,18 @@ from types import TracebackType
 from typing import Any, Self
 
 from chimera.core.engine import ENGINES, Resources
-from chimera.core.errors import ConfigurationError, EngineClosedError, TimeLimitError
-from chimera.core.errors import ActorLost
+from chimera.core.errors import ActorLost, ConfigurationError, EngineClosedError, TimeLimitError
 from chimera.core.trace import TraceRow
 from chimera.engines.ray.failure import Failure, translated
 from chimera.engines.ray.group import GroupHandle, forget_groups, living_actors
 from chimera.engines.ray.host import CONSTRUCT, ROW, Host, clock_of_this_machine
 from chimera.engines.ray.refs import Issued, Lane, RayActor, Ref
 from chimera.engines.ray.reservation import Placement, Reservations
+from chimera.engines.ray.roster import Roster
+from chimera.engines.ray.rows import take_rows
 from chimera.engines.ray.session import Session
 
 _MOST_ROWS = 1000
-_LOOK_FOR_DEATHS_S = 0.1
 _LOOK_FOR_PLACES_S = 1.0
 _LEAVING_S = 5.0
 
@@ -76,14 +75,10 @@ class Ray:
         self._key = f"chimera-{secrets.token_hex(6)}"
         self._host = ray.remote(Host)
         self._reservations = Reservations(cpus_per_actor, placement, reserve_timeout_s)
-        self._lanes: list[Lane] = []
+        self._roster = Roster(self._reservations.give_back)
         self._handles: list[RayActor] = []
-        self._deaths: list[Lane] = []
-        self._unplaced: list[Lane] = []
         self._groups = 0
-        self._looked_s = 0.0
-        self._by_ray_id: dict[str, Lane] = {}
-        self._end = weakref.finalize(self, _end, self._session, self._key, self._lanes, self._reservations)
+        self._end = weakref.finalize(self, _end, self._session, self._key, self._roster.lanes, self._reservations)
 
     def reserve(self, resources: Sequence[Resources]) -> None:
         """Hold room for actors that need these, all or none; the spawns that follow with equal resources take it.
@@ -106,8 +101,8 @@ class Ray:
     ) -> RayActor:
         """Start a Ray actor and return its handle at once."""
         self._check_open()
-        self._look_for_deaths()  # a reserved place may have become free
-        rank, resources = len(self._lanes), resources or Resources()
+        self._roster.look_for_deaths()  # a reserved place may have become free
+        rank, resources = len(self._handles), resources or Resources()
         key, name = f"{self._key}-{rank}", name or f"actor {rank}"
         seat = self._reservations.take(resources)
         options = self._reservations.options(resources, seat)
@@ -115,10 +110,8 @@ class Ray:
             key, name, resources.threads, sys.path, self._clock
         )
         lane = Lane(key, name, rank, resources, handle, seat)
-        self._lanes.append(lane)
-        self._by_ray_id[handle._actor_id.hex()] = lane
+        self._roster.add(lane)
         self._handles.append(RayActor(self, lane))
-        self._unplaced.append(lane)
         self.call(lane, CONSTRUCT, actor_type, *args, **kwargs)
         return self._handles[rank]
 
@@ -175,7 +168,7 @@ class Ray:
         lane = actor._lane
         if lane.died_s is None:
             self._ray.kill(lane.handle)
-            self._note_death(lane)
+            self._roster.note_death(lane)
 
     def now(self) -> float:
         """Seconds since the engine began."""
@@ -185,16 +178,13 @@ class Ray:
         """Return the rows of the calls that ended since the last time."""
         if self._end.alive:
             self._take_rows()
-        rows = [row for lane in self._lanes for row in lane.rows]
-        for lane in self._lanes:
-            lane.rows = []
-        return rows
+        return [row for lane in self._roster.lanes for row in lane.give_rows()]
 
     def lost(self) -> list[RayActor]:
         """Return the handles of the dead, in the order in which their deaths became known."""
         if self._end.alive:
-            self._look_for_deaths()
-        return [self._handles[lane.rank] for lane in self._deaths]
+            self._roster.look_for_deaths()
+        return [self._handles[lane.rank] for lane in self._roster.deaths]
 
     def close(self) -> None:
         """Kill the actors, give back what was reserved, and end Ray if it was started here. Arrays that were fetched go too."""
@@ -252,87 +242,34 @@ class Ray:
         """Return what to raise for Ray's ``error``: the first ref in order that failed says it."""
         done, _ = self._ray.wait(list(dict.fromkeys(ref.object for ref in refs)), num_returns=1, timeout=0)
         call = next((ref.issued.method for ref in refs if ref.object in done), refs[0].issued.method)
-        found = translated(error, call, self._name_of)
+        found = translated(error, call, self._roster.name_of_dead)
         if isinstance(found, ActorLost):
-            self._look_for_deaths(at_once=True)
+            self._roster.look_for_deaths(at_once=True)
         return found
-
-    def _name_of(self, ray_id: str) -> str | None:
-        lane = self._by_ray_id.get(ray_id)
-        if lane is None:
-            return None
-        self._note_death(lane)
-        return lane.name
 
     def _patience(self, left: float | None) -> float | None:
         """Return how long to wait at a stretch; while actors have no place yet, see that they do not wait too long."""
-        self._unplaced = [lane for lane in self._unplaced if not self._has_place(lane)]
-        if not self._unplaced:
+        unplaced = self._roster.unplaced()
+        if not unplaced:
             return left
-        waiting = {lane.name: lane.resources for lane in self._unplaced}
-        self._reservations.check_unplaced(waiting, min(lane.spawned_s for lane in self._unplaced))
+        waiting = {lane.name: lane.resources for lane in unplaced}
+        self._reservations.check_unplaced(waiting, min(lane.spawned_s for lane in unplaced))
         return _LOOK_FOR_PLACES_S if left is None else min(left, _LOOK_FOR_PLACES_S)
-
-    def _has_place(self, lane: Lane) -> bool:
-        if lane.placed or lane.died_s is not None or not lane.calls:
-            return True
-        done, _ = self._ray.wait([lane.calls[0].row], timeout=0)
-        return bool(done)
 
     def _take_rows(self) -> None:
         """Bring the rows of calls that have ended to the lanes."""
-        rows = [issued.row for lane in self._lanes for issued in lane.calls]
-        if not rows:
-            return
-        ready, _ = self._ray.wait(rows, num_returns=len(rows), timeout=0, fetch_local=False)
-        packed = self._packed(ready)
-        found: list[tuple[float, Lane, bytes | None, str]] = []
-        for lane in self._lanes:
-            end_s = 0.0
-            for issued in lane.calls:
-                if issued.row not in packed:
-                    break
-                row, error = packed[issued.row]
-                end_s = ROW.unpack(row)[1] if row is not None else max(end_s, issued.issued_s)
-                found.append((end_s, lane, row, error))
-        for _, lane, row, error in sorted(found, key=lambda entry: entry[0]):  # arguments before those who took them
-            lane.take_row(row, error, self._began_s)
-
-    def _packed(self, refs: list[Any]) -> dict[Any, tuple[bytes | None, str]]:
-        """Return the packed rows, and for those that will never come the name of the error."""
-        from ray.exceptions import RayError
-
-        with contextlib.suppress(RayError, TypeError):
-            return {ref: (row, "") for ref, row in zip(refs, self._ray.get(refs), strict=True)}
-        packed: dict[Any, tuple[bytes | None, str]] = {}
-        for ref in refs:
-            try:
-                packed[ref] = self._ray.get(ref), ""
-            except (RayError, TypeError) as error:
-                packed[ref] = None, type(translated(error, "", self._name_of)).__name__
-        return packed
-
-    def _look_for_deaths(self, at_once: bool = False) -> None:
-        now = time.monotonic()
-        if now - self._looked_s < _LOOK_FOR_DEATHS_S and not at_once:
-            return
-        living = living_actors()
-        for lane in self._lanes:
-            if lane.died_s is None and lane.key not in living:
-                self._note_death(lane)
-        self._looked_s = time.monotonic()
-
-    def _note_death(self, lane: Lane) -> None:
-        if lane.died_s is None:
-            lane.died_s = time.monotonic()
-            self._deaths.append(lane)
-            self._reservations.give_back(lane.seat)
-            lane.seat = None
+        take_rows(self._roster.lanes, self._began_s, self._roster.name_of_dead)
 
     def _lost_results(self, lane: Lane, method: str, returns: int | None) -> Any:
         """Return refs that raise `ActorLost`, and so do those that depend on them."""
         error = ActorLost(f"{lane.name} died; the call {method!r} has no result")
-        issued = Issued(lane, method, time.monotonic(), (), self._ray.put(ROW.pack(*[time.monotonic()] * 2, 0, 0, 0, 0, 0, b"ActorLost")))
+        issued = Issued(
+            lane,
+            method,
+            time.monotonic(),
+            (),
+            self._ray.put(ROW.pack(*[time.monotonic()] * 2, 0, 0, 0, 0, 0, b"ActorLost")),
+        )
         lane.calls.append(issued)
         refs = [Ref(issued, self._put(Failure(error, lane.name, method))) for _ in range(returns or 1)]
         return refs[0] if returns is None else refs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -75,9 +76,7 @@ class RayGroup:
         if self.size == 1:
             return
         with self._meeting() as gloo:
-            from torch.distributed import BarrierOptions
-
-            options = BarrierOptions()
+            options = _c10d().BarrierOptions()
             options.timeout = _FOR_EVER
             self._await(gloo.barrier(options))
 
@@ -104,7 +103,7 @@ class RayGroup:
         with self._meeting() as gloo:
             import torch
 
-            options = torch.distributed.BroadcastOptions()
+            options = _c10d().BroadcastOptions()
             options.rootRank, options.timeout = root, _FOR_EVER
             self._await(gloo.broadcast([torch.from_numpy(flat)], options))
         if self._rank != root:
@@ -116,7 +115,7 @@ class RayGroup:
         with self._meeting() as gloo:
             import torch
 
-            options = torch.distributed.AllreduceOptions()
+            options = _c10d().AllreduceOptions()
             options.timeout = _FOR_EVER
             self._await(gloo.allreduce([torch.from_numpy(flat)], options))
 
@@ -127,19 +126,18 @@ class RayGroup:
         """
         with self._meeting() as gloo:
             import torch
-            from torch.distributed.distributed_c10d import AllgatherOptions, AllToAllOptions
 
             width = -(-flat.size // self.size)
             mine = torch.zeros(width * self.size)
             mine[: flat.size] = torch.from_numpy(flat)
             slices = torch.empty(self.size, width)
-            exchange = AllToAllOptions()
+            exchange = _c10d().AllToAllOptions()
             exchange.timeout = _FOR_EVER
             self._await(gloo.alltoall_base(slices.view(-1), mine, [], [], exchange))
             total = slices[0]
             for other in slices[1:]:
                 total += other
-            share = AllgatherOptions()
+            share = _c10d().AllgatherOptions()
             share.timeout = _FOR_EVER
             self._await(gloo._allgather_base(mine, total, share))
             flat[:] = mine[: flat.size].numpy()
@@ -167,18 +165,17 @@ class RayGroup:
             self._surroundings.waited_s += time.monotonic() - began_s
 
     def _connected(self) -> Any:
-        import torch
         from ray.util import get_node_ip_address
-        from torch.distributed import ProcessGroupGloo
 
         store = _store(self._key, self._look_for_deaths)
         store.set(f"here/{self._rank}", b"1")
         store.wait([f"here/{rank}" for rank in range(self.size)])  # from here on all connect at the same time
-        options = ProcessGroupGloo._Options()
-        options._devices = [ProcessGroupGloo.create_device(hostname=get_node_ip_address())]
+        gloo = _c10d().ProcessGroupGloo
+        options = gloo._Options()
+        options._devices = [gloo.create_device(hostname=get_node_ip_address())]
         options._timeout = timedelta(seconds=_CONNECT_S)
         options._threads = 1
-        return ProcessGroupGloo(store, self._rank, self.size, options)
+        return gloo(store, self._rank, self.size, options)
 
     def _await(self, work: Any) -> None:
         """Wait for all members, and look from time to time whether they live."""
@@ -204,9 +201,10 @@ class RayGroup:
 def _store(prefix: str, look_for_deaths: Callable[[], None]) -> Any:
     """Return a store for gloo's rendezvous in Ray's key-value store; who waits in it looks for deaths."""
     from ray.experimental import internal_kv
-    from torch.distributed import Store
 
-    class KeyValueStore(Store):
+    base: Any = _c10d().Store
+
+    class KeyValueStore(base):  # type: ignore[misc]  # torch is imported late
         def set(self, key: str, value: bytes | str) -> None:
             internal_kv._internal_kv_put(f"{prefix}/{key}", value, namespace=_NAMESPACE)
 
@@ -225,6 +223,11 @@ def _store(prefix: str, look_for_deaths: Callable[[], None]) -> Any:
                 self.get(key)
 
     return KeyValueStore()
+
+
+def _c10d() -> Any:
+    """Return torch's collectives; in an actor only, since torch takes long to import."""
+    return importlib.import_module("torch.distributed.distributed_c10d")
 
 
 def living_actors() -> set[str]:

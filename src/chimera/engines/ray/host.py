@@ -16,7 +16,7 @@ from chimera.engines.ray.failure import Failure
 
 CONSTRUCT = "__init__"
 ROW = struct.Struct("ddddqqq24s")
-"""Start and end in seconds of the driver's clock, seconds moving data and waiting in groups, bytes in and out, samples, error."""
+"""Start and end on the driver's clock, seconds moving data and waiting in groups, bytes in and out, samples, error."""
 
 Header = tuple[str, int | None, Sequence[int] | None]
 """Method, number of results asked for, and which positional arguments this actor itself has made."""

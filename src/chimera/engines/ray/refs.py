@@ -64,12 +64,19 @@ class Lane:
     """
 
     def __init__(self, key: str, name: str, rank: int, resources: Resources, handle: Any, seat: Any) -> None:
-        self.key, self.name, self.rank, self.resources, self.handle, self.seat = key, name, rank, resources, handle, seat
+        self.key, self.name, self.rank, self.resources, self.handle, self.seat = (
+            key,
+            name,
+            rank,
+            resources,
+            handle,
+            seat,
+        )
         self.spawned_s = time.monotonic()
         self.calls: deque[Issued] = deque()
         self.died_s: float | None = None
         self.placed = False
-        self.rows: list[TraceRow] = []
+        self._rows: list[TraceRow] = []
         self._last_end_s = 0.0
         self._remotes: dict[int, Callable[..., list[Any]]] = {}
 
@@ -79,6 +86,11 @@ class Lane:
             method = self.handle.call.options(num_returns=results + 1, enable_task_events=False)
             self._remotes[results] = method.remote
         return self._remotes[results]
+
+    def give_rows(self) -> list[TraceRow]:
+        """Return the rows that have come since the last time."""
+        rows, self._rows = self._rows, []
+        return rows
 
     def take_row(self, packed: bytes | None, error: str, began_s: float) -> None:
         """Keep the row of the oldest call, which has come or never will."""
@@ -95,7 +107,7 @@ class Lane:
             moved_s += max(start_s - idle_s, 0.0)
         issued.end_s = self._last_end_s = end_s
         issued.parents, issued.row = (), None
-        self.rows.append(
+        self._rows.append(
             TraceRow(
                 actor=self.name,
                 rank=self.rank,

@@ -133,7 +133,8 @@ def asked_and_free(bundles: Sequence[Mapping[str, float]]) -> str:
     free, total = ray.available_resources(), ray.cluster_resources()
     asked = [_amount(name, f"{_number(name, sum(b.get(name, 0.0) for b in bundles))}") for name in names]
     left = [
-        _amount(name, f"{_number(name, free.get(name, 0.0))} of {_number(name, total.get(name, 0.0))}") for name in names
+        _amount(name, f"{_number(name, free.get(name, 0.0))} of {_number(name, total.get(name, 0.0))}")
+        for name in names
     ]
     return f"asked {', '.join(asked)}; free {', '.join(left)}"
 

@@ -160,7 +160,9 @@ def _switches(show_output: bool, only_this_machine: bool) -> Iterator[None]:
     """Set what Ray has no option for: whether it prints the raylet's remarks, and whether it binds to loopback only."""
     from ray._private import ray_constants, worker
 
-    before = [(module, name, getattr(module, name, None)) for module, name in ((worker, _PRINTS), (ray_constants, _OPEN))]
+    before = [
+        (module, name, getattr(module, name, None)) for module, name in ((worker, _PRINTS), (ray_constants, _OPEN))
+    ]
     setattr(worker, _PRINTS, show_output)
     setattr(ray_constants, _OPEN, not only_this_machine)
     try:
@@ -173,7 +175,7 @@ def _switches(show_output: bool, only_this_machine: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def _short_folder() -> Iterator[str]:
     usual = tempfile.gettempdir()
-    folder = tempfile.mkdtemp(prefix="chimera-", dir=usual if len(usual) <= _LONGEST_FOLDER else "/tmp")  # noqa: S108
+    folder = tempfile.mkdtemp(prefix="chimera-", dir=usual if len(usual) <= _LONGEST_FOLDER else "/tmp")
     try:
         yield folder
     finally:
@@ -183,7 +185,7 @@ def _short_folder() -> Iterator[str]:
 def _default_store_bytes() -> int:
     """Return how large the object store may become: two gigabytes, or half of what shared memory has free."""
     try:
-        status = os.statvfs("/dev/shm")  # noqa: S108
+        status = os.statvfs("/dev/shm")
     except OSError:
         return _MOST_STORE_BYTES
     return max(min(_MOST_STORE_BYTES, status.f_bavail * status.f_frsize // 2), 80 << 20)

@@ -55,6 +55,5 @@ def _python_files(folder: Path) -> Iterator[Path]:
     for entry in sorted(folder.iterdir()):
         if entry.suffix == ".py" and entry.is_file():
             yield entry
-        elif entry.is_dir() and entry.name.isidentifier() and entry.name not in _NOT_CODE:
-            if (entry / "__init__.py").is_file() or any(entry.glob("*.py")):
-                yield from _python_files(entry)
+        elif entry.is_dir() and entry.name.isidentifier() and entry.name not in _NOT_CODE and any(entry.glob("*.py")):
+            yield from _python_files(entry)
