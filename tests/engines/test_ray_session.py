@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
@@ -50,7 +51,9 @@ def test_a_ray_started_here_serves_this_machine_only_and_ends_with_the_last_engi
     assert {ip.removeprefix("::ffff:") for ip in listening} <= {"127.0.0.1", "::1"}
     first.close()
     assert second.get(second.spawn(Relay).echo("goes on"), timeout_s=LIMIT_S) == "goes on"
+    fetched = second.get(second.put(np.full(100_000, 3, np.float32)), timeout_s=LIMIT_S)
     second.close()
+    np.testing.assert_array_equal(fetched, np.full(100_000, 3))
     assert not ray.is_initialized()
     assert [child.pid for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE] == []
     assert own_variables() == before

@@ -141,7 +141,7 @@ class Ray:
         ready: set[Any] = set()
         while objects:
             left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-            patience = self._patience(left)
+            patience = self._patience(left) if count else 0.0
             done, others = self._ray.wait(objects, num_returns=max(count, 1), timeout=patience, fetch_local=False)
             if others and len(done) >= count:  # Ray tells of no more than it was asked for
                 more, _ = self._ray.wait(others, num_returns=len(others), timeout=0, fetch_local=False)
@@ -187,7 +187,10 @@ class Ray:
         return [self._handles[lane.rank] for lane in self._roster.deaths]
 
     def close(self) -> None:
-        """Kill the actors, give back what was reserved, and end Ray if it was started here. Arrays that were fetched go too."""
+        """Kill the actors, give back what was reserved, and end Ray if it was started here.
+
+        Arrays that were fetched stay; after leaving a cluster that goes on, its store may use their memory again: copy them.
+        """
         self._end()
 
     def __enter__(self) -> Self:
@@ -235,7 +238,7 @@ class Ray:
                 if _over(deadline):  # Ray may return a little early
                     said = refs[0].issued.method
                     raise TimeLimitError(f"{said!r} or a call beside it did not end within its time limit") from error
-            except (RayError, TypeError) as error:
+            except RayError as error:
                 raise self._error(refs, error) from None
 
     def _error(self, refs: list[Ref], error: BaseException) -> BaseException:

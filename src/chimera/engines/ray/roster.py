@@ -65,11 +65,15 @@ class Roster:
             lane.seat = None
 
     def name_of_dead(self, ray_id: str) -> str | None:
-        """Return the name of an actor that Ray has said to be dead, and count it among them."""
+        """Return the name of an actor that Ray has said to be dead or out of reach, and count it among the dead."""
+        import ray
+
         lane = self._by_ray_id.get(ray_id)
         if lane is None:
             return None
-        self.note_death(lane)
+        if lane.died_s is None:
+            ray.kill(lane.handle)  # one that was only out of reach must not come back
+            self.note_death(lane)
         return lane.name
 
 

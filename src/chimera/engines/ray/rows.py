@@ -44,12 +44,12 @@ def _packed(refs: Sequence[Any], name_of: Callable[[str], str | None]) -> dict[A
     import ray
     from ray.exceptions import RayError
 
-    with contextlib.suppress(RayError, TypeError):  # some of them are of calls that failed: one by one, then
+    with contextlib.suppress(RayError):  # some of them are of calls that failed: one by one, then
         return {ref: (row, "") for ref, row in zip(refs, ray.get(list(refs)), strict=True)}
     packed: dict[Any, tuple[bytes | None, str]] = {}
     for ref in refs:
         try:
             packed[ref] = ray.get(ref), ""
-        except (RayError, TypeError) as error:
+        except RayError as error:
             packed[ref] = None, type(translated(error, "", name_of)).__name__
     return packed

@@ -25,7 +25,7 @@ HEALTH_CHECKS = {
 _ENVIRONMENT = {
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # a ref that nobody asks for may fail
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what newer Ray does anyway; it warns until told
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # an actor that asked for no GPU sees none
 }
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # the name says little: a Ray that only this machine can reach
 _PRINTS, _OPEN = "_worker_logs_enabled", "ENABLE_RAY_CLUSTER"
