@@ -266,13 +266,9 @@ class Ray:
     def _lost_results(self, lane: Lane, method: str, returns: int | None) -> Any:
         """Return refs that raise `ActorLost`, and so do those that depend on them."""
         error = ActorLost(f"{lane.name} died; the call {method!r} has no result")
-        issued = Issued(
-            lane,
-            method,
-            time.monotonic(),
-            (),
-            self._ray.put(ROW.pack(*[time.monotonic()] * 2, 0, 0, 0, 0, 0, b"ActorLost")),
-        )
+        now = time.monotonic()
+        row = ROW.pack(now, now, 0, 0, 0, 0, 0, b"ActorLost")
+        issued = Issued(lane, method, now, (), self._ray.put(row))
         lane.calls.append(issued)
         refs = [Ref(issued, self._put(Failure(error, lane.name, method))) for _ in range(returns or 1)]
         return refs[0] if returns is None else refs

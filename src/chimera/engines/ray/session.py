@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from chimera.core.errors import ConfigurationError
-from chimera.engines.ray.user_code import stage
+from chimera.engines.ray.user_code import CHIMERA, stage
 
 HEALTH_CHECKS = {
     "health_check_initial_delay_ms": 1000,
@@ -107,8 +107,6 @@ def _start(stack: contextlib.ExitStack, cpus: int | None, object_store_bytes: in
 def _join(stack: contextlib.ExitStack, address: str, working_dir: str | None, show_output: bool) -> None:
     import ray
 
-    import chimera
-
     if address != "auto":
         _check_reachable(address)
     stack.enter_context(_environment(_ENVIRONMENT))
@@ -123,7 +121,7 @@ def _join(stack: contextlib.ExitStack, address: str, working_dir: str | None, sh
                 address=address,
                 logging_level="ERROR",
                 log_to_driver=show_output,
-                runtime_env={"working_dir": working_dir, "py_modules": [str(Path(chimera.__file__).parent)]},
+                runtime_env={"working_dir": working_dir, "py_modules": [str(CHIMERA)]},
             )
         except (ConnectionError, ValueError) as error:
             said = str(error).splitlines()[0] if str(error) else type(error).__name__

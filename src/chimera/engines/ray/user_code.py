@@ -9,9 +9,10 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-import chimera
 from chimera.core.errors import ConfigurationError
 
+CHIMERA = Path(__file__).resolve().parents[2]
+"""The folder of this package, which is shipped too."""
 MOST_BYTES = 20 << 20
 _NOT_CODE = {"__pycache__", "node_modules", "site-packages"}
 
@@ -41,12 +42,11 @@ def _user_folders() -> list[Path]:
     """Return the folders on the import path that belong to no installation."""
     installed = [Path(path).resolve() for path in {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()}]
     installed += [Path(path).resolve() for path in (*site.getsitepackages(), site.getusersitepackages())]
-    own = Path(chimera.__file__).resolve().parents[1]
     folders = [Path(entry or ".").resolve() for entry in sys.path]
     return [
         folder
         for folder in dict.fromkeys(folders)
-        if folder.is_dir() and folder != own and not any(folder.is_relative_to(place) for place in installed)
+        if folder.is_dir() and folder != CHIMERA.parent and not any(folder.is_relative_to(place) for place in installed)
     ]
 
 
