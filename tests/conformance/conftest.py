@@ -1,4 +1,7 @@
-"""Every test of the kit runs on every engine; what needs real processes is collected only where an engine has them."""
+"""Every test of the kit runs on every engine; what needs real processes is collected only where an engine has them.
+
+A fixture of scope "package" ends with the kit only where the folder is a package: hence the ``__init__.py`` beside this file.
+"""
 
 from __future__ import annotations
 

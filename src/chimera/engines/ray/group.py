@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core import call
-from chimera.core.errors import ActorLost, ConfigurationError, RunError
+from chimera.core.errors import ActorLost, ConfigurationError
 from chimera.engines.ray.host import RaySurroundings
 
 _NAMESPACE = b"chimera"
@@ -153,8 +153,6 @@ class RayGroup:
                 self._gloo = self._connected()
             yield self._gloo
         except RuntimeError as error:  # what gloo and the store raise
-            if isinstance(error, RunError):
-                raise
             deadline = time.monotonic() + _KNOWN_WITHIN_S
             while time.monotonic() < deadline:
                 self._look_for_deaths()
@@ -241,7 +239,8 @@ def forget_groups(engine: str) -> None:
     """Delete what the groups of an engine left in Ray's key-value store."""
     from ray.experimental import internal_kv
 
-    internal_kv._internal_kv_del(f"{engine}/", del_by_prefix=True, namespace=_NAMESPACE)
+    if internal_kv._internal_kv_initialized():
+        internal_kv._internal_kv_del(f"{engine}/", del_by_prefix=True, namespace=_NAMESPACE)
 
 
 def _flat(array: NDArray[np.float32]) -> NDArray[np.float32]:
