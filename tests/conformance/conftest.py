@@ -1,4 +1,7 @@
-"""Every test of the kit runs on every engine; what needs real processes is collected only where an engine has them."""
+"""Every test of the kit runs on every engine; what needs real processes is collected only where an engine has them.
+
+A fixture of scope "package" ends with the kit only where the folder is a package: hence the ``__init__.py`` beside this file.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,16 @@ collect_ignore = [] if PROCESSES else ["test_processes.py"]
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "world" in metafunc.fixturenames:
         worlds = PROCESSES if metafunc.module.__name__.endswith("test_processes") else WORLDS
-        metafunc.parametrize("world", worlds, ids=lambda world: world.name)
+        if metafunc.function.__name__.startswith("test_nothing_is_left"):
+            worlds = [world for world in worlds if world.starts_itself]
+        metafunc.parametrize("world", worlds, ids=lambda world: world.name, indirect=True, scope="package")
+
+
+@pytest.fixture(scope="package")
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """Give one engine after the other, each with the ground it stands on; pytest runs all tests of one before the next."""
+    with request.param.ground():
+        yield request.param
 
 
 @pytest.fixture

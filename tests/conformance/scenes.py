@@ -131,10 +131,11 @@ def descriptors() -> set[str]:
 def main(world_name: str, scene_name: str) -> None:
     world, scene = world_named(world_name), globals()[scene_name]
     try:
-        scene(world)  # what a library opens once and for all is open after this
-        gc.collect()
-        before = descriptors()
-        seen = scene(world)
+        with world.ground():
+            scene(world)  # what a library opens once and for all is open after this
+            gc.collect()
+            before = descriptors()
+            seen = scene(world)
     except KeyboardInterrupt:
         sys.exit(130)
     gc.collect()

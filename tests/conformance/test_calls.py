@@ -143,6 +143,12 @@ def test_names_are_those_given_or_unique(engine: Engine) -> None:
     assert len({actor.name for actor in [named, *unnamed]}) == 4
 
 
+def test_room_that_was_reserved_is_taken_by_those_who_need_it(engine: Engine, world: World) -> None:
+    engine.reserve([Resources()] * 2)
+    actors = [engine.spawn(Relay) for _ in range(3)]  # one more than was reserved
+    assert engine.get([actor.echo(1) for actor in actors], timeout_s=world.limit_s) == [1] * 3
+
+
 def test_get_keeps_the_order_asked_for(engine: Engine, world: World) -> None:
     actors = [engine.spawn(Relay) for _ in range(3)]
     refs = [actor.echo(rank) for rank, actor in enumerate(actors)]

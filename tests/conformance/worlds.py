@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +17,14 @@ class World:
 
     Attributes
     ----------
-    name : the engine's registered name.
+    name : the world's, and the engine's registered name unless ``plugin`` says another.
     virtual_time : whether its clock is simulated.
     real_processes : whether its actors are processes of this machine, which can be killed.
     limit_s : how long a test waits for what must come.
     options : of the engine.
+    plugin : the engine's registered name.
+    starts_itself : whether the engine starts, and so ends, everything there is.
+    ground : what must stand before an engine can be made, and for how long; several engines may stand on it.
     """
 
     name: str
@@ -27,18 +32,59 @@ class World:
     real_processes: bool
     limit_s: float = 60.0
     options: dict[str, Any] = field(default_factory=dict)
+    plugin: str | None = None
+    starts_itself: bool = True
+    ground: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def engine(self) -> Engine:
-        return ENGINES.create(self.name, self.options)
+        return ENGINES.create(self.plugin or self.name, self.options)
 
     def hang(self, relay: Any) -> Any:
         """Make a `Relay` hang: for ever, or for a thousand million virtual seconds; return the ref."""
         return relay.wait_for_ever(10**14 if self.virtual_time else 0)
 
 
+@contextmanager
+def one_ray_node() -> Iterator[None]:
+    """Keep the Ray of one engine alive for those that come after it."""
+    with ENGINES.create("ray"):
+        yield
+
+
+@contextmanager
+def two_ray_nodes() -> Iterator[Any]:
+    """Run a cluster of two raylets on this machine, and stay in it for the engines that come."""
+    from ray.cluster_utils import Cluster
+
+    from chimera.engines.ray.session import HEALTH_CHECKS
+
+    node = {"num_cpus": 16, "object_store_memory": 300 << 20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "_system_config": dict(HEALTH_CHECKS)})
+    try:
+        del node["include_dashboard"]
+        cluster.add_node(**node, resources={"second": 16})
+        with ENGINES.create("ray", {"address": cluster.address}):
+            yield cluster
+    finally:
+        cluster.shutdown()
+
+
 WORLDS = [World("simulated", virtual_time=True, real_processes=False)]
 if importlib.util.find_spec("chimera.engines.local") and importlib.util.find_spec("chimera.engines.local.engine"):
     WORLDS.append(World("local", virtual_time=False, real_processes=True))
+if importlib.util.find_spec("ray"):
+    WORLDS.append(World("ray", virtual_time=False, real_processes=True, ground=one_ray_node))
+    WORLDS.append(
+        World(
+            "ray-two-nodes",
+            virtual_time=False,
+            real_processes=True,
+            options={"placement": "spread"},
+            plugin="ray",
+            starts_itself=False,
+            ground=two_ray_nodes,
+        )
+    )
 
 
 def world_named(name: str) -> World:

@@ -77,6 +77,16 @@ class Group(Protocol):
 class Engine(Protocol):
     """Where actors run. Also a context manager that closes itself."""
 
+    def reserve(self, resources: Sequence[Resources]) -> None:
+        """Hold room for actors that need these, all or none; spawns with equal resources then take it.
+
+        An engine whose room has no limit has nothing to do.
+
+        Raises
+        ------
+        TimeLimitError : there was no room in time; says what was asked and what is free.
+        """
+
     def spawn(
         self,
         actor_type: Callable[..., Any],

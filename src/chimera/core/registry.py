@@ -49,7 +49,10 @@ class Entry(Generic[T]):
     @property
     def available(self) -> bool:
         """Whether the library it needs is installed."""
-        return self.requires is None or importlib.util.find_spec(self.requires) is not None
+        if self.requires is None:
+            return True
+        spec = importlib.util.find_spec(self.requires)
+        return spec is not None and spec.origin is not None  # a folder that happens to bear the name has no origin
 
 
 class Registry(Generic[T]):

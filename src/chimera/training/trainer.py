@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.codecs.codec import CODECS
-from chimera.core.engine import ENGINES, Engine
+from chimera.core.engine import ENGINES, Engine, Resources
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import shard_bounds
 from chimera.data.dataset import DATASETS, Dataset, Split
@@ -244,6 +244,7 @@ class Trainer:
         except ConfigurationError:
             ensure_picklable(model)  # it knows which attribute is to blame
             raise
+        engine.reserve([Resources()] * len(parts))
         return [
             engine.spawn(
                 Learner,
@@ -267,6 +268,7 @@ class Trainer:
                 raise ConfigurationError(f"{flat.size} parameters cannot be spread over {shards} shards")
             bounds = shard_bounds(flat.size, shards)
             pieces = [(flat[b:e], layout.cut(b, e)) for b, e in itertools.pairwise(bounds)]
+            engine.reserve([Resources()] * shards)
             return [
                 engine.spawn(ParameterShard, *piece, optimizer=self._optimizer, name=f"server {i}")
                 for i, piece in enumerate(pieces)

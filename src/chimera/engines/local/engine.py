@@ -72,6 +72,9 @@ class Local:
         parts = self._server, self._control, self._monitor, self._memory
         self._end = weakref.finalize(self, end, *parts)
 
+    def reserve(self, resources: Sequence[Resources]) -> None:
+        """Nothing to do: there is always room."""
+
     def spawn(
         self,
         actor_type: Callable[..., Any],

@@ -52,6 +52,9 @@ class Simulated:
         self._scheduler = Scheduler(self._driver, self._compute, seed)
         self._closed = False
 
+    def reserve(self, resources: Sequence[Resources]) -> None:
+        """Nothing to do: there is always room."""
+
     def spawn(
         self,
         actor_type: Callable[..., Any],

@@ -1,0 +1,5 @@
+"""The Ray engine: actors on this machine or a cluster, values in Ray's object store."""
+
+from chimera.engines.ray.engine import Ray
+
+__all__ = ["Ray"]

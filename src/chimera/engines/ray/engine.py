@@ -1,0 +1,321 @@
+"""The Ray engine's driver side: each actor is a Ray actor, each ref an object in Ray's store."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from chimera.core.engine import ENGINES, Resources
+from chimera.core.errors import ActorLost, ConfigurationError, EngineClosedError, TimeLimitError
+from chimera.core.trace import TraceRow
+from chimera.engines.ray.failure import Failure, translated
+from chimera.engines.ray.group import GroupHandle, forget_groups, living_actors
+from chimera.engines.ray.host import CONSTRUCT, ROW, Host, clock_of_this_machine
+from chimera.engines.ray.refs import Issued, Lane, RayActor, Ref
+from chimera.engines.ray.reservation import Placement, Reservations
+from chimera.engines.ray.roster import Roster
+from chimera.engines.ray.rows import take_rows
+from chimera.engines.ray.session import Session
+
+_MOST_ROWS = 1000
+_LOOK_FOR_PLACES_S = 1.0
+_LEAVING_S = 5.0
+
+
+@ENGINES.register("ray", requires="ray", extra="ray")
+class Ray:
+    """Actors of Ray, on this machine or a cluster; values travel through Ray's object store.
+
+    A session of Ray that this process has already is used and left as it is; otherwise one is joined or started.
+
+    Parameters
+    ----------
+    address : of a running Ray to join, ``"auto"`` or ``"host:port"``; without one, a Ray is started on this machine.
+    reserve_timeout_s : how long to wait until the cluster has room for what is reserved or spawned.
+    cpus_per_actor : how many of Ray's CPUs each actor takes; by default as many as its `Resources` give it threads.
+    placement : ``"pack"`` places actors on few nodes, ``"spread"`` on many.
+    cpus : how many CPUs a Ray started here pretends to have, and so how many actors fit; by default 64 or all there are.
+    object_store_bytes : the size of the object store of a Ray started here; by default 2 GiB, or half of what is free.
+    working_dir : the folder whose code the actors of a Ray joined at ``address`` import; by default the Python files
+        of the driver's own folders on its import path.
+    show_output : whether what actors print is shown in the driver's terminal.
+    """
+
+    def __init__(
+        self,
+        *,
+        address: str | None = None,
+        reserve_timeout_s: float = 60.0,
+        cpus_per_actor: float | None = None,
+        placement: Placement = "pack",
+        cpus: int | None = None,
+        object_store_bytes: int | None = None,
+        working_dir: str | None = None,
+        show_output: bool = False,
+    ) -> None:
+        if placement not in ("pack", "spread"):
+            raise ConfigurationError(f"engine 'ray', option 'placement': {placement!r} is neither 'pack' nor 'spread'")
+        self._session = Session.enter(
+            address=address,
+            cpus=cpus,
+            object_store_bytes=object_store_bytes,
+            working_dir=working_dir,
+            show_output=show_output,
+        )
+        import ray
+
+        self._ray = ray
+        self._began_s = time.monotonic()
+        self._clock = clock_of_this_machine()
+        self._key = f"chimera-{secrets.token_hex(6)}"
+        self._host = ray.remote(Host)
+        self._reservations = Reservations(cpus_per_actor, placement, reserve_timeout_s)
+        self._roster = Roster(self._reservations.give_back)
+        self._handles: list[RayActor] = []
+        self._groups = 0
+        self._end = weakref.finalize(self, _end, self._session, self._key, self._roster.lanes, self._reservations)
+
+    def reserve(self, resources: Sequence[Resources]) -> None:
+        """Hold room for actors that need these, all or none; the spawns that follow with equal resources take it.
+
+        Raises
+        ------
+        TimeLimitError : the cluster had no room within ``reserve_timeout_s``; says what was asked and what is free.
+        """
+        self._check_open()
+        self._reservations.reserve(resources)
+
+    def spawn(
+        self,
+        actor_type: Callable[..., Any],
+        /,
+        *args: Any,
+        resources: Resources | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> RayActor:
+        """Start a Ray actor and return its handle at once."""
+        self._check_open()
+        self._roster.look_for_deaths()  # a reserved place may have become free
+        rank, resources = len(self._handles), resources or Resources()
+        key, name = f"{self._key}-{rank}", name or f"actor {rank}"
+        seat = self._reservations.take(resources)
+        options = self._reservations.options(resources, seat)
+        handle = self._host.options(name=key, max_restarts=0, max_task_retries=0, **options).remote(
+            key, name, resources.threads, sys.path, self._clock
+        )
+        lane = Lane(key, name, rank, resources, handle, seat)
+        self._roster.add(lane)
+        self._handles.append(RayActor(self, lane))
+        self.call(lane, CONSTRUCT, actor_type, *args, **kwargs)
+        return self._handles[rank]
+
+    def put(self, value: Any) -> Ref:
+        """Store a value in Ray's object store, once."""
+        self._check_open()
+        return Ref(Issued(None, "put", time.monotonic(), (), None), self._put(value))
+
+    def get(self, refs: Any, timeout_s: float | None = None) -> Any:
+        """Return the value of a ref, or the values of a sequence; arrays are read-only views of the object store."""
+        self._check_open()
+        several = isinstance(refs, Sequence)
+        asked: list[Ref] = list(refs) if several else [refs]
+        values = self._values(asked, None if timeout_s is None else time.monotonic() + timeout_s)
+        for value in values:
+            if type(value) is Failure:
+                raise value.exception()
+        return values if several else values[0]
+
+    def wait(self, refs: Iterable[Ref], count: int = 1, timeout_s: float | None = None) -> tuple[list[Ref], list[Ref]]:
+        """Return (done, pending) once ``count`` refs are done or the time is over."""
+        self._check_open()
+        asked = list(refs)
+        objects = list(dict.fromkeys(ref.object for ref in asked))
+        count = min(count, len(objects))
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        ready: set[Any] = set()
+        while objects:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            patience = self._patience(left) if count else 0.0
+            done, others = self._ray.wait(objects, num_returns=max(count, 1), timeout=patience, fetch_local=False)
+            if others and len(done) >= count:  # Ray tells of no more than it was asked for
+                more, _ = self._ray.wait(others, num_returns=len(others), timeout=0, fetch_local=False)
+                done += more
+            ready = set(done)
+            if len(ready) >= count or _over(deadline):
+                break
+        finished = [ref for ref in asked if ref.object in ready]
+        if len(finished) > 1:
+            self._take_rows()
+            finished.sort(key=lambda ref: ref.issued.end_s)
+        return finished, [ref for ref in asked if ref.object not in ready]
+
+    def group(self, actors: Sequence[RayActor]) -> GroupHandle:
+        """Make a group of these actors, in rank order."""
+        self._check_open()
+        self._groups += 1
+        members = [(actor._lane.key, actor.name) for actor in actors]
+        return GroupHandle(f"{self._key}/{self._groups}", members)
+
+    def kill(self, actor: RayActor) -> None:
+        """Have Ray kill the actor's process."""
+        self._check_open()
+        lane = actor._lane
+        if lane.died_s is None:
+            self._ray.kill(lane.handle)
+            self._roster.note_death(lane)
+
+    def now(self) -> float:
+        """Seconds since the engine began."""
+        return time.monotonic() - self._began_s
+
+    def trace(self) -> list[TraceRow]:
+        """Return the rows of the calls that ended since the last time."""
+        if self._end.alive:
+            self._take_rows()
+        return [row for lane in self._roster.lanes for row in lane.give_rows()]
+
+    def lost(self) -> list[RayActor]:
+        """Return the handles of the dead, in the order in which their deaths became known."""
+        if self._end.alive:
+            self._roster.look_for_deaths()
+        return [self._handles[lane.rank] for lane in self._roster.deaths]
+
+    def state(self) -> dict[str, Any]:
+        """Return nothing: time is real here."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Kill the actors, give back what was reserved, and end Ray if it was started here.
+
+        Arrays that were fetched stay; after leaving a cluster that goes on, its store may use their memory again: copy them.
+        """
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def call(self, lane: Lane, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
+        """Issue a call; the handle's methods lead here."""
+        self._check_open()
+        if returns is not None and returns < 1:
+            raise ConfigurationError(f"{method!r} of {lane.name}: returns must be at least 1, not {returns}")
+        if lane.died_s is not None:
+            return self._lost_results(lane, method, returns)
+        if len(lane.calls) > _MOST_ROWS:
+            self._take_rows()
+        parents = [a.issued for a in args if type(a) is Ref]
+        own = [i for i, a in enumerate(args) if type(a) is Ref and a.issued.lane is lane] if parents else None
+        given = [a.object if type(a) is Ref else a for a in args]
+        if kwargs:
+            parents += [a.issued for a in kwargs.values() if type(a) is Ref]
+            kwargs = {k: a.object if type(a) is Ref else a for k, a in kwargs.items()}
+        try:
+            row, *objects = lane.remote(returns or 1)((method, returns, own or None), *given, **kwargs)
+        except TypeError as error:
+            raise _cannot_travel(error) from error
+        issued = Issued(lane, method, time.monotonic(), tuple(parents), row)
+        lane.calls.append(issued)
+        return Ref(issued, objects[0]) if returns is None else [Ref(issued, o) for o in objects]
+
+    def _values(self, refs: list[Ref], deadline: float | None) -> list[Any]:
+        from ray.exceptions import GetTimeoutError, RayError
+
+        objects = [ref.object for ref in refs]
+        while True:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            patience = self._patience(left)
+            try:
+                values: list[Any] = self._ray.get(objects, timeout=patience)
+                return values
+            except GetTimeoutError as error:
+                if _over(deadline):  # Ray may return a little early
+                    said = refs[0].issued.method
+                    raise TimeLimitError(f"{said!r} or a call beside it did not end within its time limit") from error
+            except RayError as error:
+                raise self._error(refs, error) from None
+
+    def _error(self, refs: list[Ref], error: BaseException) -> BaseException:
+        """Return what to raise for Ray's ``error``: the first ref in order that failed says it."""
+        done, _ = self._ray.wait(list(dict.fromkeys(ref.object for ref in refs)), num_returns=1, timeout=0)
+        call = next((ref.issued.method for ref in refs if ref.object in done), refs[0].issued.method)
+        found = translated(error, call, self._roster.name_of_dead)
+        if isinstance(found, ActorLost):
+            self._roster.look_for_deaths(at_once=True)
+        return found
+
+    def _patience(self, left: float | None) -> float | None:
+        """Return how long to wait at a stretch; while actors have no place yet, see that they do not wait too long."""
+        unplaced = self._roster.unplaced()
+        if not unplaced:
+            return left
+        waiting = {lane.name: lane.resources for lane in unplaced}
+        self._reservations.check_unplaced(waiting, min(lane.spawned_s for lane in unplaced))
+        return _LOOK_FOR_PLACES_S if left is None else min(left, _LOOK_FOR_PLACES_S)
+
+    def _take_rows(self) -> None:
+        """Bring the rows of calls that have ended to the lanes."""
+        take_rows(self._roster.lanes, self._began_s, self._roster.name_of_dead)
+
+    def _lost_results(self, lane: Lane, method: str, returns: int | None) -> Any:
+        """Return refs that raise `ActorLost`, and so do those that depend on them."""
+        error = ActorLost(f"{lane.name} died; the call {method!r} has no result")
+        now = time.monotonic()
+        row = ROW.pack(now, now, 0, 0, 0, 0, 0, b"ActorLost")
+        issued = Issued(lane, method, now, (), self._ray.put(row))
+        lane.calls.append(issued)
+        refs = [Ref(issued, self._put(Failure(error, lane.name, method))) for _ in range(returns or 1)]
+        return refs[0] if returns is None else refs
+
+    def _put(self, value: Any) -> Any:
+        try:
+            return self._ray.put(value)
+        except TypeError as error:
+            raise _cannot_travel(error) from error
+
+    def _check_open(self) -> None:
+        if not self._end.alive:
+            raise EngineClosedError("the ray engine is closed")
+
+
+def _over(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() >= deadline
+
+
+def _cannot_travel(error: TypeError) -> ConfigurationError:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return ConfigurationError(f"a value cannot travel to another process: {lines[0] if lines else error}")
+
+
+def _end(session: Session, key: str, lanes: list[Lane], reservations: Reservations) -> None:
+    import ray
+
+    try:
+        if ray.is_initialized():
+            for lane in lanes:
+                ray.kill(lane.handle)
+            reservations.close()
+            forget_groups(key)
+            names = {lane.key for lane in lanes}
+            deadline = time.monotonic() + _LEAVING_S
+            while names & living_actors() and time.monotonic() < deadline:
+                time.sleep(0.01)
+    finally:
+        for lane in lanes:
+            lane.calls.clear()
+            lane.handle = None
+            lane._remotes.clear()
+        session.leave()

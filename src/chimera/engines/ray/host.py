@@ -1,0 +1,131 @@
+"""What runs in Ray's process: the actor's host, which makes the user's object, calls it and measures."""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from chimera.core import call
+from chimera.core.errors import ConfigurationError
+from chimera.engines.ray.failure import Failure
+
+CONSTRUCT = "__init__"
+ROW = struct.Struct("ddddqqq24s")
+"""Start and end on the driver's clock, seconds moving data and waiting in groups, bytes in and out, samples, error."""
+
+Header = tuple[str, int | None, Sequence[int] | None]
+"""Method, number of results asked for, and which positional arguments this actor itself has made."""
+
+
+class RaySurroundings(call.Surroundings):
+    """The Ray engine as an actor sees it.
+
+    Attributes
+    ----------
+    me : this actor's key, its name in Ray.
+    waited_s, moved_s, collective_bytes : what the collectives of the running call have cost so far.
+    groups : the groups that this actor has met in, by key.
+    """
+
+    def __init__(self, me: str) -> None:
+        super().__init__()
+        self.me = me
+        self.waited_s, self.moved_s, self.collective_bytes = 0.0, 0.0, 0
+        self.groups: dict[str, Any] = {}
+
+    def take_costs(self) -> tuple[float, float, int]:
+        """Return seconds moving data, seconds waiting and bytes since the last time, and begin anew."""
+        costs = self.moved_s, self.waited_s, self.collective_bytes
+        self.waited_s, self.moved_s, self.collective_bytes = 0.0, 0.0, 0
+        return costs
+
+
+class Host:
+    """The Ray actor: one of the user's objects, and the clock beside it.
+
+    Parameters
+    ----------
+    key, name : what Ray calls the actor, and what the user calls it.
+    threads : how many threads its arithmetic may use.
+    path : the driver's import path; those folders of it that exist here are searched too.
+    clock : machine and offset of the driver's clock, as of `clock_of_this_machine`.
+    """
+
+    def __init__(self, key: str, name: str, threads: int, path: list[str], clock: tuple[str, float]) -> None:
+        sys.path.extend(entry for entry in path if entry not in sys.path and Path(entry).is_dir())
+        _limit_threads(threads)
+        self._surroundings = RaySurroundings(key)
+        call.enter(self._surroundings)
+        self._name = name
+        self._target: Any = None
+        self._unmade: Failure | None = None  # why the constructor failed; every call then fails alike
+        machine, offset_s = clock_of_this_machine()
+        self._shift_s = 0.0 if machine == clock[0] else offset_s - clock[1]
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one call, and return the row of the trace followed by the results.
+
+        Parameters
+        ----------
+        args : the `Header`, then the method's own.
+        """
+        start_s = time.monotonic()
+        (method, returns, own), *given = args
+        del args
+        bytes_in = sum(call.nbytes(a) for i, a in enumerate(given) if own is None or i not in own)
+        bytes_in += sum(call.nbytes(a) for a in kwargs.values())
+        failure = next((a for a in (*given, *kwargs.values()) if type(a) is Failure), self._unmade)
+        values: list[Any] = []
+        if failure is None:
+            try:
+                values = self._values(method, returns, given, kwargs)
+            except (Exception, SystemExit) as error:
+                failure = Failure(error, self._name, method)
+        if failure is not None:
+            if method == CONSTRUCT:
+                self._unmade = failure
+            values = [failure] * (returns or 1)
+        bytes_out = 0 if failure is not None else sum(map(call.nbytes, values))
+        moved_s, waited_s, collective = self._surroundings.take_costs()
+        end_s = time.monotonic()
+        times = start_s + self._shift_s, end_s + self._shift_s, moved_s, waited_s
+        counts = bytes_in + collective, bytes_out + collective, call.take_work().samples
+        return (ROW.pack(*times, *counts, failure.kind.encode()[:24] if failure else b""), *values)
+
+    def _values(self, method: str, returns: int | None, given: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+        if method == CONSTRUCT:
+            self._target = given[0](*given[1:], **kwargs)
+            return [None]
+        value = getattr(self._target, method)(*given, **kwargs)
+        if returns is None:
+            return [value]
+        values = list(value)
+        if len(values) != returns:
+            raise ConfigurationError(f"{method!r} was called with returns={returns} and returned {len(values)} values")
+        return values
+
+
+def clock_of_this_machine() -> tuple[str, float]:
+    """Return what names this machine since its start, and how far the time of day is ahead of its monotonic clock.
+
+    Two processes on one machine share the monotonic clock; between machines the times of day must agree.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    machine = boot.read_text().strip() if boot.exists() else os.uname().nodename
+    return machine, time.time() - time.monotonic()
+
+
+def _limit_threads(threads: int) -> None:
+    """Limit the libraries that are loaded already, and tell those that will be."""
+    from threadpoolctl import threadpool_limits
+
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(threads)
+    threadpool_limits(threads)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)

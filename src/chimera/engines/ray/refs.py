@@ -1,0 +1,149 @@
+"""The driver's side of an actor: refs, the handle, and the calls whose rows have not come yet."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from chimera.core.engine import Resources
+from chimera.core.errors import ConfigurationError
+from chimera.core.trace import TraceRow
+from chimera.engines.ray.host import ROW
+
+if TYPE_CHECKING:
+    from chimera.engines.ray.engine import Ray
+
+
+class Issued:
+    """A call as the driver remembers it until its row has come.
+
+    Attributes
+    ----------
+    row : Ray's ref of the row; None once it has come.
+    issued_s, end_s : when the driver issued it, and when it ended; seconds of the driver's clock.
+    parents : the calls whose results it was given.
+    """
+
+    __slots__ = ("end_s", "issued_s", "lane", "method", "parents", "row")
+
+    def __init__(self, lane: Lane | None, method: str, issued_s: float, parents: tuple[Issued, ...], row: Any) -> None:
+        self.lane, self.method, self.issued_s, self.parents, self.row = lane, method, issued_s, parents, row
+        self.end_s = issued_s
+
+
+class Ref:
+    """A future for a value in Ray's object store."""
+
+    __slots__ = ("__weakref__", "issued", "object")
+
+    def __init__(self, issued: Issued, object_ref: Any) -> None:
+        self.issued, self.object = issued, object_ref
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise ConfigurationError("a ref travels as an argument of its own, not inside a list, a dict or an object")
+
+    def __repr__(self) -> str:
+        lane = self.issued.lane
+        return f"<Ref to {self.issued.method!r} of {lane.name if lane else 'driver'}>"
+
+
+class Lane:
+    """What the driver keeps about one actor.
+
+    Attributes
+    ----------
+    key : the actor's name in Ray.
+    calls : those whose rows have not come, oldest first.
+    died_s : when it was known to be dead.
+    spawned_s : when the driver asked for it.
+    placed : whether it is known to have found a place.
+    seat : the place it has in a reservation.
+    """
+
+    def __init__(self, key: str, name: str, rank: int, resources: Resources, handle: Any, seat: Any) -> None:
+        self.key, self.name, self.rank, self.resources, self.handle, self.seat = (
+            key,
+            name,
+            rank,
+            resources,
+            handle,
+            seat,
+        )
+        self.spawned_s = time.monotonic()
+        self.calls: deque[Issued] = deque()
+        self.died_s: float | None = None
+        self.placed = False
+        self._rows: list[TraceRow] = []
+        self._last_end_s = 0.0
+        self._remotes: dict[int, Callable[..., list[Any]]] = {}
+
+    def remote(self, results: int) -> Callable[..., list[Any]]:
+        """Return Ray's function that issues a call with so many results, the row besides."""
+        if results not in self._remotes:
+            method = self.handle.call.options(num_returns=results + 1, enable_task_events=False)
+            self._remotes[results] = method.remote
+        return self._remotes[results]
+
+    def give_rows(self) -> list[TraceRow]:
+        """Return the rows that have come since the last time."""
+        rows, self._rows = self._rows, []
+        return rows
+
+    def take_row(self, packed: bytes | None, error: str, began_s: float) -> None:
+        """Keep the row of the oldest call, which has come or never will."""
+        issued = self.calls.popleft()
+        if packed is None:
+            start_s = end_s = max(issued.issued_s, self._last_end_s) if self.died_s is None else self.died_s
+            moved_s = waited_s = 0.0
+            bytes_in = bytes_out = samples = 0
+        else:
+            self.placed = True
+            start_s, end_s, moved_s, waited_s, bytes_in, bytes_out, samples, kind = ROW.unpack(packed)
+            error = kind.rstrip(b"\0").decode()
+            idle_s = max(issued.issued_s, self._last_end_s, *(parent.end_s for parent in issued.parents), 0.0)
+            moved_s += max(start_s - idle_s, 0.0)
+        issued.end_s = self._last_end_s = end_s
+        issued.parents, issued.row = (), None
+        self._rows.append(
+            TraceRow(
+                actor=self.name,
+                rank=self.rank,
+                call=issued.method,
+                start_s=start_s - began_s,
+                end_s=end_s - began_s,
+                bytes_in=bytes_in,
+                bytes_out=bytes_out,
+                transfer_s=moved_s,
+                wait_s=waited_s,
+                samples=samples,
+                error=error,
+            )
+        )
+
+
+class RayActor:
+    """The handle on an actor of the Ray engine. Any public attribute but ``name`` is one of its methods."""
+
+    def __init__(self, engine: Ray, lane: Lane) -> None:
+        self._engine, self._lane = engine, lane
+
+    @property
+    def name(self) -> str:
+        """The name it was spawned under."""
+        return self._lane.name
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        if method.startswith("_"):
+            raise AttributeError(method)
+        bound = functools.partial(self._engine.call, self._lane, method)
+        self.__dict__[method] = bound
+        return bound
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise ConfigurationError("the handle of an actor stays in the driver; give other actors its refs")
+
+    def __repr__(self) -> str:
+        return f"<RayActor {self.name}>"

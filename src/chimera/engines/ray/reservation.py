@@ -1,0 +1,147 @@
+"""Room for actors in the cluster: all of it or none, and who waits says for what."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from chimera.core.engine import Resources
+from chimera.core.errors import TimeLimitError
+
+Placement = Literal["pack", "spread"]
+
+_log = logging.getLogger("chimera.engines.ray")
+_FIRST_WORD_S = 2.0
+"""How long somebody waits before it is said for what."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """The place of one actor in a placement group."""
+
+    group: Any
+    index: int
+    resources: Resources
+
+
+class Reservations:
+    """What the engine has reserved, and which places in it are free.
+
+    Parameters
+    ----------
+    cpus_per_actor : how many CPUs an actor takes; None for as many as it has threads.
+    placement : whether actors are placed on few nodes or on many.
+    timeout_s : how long to wait for room.
+    """
+
+    def __init__(self, cpus_per_actor: float | None, placement: Placement, timeout_s: float) -> None:
+        self._cpus_per_actor, self._placement, self._timeout_s = cpus_per_actor, placement, timeout_s
+        self._groups: list[Any] = []
+        self._free: list[Seat] = []
+
+    def reserve(self, resources: Sequence[Resources]) -> None:
+        """Hold room for all these actors, or raise and hold none.
+
+        Raises
+        ------
+        TimeLimitError : the cluster could not hold them in time; says what was asked and what is free.
+        """
+        from ray.util.placement_group import placement_group, remove_placement_group
+
+        bundles = [bundle for r in resources if (bundle := self.bundle(r))]
+        if not bundles:
+            return
+        group = placement_group(bundles, strategy=self._placement.upper())
+        what = f"{len(resources)} actors"
+        began_s = time.monotonic()
+        try:
+            if not group.wait(min(_FIRST_WORD_S, self._timeout_s)):
+                _log.warning("waiting for room for %s: %s", what, asked_and_free(bundles))
+                while not group.wait(0.5):
+                    if time.monotonic() - began_s > self._timeout_s:
+                        raise TimeLimitError(self._no_room(what, bundles))
+        except BaseException:
+            remove_placement_group(group)
+            raise
+        self._groups.append(group)
+        with_bundle = [r for r in resources if self.bundle(r)]
+        self._free += [Seat(group, index, r) for index, r in enumerate(with_bundle)]
+
+    def take(self, resources: Resources) -> Seat | None:
+        """Return a free reserved place for such an actor, if there is one."""
+        seat = next((seat for seat in self._free if seat.resources == resources), None)
+        if seat is not None:
+            self._free.remove(seat)
+        return seat
+
+    def give_back(self, seat: Seat | None) -> None:
+        """Let the next actor of the kind have the place of one that died."""
+        if seat is not None:
+            self._free.append(seat)
+
+    def options(self, resources: Resources, seat: Seat | None) -> dict[str, Any]:
+        """Return the options with which Ray places such an actor."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        bundle = self.bundle(resources)
+        options: dict[str, Any] = {"num_cpus": bundle.pop("CPU", 0.0), "num_gpus": bundle.pop("GPU", 0.0)}
+        if "memory" in bundle:
+            options["memory"] = bundle.pop("memory")
+        options["resources"] = bundle
+        if seat is not None:
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(seat.group, seat.index)
+        elif self._placement == "spread":
+            options["scheduling_strategy"] = "SPREAD"
+        return options
+
+    def bundle(self, resources: Resources) -> dict[str, float]:
+        """Return Ray's amounts of what one actor takes."""
+        cpus = float(resources.threads) if self._cpus_per_actor is None else self._cpus_per_actor
+        amounts = {"CPU": cpus, "GPU": resources.gpus, **resources.custom}
+        return {name: amount for name, amount in amounts.items() if amount}
+
+    def check_unplaced(self, waiting: Mapping[str, Resources], since_s: float) -> None:
+        """Raise if actors that were spawned without a reservation have waited too long for room.
+
+        Raises
+        ------
+        TimeLimitError : says what was asked and what is free.
+        """
+        if time.monotonic() - since_s > self._timeout_s:
+            raise TimeLimitError(self._no_room(", ".join(waiting), [self.bundle(r) for r in waiting.values()]))
+
+    def close(self) -> None:
+        """Give all room back."""
+        from ray.util.placement_group import remove_placement_group
+
+        for group in self._groups:
+            remove_placement_group(group)
+        self._groups, self._free = [], []
+
+    def _no_room(self, what: str, bundles: Sequence[Mapping[str, float]]) -> str:
+        return f"the cluster could not hold {what} within {self._timeout_s:g} s: {asked_and_free(bundles)}"
+
+
+def asked_and_free(bundles: Sequence[Mapping[str, float]]) -> str:
+    """Say what is asked for, and how much of it is free."""
+    import ray
+
+    names = dict.fromkeys(["CPU", "GPU", "memory", *(name for bundle in bundles for name in bundle)])
+    free, total = ray.available_resources(), ray.cluster_resources()
+    asked = [_amount(name, f"{_number(name, sum(b.get(name, 0.0) for b in bundles))}") for name in names]
+    left = [
+        _amount(name, f"{_number(name, free.get(name, 0.0))} of {_number(name, total.get(name, 0.0))}")
+        for name in names
+    ]
+    return f"asked {', '.join(asked)}; free {', '.join(left)}"
+
+
+def _number(name: str, amount: float) -> str:
+    return f"{amount / 2**30:.1f}" if name == "memory" else f"{amount:g}"
+
+
+def _amount(name: str, number: str) -> str:
+    return f"{number} {'GiB memory' if name == 'memory' else name + 's' if name in ('CPU', 'GPU') else name}"

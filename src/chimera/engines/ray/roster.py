@@ -1,0 +1,86 @@
+"""Who has been spawned, who has found a place, and who has died in which order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from chimera.engines.ray.group import living_actors
+from chimera.engines.ray.refs import Lane
+
+_LOOK_FOR_DEATHS_S = 0.1
+"""Ray is asked no more often; a question costs about 0.4 ms."""
+
+
+class Roster:
+    """The lanes of an engine.
+
+    Parameters
+    ----------
+    give_back : takes the seat of an actor that died.
+
+    Attributes
+    ----------
+    lanes : of all actors, in the order of their ranks.
+    deaths : of those known to be dead, in the order in which that became known.
+    """
+
+    def __init__(self, give_back: Callable[[Any], None]) -> None:
+        self.lanes: list[Lane] = []
+        self.deaths: list[Lane] = []
+        self._give_back = give_back
+        self._by_ray_id: dict[str, Lane] = {}
+        self._unplaced: list[Lane] = []
+        self._looked_s = 0.0
+
+    def add(self, lane: Lane) -> None:
+        """Take note of one more actor."""
+        self.lanes.append(lane)
+        self._by_ray_id[lane.handle._actor_id.hex()] = lane
+        self._unplaced.append(lane)
+
+    def unplaced(self) -> list[Lane]:
+        """Return the lanes of living actors that have not made their object yet."""
+        if self._unplaced:
+            self._unplaced = [lane for lane in self._unplaced if not _has_place(lane)]
+        return self._unplaced
+
+    def look_for_deaths(self, at_once: bool = False) -> None:
+        """Ask Ray who is dead, unless that was asked a moment ago."""
+        if not at_once and time.monotonic() - self._looked_s < _LOOK_FOR_DEATHS_S:
+            return
+        living = living_actors()
+        for lane in self.lanes:
+            if lane.key not in living:
+                self.note_death(lane)
+        self._looked_s = time.monotonic()
+
+    def note_death(self, lane: Lane) -> None:
+        """Count an actor among the dead, once."""
+        if lane.died_s is None:
+            lane.died_s = time.monotonic()
+            self.deaths.append(lane)
+            self._give_back(lane.seat)
+            lane.seat = None
+
+    def name_of_dead(self, ray_id: str) -> str | None:
+        """Return the name of an actor that Ray has said to be dead or out of reach, and count it among the dead."""
+        import ray
+
+        lane = self._by_ray_id.get(ray_id)
+        if lane is None:
+            return None
+        if lane.died_s is None:
+            ray.kill(lane.handle)  # one that was only out of reach must not come back
+            self.note_death(lane)
+        return lane.name
+
+
+def _has_place(lane: Lane) -> bool:
+    import ray
+
+    if lane.placed or lane.died_s is not None or not lane.calls:
+        return True
+    done, _ = ray.wait([lane.calls[0].row], timeout=0)
+    return bool(done)

@@ -1,0 +1,189 @@
+"""Ray's own session in this process: start one, join one, and end only what was started here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from chimera.core.errors import ConfigurationError
+from chimera.engines.ray.user_code import CHIMERA, stage
+
+HEALTH_CHECKS = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": 3,
+}
+"""Ray's settings with which a killed node is known to be dead within about 2 s; docs/engines/ray.md tells how to set them."""
+
+_ENVIRONMENT = {
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # a ref that nobody asks for may fail
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # an actor that asked for no GPU sees none
+}
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # the name says little: a Ray that only this machine can reach
+_PRINTS, _OPEN = "_worker_logs_enabled", "ENABLE_RAY_CLUSTER"
+_KNOCK_S = 5.0
+_MOST_STORE_BYTES = 2 << 30
+_LONGEST_FOLDER = 40  # Ray's sockets lie some 65 characters deeper, and a socket's path has 107 at most
+
+
+class Session:
+    """The session that the engines of this process share; the last one that leaves ends it, if Chimera started it."""
+
+    _current: ClassVar[Session | None] = None
+
+    def __init__(self, ours: contextlib.ExitStack | None) -> None:
+        self._ours, self._users = ours, 0
+
+    @classmethod
+    def enter(
+        cls,
+        *,
+        address: str | None,
+        cpus: int | None,
+        object_store_bytes: int | None,
+        working_dir: str | None,
+        show_output: bool,
+    ) -> Session:
+        """Return the session of this process; without one, start a Ray here or join the one at ``address``.
+
+        Raises
+        ------
+        ConfigurationError : there is no Ray at ``address``.
+        """
+        import ray
+
+        session = cls._current
+        if session is None or not ray.is_initialized():
+            if ray.is_initialized():  # the user's own: used and left as it is
+                session = cls(None)
+            else:
+                with contextlib.ExitStack() as stack:  # whatever was begun ends if the rest fails
+                    if address is None:
+                        _start(stack, cpus, object_store_bytes, show_output)
+                    else:
+                        _join(stack, address, working_dir, show_output)
+                    session = cls(stack.pop_all())
+            cls._current = session
+        session._users += 1
+        return session
+
+    def leave(self) -> None:
+        """Let go of the session; the last one to leave one of ours ends it."""
+        self._users -= 1
+        if self._users > 0:
+            return
+        if Session._current is self:
+            Session._current = None
+        if self._ours is not None:
+            self._ours.close()
+
+
+def _start(stack: contextlib.ExitStack, cpus: int | None, object_store_bytes: int | None, show_output: bool) -> None:
+    import ray
+
+    folder = stack.enter_context(_short_folder())
+    stack.enter_context(_environment({**_ENVIRONMENT, **_LOOPBACK}))
+    stack.enter_context(_switches(show_output, only_this_machine=True))
+    stack.callback(ray.shutdown)
+    ray.init(
+        num_cpus=cpus or max(os.cpu_count() or 1, 64),
+        object_store_memory=object_store_bytes or _default_store_bytes(),
+        include_dashboard=False,
+        logging_level="ERROR",
+        log_to_driver=show_output,
+        _temp_dir=folder,
+        _system_config={**HEALTH_CHECKS, "prestart_worker_first_driver": False},
+    )
+
+
+def _join(stack: contextlib.ExitStack, address: str, working_dir: str | None, show_output: bool) -> None:
+    import ray
+
+    if address != "auto":
+        _check_reachable(address)
+    stack.enter_context(_environment(_ENVIRONMENT))
+    stack.enter_context(_switches(show_output, only_this_machine=False))
+    stack.callback(ray.shutdown)
+    with contextlib.ExitStack() as shipping:
+        if working_dir is None:
+            working_dir = shipping.enter_context(tempfile.TemporaryDirectory(prefix="chimera-code-"))
+            stage(Path(working_dir))
+        try:
+            ray.init(
+                address=address,
+                logging_level="ERROR",
+                log_to_driver=show_output,
+                runtime_env={"working_dir": working_dir, "py_modules": [str(CHIMERA)]},
+            )
+        except (ConnectionError, ValueError) as error:
+            said = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ConfigurationError(f"no Ray could be joined at address {address!r}: {said}") from error
+
+
+def _check_reachable(address: str) -> None:
+    """Knock at the address; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        raise ConfigurationError(f"the address of a Ray is 'auto' or 'host:port', not {address!r}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S).close()
+    except OSError as error:
+        raise ConfigurationError(f"no Ray could be joined at address {address!r}: {error}") from error
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set variables for Ray's processes."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _switches(show_output: bool, only_this_machine: bool) -> Iterator[None]:
+    """Set what Ray has no option for: whether it prints the raylet's remarks, and whether it binds to loopback only."""
+    from ray._private import ray_constants, worker
+
+    before = [
+        (module, name, getattr(module, name, None)) for module, name in ((worker, _PRINTS), (ray_constants, _OPEN))
+    ]
+    setattr(worker, _PRINTS, show_output)
+    setattr(ray_constants, _OPEN, not only_this_machine)
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+@contextlib.contextmanager
+def _short_folder() -> Iterator[str]:
+    usual = tempfile.gettempdir()
+    folder = tempfile.mkdtemp(prefix="chimera-", dir=usual if len(usual) <= _LONGEST_FOLDER else "/tmp")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _default_store_bytes() -> int:
+    """Return how large the object store may become: two gigabytes, or half of what shared memory has free."""
+    try:
+        status = os.statvfs("/dev/shm")
+    except OSError:
+        return _MOST_STORE_BYTES
+    return max(min(_MOST_STORE_BYTES, status.f_bavail * status.f_frsize // 2), 80 << 20)

@@ -1,0 +1,59 @@
+"""Code that lives beside the experiment: found among the driver's import paths, and gathered to be shipped."""
+
+from __future__ import annotations
+
+import shutil
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+from chimera.core.errors import ConfigurationError
+
+CHIMERA = Path(__file__).resolve().parents[2]
+"""The folder of this package, which is shipped too."""
+MOST_BYTES = 20 << 20
+_NOT_CODE = {"__pycache__", "node_modules", "site-packages"}
+
+
+def stage(target: Path) -> None:
+    """Copy the Python files of the user's import paths into the folder ``target``.
+
+    Raises
+    ------
+    ConfigurationError : they are more than 20 MB, so that these cannot be just the experiment's.
+    """
+    total = 0
+    for folder in reversed(_user_folders()):  # what comes first on the path wins
+        for file in _python_files(folder):
+            total += file.stat().st_size
+            if total > MOST_BYTES:
+                raise ConfigurationError(
+                    f"the Python files below {str(folder)!r} are more than {MOST_BYTES >> 20} MB: name the folder to ship "
+                    "with the engine's option working_dir"
+                )
+            copy = target / file.relative_to(folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+
+
+def _user_folders() -> list[Path]:
+    """Return the folders on the import path that belong to no installation."""
+    installed = [Path(path).resolve() for path in {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()}]
+    installed += [Path(path).resolve() for path in (*site.getsitepackages(), site.getusersitepackages())]
+    folders = [Path(entry or ".").resolve() for entry in sys.path]
+    return [
+        folder
+        for folder in dict.fromkeys(folders)
+        if folder.is_dir() and folder != CHIMERA.parent and not any(folder.is_relative_to(place) for place in installed)
+    ]
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    """Yield the modules in a folder and those of the packages in it."""
+    for entry in sorted(folder.iterdir()):
+        if entry.suffix == ".py" and entry.is_file():
+            yield entry
+        elif entry.is_dir() and entry.name.isidentifier() and entry.name not in _NOT_CODE and any(entry.glob("*.py")):
+            yield from _python_files(entry)

@@ -1,0 +1,1 @@
+"""The conformance kit: what every engine promises, tried on every engine."""

@@ -1,0 +1,180 @@
+"""The Ray engine on a cluster that somebody else runs: nodes that die, room that lacks, code that is shipped."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chimera.core.engine import Resources
+from chimera.core.errors import ActorLost, TimeLimitError
+from chimera.engines.ray import Ray
+from chimera.engines.ray.session import HEALTH_CHECKS
+from conformance.actors import Member, Relay
+
+KNOWN_WITHIN_S = 3.0
+LIMIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 4, "object_store_memory": 200 << 20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "_system_config": dict(HEALTH_CHECKS)})
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def joined(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Stay in the cluster, for the engines of the tests to share."""
+    folder = tmp_path_factory.mktemp("beside")
+    (folder / "beside_the_experiment.py").write_text("class Mine:\n    def where(self):\n        return __file__\n")
+    sys.path.insert(0, str(folder))
+    with Ray(address=cluster.address):
+        yield cluster
+    sys.path.remove(str(folder))
+
+
+@pytest.fixture
+def engine(joined: Any) -> Iterator[Ray]:
+    with Ray() as engine:
+        yield engine
+
+
+@pytest.fixture
+def second_node(joined: Any) -> Iterator[Any]:
+    node = joined.add_node(num_cpus=4, object_store_memory=200 << 20, resources={"second": 4})
+    yield node
+    if node in joined.list_all_nodes():
+        joined.remove_node(node)
+
+
+def on_second(**custom: float) -> Resources:
+    return Resources(custom={"second": 1.0, **custom})
+
+
+def test_a_killed_node_is_known_within_its_time_and_the_rest_goes_on(
+    engine: Ray, joined: Any, second_node: Any
+) -> None:
+    away = [engine.spawn(Relay, name=f"away {i}", resources=on_second()) for i in range(2)]
+    here = engine.spawn(Relay, name="here")
+    large = away[0].echo(np.ones(500_000, np.float32))
+    engine.get([actor.echo(1) for actor in (*away, here)], timeout_s=LIMIT_S)
+    engine.wait([large], timeout_s=LIMIT_S)
+    hung = away[1].wait_for_ever(0)
+    dependent = here.echo(hung)
+    joined.remove_node(second_node, allow_graceful=False)
+    died_s = time.monotonic()
+    for ref in (hung, dependent, large, here.plus(large)):
+        with pytest.raises(ActorLost):
+            engine.get(ref, timeout_s=LIMIT_S)
+    assert time.monotonic() - died_s < KNOWN_WITHIN_S
+    with pytest.raises(ActorLost, match="away 0"):
+        engine.get(away[0].echo(2), timeout_s=LIMIT_S)
+    assert {actor.name for actor in engine.lost()} == {"away 0", "away 1"}
+    assert engine.get(here.echo("goes on"), timeout_s=LIMIT_S) == "goes on"
+    assert engine.get(engine.spawn(Relay).echo("new"), timeout_s=LIMIT_S) == "new"
+
+
+def test_members_of_a_group_learn_of_the_death_of_a_node(engine: Ray, joined: Any, second_node: Any) -> None:
+    actors = [engine.spawn(Member, rank, resources=on_second() if rank == 2 else None) for rank in range(3)]
+    group = engine.group(actors)
+    arrays = engine.get([actor.repeat(group, 2, 1000) for actor in actors], timeout_s=LIMIT_S)
+    assert len({array.tobytes() for array in arrays}) == 3  # each adds its rank after the last meeting
+    waiting = [actor.meet(group) for actor in actors[:2]]
+    joined.remove_node(second_node, allow_graceful=False)
+    died_s = time.monotonic()
+    for ref in waiting:
+        with pytest.raises(ActorLost):
+            engine.get(ref, timeout_s=LIMIT_S)
+    assert time.monotonic() - died_s < KNOWN_WITHIN_S
+    survivors = engine.group(actors[:2])
+    assert engine.get([actor.meet(survivors) for actor in actors[:2]], timeout_s=LIMIT_S) == [2, 2]
+
+
+def test_large_values_go_from_node_to_node(engine: Ray, second_node: Any) -> None:
+    away, here = engine.spawn(Relay, resources=on_second()), engine.spawn(Relay)
+    value = engine.put(np.zeros(300_000, np.float32))
+    for actor in (away, here, away, here):
+        value = actor.plus(value)
+    np.testing.assert_array_equal(engine.get(value, timeout_s=LIMIT_S), np.full(300_000, 4, np.float32))
+
+
+def test_room_that_cannot_be_had_says_what_was_asked_and_what_is_free(
+    joined: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Ray(reserve_timeout_s=2.5) as engine:
+        began_s = time.monotonic()
+        with pytest.raises(
+            TimeLimitError, match=r"3 actors within 2.5 s: asked 6 CPUs, .*; free 4 of 4 CPUs, 0 of 0 GPUs"
+        ):
+            engine.reserve([Resources(threads=2)] * 3)
+        assert 2.5 <= time.monotonic() - began_s < 5
+        assert "waiting for room for 3 actors: asked 6 CPUs" in caplog.text
+        assert caplog.records[-1].levelno == logging.WARNING
+        engine.reserve([Resources(threads=2)] * 2)  # nothing of the first is held
+        actors = [engine.spawn(Relay, resources=Resources(threads=2)) for _ in range(2)]
+        assert engine.get([actor.echo(1) for actor in actors], timeout_s=LIMIT_S) == [1, 1]
+        engine.kill(actors[0])
+        replacement = engine.spawn(Relay, resources=Resources(threads=2))  # takes the place of the dead
+        assert engine.get(replacement.echo(2), timeout_s=LIMIT_S) == 2
+
+
+def test_an_actor_that_finds_no_room_is_an_error_and_no_endless_wait(joined: Any) -> None:
+    with Ray(reserve_timeout_s=1.5) as engine:
+        fine, too_large = engine.spawn(Relay), engine.spawn(Relay, name="too large", resources=Resources(gpus=1.0))
+        assert engine.get(fine.echo(1), timeout_s=LIMIT_S) == 1
+        for use in (engine.get, engine.wait):
+            with pytest.raises(TimeLimitError, match=r"too large within 1.5 s: asked 1 CPUs, 1 GPUs, .*0 of 0 GPUs"):
+                use([too_large.echo(1)])
+
+
+def test_only_what_the_engine_started_is_ended(joined: Any) -> None:
+    import ray
+
+    class Bystander:
+        def ping(self) -> str:
+            return "still here"
+
+    bystander = ray.remote(num_cpus=0)(Bystander).options(name="bystander").remote()
+    with Ray() as engine:
+        engine.reserve([Resources()] * 2)
+        actors = [engine.spawn(Member, rank) for rank in range(2)]
+        group = engine.group(actors)
+        engine.get([actor.meet(group) for actor in actors], timeout_s=LIMIT_S)
+    assert ray.is_initialized()
+    assert ray.get(bystander.ping.remote()) == "still here"
+    assert ray.util.list_named_actors() == ["bystander"]
+    deadline = time.monotonic() + 10
+    while ray.available_resources().get("CPU") != 4 and time.monotonic() < deadline:
+        pass
+    assert ray.available_resources()["CPU"] == 4
+    assert all(group["state"] == "REMOVED" for group in ray.util.placement_group_table().values())
+    ray.kill(bystander)
+
+
+def test_code_beside_the_experiment_is_shipped(engine: Ray) -> None:
+    import beside_the_experiment
+
+    actor = engine.spawn(beside_the_experiment.Mine)
+    assert engine.get(actor.where(), timeout_s=LIMIT_S) != beside_the_experiment.__file__
+    assert Path(beside_the_experiment.__file__).is_file()
+
+
+def test_threads_are_those_asked_for(engine: Ray) -> None:
+    class Thready:
+        def threads(self) -> int:
+            import torch
+
+            return int(torch.get_num_threads())
+
+    actors = [engine.spawn(Thready, resources=Resources(threads=n)) for n in (1, 2)]
+    assert engine.get([actor.threads() for actor in actors], timeout_s=LIMIT_S) == [1, 2]

@@ -1,0 +1,80 @@
+"""Which Ray the engine uses, and which it ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from chimera.core.errors import ConfigurationError
+from chimera.engines.ray import Ray
+from conformance.actors import Relay
+
+LIMIT_S = 60.0
+
+
+def own_variables() -> dict[str, str]:
+    """Return the variables for Ray, less that which Ray sets itself."""
+    return {k: v for k, v in os.environ.items() if k.startswith("RAY_") and k != "RAY_AUTH_MODE"}
+
+
+@pytest.fixture
+def own_session() -> Iterator[None]:
+    """Run a Ray that the engine has not started."""
+    import ray
+
+    ray.init(num_cpus=4, object_store_memory=100 << 20, include_dashboard=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+def test_a_ray_started_here_serves_this_machine_only_and_ends_with_the_last_engine() -> None:
+    import ray
+
+    before = own_variables()
+    first = Ray(object_store_bytes=100 << 20, cpus=4)
+    second = Ray()
+    assert ray.cluster_resources()["CPU"] == 4
+    assert ray.cluster_resources()["object_store_memory"] == pytest.approx(100 << 20, rel=0.1)
+    children = psutil.Process().children(recursive=True)
+    listening = [
+        connection.laddr.ip
+        for child in children
+        for connection in child.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening
+    assert {ip.removeprefix("::ffff:") for ip in listening} <= {"127.0.0.1", "::1"}
+    first.close()
+    assert second.get(second.spawn(Relay).echo("goes on"), timeout_s=LIMIT_S) == "goes on"
+    fetched = second.get(second.put(np.full(100_000, 3, np.float32)), timeout_s=LIMIT_S)
+    second.close()
+    np.testing.assert_array_equal(fetched, np.full(100_000, 3))
+    assert not ray.is_initialized()
+    assert [child.pid for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE] == []
+    assert own_variables() == before
+
+
+def test_a_session_of_the_users_own_is_used_and_left(own_session: None) -> None:
+    import ray
+
+    before = ray.get_runtime_context().get_job_id()
+    with Ray() as engine:
+        assert engine.get(engine.spawn(Relay).echo(1), timeout_s=LIMIT_S) == 1
+    assert ray.is_initialized()
+    assert ray.get_runtime_context().get_job_id() == before
+
+
+@pytest.mark.parametrize("address", ["auto", "127.0.0.1:1", "localhost"])
+def test_an_address_without_a_ray_is_the_users_mistake(address: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"address.*'{address}'"):
+        Ray(address=address, working_dir=str(tmp_path))
+
+
+def test_options_are_checked_before_anything_starts() -> None:
+    with pytest.raises(ConfigurationError, match="neither 'pack' nor 'spread'"):
+        Ray(placement="anywhere")  # type: ignore[arg-type]
