@@ -8,6 +8,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+TESTABLE := $(VENV)/testable
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
 .PHONY: demo test check bench clean install
@@ -19,16 +20,16 @@ demo: $(INSTALLED)
 test: check
 	$(BIN)/python -m pytest
 
-check: $(INSTALLED)
+check: $(TESTABLE)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(INSTALLED)
+bench: $(TESTABLE)
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
-install: $(INSTALLED)
+install: $(TESTABLE)
 
 # torch comes first and alone, so that pip takes a build that satisfies the pin from wherever it is told to look.
 $(INSTALLED): pyproject.toml constraints.txt
@@ -36,7 +37,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "$(PYTHON) cannot make virtual environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train]"
+	@touch $@
+
+$(TESTABLE): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,ray,dev]"
 	@touch $@
 
 clean:

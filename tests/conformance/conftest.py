@@ -21,7 +21,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         worlds = PROCESSES if metafunc.module.__name__.endswith("test_processes") else WORLDS
         if metafunc.function.__name__.startswith("test_nothing_is_left"):
             worlds = [world for world in worlds if world.starts_itself]
-        metafunc.parametrize("world", worlds, ids=lambda world: world.name, indirect=True, scope="package")
+        marked = [
+            pytest.param(world, id=world.name, marks=[pytest.mark.slow] if world.slow else []) for world in worlds
+        ]
+        metafunc.parametrize("world", marked, indirect=True, scope="package")
 
 
 @pytest.fixture(scope="package")

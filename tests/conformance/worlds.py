@@ -24,6 +24,7 @@ class World:
     options : of the engine.
     plugin : the engine's registered name.
     starts_itself : whether the engine starts, and so ends, everything there is.
+    slow : whether the kit takes minutes there; it then runs with ``-m slow`` only.
     ground : what must stand before an engine can be made, and for how long; several engines may stand on it.
     """
 
@@ -34,6 +35,7 @@ class World:
     options: dict[str, Any] = field(default_factory=dict)
     plugin: str | None = None
     starts_itself: bool = True
+    slow: bool = False
     ground: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def engine(self) -> Engine:
@@ -82,6 +84,7 @@ if importlib.util.find_spec("ray"):
             options={"placement": "spread"},
             plugin="ray",
             starts_itself=False,
+            slow=True,
             ground=two_ray_nodes,
         )
     )

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 Flat: TypeAlias = NDArray[np.float32]
 """float32, shape (P,)."""
 
+_CHUNK = 1 << 16
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -57,17 +59,23 @@ class Layout:
         return Layout(tuple(names), tuple(shapes))
 
 
-def reduce_in_order(vectors: Sequence[Flat], out: Flat) -> Flat:
-    """Write the sum of the vectors, added in the order given, to ``out``, which is none of them; return it.
+def reduce_in_order(vectors: Sequence[Flat], out: Flat, scale: float = 1.0) -> Flat:
+    """Write ``scale`` times the sum of the vectors, added in the order given, to ``out``, which is none of them; return it.
 
-    Floating-point addition depends on the order: whoever adds the same vectors by this gets the same bits.
+    Floating-point addition depends on the order: whoever reduces the same vectors by this gets the same bits.
     """
-    if len(vectors) == 1:
-        np.copyto(out, vectors[0])
-        return out
-    np.add(vectors[0], vectors[1], out=out)
-    for vector in vectors[2:]:
-        np.add(out, vector, out=out)
+    factor = np.float32(scale)
+    for low in range(0, out.size, _CHUNK):  # a piece at a time, so that the partial sum stays in cache
+        total = out[low : low + _CHUNK]
+        first, *others = [vector[low : low + _CHUNK] for vector in vectors]
+        if others:
+            np.add(first, others[0], out=total)
+        else:
+            np.copyto(total, first)
+        for other in others[1:]:
+            np.add(total, other, out=total)
+        if factor != 1:
+            np.multiply(total, factor, out=total)
     return out
 
 

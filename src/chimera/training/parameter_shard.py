@@ -45,8 +45,7 @@ class ParameterShard:
 
     def update(self, *gradients: Encoded) -> tuple[Encoded, int]:
         """Step with the mean of the gradients, in the order given; return the new slice and how many steps were taken."""
-        reduce_in_order([decode(gradient) for gradient in gradients], self._mean)
-        self._mean *= np.float32(1 / len(gradients))  # as in an all-reduce: the same bits
+        reduce_in_order([decode(gradient) for gradient in gradients], self._mean, 1 / len(gradients))
         self._optimizer.step(self._mean)
         self._steps += 1
         work(elements=self._weights.size * len(gradients))

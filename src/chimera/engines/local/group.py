@@ -97,17 +97,14 @@ class LocalGroup:
         if op not in ("mean", "sum"):
             raise ConfigurationError(f"all_reduce has no operation {op!r}; it has mean and sum")
         vectors, mine = self._meet(array)
-        scale = np.float32(1 / self.size if op == "mean" else 1)
+        scale = 1 / self.size if op == "mean" else 1.0
         begin, end = shard_bounds(array.size, self.size)[self._rank : self._rank + 2]
         for low in range(begin, end, _CHUNK):
             high = min(low + _CHUNK, end)
             pieces = [vector[low:high] for vector in vectors]
-            total = self._partial[: high - low]
-            reduce_in_order(pieces, total)
-            own = np.multiply(total, scale, out=pieces[self._rank])
-            for rank, piece in enumerate(pieces):
-                if rank != self._rank:
-                    np.copyto(piece, own)
+            total = reduce_in_order(pieces, self._partial[: high - low], scale)
+            for piece in pieces:
+                np.copyto(piece, total)
         self.barrier()
         self._surroundings.collective_bytes += 2 * array.nbytes * (self.size - 1) // self.size
         return self._bring_back(array, mine)

@@ -143,10 +143,10 @@ class SimulatedGroup:
         if name == "broadcast":
             result = arrays[int(detail)]
         elif name == "all_reduce":
-            result = np.empty(arrays[0].size, np.float32)
-            reduce_in_order([array.reshape(-1) for array in arrays], result)
-            if detail == "mean":
-                result *= np.float32(1 / self.size)
+            scale = 1 / self.size if detail == "mean" else 1.0
+            result = reduce_in_order(
+                [array.reshape(-1) for array in arrays], np.empty(arrays[0].size, np.float32), scale
+            )
         else:
             return
         for array in arrays:
