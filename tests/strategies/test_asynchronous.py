@@ -59,7 +59,8 @@ def distance(one: chimera.Run, other: chimera.Run) -> float:
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_shards_change_no_bit(fit: Fit, name: str) -> None:
-    options = {"optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9}, "engine": "simulated"}
+    # Not fused: those kernels round the last few elements of a vector differently from the others.
+    options = {"optimizer": {"name": "adam", "lr": 0.01, "fused": False}, "engine": "simulated"}
     whole, cut = (fit({**LEARNERS[name], "shards": shards}, **options) for shards in (1, 5))
     assert np.array_equal(parameters(whole), parameters(cut))
     assert whole.staleness == cut.staleness
@@ -103,7 +104,7 @@ def test_no_compensation_is_asynchronous_to_the_bit(fit: Fit) -> None:
 @pytest.mark.parametrize("workers", [2, 5])
 def test_equal_workers_are_each_as_late_as_there_are_others(fit: Fit, workers: int) -> None:
     run = fit("async-parameter-server", engine="simulated", workers=workers)
-    beginning = {late: 1 for late in range(workers - 1)}
+    beginning = dict.fromkeys(range(workers - 1), 1)
     assert run.staleness == {**beginning, workers - 1: 40 - (workers - 1)}
     assert run.summary()["staleness"] == {str(late): count for late, count in run.staleness.items()}
 

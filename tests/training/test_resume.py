@@ -49,7 +49,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize(
     ("case", "dies_at"),
-    [(case, at) for case in CASES for at in ([7, 21] if case in ("compensated", "double", "buffered") else [1, 7, 13, 21])],
+    [
+        (case, at)
+        for case in CASES
+        for at in ([7, 21] if case in ("compensated", "double", "buffered") else [1, 7, 13, 21])
+    ],
 )
 def test_killed_and_resumed_it_leaves_the_same_bytes(
     tmp_path: Path, whole: dict[str, Path], case: str, dies_at: int
