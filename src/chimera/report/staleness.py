@@ -60,7 +60,7 @@ def _chart(counts: Mapping[int, int], said: str) -> str:
         )
     ticks = linear_ticks(0, max(max(counts), 1), 9, whole=True)
     for tick, name in zip(ticks, tick_labels(ticks), strict=True):
-        at = _LEFT + (tick // width + 0.5) * step
+        at = _LEFT + (tick + 0.5) / width * step
         parts.append(f'<text class="tick" x="{at:.1f}" y="{bottom + 15}" text-anchor="middle">{name}</text>')
     parts.append(f'<path class="axis" d="M{_LEFT} {_TOP}V{bottom}H{right}"/>')
     middle = (_LEFT + right) / 2
