@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from chimera.version import __version__
 
 if TYPE_CHECKING:
+    from chimera.core.engine import Engine
     from chimera.data.dataset import Dataset, Split
     from chimera.models.sklearn_model import SklearnModel
     from chimera.models.torch_model import TorchModel
@@ -50,8 +51,21 @@ __all__ = [
     "TorchModel",
     "Trainer",
     "__version__",
+    "engine",
     "train",
 ]
+
+
+def engine(name: str, **options: Any) -> Engine:
+    """Start an engine by name, for code that drives actors itself; see `chimera.core.engine.Engine` for its verbs.
+
+    Raises
+    ------
+    ConfigurationError : no engine bears that name, or it does not take these options.
+    """
+    from chimera.core.engine import ENGINES
+
+    return ENGINES.create(name, options)
 
 
 def __getattr__(name: str) -> Any:

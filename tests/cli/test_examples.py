@@ -34,11 +34,33 @@ def test_all_reduce_stops_at_its_target(summary):
     assert outcome["metrics"]["accuracy"] >= 0.95
 
 
-def test_backup_workers_save_time_when_there_are_stragglers(summary, tmp_path):
-    few = ("--set", "train.epochs=4")
-    backup = summary("simulated_stragglers.toml", *few)
-    full = summary("simulated_stragglers.toml", *few, "--set", "strategy.quorum=1.0", "--out", tmp_path / "full")
-    assert backup["seconds"] / backup["rounds"] < full["seconds"] / full["rounds"]
+def test_with_stragglers_waiting_for_nobody_is_faster_to_the_same_accuracy(summary, tmp_path):
+    waits = (
+        "--set",
+        "train.optimizer.lr=1.2",
+        "--set",
+        "train.evaluate_every=10",
+        "--set",
+        "train.checkpoint_every=100",
+    )
+    asynchronous = summary("stragglers.toml")
+    synchronous = summary("stragglers.toml", "--set", "strategy=parameter-server", *waits, "--out", tmp_path / "all")
+    quorum = ("--set", "strategy.name=parameter-server", "--set", "strategy.quorum=0.875")
+    backup = summary("stragglers.toml", *quorum, *waits, "--out", tmp_path / "most")
+    assert {run["stopped_by"] for run in (asynchronous, synchronous, backup)} == {"target"}
+    assert asynchronous["seconds"] < 0.5 * synchronous["seconds"]
+    assert backup["seconds"] / backup["rounds"] < synchronous["seconds"] / synchronous["rounds"]
+    assert sum(asynchronous["staleness"].values()) == asynchronous["rounds"]
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_a_parameter_server_in_fifteen_lines(engine):
+    path = EXAMPLES / "parameter_server_in_15_lines.py"
+    done = subprocess.run([sys.executable, path, engine], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split()[-1]) < 1e-3
+    code = path.read_text(encoding="utf-8").split("fifteen lines\n")[1].split("if __name__")[0]
+    assert len([line for line in code.splitlines() if line.strip()]) == 15
 
 
 def test_the_mnist_network_is_the_one_of_its_title(summary):

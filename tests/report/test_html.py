@@ -166,3 +166,21 @@ def test_a_browser_shows_the_figures(runs, tmp_path, browser):
     page = Page(shown.stdout)
     assert "accuracy, test set 0.9775" in page.text
     assert page.tags.count("svg") >= 6 + 3 * 5  # charts and lanes
+
+
+def test_how_old_the_gradients_were_is_drawn_where_the_run_says_so(runs):
+    _, page = read(write_report(runs.make("old", staleness={"0": 3, "2": 9, "10": 1})))
+    assert "Staleness of applied gradients" in page.text
+    assert "13 gradients, 2.15 updates old on average, at most 10." in page.text
+    titles = ["0 updates old: 3 gradients", "1 updates old: 0 gradients", "2 updates old: 9 gradients"]
+    assert all(title in page.text for title in titles)
+    assert page.attributes.count(("class", "column")) == 11
+    _, page = read(write_report(runs.make("long", staleness={"1": 5, "599": 1})))
+    assert page.attributes.count(("class", "column")) == 60
+    assert "0 to 9 updates old: 5 gradients" in page.text
+
+
+@pytest.mark.parametrize("told", [None, {}, [1, 2], {"0": 0}, {"many": 3}, {"1": "<b>"}])
+def test_a_run_that_tells_no_staleness_has_no_chart_of_it(runs, told):
+    _, page = read(write_report(runs.make(staleness=told)))
+    assert "Staleness" not in page.text

@@ -32,7 +32,19 @@ class Killer(chimera.Callback):
             os.kill(actors()[self.actor].pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("strategy", ["parameter-server", "all-reduce", {"name": "parameter-server", "quorum": 0.75}])
+STRATEGIES = [
+    "parameter-server",
+    "all-reduce",
+    {"name": "parameter-server", "quorum": 0.75},
+    {"name": "async-parameter-server", "shards": 2},
+    {"name": "stale-synchronous", "max_staleness": 1},
+    "delay-compensated",
+    "double-buffering",
+    {"name": "fed-buff", "local_steps": 2},
+]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_one_of_four_workers_is_killed_and_the_run_finishes(fit: Fit, strategy: str) -> None:
     run = fit(
         engine="local",

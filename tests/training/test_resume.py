@@ -23,6 +23,11 @@ CASES = {
     "reduced": ("simulated", {"name": "all-reduce"}),
     "alone": ("simulated", {"name": "single-worker"}),
     "quorum of stragglers": (STRAGGLERS, {"name": "parameter-server", "quorum": 0.6}),
+    "at their own pace": (STRAGGLERS, {"name": "async-parameter-server", "shards": 2}),
+    "at most one ahead": (STRAGGLERS, {"name": "stale-synchronous", "max_staleness": 1}),
+    "compensated": (STRAGGLERS, {"name": "delay-compensated", "lambda_": 0.5, "decay": 0.9}),
+    "double": (STRAGGLERS, {"name": "double-buffering"}),
+    "buffered": (STRAGGLERS, {"name": "fed-buff", "local_steps": 2}),
 }
 
 
@@ -42,8 +47,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
-@pytest.mark.parametrize("dies_at", [1, 7, 13, 21])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "dies_at"),
+    [
+        (case, at)
+        for case in CASES
+        for at in ([7, 21] if case in ("compensated", "double", "buffered") else [1, 7, 13, 21])
+    ],
+)
 def test_killed_and_resumed_it_leaves_the_same_bytes(
     tmp_path: Path, whole: dict[str, Path], case: str, dies_at: int
 ) -> None:
@@ -53,6 +64,9 @@ def test_killed_and_resumed_it_leaves_the_same_bytes(
     assert again.returncode == 0, again.stderr
     for file in ("weights.safetensors", "metrics.jsonl", "trace.jsonl"):
         assert (tmp_path / "run" / file).read_bytes() == (whole[case] / file).read_bytes(), file
+    summaries = [json.loads((run / "summary.json").read_text()) for run in (tmp_path / "run", whole[case])]
+    for key in ("staleness", "largest_lead"):
+        assert summaries[0].get(key) == summaries[1].get(key)
 
 
 @pytest.mark.parametrize("strategy", ["parameter-server", "all-reduce"])

@@ -14,6 +14,7 @@ import numpy as np
 from chimera.report import svg
 from chimera.report.curves import Panel, panels
 from chimera.report.run_files import RunFiles, read_run, replace_file
+from chimera.report.staleness import staleness
 from chimera.report.timeline import KINDS, Lane, Window, selection, windows
 from chimera.report.units import in_bytes, in_seconds, linear_ticks, number, tick_labels, time_unit
 
@@ -42,6 +43,7 @@ def page(run: RunFiles) -> str:
         _header(run),
         _cards(run),
         _section("Learning", _learning(run)),
+        _section("Staleness of applied gradients", staleness(run)),
         _section("Timeline", _timeline(run)),
         _section("Where the time went", _shares(run)),
         _section("Events", _events(run)),

@@ -18,10 +18,13 @@ class Round:
     ----------
     done : refs to small values that stand once the round is over; they raise what went wrong.
     rounds : how many rounds this is; more than one where one call runs many steps.
+    staleness : of each gradient that was applied: how many updates came between reading the weights and applying it;
+        nothing where that says nothing, as in synchronous strategies.
     """
 
     done: Sequence[Any]
     rounds: int = 1
+    staleness: Sequence[int] = ()
 
 
 class Cluster(Protocol):
@@ -54,6 +57,16 @@ class Cluster(Protocol):
         over; who is late is not asked again before that old answer has come, and the answer is dropped.
         """
 
+    def first(self, pending: Mapping[str, Any]) -> str:
+        """Wait until one of the workers has answered, and return its name; of several, the first to have done so.
+
+        ``pending`` has what was asked of each, by its name: a ref, or the list of refs of one call. Ties go to the lower rank.
+
+        Raises
+        ------
+        ActorLost : one of them is dead; the trainer leaves it out, and calls `Strategy.rounds` anew.
+        """
+
     def group(self) -> Any:
         """Return a group of the living workers, in rank order."""
 
@@ -79,6 +92,14 @@ class Strategy(ABC):
     def world_size(self, workers: int) -> int:
         """Return how many of the ``workers`` asked for it uses."""
         return workers
+
+    def batches_per_round(self, workers: int) -> int:
+        """Return how many batches are computed in a round: one by each of the ``workers``, unless it says otherwise."""
+        return workers
+
+    def figures(self) -> Mapping[str, Any]:
+        """Return what the summary of a run should say besides, as plain values by their names."""
+        return {}
 
     def state(self) -> Mapping[str, Any]:
         """Return what a restart needs, as plain values."""

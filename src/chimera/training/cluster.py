@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from chimera.core.engine import Engine
-from chimera.core.errors import ConfigurationError, RunError, TooFewWorkersError
+from chimera.core.errors import ActorLost, ConfigurationError, RunError, TooFewWorkersError
 
 
 class TrainingCluster:
@@ -53,13 +53,29 @@ class TrainingCluster:
         self._free_workers(needed if timeout_s is None else 1, deadline)
         answers = {worker.name: ask(worker) for worker in self.on_time()}
         needed = min(needed, len(answers))
-        heads = {name: answer[0] if isinstance(answer, list) else answer for name, answer in answers.items()}
+        heads = {name: _head(answer) for name, answer in answers.items()}
         done = self._await_living(heads, needed, deadline)
         self._late.update({name: head for name, head in heads.items() if name not in done})
         if len(done) < self._min_workers:
             came = f"{len(done)} of {len(self.workers)} workers answered in {timeout_s} s"
             raise TooFewWorkersError(f"{came}, fewer than min_workers = {self._min_workers}")
         return [answers[worker.name] for worker in self.workers if worker.name in done]
+
+    def first(self, pending: Mapping[str, Any]) -> str:
+        """Wait until one of the workers has answered, and return its name; of several, the first to have done so.
+
+        Raises
+        ------
+        ActorLost : one of them is dead.
+        """
+        names = [str(worker.name) for worker in self.workers if worker.name in pending]
+        heads = {name: _head(pending[name]) for name in names}
+        done, _ = self._engine.wait(heads.values(), 1)
+        if dead := self._dead() & set(heads):
+            raise ActorLost(f"{', '.join(sorted(dead))} died")
+        winner = next(name for name, ref in heads.items() if ref is done[0])
+        self._late = {name: ref for name, ref in heads.items() if name != winner}
+        return winner
 
     def group(self) -> Any:
         """Return a group of the living workers, in rank order."""
@@ -150,3 +166,8 @@ class TrainingCluster:
         """Return the names of those actors of this run that are dead; the engine may have run others before."""
         lost = set(map(id, self._engine.lost()))
         return {actor.name for actor in (*self.workers, *self.shards) if id(actor) in lost}
+
+
+def _head(answer: Any) -> Any:
+    """Return a ref that stands for the whole answer: the refs of one call are done together."""
+    return answer[0] if isinstance(answer, list) else answer

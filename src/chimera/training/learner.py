@@ -59,8 +59,22 @@ class Learner:
         self._load([decode(shard) for shard in weights])
         gradient = self._next_gradient()
         self._step += 1
-        pieces = shard_views(gradient, self._bounds)
-        return [c.encode(p, layout) for c, p, layout in zip(self._codecs, pieces, self._layouts, strict=True)]
+        return self._encoded(gradient)
+
+    def delta(self, *weights: Encoded, steps: int, learning_rate: float) -> list[Encoded]:
+        """Load the weights, take ``steps`` steps of plain SGD from there, and return the way back, encoded, a message a shard.
+
+        That is the weights given less those reached: a server that takes it for a gradient moves towards what was learnt.
+        """
+        self._load([decode(shard) for shard in weights])
+        flat = self._model.parameters()
+        begin = flat.copy()
+        for _ in range(steps):
+            flat -= np.float32(learning_rate) * self._next_gradient()
+            self._step += 1
+        begin -= flat
+        work(elements=flat.size * (steps + 1))
+        return self._encoded(begin)
 
     def train(self, steps: int, group: Group | None = None) -> int:
         """Take ``steps`` steps of its own, with the group's mean gradient if there is one, and return how many it has taken.
@@ -131,6 +145,11 @@ class Learner:
         self._loss_sum += loss
         self._loss_count += 1
         return gradient
+
+    def _encoded(self, flat: Flat) -> list[Encoded]:
+        """Return a vector in the form of all parameters as messages, one for each shard of the weights last loaded."""
+        pieces = shard_views(flat, self._bounds)
+        return [c.encode(p, layout) for c, p, layout in zip(self._codecs, pieces, self._layouts, strict=True)]
 
     def _load(self, shards: Sequence[Flat]) -> None:
         if len(shards) == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -76,6 +76,7 @@ class TrainingLoop:
         self._interrupt = Interrupt()
         self.counters = Counters()
         self.metrics: dict[str, float] = {}
+        self.staleness: Counter[int] = Counter()
         self._began_s = engine.now()
 
     def run(self) -> str:
@@ -113,6 +114,7 @@ class TrainingLoop:
         self.counters = Counters(**state["counters"])
         self.metrics = state["metrics"]
         self._losses = tuple(state["losses"])
+        self.staleness = Counter({int(updates): count for updates, count in state["staleness"].items()})
         self._looked_at = self._checkpointed_at = self.counters.rounds
         self._cluster.round = self.counters.rounds
         self._strategy.restore(state["strategy"])
@@ -125,7 +127,7 @@ class TrainingLoop:
         self._began_s = state["began_s"] if goes_on else self._engine.now() - self.counters.seconds
 
     def _horizon(self) -> int:
-        samples = len(self._cluster.workers) * self._batch_size
+        samples = self._strategy.batches_per_round(len(self._cluster.workers)) * self._batch_size
         left = self._budget.rounds_left(self.counters, self._train_size, samples)
         next_look = self._cadence.until_next(self.counters.rounds)
         return next_look if left is None else min(left, next_look)
@@ -137,21 +139,30 @@ class TrainingLoop:
         while True:
             while issued < horizon and len(window) < _AHEAD:
                 self._cluster.horizon = horizon - issued
-                window.append(next(rounds))
+                try:
+                    window.append(next(rounds))
+                except ActorLost:
+                    self._end(window, len(window))  # what was issued before has happened all the same
+                    raise
                 issued += window[-1].rounds
             if not window:
                 return
             # The driver wakes once for several rounds: on a busy machine it costs the workers time.
             last = window[min(_AHEAD // 2, len(window)) - 1]
             self._engine.wait(last.done, len(last.done))
-            for _ in range(min(_AHEAD // 2, len(window))):
-                over = window.popleft()
-                self._engine.get(over.done)
-                self.counters.rounds += over.rounds
-                self._cluster.round = self.counters.rounds
+            self._end(window, min(_AHEAD // 2, len(window)))
             max_seconds = self._budget.max_seconds
             if self._interrupt.asked or (max_seconds is not None and self._seconds() >= max_seconds):
                 horizon = issued
+
+    def _end(self, window: deque[Round], count: int) -> None:
+        """Wait for the first ``count`` rounds of the window, and count them."""
+        for _ in range(count):
+            over = window.popleft()
+            self._engine.get(over.done)
+            self.counters.rounds += over.rounds
+            self.staleness.update(over.staleness)
+            self._cluster.round = self.counters.rounds
 
     def _count(self, looked: bool = False) -> None:
         """Bring the counters up to date from the trace. What looking costs is in the seconds, not in the bytes."""
@@ -229,6 +240,7 @@ class TrainingLoop:
             "counters": asdict(self.counters),
             "metrics": self.metrics,
             "losses": self._losses,
+            "staleness": dict(self.staleness),
             "files": self._history.sizes(),
             "strategy": self._strategy.state(),
             "cluster": cluster,

@@ -49,6 +49,8 @@ class Run:
     metrics : loss and metrics on the test set, of the final model.
     stopped_by : the budget or target that ended it: ``epochs``, ``rounds``, ``max_seconds``, ``max_bytes`` or ``target``.
     events : what happened besides rounds.
+    staleness : how many of the applied gradients were how many updates old, where the strategy tells.
+    figures : what the strategy says of the run besides.
     """
 
     run_dir: Path
@@ -60,6 +62,8 @@ class Run:
     names: dict[str, Any]
     events: list[Event] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    staleness: dict[int, int] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
 
     @property
     def lost_workers(self) -> int:
@@ -88,6 +92,8 @@ class Run:
             "metrics": self.metrics,
             "lost_workers": self.lost_workers,
             "stopped_by": self.stopped_by,
+            **self.figures,
+            **({"staleness": {str(updates): n for updates, n in self.staleness.items()}} if self.staleness else {}),
             "run_dir": str(self.run_dir),
         }
 

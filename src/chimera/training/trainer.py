@@ -204,6 +204,8 @@ class Trainer:
             events=history.events,
             rows=history.metrics,
             trained=model,
+            staleness=dict(sorted(loop.staleness.items())),
+            figures=dict(self._strategy.figures()),
         )
         self._folder.finish(run)
         for callback in self._callbacks:
@@ -277,7 +279,7 @@ class Trainer:
         return make
 
     def _cadence(self, train_size: int) -> Cadence:
-        per_epoch = math.ceil(train_size / (self._workers * self._batch_size))
+        per_epoch = math.ceil(train_size / (self._strategy.batches_per_round(self._workers) * self._batch_size))
         budget = self._budget
         ends = [budget.rounds, None if budget.epochs is None else math.ceil(budget.epochs * per_epoch)]
         known = [end for end in ends if end is not None]

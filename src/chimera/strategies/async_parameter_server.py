@@ -1,0 +1,62 @@
+"""Asynchronous parameter server (Dean et al. 2012, "Large Scale Distributed Deep Networks"; Recht et al. 2011, "Hogwild!")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from chimera.core.errors import ConfigurationError
+from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
+
+
+@STRATEGIES.register("async-parameter-server")
+class AsyncParameterServer(Strategy):
+    """Each worker pulls, computes and pushes on its own; the servers step with every gradient as it comes.
+
+    A round is one gradient applied. Its staleness is how many others were applied since its worker read the weights: about
+    one less than there are workers, so that many workers want a smaller learning rate.
+
+    Parameters
+    ----------
+    shards : over how many servers the parameters are spread.
+    """
+
+    def __init__(self, *, shards: int = 1) -> None:
+        if shards < 1:
+            raise ConfigurationError(f"shards must be at least 1, not {shards}")
+        self.shards = shards
+
+    def rounds(self, cluster: Cluster) -> Iterator[Round]:
+        """Yield one gradient a round."""
+        servers = cluster.servers(self.shards)
+        weights = [server.weights() for server in servers]
+        version = 0
+        asked: dict[str, list[Any]] = {}
+        read: dict[str, tuple[int, list[Any]]] = {}  # what each busy worker computes with
+        while True:
+            for worker in cluster.workers:
+                if worker.name not in asked and self.may_begin(worker.name, cluster):
+                    asked[worker.name] = worker.gradient(*weights, returns=self.shards)
+                    read[worker.name] = version, weights
+            name = cluster.first(asked)
+            gradient, (then, old_weights) = asked.pop(name), read.pop(name)
+            self.check(name, cluster)
+            updates = [self.update(*each) for each in zip(servers, gradient, old_weights, strict=True)]
+            weights, done = [list(refs) for refs in zip(*updates, strict=True)]
+            yield Round(done, staleness=[version - then])
+            version += 1
+
+    def batches_per_round(self, workers: int) -> int:  # noqa: ARG002 - whatever their number
+        """Return 1."""
+        return 1
+
+    def may_begin(self, worker: str, cluster: Cluster) -> bool:  # noqa: ARG002 - nobody waits for anybody
+        """Return whether a worker that is free may compute its next gradient now."""
+        return True
+
+    def check(self, worker: str, cluster: Cluster) -> None:
+        """Take note that a gradient of ``worker`` is about to be applied."""
+
+    def update(self, server: Any, gradient: Any, old_weights: Any) -> Sequence[Any]:  # noqa: ARG002 - for others
+        """Let a server step; return the refs of its new weights and of a small value."""
+        return server.update(gradient, returns=2)  # type: ignore[no-any-return]

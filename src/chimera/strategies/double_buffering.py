@@ -1,0 +1,41 @@
+"""Double buffering, or pipelined SGD (Li et al. 2018, "Pipe-SGD: A Decentralized Pipelined SGD Framework")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chimera.core.errors import ConfigurationError
+from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
+
+
+@STRATEGIES.register("double-buffering")
+class DoubleBuffering(Strategy):
+    """Synchronous, but each step applies the last step's gradients while the workers compute the next ones.
+
+    Communication hides behind computing; every gradient but those of the first step is one update old.
+
+    Parameters
+    ----------
+    shards : over how many servers the parameters are spread.
+    """
+
+    def __init__(self, *, shards: int = 1) -> None:
+        if shards < 1:
+            raise ConfigurationError(f"shards must be at least 1, not {shards}")
+        self.shards = shards
+
+    def rounds(self, cluster: Cluster) -> Iterator[Round]:
+        """Yield one step of the servers a round."""
+        servers = cluster.servers(self.shards)
+        weights = [server.weights() for server in servers]
+        staleness = 0
+        gradients = [worker.gradient(*weights, returns=self.shards) for worker in cluster.workers]
+        while True:
+            following = [worker.gradient(*weights, returns=self.shards) for worker in cluster.workers]
+            updates = [
+                server.update(*piece, returns=2)
+                for server, piece in zip(servers, zip(*gradients, strict=True), strict=True)
+            ]
+            weights, done = [list(refs) for refs in zip(*updates, strict=True)]
+            yield Round(done, staleness=[staleness] * len(gradients))
+            gradients, staleness = following, 1

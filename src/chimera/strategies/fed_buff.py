@@ -1,0 +1,66 @@
+"""FedBuff (Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from chimera.core.errors import ConfigurationError
+from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
+
+
+@STRATEGIES.register("fed-buff")
+class FedBuff(Strategy):
+    """Workers train on their own data at their own pace; the servers step by the mean of every ``buffer`` results.
+
+    A result is by how much local training has changed the weights. The servers take it for a gradient: the experiment's
+    optimizer is theirs, and ``sgd`` with a learning rate of 1 adds the mean change. A round is one step of the servers.
+
+    Parameters
+    ----------
+    buffer : how many results make a step.
+    local_steps : batches that a worker trains on between reading the weights and sending its result.
+    local_learning_rate : of the plain SGD by which it does.
+    shards : over how many servers the parameters are spread.
+    """
+
+    def __init__(
+        self, *, buffer: int = 2, local_steps: int = 4, local_learning_rate: float = 0.1, shards: int = 1
+    ) -> None:
+        for key, value in (("buffer", buffer), ("local_steps", local_steps), ("shards", shards)):
+            if value < 1:
+                raise ConfigurationError(f"{key} must be at least 1, not {value}")
+        if not local_learning_rate > 0:
+            raise ConfigurationError(f"local_learning_rate must be above 0, not {local_learning_rate}")
+        self.buffer, self.shards = buffer, shards
+        self.local_steps, self.local_learning_rate = local_steps, local_learning_rate
+
+    def rounds(self, cluster: Cluster) -> Iterator[Round]:
+        """Yield one step of the servers a round."""
+        servers = cluster.servers(self.shards)
+        weights = [server.weights() for server in servers]
+        version = 0
+        asked: dict[str, list[Any]] = {}
+        read: dict[str, int] = {}
+        options = {"steps": self.local_steps, "learning_rate": self.local_learning_rate, "returns": self.shards}
+        while True:
+            deltas: list[Any] = []
+            staleness: list[int] = []
+            while len(deltas) < self.buffer:
+                for worker in cluster.workers:
+                    if worker.name not in asked:
+                        asked[worker.name], read[worker.name] = worker.delta(*weights, **options), version
+                name = cluster.first(asked)
+                deltas.append(asked.pop(name))
+                staleness.append(version - read.pop(name))
+            updates = [
+                server.update(*piece, returns=2)
+                for server, piece in zip(servers, zip(*deltas, strict=True), strict=True)
+            ]
+            weights, done = [list(refs) for refs in zip(*updates, strict=True)]
+            yield Round(done, staleness=staleness)
+            version += 1
+
+    def batches_per_round(self, workers: int) -> int:  # noqa: ARG002 - whatever their number
+        """Return how many batches the results of one step stand for."""
+        return self.buffer * self.local_steps

@@ -1,0 +1,68 @@
+"""Stale synchronous parallel (SSP: Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous ... Server")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from chimera.core.errors import ConfigurationError, RunError
+from chimera.strategies.async_parameter_server import AsyncParameterServer
+from chimera.strategies.strategy import STRATEGIES, Cluster, Round
+
+
+@STRATEGIES.register("stale-synchronous")
+class StaleSynchronous(AsyncParameterServer):
+    """Asynchronous, but no worker may be more than ``max_staleness`` clocks ahead of the slowest: it waits for him.
+
+    A worker's clock is the number of its gradients that were applied. The lead of an update is by how much the clock of its
+    worker was ahead of the slowest living one; the bound is checked on every update, and the summary has the largest lead.
+
+    Parameters
+    ----------
+    max_staleness : the bound, in clocks. With 0 all workers compute their n-th gradients before any computes its next.
+    shards : over how many servers the parameters are spread.
+    """
+
+    def __init__(self, *, max_staleness: int = 3, shards: int = 1) -> None:
+        super().__init__(shards=shards)
+        if max_staleness < 0:
+            raise ConfigurationError(f"max_staleness must be at least 0, not {max_staleness}")
+        self.max_staleness = max_staleness
+        self._clocks: dict[str, int] = {}
+        self._largest_lead = 0
+
+    def rounds(self, cluster: Cluster) -> Iterator[Round]:
+        """Yield one gradient a round."""
+        if cluster.round == 0:
+            self._clocks, self._largest_lead = {}, 0
+        slowest = min(self._clocks.values(), default=0)
+        for worker in cluster.workers:  # who is new begins with the slowest
+            self._clocks.setdefault(worker.name, slowest)
+        return super().rounds(cluster)
+
+    def may_begin(self, worker: str, cluster: Cluster) -> bool:
+        """Return whether the worker is at most ``max_staleness`` ahead."""
+        return self._lead(worker, cluster) <= self.max_staleness
+
+    def check(self, worker: str, cluster: Cluster) -> None:
+        """Hold the update to the bound, and move the worker's clock on."""
+        lead = self._lead(worker, cluster)
+        if lead > self.max_staleness:
+            raise RunError(f"{worker} was {lead} clocks ahead of the slowest; the bound is {self.max_staleness}")
+        self._largest_lead = max(self._largest_lead, lead)
+        self._clocks[worker] += 1
+
+    def figures(self) -> Mapping[str, Any]:
+        """Return the bound and the largest lead that an update had."""
+        return {"max_staleness": self.max_staleness, "largest_lead": self._largest_lead}
+
+    def state(self) -> Mapping[str, Any]:
+        """Return the clocks."""
+        return {"clocks": dict(self._clocks), "largest_lead": self._largest_lead}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on with these clocks."""
+        self._clocks, self._largest_lead = dict(state["clocks"]), state["largest_lead"]
+
+    def _lead(self, worker: str, cluster: Cluster) -> int:
+        return self._clocks[worker] - min(self._clocks[other.name] for other in cluster.workers)
