@@ -44,11 +44,15 @@ STRATEGIES = [
 ]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_one_of_four_workers_is_killed_and_the_run_finishes(fit: Fit, strategy: str) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "policy"),
+    [*((strategy, "respawn") for strategy in STRATEGIES), ("parameter-server", "drop"), ("all-reduce", "drop")],
+)
+def test_one_of_four_workers_is_killed_and_the_run_finishes(fit: Fit, strategy: str, policy: str) -> None:
     run = fit(
         engine="local",
         strategy=strategy,
+        on_worker_loss=policy,
         workers=WORKERS,
         epochs=6,
         rounds=None,
@@ -56,7 +60,8 @@ def test_one_of_four_workers_is_killed_and_the_run_finishes(fit: Fit, strategy: 
         callbacks=[Killer(actor=2, round_=25)],
     )
     assert run.summary()["lost_workers"] == 1
-    assert [(event.event, event.actor) for event in run.events] == [("worker lost", "worker 2")]
+    told = ["worker lost", "worker respawned"] if policy == "respawn" else ["worker lost"]
+    assert [(event.event, event.actor) for event in run.events] == [(event, "worker 2") for event in told]
     assert run.stopped_by == "epochs"
     assert run.metrics["accuracy"] > 0.85
     assert "worker 2" in (run.run_dir / "report.html").read_text()

@@ -11,7 +11,7 @@ import torch
 
 import chimera
 from chimera.core.engine import ENGINES
-from chimera.core.errors import ConfigurationError, NonFiniteError, TooFewWorkersError
+from chimera.core.errors import ConfigurationError, NonFiniteError, RunError, TooFewWorkersError
 from chimera.models.model import Batch
 from chimera.models.torch_model import TorchModel
 from training.conftest import Fit
@@ -148,12 +148,62 @@ def test_callbacks_hear_of_everything_in_order(fit: Fit) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES[:2])
 @pytest.mark.parametrize("when", [0.003, 0.0101, 0.02])
 def test_a_lost_worker_is_an_event_and_the_others_finish(fit: Fit, strategy: str, when: float) -> None:
-    run = fit(strategy=strategy, engine={"name": "simulated", "availability": {"crash": {"worker 1": when}}})
+    engine = {"name": "simulated", "availability": {"crash": {"worker 1": when}}}
+    run = fit(strategy=strategy, engine=engine, on_worker_loss="drop")
     assert run.cost.rounds == 30
     assert run.lost_workers == run.summary()["lost_workers"] == 1
     (event,) = run.events
     assert (event.event, event.actor) == ("worker lost", "worker 1")
     assert (run.run_dir / "events.jsonl").read_text().count("\n") == 1
+    assert run.cost.samples < 30 * 48
+
+
+@pytest.mark.parametrize("strategy", [*STRATEGIES[:2], "async-parameter-server"])
+def test_a_lost_worker_is_replaced_and_does_its_share(fit: Fit, strategy: str) -> None:
+    engine = {"name": "simulated", "availability": {"crash": {"worker 1": 0.01}}}
+    run = fit(strategy=strategy, engine=engine, rounds=90)
+    assert [(event.event, event.actor) for event in run.events] == [
+        ("worker lost", "worker 1"),
+        ("worker respawned", "worker 1"),
+    ]
+    assert run.lost_workers == 1
+    after = run.events[1].seconds
+    rows = map(json.loads, (run.run_dir / "trace.jsonl").read_text().splitlines())
+    ends = [row["end_s"] for row in rows if row["actor"] == "worker 1"]
+    assert sum(end > after for end in ends) > 3
+    assert max(ends) > 0.8 * run.cost.seconds
+    assert run.metrics["accuracy"] > 0.5
+
+
+def test_a_replaced_copy_of_an_all_reduce_is_the_others_copy(fit: Fit) -> None:
+    weights: list[Any] = []
+    with ENGINES.create("simulated", {"availability": {"crash": {"worker 2": 0.01}}}) as engine:
+        kill = engine.kill
+        engine.kill = lambda actor: (weights.append(engine.get(actor.weights()).arrays[0].copy()), kill(actor))  # type: ignore[method-assign]
+        fit(engine=engine, strategy="all-reduce")
+    assert len(weights) == 3
+    assert np.array_equal(weights[0], weights[1])
+    assert np.array_equal(weights[0], weights[2])
+
+
+def test_restarts_are_counted_and_then_the_lost_are_dropped(fit: Fit) -> None:
+    crashes = {"worker 0": 0.005, "worker 1": 0.01, "worker 2": 0.015}
+    run = fit(engine={"name": "simulated", "availability": {"crash": crashes}}, max_restarts=2)
+    assert [event.event for event in run.events] == ["worker lost", "worker respawned"] * 2 + ["worker lost"]
+    assert run.lost_workers == 3
+    assert run.cost.rounds == 30
+
+
+def test_a_run_that_is_to_stop_at_a_loss_stops(fit: Fit) -> None:
+    engine = {"name": "simulated", "availability": {"crash": {"worker 1": 0.01}}}
+    with pytest.raises(RunError, match="worker 1 died, and on_worker_loss is 'stop'"):
+        fit(engine=engine, on_worker_loss="stop")
+
+
+def test_when_every_copy_of_the_model_is_dead_it_is_never_begun_anew_in_silence(fit: Fit) -> None:
+    engine = {"name": "simulated", "availability": {"crash": {"worker 0": 0.01}}}
+    with pytest.raises(RunError, match="worker 0 died, and the model with it: resume the run"):
+        fit(engine=engine, strategy="single-worker")
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:2])
@@ -169,13 +219,10 @@ def test_a_loss_at_the_very_end_does_not_spoil_the_run(fit: Fit, strategy: str) 
 
 def test_after_a_loss_all_copies_of_an_all_reduce_are_identical(fit: Fit) -> None:
     with ENGINES.create("simulated", {"availability": {"crash": {"worker 2": 0.01}}}) as engine:
-        seen: list[Any] = []
-        spawn = engine.spawn
-        engine.spawn = lambda *args, **kwargs: seen.append(spawn(*args, **kwargs)) or seen[-1]  # type: ignore[method-assign]
         kill = engine.kill
         weights: list[Any] = []
         engine.kill = lambda actor: (weights.append(engine.get(actor.weights()).arrays[0].copy()), kill(actor))  # type: ignore[method-assign]
-        run = fit(engine=engine, strategy="all-reduce")
+        run = fit(engine=engine, strategy="all-reduce", on_worker_loss="drop")
     assert run.lost_workers == 1
     assert len(weights) == 2
     assert np.array_equal(*weights)
@@ -184,7 +231,7 @@ def test_after_a_loss_all_copies_of_an_all_reduce_are_identical(fit: Fit) -> Non
 def test_too_few_workers_left_is_an_error_that_counts_them(fit: Fit) -> None:
     engine = {"name": "simulated", "availability": {"crash": {"worker 0": 0.01, "worker 1": 0.011}}}
     with pytest.raises(TooFewWorkersError, match="1 workers are left, fewer than min_workers = 2"):
-        fit(engine=engine, min_workers=2)
+        fit(engine=engine, min_workers=2, on_worker_loss="drop")
 
 
 class Exploding(TorchModel):
@@ -219,6 +266,8 @@ def test_parameters_that_are_no_numbers_are_never_a_checkpoint(fit: Fit, tmp_pat
         ({"workers": 0}, "workers must be at least 1"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"workers": 2000}, "2000 workers cannot share 1438 training samples"),
+        ({"on_worker_loss": "ignore"}, "on_worker_loss must be one of respawn, drop, stop, not 'ignore'"),
+        ({"max_restarts": -1}, "max_restarts must be at least 0"),
         ({"min_workers": 9}, "min_workers is 9, and there are 3 workers"),
         ({"strategy": "parameter-sever"}, "unknown strategy 'parameter-sever'; known: all-reduce"),
         ({"strategy": {"name": "parameter-server", "shard": 2}}, "no option 'shard'"),

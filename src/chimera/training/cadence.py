@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+from chimera.training.budget import Budget
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,26 @@ class Cadence:
     log_every: int
     evaluate_every: int
     checkpoint_every: int
+
+    @classmethod
+    def of(
+        cls,
+        budget: Budget,
+        rounds_per_epoch: float,
+        workers: int,
+        *,
+        log_every: int | None = None,
+        evaluate_every: int | None = None,
+        checkpoint_every: int | None = None,
+    ) -> Cadence:
+        """Fill in what was not chosen: evaluate each epoch, checkpoint as often, and log a hundred times a run."""
+        per_epoch = math.ceil(rounds_per_epoch)
+        ends = [budget.rounds, None if budget.epochs is None else math.ceil(budget.epochs * per_epoch)]
+        known = [end for end in ends if end is not None]
+        # A row asks every worker for its losses: the more workers, the fewer rows.
+        log = log_every or max(min(known, default=per_epoch) // 100, workers // 50, 1)
+        evaluate = evaluate_every or per_epoch
+        return cls(log, evaluate, checkpoint_every or evaluate)
 
     def until_next(self, rounds: int) -> int:
         """Return how many rounds it is to the next look."""

@@ -114,3 +114,13 @@ def _with_arrays(value: Any, arrays: Mapping[str, Any]) -> Any:
     if isinstance(value, list):
         return [_with_arrays(item, arrays) for item in value]
     return value
+
+
+def check_fits(saved: Mapping[str, Any], size: int) -> None:
+    """Raise `ConfigurationError` if a checkpoint is of a model of another size than ``size`` parameters."""
+    held = len(saved["weights"])
+    if held != size:
+        raise ConfigurationError(
+            f"the checkpoint holds a model of {held} parameters, the experiment one of {size}: "
+            "resume with the model that was trained, or choose another folder"
+        )

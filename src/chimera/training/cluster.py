@@ -16,16 +16,24 @@ class TrainingCluster:
     Parameters
     ----------
     engine : where the actors run.
-    workers : the learners, in rank order.
+    make_worker : makes the learner of a rank.
+    world_size : how many learners.
     make_servers : makes the parameter shards.
     min_workers : with fewer living workers than this, the run stops.
     """
 
     def __init__(
-        self, engine: Engine, workers: Sequence[Any], make_servers: Callable[[int], list[Any]], min_workers: int = 1
+        self,
+        engine: Engine,
+        make_worker: Callable[[int], Any],
+        world_size: int,
+        make_servers: Callable[[int], list[Any]],
+        min_workers: int = 1,
     ) -> None:
         self._engine, self._make_servers, self._min_workers = engine, make_servers, min_workers
-        self.workers = list(workers)
+        self._make_worker = make_worker
+        self.workers = [make_worker(rank) for rank in range(world_size)]
+        self._names = [worker.name for worker in self.workers]
         self.shards: list[Any] = []
         self.round, self.horizon = 0, 1
         self._late: dict[str, Any] = {}  # workers that still compute an answer nobody waits for
@@ -90,8 +98,7 @@ class TrainingCluster:
 
         Raises
         ------
-        RunError : a server is dead, and its parameters with it.
-        TooFewWorkersError : fewer than ``min_workers`` are left.
+        RunError : a server is dead, and its parameters with it; or every copy of the model where there are no servers.
         """
         dead = self._dead()
         for server in self.shards:
@@ -100,10 +107,27 @@ class TrainingCluster:
         lost = [worker.name for worker in self.workers if worker.name in dead]
         self.workers = [worker for worker in self.workers if worker.name not in dead]
         self._late = {name: ref for name, ref in self._late.items() if name not in dead}
+        if lost and not self.workers and not self.shards:
+            raise RunError(f"{', '.join(lost)} died, and the model with it: resume the run from its last checkpoint")
+        return lost
+
+    def respawn(self, name: str) -> None:
+        """Start a new worker in the place of a lost one; where there are no servers, as a copy of the furthest worker."""
+        rank = self._names.index(name)
+        worker = self._make_worker(rank)
+        if self.shards:
+            self.get(worker.go_to(self.round))
+        else:
+            steps = self.get([other.step() for other in self.workers])
+            self.get(worker.restore(self.workers[steps.index(max(steps))].state()))
+        place = sum(self._names.index(other.name) < rank for other in self.workers)
+        self.workers.insert(place, worker)
+
+    def check_enough(self, lost: Sequence[str]) -> None:
+        """Raise `TooFewWorkersError` if fewer than ``min_workers`` are left."""
         if len(self.workers) < self._min_workers:
             left = f"{len(self.workers)} workers are left, fewer than min_workers = {self._min_workers}"
             raise TooFewWorkersError(f"{', '.join(lost)} died; {left}")
-        return lost
 
     def on_time(self) -> list[Any]:
         """Return the living workers that are not busy with an answer nobody waits for; asking them costs no wait."""

@@ -25,6 +25,7 @@ from chimera.training.checkpoint import Checkpoints
 from chimera.training.cluster import TrainingCluster
 from chimera.training.history import History
 from chimera.training.interrupt import Interrupt
+from chimera.training.recovery import Recovery
 
 _LOOKS = {
     "weights",
@@ -63,12 +64,13 @@ class TrainingLoop:
         history: History,
         checkpoints: Checkpoints,
         callbacks: Sequence[Callback],
+        recovery: Recovery,
         buffers: str,
     ) -> None:
         self._engine, self._strategy, self._cluster, self._model = engine, strategy, cluster, model
         self._test, self._train_size, self._batch_size = test, train_size, batch_size
         self._budget, self._cadence, self._history, self._checkpoints = budget, cadence, history, checkpoints
-        self._callbacks, self._buffers = callbacks, buffers
+        self._callbacks, self._recovery, self._buffers = callbacks, recovery, buffers
         self._names = [worker.name for worker in cluster.workers]
         self._loss: float | None = None
         self._losses = 0.0, 0  # summed, and how many, since the last row of metrics
@@ -268,13 +270,18 @@ class TrainingLoop:
             self._engine.get([worker.load_buffers(ref) for worker in workers])
 
     def _survive(self, error: ActorLost) -> None:
-        """Leave out the dead and say so; or raise, if nobody of this run is dead or too many are."""
-        lost = self._cluster.drop_lost()
-        if not lost:
-            raise error
-        self._count()
-        for name in lost:
-            event = Event("worker lost", self._seconds(), self.counters.rounds, name, "died; the others go on")
+        """Put the cluster right, and tell what happened; or raise, if the run cannot go on."""
+        try:
+            self._recover(error)
+        except ActorLost as another:
+            if another is error:
+                raise
+            self._survive(another)  # somebody else died meanwhile
+
+    def _recover(self, error: ActorLost) -> None:
+        for what, actor, detail in self._recovery.survive(error):
+            self._count()
+            event = Event(what, self._seconds(), self.counters.rounds, actor, detail)
             self._history.add_event(event)
             for callback in self._callbacks:
                 callback.on_event(event)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from chimera.codecs.codec import CODECS
 from chimera.core.engine import ENGINES, Engine, Resources
@@ -24,7 +23,7 @@ from chimera.strategies.strategy import STRATEGIES, Strategy
 from chimera.training.budget import Budget
 from chimera.training.cadence import Cadence
 from chimera.training.callback import Callback
-from chimera.training.checkpoint import Checkpoints
+from chimera.training.checkpoint import Checkpoints, check_fits
 from chimera.training.cluster import TrainingCluster
 from chimera.training.experiment import Experiment
 from chimera.training.history import History
@@ -33,6 +32,7 @@ from chimera.training.loop import TrainingLoop
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.parameter_shard import ParameterShard
 from chimera.training.plugin import Named, label, made, named
+from chimera.training.recovery import OnWorkerLoss, Recovery
 from chimera.training.run import Cost, Run
 from chimera.training.run_folder import RunFolder
 
@@ -56,6 +56,8 @@ class Trainer:
     evaluate_every, log_every, checkpoint_every : in rounds; by default each epoch, a hundred times a run (less often with many
         workers), and at each evaluation.
     min_workers : the run stops with fewer living workers than this.
+    on_worker_loss : ``respawn`` a worker that died, with its rank and data; ``drop`` it; or ``stop`` the run.
+    max_restarts : how often a run respawns a worker; after that it drops them.
     seed : of the model, the partition, the order of the data, and dropout.
     callbacks : told of progress and events.
     out : the run's folder; by default a new one under ``runs/``, called ``name``.
@@ -84,6 +86,8 @@ class Trainer:
         log_every: int | None = None,
         checkpoint_every: int | None = None,
         min_workers: int = 1,
+        on_worker_loss: OnWorkerLoss = "respawn",
+        max_restarts: int = 3,
         seed: int = 0,
         callbacks: Sequence[Callback] = (),
         out: str | Path | None = None,
@@ -108,7 +112,13 @@ class Trainer:
         for key, every in self._every.items():
             if every is not None and every < 1:
                 raise ConfigurationError(f"{key} must be at least 1, not {every}")
+        if on_worker_loss not in get_args(OnWorkerLoss):
+            choices = ", ".join(get_args(OnWorkerLoss))
+            raise ConfigurationError(f"on_worker_loss must be one of {choices}, not {on_worker_loss!r}")
+        if max_restarts < 0:
+            raise ConfigurationError(f"max_restarts must be at least 0, not {max_restarts}")
         self._min_workers, self._seed = min_workers, seed
+        self._on_loss = on_worker_loss, max_restarts
         self._callbacks = list(callbacks)
         self._folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)
         self._experiment = {
@@ -128,6 +138,8 @@ class Trainer:
             "target": target,
             **self._every,
             "min_workers": min_workers,
+            "on_worker_loss": on_worker_loss,
+            "max_restarts": max_restarts,
             "seed": seed,
         }
 
@@ -151,8 +163,12 @@ class Trainer:
             self._optimizer.check()
             model = self._driver_model(split)
             self._folder.begin(Experiment.of(**self._experiment).to_toml(), self._seed)
-            workers = self._spawn_workers(engine, split.train, model)
-            cluster = TrainingCluster(engine, workers, self._server_maker(engine, model), self._min_workers)
+            engine.reserve([Resources()] * self._workers)
+            make_worker, make_servers = (
+                self._worker_maker(engine, split.train, model),
+                self._server_maker(engine, model),
+            )
+            cluster = TrainingCluster(engine, make_worker, self._workers, make_servers, self._min_workers)
             try:
                 return self._fit(engine, cluster, split, model)
             finally:
@@ -167,6 +183,7 @@ class Trainer:
         saved = checkpoints.read_last() if self._folder.resumes else None
         engine.get([worker.step() for worker in cluster.workers])  # what a constructor raises shows here
         engine.trace()
+        samples_per_round = self._strategy.batches_per_round(self._workers) * self._batch_size
         history = History(self._folder.path, saved["files"] if saved else None)
         loop = TrainingLoop(
             engine=engine,
@@ -177,15 +194,16 @@ class Trainer:
             train_size=len(split.train),
             batch_size=self._batch_size,
             budget=self._budget,
-            cadence=self._cadence(len(split.train)),
+            cadence=Cadence.of(self._budget, len(split.train) / samples_per_round, self._workers, **self._every),
             history=history,
             checkpoints=checkpoints,
             callbacks=self._callbacks,
+            recovery=Recovery(cluster, *self._on_loss),
             buffers=getattr(model, "buffer_policy", "none"),
         )
         try:
             if saved:
-                _check_fits(saved, model)
+                check_fits(saved, model.layout.size)
                 loop.restore(saved)
             stopped_by = loop.run()
         finally:
@@ -239,28 +257,28 @@ class Trainer:
             return build_model(*named(self._model), seed=self._seed, **about)
         return as_model(self._model, seed=self._seed, **about)
 
-    def _spawn_workers(self, engine: Engine, train: Dataset, model: Model) -> list[Any]:
+    def _worker_maker(self, engine: Engine, train: Dataset, model: Model) -> Callable[[int], Any]:
         parts = orders(self._partition, train, self._workers, self._batch_size, self._seed)
         try:
             dataset, replica = engine.put(train), engine.put(model)
         except ConfigurationError:
             ensure_picklable(model)  # it knows which attribute is to blame
             raise
-        engine.reserve([Resources()] * len(parts))
-        return [
-            engine.spawn(
+
+        def make(rank: int) -> Any:
+            return engine.spawn(
                 Learner,
                 rank,
                 replica,
                 dataset,
-                order,
+                parts[rank],
                 optimizer=self._optimizer,
                 codec=self._codec,
                 seed=self._seed,
                 name=f"worker {rank}",
             )
-            for rank, order in enumerate(parts)
-        ]
+
+        return make
 
     def _server_maker(self, engine: Engine, model: Model) -> Callable[[int], list[Any]]:
         flat, layout = model.parameters().copy(), model.layout
@@ -278,16 +296,6 @@ class Trainer:
 
         return make
 
-    def _cadence(self, train_size: int) -> Cadence:
-        per_epoch = math.ceil(train_size / (self._strategy.batches_per_round(self._workers) * self._batch_size))
-        budget = self._budget
-        ends = [budget.rounds, None if budget.epochs is None else math.ceil(budget.epochs * per_epoch)]
-        known = [end for end in ends if end is not None]
-        evaluate = self._every["evaluate_every"] or per_epoch
-        # A row asks every worker for its losses: the more workers, the fewer rows.
-        log = self._every["log_every"] or max(min(known, default=per_epoch) // 100, self._workers // 50, 1)
-        return Cadence(log, evaluate, self._every["checkpoint_every"] or evaluate)
-
     def _names(self) -> dict[str, Any]:
         return {
             "strategy": label(self._experiment["strategy"]),
@@ -300,12 +308,3 @@ class Trainer:
 def train(model: Any, data: Any, **options: Any) -> Run:
     """Train ``model`` on ``data``; the options are those of `Trainer`."""
     return Trainer(model, data, **options).fit()
-
-
-def _check_fits(saved: Mapping[str, Any], model: Model) -> None:
-    size = len(saved["weights"])
-    if size != model.layout.size:
-        raise ConfigurationError(
-            f"the checkpoint holds a model of {size} parameters, the experiment one of {model.layout.size}: "
-            "resume with the model that was trained, or choose another folder"
-        )
