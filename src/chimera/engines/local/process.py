@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import marshal
-import os
 import pickle
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 
 from chimera.core import call
 from chimera.core.errors import ActorLost, ConfigurationError
+from chimera.engines.failure import Failure
 from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.memory import (
     ARRAY_BYTES,
@@ -33,7 +32,7 @@ from chimera.engines.local.memory import (
     fence,
 )
 from chimera.engines.local.rings import has_call, read_call, write_row
-from chimera.engines.local.values import Failure, Packed, unpack
+from chimera.engines.local.values import Packed, unpack
 
 SPIN_S = 20e-6
 CONSTRUCT = "__init__"
@@ -118,7 +117,7 @@ class ActorProcess:
             failed, error = 1, argument.failure.kind.encode()[:24]
             bytes_out = self._write(outs, [Packed(argument.failure)] * len(outs))
         except (Exception, SystemExit) as exception:
-            failure = Failure(exception, _own_frames(exception), self._name, method)
+            failure = Failure(exception, self._name, method)
             if method == CONSTRUCT:
                 self._unmade = failure
             failed, error = 1, failure.kind.encode()[:24]
@@ -174,7 +173,7 @@ class ActorProcess:
                 self._doorbell.await_calls(known, {actor: number + 1}, SPIN_S)
                 if not region.ready(slot, generation):
                     lost = ActorLost(f"{actor_name(self._memory, actor)} died before its result stood")
-                    raise FailedArgumentError(Failure(lost, "", self._name, "argument"))
+                    raise FailedArgumentError(Failure(lost, self._name, "argument"))
             if actor != self._memory.me:
                 arrived += region.slots[slot * SLOT_WORDS + ARRAY_BYTES]
         fence()
@@ -222,11 +221,3 @@ def read_value(memory: Memory, actor: int, slot: int, release: Callable[[], None
 def actor_name(memory: Memory, actor: int) -> str:
     """Return the name that the driver gave an actor."""
     return bytes(memory.region(actor).bytes[NAME_AT : NAME_AT + NAME_BYTES]).rstrip(b"\0").decode()
-
-
-def _own_frames(error: BaseException) -> str:
-    """Format the traceback from the actor's own code on."""
-    frames = error.__traceback__
-    while frames is not None and os.path.dirname(frames.tb_frame.f_code.co_filename) == os.path.dirname(__file__):  # noqa: PTH120
-        frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.trace import TraceRow
+from chimera.engines.handle import ActorHandle
 from chimera.engines.local.memory import DEAD, DROPPED, GENERATION, SLOT_WORDS, SLOTS, Memory
 from chimera.engines.local.rings import read_rows
 
 if TYPE_CHECKING:
-    from chimera.engines.local.engine import Local
+    pass
 
 
 class Ref:
@@ -121,26 +121,5 @@ class Lane:
                 yield TraceRow(self.name, self.rank, self.calls.popleft(), died_s, died_s, error="ActorLost")
 
 
-class LocalActor:
-    """The handle on an actor in a process of its own. Any public attribute but ``name`` is one of its methods."""
-
-    def __init__(self, engine: Local, lane: Lane) -> None:
-        self._engine, self._lane = engine, lane
-
-    @property
-    def name(self) -> str:
-        """The name it was spawned under."""
-        return self._lane.name
-
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        if method.startswith("_"):
-            raise AttributeError(method)
-        bound = functools.partial(self._engine.call, self._lane, method)
-        self.__dict__[method] = bound
-        return bound
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        raise ConfigurationError("the handle of an actor stays in the driver; give other actors its refs")
-
-    def __repr__(self) -> str:
-        return f"<LocalActor {self.name}>"
+class LocalActor(ActorHandle):
+    """The handle on an actor of this engine."""

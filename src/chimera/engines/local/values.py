@@ -5,7 +5,6 @@ from __future__ import annotations
 import marshal
 import pickle
 import struct
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.core.errors import ActorError, ConfigurationError
+from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
 from chimera.engines.local.memory import Lease, Memory
 
@@ -119,31 +118,3 @@ def _dumps(value: Any, buffers: list[memoryview]) -> bytes:
 
 def _aligned(at: int) -> int:
     return -(-at // _ALIGN) * _ALIGN
-
-
-class Failure:
-    """How a call failed, as it travels: the exception where it can be pickled, and the traceback of the place where it ran."""
-
-    def __init__(self, error: BaseException, traceback: str, actor: str, call: str) -> None:
-        self.traceback, self.actor, self.call = traceback, actor, call
-        self.kind, self.summary = type(error).__name__, str(error)
-        self.pickled = _portable(error)
-
-    def exception(self) -> BaseException:
-        """Return what to raise: the original exception with an `ActorError` as its cause, or that error alone."""
-        remote = ActorError(f"{self.actor}, call {self.call!r}: {self.kind}: {self.summary}\n\n{self.traceback}")
-        if self.pickled is None:
-            return remote
-        error: BaseException = pickle.loads(self.pickled)
-        error.__cause__ = remote
-        return error
-
-
-def _portable(error: BaseException) -> bytes | None:
-    """Pickle an exception, if what comes out again is of its type; some take other arguments than they pass on."""
-    try:
-        pickled = cloudpickle.dumps(error)
-        return pickled if type(pickle.loads(pickled)).__name__ == type(error).__name__ else None
-    except Exception:
-        print(f"note: {type(error).__name__} does not survive pickling", file=sys.stderr)  # noqa: T201
-        return None

@@ -13,7 +13,8 @@ from typing import Any, Self
 from chimera.core.engine import ENGINES, Resources
 from chimera.core.errors import ActorLost, ConfigurationError, EngineClosedError, TimeLimitError
 from chimera.core.trace import TraceRow
-from chimera.engines.ray.failure import Failure, translated
+from chimera.engines.failure import Failure
+from chimera.engines.ray.failure import translated
 from chimera.engines.ray.group import GroupHandle, forget_groups, living_actors
 from chimera.engines.ray.host import CONSTRUCT, ROW, Host, clock_of_this_machine
 from chimera.engines.ray.refs import Issued, Lane, RayActor, Ref

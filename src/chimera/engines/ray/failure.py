@@ -1,36 +1,13 @@
-"""How a call fails: as a value that travels to all who depend on it, or as one of Ray's errors, translated."""
+"""What Ray's own errors mean in Chimera's terms."""
 
 from __future__ import annotations
 
-import pickle
-import traceback
-from typing import TYPE_CHECKING, Any
-
-import cloudpickle
+from typing import TYPE_CHECKING
 
 from chimera.core.errors import ActorError, ActorLost, RunError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-class Failure:
-    """What stands in the place of a value: the exception where it can be pickled, and where it was raised."""
-
-    def __init__(self, error: BaseException, actor: str, call: str) -> None:
-        self.actor, self.call = actor, call
-        self.traceback = _frames_of_the_user(error)
-        self.kind, self.summary = type(error).__name__, str(error)
-        self.pickled = _portable(error)
-
-    def exception(self) -> BaseException:
-        """Return what to raise: the original exception with an `ActorError` as its cause, or that error alone."""
-        remote = ActorError(f"{self.actor}, call {self.call!r}: {self.kind}: {self.summary}\n\n{self.traceback}")
-        if self.pickled is None:
-            return remote
-        error: BaseException = pickle.loads(self.pickled)
-        error.__cause__ = remote
-        return error
 
 
 def translated(error: BaseException, call: str, name_of: Callable[[str], str | None]) -> BaseException:
@@ -56,19 +33,3 @@ def translated(error: BaseException, call: str, name_of: Callable[[str], str | N
     remote = ActorError(f"call {call!r}: {type(cause).__name__}: {cause}\n\n{error}")
     cause.__cause__ = remote
     return cause
-
-
-def _frames_of_the_user(error: BaseException) -> str:
-    frames: Any = error.__traceback__
-    while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith("chimera.engines.ray."):
-        frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
-
-
-def _portable(error: BaseException) -> bytes | None:
-    """Pickle an exception, if what comes out again is of its type; some take other arguments than they pass on."""
-    try:
-        pickled = cloudpickle.dumps(error)
-        return pickled if type(pickle.loads(pickled)).__name__ == type(error).__name__ else None
-    except Exception:  # whatever a user's exception raises when it is pickled: its text travels all the same
-        return None

@@ -12,7 +12,7 @@ from typing import Any
 
 from chimera.core import call
 from chimera.core.errors import ConfigurationError
-from chimera.engines.ray.failure import Failure
+from chimera.engines.failure import Failure
 
 CONSTRUCT = "__init__"
 ROW = struct.Struct("ddddqqq24s")

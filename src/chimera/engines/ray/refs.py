@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import deque
 from collections.abc import Callable
@@ -11,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from chimera.core.engine import Resources
 from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
+from chimera.engines.handle import ActorHandle
 from chimera.engines.ray.host import ROW
 
 if TYPE_CHECKING:
-    from chimera.engines.ray.engine import Ray
+    pass
 
 
 class Issued:
@@ -124,26 +124,5 @@ class Lane:
         )
 
 
-class RayActor:
-    """The handle on an actor of the Ray engine. Any public attribute but ``name`` is one of its methods."""
-
-    def __init__(self, engine: Ray, lane: Lane) -> None:
-        self._engine, self._lane = engine, lane
-
-    @property
-    def name(self) -> str:
-        """The name it was spawned under."""
-        return self._lane.name
-
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        if method.startswith("_"):
-            raise AttributeError(method)
-        bound = functools.partial(self._engine.call, self._lane, method)
-        self.__dict__[method] = bound
-        return bound
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        raise ConfigurationError("the handle of an actor stays in the driver; give other actors its refs")
-
-    def __repr__(self) -> str:
-        return f"<RayActor {self.name}>"
+class RayActor(ActorHandle):
+    """The handle on an actor of this engine."""
