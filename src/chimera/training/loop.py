@@ -187,9 +187,7 @@ class TrainingLoop:
         evaluate, log = rounds % cadence.evaluate_every == 0, rounds % cadence.log_every == 0
         if evaluate or over:
             self._evaluate()
-            over = (
-                self._budget.reached(self.counters, self.metrics, self._train_size) is not None
-            )  # maybe by the target
+            over = over or self._budget.reached(self.counters, self.metrics, self._train_size) == "target"
         if evaluate or log or over:
             self._record()
         checkpoint = over or rounds % cadence.checkpoint_every == 0

@@ -37,12 +37,8 @@ class Recovery:
         if not lost:
             raise error
         for name in lost:
-            respawns = self._policy == "respawn" and self._left > 0
-            yield (
-                "worker lost",
-                name,
-                "died" if respawns or self._policy == "stop" else "died; the others go on without it",
-            )
+            dropped = self._policy == "drop" or (self._policy == "respawn" and self._left == 0)
+            yield "worker lost", name, "died; the others go on without it" if dropped else "died"
         if self._policy == "stop":
             raise RunError(
                 f"{', '.join(lost)} died, and on_worker_loss is 'stop'; resume the run from its last checkpoint"
