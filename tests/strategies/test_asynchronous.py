@@ -194,18 +194,20 @@ def test_a_death_does_not_stop_the_others(fit: Fit, name: str) -> None:
         "availability": {"crash": {"worker 1": 0.3}},
     }
     optimizer = {"name": "sgd", "lr": 1.0 if name == "fed-buff" else 0.2}
-    run = fit(LEARNERS[name], engine=engine, optimizer=optimizer, rounds=120, evaluate_every=60)
+    settings = {"engine": engine, "optimizer": optimizer, "rounds": 120, "evaluate_every": 60, "on_worker_loss": "drop"}
+    run = fit(LEARNERS[name], **settings)
     assert [(event.event, event.actor) for event in run.events] == [("worker lost", "worker 1")]
     assert run.cost.rounds == 120
     assert run.metrics["accuracy"] > 0.7
-    again = fit(LEARNERS[name], engine=engine, optimizer=optimizer, rounds=120, evaluate_every=60)
+    again = fit(LEARNERS[name], **settings)
     assert np.array_equal(parameters(run), parameters(again))
 
 
 def test_the_end_of_all_workers_is_an_error(fit: Fit) -> None:
     crash = {f"worker {rank}": 0.01 for rank in range(3)}
+    engine = {"name": "simulated", "availability": {"crash": crash}}
     with pytest.raises(RunError, match="fewer than min_workers"):
-        fit("async-parameter-server", engine={"name": "simulated", "availability": {"crash": crash}}, rounds=10_000)
+        fit("async-parameter-server", engine=engine, rounds=10_000, on_worker_loss="drop")
 
 
 def test_with_stragglers_waiting_for_nobody_is_faster_to_the_same_accuracy(fit: Fit) -> None:

@@ -24,9 +24,7 @@ def run(lengths: Sequence[int], crash: dict[str, float] | None = None) -> list[s
     compute = {"seconds_per_sample": 1.0, "seconds_per_call": 0.0}
     network = {"latency_s": 0.0, "bandwidth_bytes_s": math.inf}  # or the order of asking would make a difference
     with chimera.engine("simulated", compute=compute, network=network, availability={"crash": crash or {}}) as engine:
-        cluster = TrainingCluster(
-            engine, [engine.spawn(Runner, name=f"{i}") for i in range(len(lengths))], lambda _: []
-        )
+        cluster = TrainingCluster(engine, lambda i: engine.spawn(Runner, name=f"{i}"), len(lengths), lambda _: [])
         pairs = list(zip(cluster.workers, lengths, strict=True))
         pending = {worker.name: worker.run(samples, returns=2) for worker, samples in reversed(pairs)}
         order = []
