@@ -8,6 +8,7 @@ them; (4) an exception in an actor arrives as itself, with an `ActorError` that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -34,6 +35,23 @@ class Resources:
     threads: int = 1
     gpus: float = 0.0
     custom: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What can go wrong with an actor short of its death; for experiments and tests.
+
+    Attributes
+    ----------
+    what : ``hang``: it does nothing more; ``slow``: whatever it does takes ``factor`` times as long; ``cut off``: nothing
+        reaches it and nothing comes from it. Where actors are processes, a cut one is stopped: from outside it is the same.
+    factor : of ``slow``, at least 1.
+    for_s : how long, in the engine's seconds; after that the actor goes on where it was.
+    """
+
+    what: Literal["hang", "slow", "cut off"]
+    factor: float = 4.0
+    for_s: float = math.inf
 
 
 class Ref(Protocol):
@@ -125,6 +143,16 @@ class Engine(Protocol):
 
     def kill(self, actor: Any) -> None:
         """End an actor at once. Its refs that do not stand yet raise `ActorLost`."""
+
+    def disturb(self, actor: Any, disturbance: Disturbance) -> None:
+        """Let something go wrong with an actor, from now on; a dead one is left in peace."""
+
+    def silent(self, after_s: float) -> list[Any]:
+        """Return the handles of living actors that have given no sign of life for ``after_s`` seconds.
+
+        An actor gives one whenever it begins or ends a call, declares `work`, or wakes while it waits: for calls, for
+        arguments, for a group. One that computes for long inside one call looks the same as one that hangs.
+        """
 
     def now(self) -> float:
         """Seconds since the engine began; virtual on the simulated engine."""
