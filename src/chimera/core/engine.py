@@ -95,10 +95,11 @@ class Group(Protocol):
 class Engine(Protocol):
     """Where actors run. Also a context manager that closes itself."""
 
-    def reserve(self, resources: Sequence[Resources]) -> None:
+    def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
         """Hold room for actors that need these, all or none; spawns with equal resources then take it.
 
-        An engine whose room has no limit has nothing to do.
+        An engine whose room has no limit has nothing to do. ``timeout_s`` is how long to wait for room, by default the
+        engine's own; with 0 it only looks whether there is some now.
 
         Raises
         ------

@@ -72,7 +72,7 @@ class Local:
         parts = self._server, self._control, self._monitor, self._memory
         self._end = weakref.finalize(self, end, *parts)
 
-    def reserve(self, resources: Sequence[Resources]) -> None:
+    def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
         """Nothing to do: there is always room."""
 
     def spawn(

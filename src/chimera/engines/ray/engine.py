@@ -81,15 +81,16 @@ class Ray:
         self._groups = 0
         self._end = weakref.finalize(self, _end, self._session, self._key, self._roster.lanes, self._reservations)
 
-    def reserve(self, resources: Sequence[Resources]) -> None:
+    def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
         """Hold room for actors that need these, all or none; the spawns that follow with equal resources take it.
 
         Raises
         ------
-        TimeLimitError : the cluster had no room within ``reserve_timeout_s``; says what was asked and what is free.
+        TimeLimitError : there was no room within ``timeout_s``, by default ``reserve_timeout_s``; says what was asked and what
+            is free.
         """
         self._check_open()
-        self._reservations.reserve(resources)
+        self._reservations.reserve(resources, timeout_s)
 
     def spawn(
         self,

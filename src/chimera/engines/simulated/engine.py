@@ -52,7 +52,7 @@ class Simulated:
         self._scheduler = Scheduler(self._driver, self._compute, seed)
         self._closed = False
 
-    def reserve(self, resources: Sequence[Resources]) -> None:
+    def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
         """Nothing to do: there is always room."""
 
     def spawn(
