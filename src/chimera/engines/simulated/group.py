@@ -76,8 +76,12 @@ class SimulatedGroup:
         self._meet("barrier", 0, np.empty(0, np.float32))
 
     def missing(self) -> list[Node]:
-        """The members for whom others wait."""
-        return [node for node in self.nodes if self._arrived and self._ranks[node] not in self._arrived]
+        """The members for whom others wait: who has not come, and who hangs."""
+        return [
+            node
+            for node in self.nodes
+            if self._arrived and (self._ranks[node] not in self._arrived or node.health.hung_s < math.inf)
+        ]
 
     def member_lost(self, node: Node, lost_s: float) -> None:
         """A member is no more: who waits, and who will ever come, gets `ActorLost`."""
@@ -105,7 +109,7 @@ class SimulatedGroup:
         if self._lost is not None:
             raise self._loss(call)
         self._arrived[self._ranks[call.node]] = call, (name, detail, array.size), array
-        if len(self._arrived) < self.size:
+        if len(self._arrived) < self.size or any(node.health.hung_s < math.inf for node in self.nodes):
             self._scheduler.suspend(call, self)
         else:
             self._complete(call)
@@ -114,7 +118,8 @@ class SimulatedGroup:
         present = [self._arrived[rank] for rank in range(self.size)]
         name, detail, _ = collective = present[0][1]
         cost_s = self._cost_s(name, present[0][2].nbytes)
-        end_s = max(call.clock_s for call, _, _ in present) + cost_s
+        last_s = max(call.clock_s for call, _, _ in present)
+        end_s = cost_s + max([last_s, *(n.health.begins_s(last_s) for n in self.nodes if not n.health.sound)])
         first = min(present, key=lambda arrival: arrival[0].node.crash_s)[0].node
         mismatch = ""
         if first.crash_s < end_s:
