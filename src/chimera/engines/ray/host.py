@@ -14,6 +14,7 @@ from chimera.core import call
 from chimera.core.errors import ConfigurationError
 from chimera.engines.failure import Failure
 from chimera.engines.ray.pulse import send_pulse
+from chimera.engines.threads import limit_threads
 
 CONSTRUCT = "__init__"
 ROW = struct.Struct("ddddqqq24s")
@@ -132,10 +133,6 @@ def clock_of_this_machine() -> tuple[str, float]:
 
 def _limit_threads(threads: int) -> None:
     """Limit the libraries that are loaded already, and tell those that will be."""
-    from threadpoolctl import threadpool_limits
-
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
-    threadpool_limits(threads)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(threads)
+    limit_threads(threads)
