@@ -244,6 +244,7 @@ class Trainer:
                 loop.restore(saved)
             stopped_by = loop.run()
         finally:
+            self._recovery = None
             history.close()
         used = loop.counters
         cost = Cost(**asdict(used), epochs=used.samples / len(split.train))
