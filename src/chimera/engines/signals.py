@@ -36,15 +36,16 @@ class Disturbances(Generic[Key]):
     Parameters
     ----------
     send : sends a process a signal; raises `ProcessLookupError` if it is gone, which ends its disturbance.
+    clock : tells the time, in seconds.
     """
 
-    def __init__(self, send: Callable[[Key, int], None]) -> None:
-        self._send = send
+    def __init__(self, send: Callable[[Key, int], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._send, self._clock = send, clock
         self._courses: dict[Key, _Course] = {}
 
     def add(self, process: Key, disturbance: Disturbance) -> None:
         """Disturb a process from now on, in place of what disturbed it so far; call `tick` after this."""
-        now = time.monotonic()
+        now = self._clock()
         stopped = process in self._courses and self._courses[process].stopped
         self._courses[process] = _Course(disturbance, now + disturbance.for_s, now, now, stopped)
         self._turn(process, self._courses[process], now)
@@ -55,7 +56,7 @@ class Disturbances(Generic[Key]):
 
     def tick(self) -> float | None:
         """Stop and continue whom it is time to; return in how many seconds to call this again, or None for never."""
-        now = time.monotonic()
+        now = self._clock()
         for process, course in list(self._courses.items()):
             if now >= course.next_turn_s:
                 self._turn(process, course, now)

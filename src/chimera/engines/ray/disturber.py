@@ -54,41 +54,42 @@ class Disturbers:
         self._key = key
         self._by_node: dict[str, Any] = {}
         self._disturbed: set[NodeProcess] = set()
+        self._kills: list[Any] = []  # the refs of those on the way
 
     def disturb(self, process: NodeProcess, disturbance: Disturbance) -> None:
         """Disturb a process; return when that has begun, or when its node is gone."""
+        import ray
+        from ray.exceptions import ActorUnschedulableError, GetTimeoutError, RayActorError
+
+        disturber = self._by_node.get(process.node) or self._made(process.node)
         self._disturbed.add(process)
-        self._ask(process, "disturb", disturbance)
+        try:
+            ray.get(disturber.disturb.remote(process.process, disturbance), timeout=_ANSWER_S)
+        except GetTimeoutError as error:
+            raise TimeLimitError(f"the node {process.node} did not answer within {_ANSWER_S:g} s") from error
+        except (RayActorError, ActorUnschedulableError):  # its node is gone, and the process with it
+            del self._by_node[process.node]
 
     def kill(self, process: NodeProcess | None) -> None:
-        """Kill a process if it was disturbed."""
+        """Have a process killed if it was disturbed; its node may be gone, so nothing is waited for."""
         if process in self._disturbed:
             self._disturbed.discard(process)
-            self._ask(process, "kill")
+            disturber = self._by_node.get(process.node)
+            if disturber is not None:
+                self._kills.append(disturber.kill.remote(process.process))
 
     def close(self) -> list[str]:
         """Kill all that were disturbed and have not been killed, end the disturbers, and return their names in Ray."""
         import ray
 
-        nodes = self._by_node
-        killed = [nodes[p.node].kill.remote(p.process) for p in self._disturbed if p.node in nodes]
-        if killed:
-            ray.wait(killed, num_returns=len(killed), timeout=_CLOSE_S)
+        for process in list(self._disturbed):
+            self.kill(process)
+        if self._kills:
+            ray.wait(self._kills, num_returns=len(self._kills), timeout=_CLOSE_S)
+        self._kills.clear()
         for disturber in self._by_node.values():
             ray.kill(disturber)
         return [self._name(node) for node in self._by_node]
-
-    def _ask(self, process: NodeProcess, method: str, *args: Any) -> None:
-        import ray
-        from ray.exceptions import ActorUnschedulableError, GetTimeoutError, RayActorError
-
-        disturber = self._by_node.get(process.node) or self._made(process.node)
-        try:
-            ray.get(getattr(disturber, method).remote(process.process, *args), timeout=_ANSWER_S)
-        except GetTimeoutError as error:
-            raise TimeLimitError(f"the node {process.node} did not answer within {_ANSWER_S:g} s") from error
-        except (RayActorError, ActorUnschedulableError):  # its node is gone, and the process with it
-            del self._by_node[process.node]
 
     def _made(self, node: str) -> Any:
         import ray
