@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 from chimera.codecs.codec import CODECS
-from chimera.core.engine import ENGINES, Engine, Resources
+from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import shard_bounds
 from chimera.data.dataset import DATASETS, Dataset, Split
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS, Partitioner
 from chimera.models.conversion import as_model, build_model
+from chimera.models.device import GPU, check_movable
 from chimera.models.model import Model
 from chimera.models.pickling import ensure_picklable
 from chimera.strategies.strategy import STRATEGIES, Strategy
@@ -33,6 +34,7 @@ from chimera.training.optimizer import OptimizerSettings
 from chimera.training.parameter_shard import ParameterShard
 from chimera.training.plugin import Named, label, made, named
 from chimera.training.recovery import OnWorkerLoss, Recovery
+from chimera.training.resources import GivenResources, resources_of, resources_table, server_resources_of
 from chimera.training.run import Cost, Run
 from chimera.training.run_folder import RunFolder
 
@@ -58,6 +60,8 @@ class Trainer:
     min_workers : the run stops with fewer living workers than this.
     on_worker_loss : ``respawn`` a worker that died, with its rank and data; ``drop`` it; or ``stop`` the run.
     max_restarts : how often a run respawns a worker; after that it drops them.
+    worker_resources, server_resources : what each of them is to have: ``threads``, ``gpus`` (workers only: their model and
+        batches are on a GPU then) and ``custom``, other resources of the cluster by name; as a mapping, or as `Resources`.
     seed : of the model, the partition, the order of the data, and dropout.
     callbacks : told of progress and events.
     out : the run's folder; by default a new one under ``runs/``, called ``name``.
@@ -88,6 +92,8 @@ class Trainer:
         min_workers: int = 1,
         on_worker_loss: OnWorkerLoss = "respawn",
         max_restarts: int = 3,
+        worker_resources: GivenResources = None,
+        server_resources: GivenResources = None,
         seed: int = 0,
         callbacks: Sequence[Callback] = (),
         out: str | Path | None = None,
@@ -119,6 +125,8 @@ class Trainer:
             raise ConfigurationError(f"max_restarts must be at least 0, not {max_restarts}")
         self._min_workers, self._seed = min_workers, seed
         self._on_loss = on_worker_loss, max_restarts
+        self._worker_resources = resources_of("worker_resources", worker_resources)
+        self._server_resources = server_resources_of(server_resources)
         self._callbacks = list(callbacks)
         self._folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)
         self._experiment = {
@@ -140,6 +148,8 @@ class Trainer:
             "min_workers": min_workers,
             "on_worker_loss": on_worker_loss,
             "max_restarts": max_restarts,
+            "worker_resources": resources_table(worker_resources),
+            "server_resources": resources_table(server_resources),
             "seed": seed,
         }
 
@@ -162,8 +172,10 @@ class Trainer:
             split = self._split()
             self._optimizer.check()
             model = self._driver_model(split)
+            if self._worker_resources.gpus:
+                check_movable(model)
             self._folder.begin(Experiment.of(**self._experiment).to_toml(), self._seed)
-            engine.reserve([Resources()] * self._workers)
+            engine.reserve([self._worker_resources] * self._workers)
             make_worker, make_servers = (
                 self._worker_maker(engine, split.train, model),
                 self._server_maker(engine, model),
@@ -275,6 +287,8 @@ class Trainer:
                 optimizer=self._optimizer,
                 codec=self._codec,
                 seed=self._seed,
+                device=GPU if self._worker_resources.gpus else None,
+                resources=self._worker_resources,
                 name=f"worker {rank}",
             )
 
@@ -288,9 +302,10 @@ class Trainer:
                 raise ConfigurationError(f"{flat.size} parameters cannot be spread over {shards} shards")
             bounds = shard_bounds(flat.size, shards)
             pieces = [(flat[b:e], layout.cut(b, e)) for b, e in itertools.pairwise(bounds)]
-            engine.reserve([Resources()] * shards)
+            engine.reserve([self._server_resources] * shards)
+            needs = self._server_resources
             return [
-                engine.spawn(ParameterShard, *piece, optimizer=self._optimizer, name=f"server {i}")
+                engine.spawn(ParameterShard, *piece, optimizer=self._optimizer, resources=needs, name=f"server {i}")
                 for i, piece in enumerate(pieces)
             ]
 
