@@ -35,7 +35,7 @@ class Recording(Simulated):
         self.reserved: list[Resources] = []
         self.spawned: dict[str, Resources] = {}
 
-    def reserve(self, resources: Any) -> None:
+    def reserve(self, resources: Any, timeout_s: float | None = None) -> None:
         self.reserved += resources
 
     def spawn(self, actor_type: Any, /, *args: Any, resources: Any = None, name: Any = None, **kwargs: Any) -> Any:

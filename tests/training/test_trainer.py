@@ -266,7 +266,7 @@ def test_parameters_that_are_no_numbers_are_never_a_checkpoint(fit: Fit, tmp_pat
         ({"workers": 0}, "workers must be at least 1"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"workers": 2000}, "2000 workers cannot share 1438 training samples"),
-        ({"on_worker_loss": "ignore"}, "on_worker_loss must be one of respawn, drop, stop, not 'ignore'"),
+        ({"on_worker_loss": "ignore"}, "on_worker_loss must be one of respawn, redistribute, drop, stop, not 'ignore'"),
         ({"max_restarts": -1}, "max_restarts must be at least 0"),
         ({"min_workers": 9}, "min_workers is 9, and there are 3 workers"),
         ({"strategy": "parameter-sever"}, "unknown strategy 'parameter-sever'; known: all-reduce"),

@@ -138,6 +138,10 @@ class Learner:
         """Go on with the batch of this step."""
         self._step = step
 
+    def follow(self, order: Order, since: int) -> None:
+        """Read other data from now on; ``since`` is the step from which on the order counts."""
+        self._order, self._step = order, max(self._step, since)
+
     def _own_optimizer(self) -> FlatOptimizer:
         if self._optimizer is None:
             self._optimizer = FlatOptimizer(self._optimizer_settings, self._model.parameters())

@@ -20,6 +20,7 @@ from chimera.engines.simulated.network import Network
 from chimera.engines.simulated.options import options
 from chimera.engines.simulated.scheduler import CONSTRUCTOR, Scheduler
 from chimera.engines.simulated.values import Stored
+from chimera.engines.threads import limit_threads
 
 
 @ENGINES.register("simulated")
@@ -51,9 +52,10 @@ class Simulated:
         self._order, self._nodes, self._names = itertools.count(), list[Node](), set[str]()
         self._handles: list[ActorHandle] = []
         self._scheduler = Scheduler(self._driver, self._compute, seed)
+        self._give_back_threads: Callable[[], None] | None = None
         self._closed = False
 
-    def reserve(self, resources: Sequence[Resources]) -> None:
+    def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
         """Nothing to do: there is always room."""
 
     def spawn(
@@ -67,6 +69,8 @@ class Simulated:
     ) -> ActorHandle:
         """See `Engine.spawn`."""
         self._check_open()
+        if self._give_back_threads is None:  # sums must not depend on how many cores there are
+            self._give_back_threads = limit_threads(1)
         rank = len(self._nodes)
         name = f"actor {rank}" if name is None else name
         node = Node(name, rank, self._network.port(name))
@@ -173,6 +177,9 @@ class Simulated:
         """See `Engine.close`."""
         self._closed = True
         self._scheduler.close()
+        if self._give_back_threads is not None:
+            self._give_back_threads()
+            self._give_back_threads = None
 
     def trace(self) -> list[TraceRow]:
         """Return the rows of the calls that ended since the last time, by the time of their end, then by rank."""
