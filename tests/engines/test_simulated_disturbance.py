@@ -278,23 +278,74 @@ def test_what_a_cut_off_actor_makes_is_there_when_the_cut_is_over() -> None:
     ]
 
 
-def test_calls_that_start_in_a_slow_spell_take_the_factor() -> None:
+def test_who_hangs_without_end_goes_on_when_something_else_goes_wrong_instead() -> None:
+    engine, (a, b, c) = world(3)
+    first = a.step()  # from 1 to 11
+    dependent, behind = b.step(first), b.step()
+    move_to(engine, 5.0)
+    engine.disturb(a, HANG)
+    refs = [first, dependent, behind, a.step(), c.step(a.step())]
+    assert engine.wait(refs, timeout_s=100.0) == ([], refs)
+    engine.disturb(a, Disturbance("slow", factor=2.0))
+    engine.get(refs)
+    assert spans(engine) == [
+        ("worker 0", 1, 117, ""),  # it had 6 s to go
+        ("worker 1", 118, 128, ""),
+        ("worker 0", 117, 137, ""),
+        ("worker 1", 128, 138, ""),
+        ("worker 0", 137, 157, ""),
+        ("worker 2", 158, 168, ""),
+    ]
+    assert engine.silent(0.0) == []
+
+
+def test_a_group_that_waited_for_who_hangs_meets_when_he_goes_on() -> None:
+    engine, members = world(2)
+    group = engine.group(members)
+    engine.disturb(members[0], HANG)
+    refs = [member.meet(group, 2) for member in members]
+    engine.wait(refs, timeout_s=50.0)
+    engine.disturb(members[0], Disturbance("slow", factor=1.0))
+    assert engine.get(refs) == ["met", "met"]
+    assert [row[2] for row in spans(engine)] == [64.0, 64.0]  # begins at 50, computes until 60, and meets twice
+    first = members[1].meet(group)
+    second = members[0].meet(group)  # at 76
+    move_to(engine, 70.0)
+    engine.disturb(members[0], HANG)
+    assert engine.wait([first, second], timeout_s=30.0) == ([], [first, second])
+    engine.disturb(members[0], Disturbance("slow", factor=1.0))
+    assert engine.get([first, second]) == ["met", "met"]
+    assert [row[2] for row in spans(engine)] == [108.0, 108.0]
+
+
+def test_a_slow_spell_or_a_cut_ends_with_the_next_disturbance() -> None:
+    engine, (a,) = world(1)
+    engine.disturb(a, Disturbance("slow", factor=9.0))
+    engine.disturb(a, Disturbance("cut off", for_s=1000.0))
+    move_to(engine, 5.0)
+    engine.disturb(a, Disturbance("slow", factor=2.0))
+    assert engine.silent(0.0) == []
+    engine.wait([a.step()])
+    assert spans(engine) == [("worker 0", 6, 26, "")]
+
+
+def test_what_is_computed_in_a_slow_spell_takes_the_factor() -> None:
     engine, (a, b) = world(2)
     first, second, third = a.step(), a.step(), a.step()
     joint = b.step(second)
     move_to(engine, 5.0)
-    engine.disturb(a, Disturbance("slow", factor=3.0, for_s=20.0))  # until 25
+    engine.disturb(a, Disturbance("slow", factor=2.0, for_s=20.0))  # until 25
     engine.wait([first, second, third, joint], count=4)
     assert spans(engine) == [
-        ("worker 0", 1, 11, ""),
-        ("worker 0", 11, 41, ""),
-        ("worker 0", 41, 51, ""),
-        ("worker 1", 42, 52, ""),
+        ("worker 0", 1, 17, ""),
+        ("worker 0", 17, 31, ""),  # 4 of its 10 s in the spell
+        ("worker 0", 31, 41, ""),
+        ("worker 1", 32, 42, ""),
     ]
-    engine.disturb(a, Disturbance("slow", factor=3.0))  # 53
+    engine.disturb(a, Disturbance("slow", factor=3.0))  # 43
     engine.disturb(a, Disturbance("slow", factor=2.0))
     engine.wait([a.step()])
-    assert spans(engine) == [("worker 0", 54, 114, "")]
+    assert spans(engine) == [("worker 0", 44, 64, "")]
     assert engine.silent(0.0) == []
 
 

@@ -16,6 +16,7 @@ from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, shard_views
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
+from chimera.models.device import move
 from chimera.models.model import Model
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
 
@@ -32,6 +33,11 @@ class Learner:
     optimizer : what steps the model where the worker does it itself.
     codec : name and options of the codec of its uplink.
     seed : with rank and step, the seed of whatever is random in a forward pass.
+    device : where the model computes, see `chimera.models.device`; by default where it is.
+
+    Raises
+    ------
+    ConfigurationError : the model cannot compute there.
     """
 
     def __init__(
@@ -44,7 +50,10 @@ class Learner:
         optimizer: OptimizerSettings,
         codec: tuple[str, Mapping[str, Any]] = ("identity", {}),
         seed: int = 0,
+        device: str | None = None,
     ) -> None:
+        if device is not None:
+            move(model, device, rank)
         self._rank, self._model, self._dataset, self._order, self._seed = rank, model, dataset, order, seed
         self._optimizer_settings, self._codec = optimizer, codec
         self._optimizer: FlatOptimizer | None = None  # its memory is not spent where servers step

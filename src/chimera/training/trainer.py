@@ -33,6 +33,7 @@ from chimera.training.optimizer import OptimizerSettings
 from chimera.training.plugin import Named, label, made, named
 from chimera.training.probe import Probe
 from chimera.training.recovery import OnWorkerLoss, Recovery
+from chimera.training.resources import GivenResources, resources_of, resources_table, server_resources_of
 from chimera.training.run import Cost, Run
 from chimera.training.run_folder import RunFolder
 from chimera.training.watch import Watch
@@ -66,6 +67,8 @@ class Trainer:
     snapshot_every : rounds after which the parameters are kept in the driver, in case a server dies.
     faults : what is to go wrong, for experiments: sentences such as ``kill worker 2 at step 50``, or pairs (when, what); see
         `Fault.read`.
+    worker_resources, server_resources : what each of them is to have: ``threads``, ``gpus`` (workers only: their model and
+        batches are on a GPU then) and ``custom``, other resources of the cluster by name; as a mapping, or as `Resources`.
     seed : of the model, the partition, the order of the data, and dropout.
     callbacks : told of progress and events.
     out : the run's folder; by default a new one under ``runs/``, called ``name``.
@@ -100,6 +103,8 @@ class Trainer:
         worker_timeout_s: float | None = 300.0,
         snapshot_every: int = 100,
         faults: Sequence[Any] = (),
+        worker_resources: GivenResources = None,
+        server_resources: GivenResources = None,
         seed: int = 0,
         callbacks: Sequence[Callback] = (),
         out: str | Path | None = None,
@@ -142,6 +147,8 @@ class Trainer:
         self._worker_timeout_s, self._faults = worker_timeout_s, as_sentences(faults)
         self._recovery: Recovery | None = None
         self._on_loss = on_worker_loss, max_restarts
+        self._worker_resources = resources_of("worker_resources", worker_resources)
+        self._server_resources = server_resources_of(server_resources)
         self._callbacks = list(callbacks)
         self._folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)
         self._experiment = {
@@ -166,6 +173,8 @@ class Trainer:
             "max_restarts": max_restarts,
             "worker_timeout_s": worker_timeout_s,
             "faults": self._faults,
+            "worker_resources": resources_table(worker_resources),
+            "server_resources": resources_table(server_resources),
             "seed": seed,
         }
 
@@ -200,7 +209,16 @@ class Trainer:
             self._optimizer.check()
             model = self._driver_model(split)
             self._folder.begin(Experiment.of(**self._experiment).to_toml(), self._seed)
-            actors = Actors(engine, model, split.train, optimizer=self._optimizer, codec=self._codec, seed=self._seed)
+            actors = Actors(
+                engine,
+                model,
+                split.train,
+                optimizer=self._optimizer,
+                codec=self._codec,
+                seed=self._seed,
+                worker_resources=self._worker_resources,
+                server_resources=self._server_resources,
+            )
             actors.reserve_workers(self._workers)
             watch = Watch(engine, self._worker_timeout_s)
             cluster = TrainingCluster(engine, actors, self._dealing(split.train), watch, self._min_workers)

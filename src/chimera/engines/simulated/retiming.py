@@ -18,7 +18,7 @@ def disturbed(node: Node, disturbance: Disturbance, now_s: float) -> Change:
     """Return what a disturbance that begins now does to the calls of ``node``.
 
     A hang lengthens the call under way; one that is cut off computes on, and its results are there when the cut is over. A
-    slow spell leaves alone the call under way, and those that meet others in groups: how much of them is waiting is not known.
+    slow spell leaves alone the calls that meet others in groups: how much of them is waiting is not known.
     """
     over_s = now_s + disturbance.for_s
 
@@ -27,8 +27,10 @@ def disturbed(node: Node, disturbance: Disturbance, now_s: float) -> Change:
             return start_s, end_s
         lasts_s = end_s - start_s
         if disturbance.what == "slow":
-            slow = now_s <= start_s < over_s and not call.meetings
-            return start_s, start_s + disturbance.factor * lasts_s if slow else end_s
+            left_s = end_s - max(start_s, now_s)
+            if call.meetings or left_s <= 0 or start_s >= over_s:
+                return start_s, end_s
+            return start_s, node.health.ends_s(max(start_s, now_s), left_s)
         if now_s <= start_s < over_s:
             return over_s, over_s + lasts_s
         if start_s < now_s < end_s:

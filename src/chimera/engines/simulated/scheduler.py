@@ -93,13 +93,24 @@ class Scheduler:
         self.pump()
 
     def disturb(self, node: Node, disturbance: Disturbance) -> None:
-        """Let something go wrong with an actor from now on."""
+        """Let something go wrong with an actor from now on, in place of what went wrong before."""
+        hung_s = node.health.hung_s
         node.health.suffer(disturbance, self.now_s)
-        if node.health.hung_s < math.inf and node not in self._hung:
+        if node in self._hung:
+            self._hung.remove(node)
+            self.timeline.revive(node, hung_s, self.now_s, self._hung)
+            if node.suspended and node.suspended.clock_s > hung_s:
+                node.suspended.clock_s += self.now_s - hung_s
+        if node.health.hung_s < math.inf:
             self._hung.append(node)
-        if node.suspended and disturbance.what == "hang" and self.now_s < node.suspended.clock_s < math.inf:
-            node.suspended.clock_s += 0.0 if disturbance.for_s == math.inf else disturbance.for_s
+        elif node.suspended and disturbance.what == "hang" and node.suspended.clock_s > self.now_s:
+            node.suspended.clock_s += disturbance.for_s
         self.timeline.disturb(node, disturbance, self.now_s)
+        if hung_s < math.inf:
+            for group in node.groups:
+                group.meet_if_complete()
+            self._agenda.extend(other for other in self._nodes if other.queue)
+            self.pump()
 
     def next_loss(self) -> tuple[float, Node]:
         """Return the first death that will end the wait of a suspended or a stuck call: when, and whose."""
@@ -132,9 +143,10 @@ class Scheduler:
             work, call.node.surroundings.work = call.node.surroundings.work, Work()
             compute = self._compute
             call.samples += work.samples
-            call.clock_s += call.factor * (
+            work_s = call.factor * (
                 compute.seconds_per_sample * work.samples + compute.seconds_per_element * work.elements
             )
+            call.clock_s = call.node.health.ends_s(call.clock_s, work_s)
         return call
 
     def suspend(self, call: Call, group: SimulatedGroup) -> None:
@@ -180,9 +192,7 @@ class Scheduler:
             return self._refuse(call)
         call.start_s = start_s
         call.factor = node.factor * self._compute.call_factor(self._seed, node.name, node.calls)
-        if not node.health.sound:
-            call.factor *= node.health.factor(start_s)
-        call.clock_s = start_s + call.factor * self._compute.seconds_per_call
+        call.clock_s = node.health.ends_s(start_s, call.factor * self._compute.seconds_per_call)
         node.calls += 1
         if not node.groups:
             return self._run_here(call)

@@ -88,6 +88,13 @@ class Timeline:
         if released := {call for call in stuck if call not in lost}:
             self._release(released & waiting, since_s, now_s, hung)
 
+    def revive(self, node: Node, hung_s: float, now_s: float, hung: Sequence[Node]) -> None:
+        """Let ``node`` go on now where it hung, and who waited for it, unless for another one of those that are ``hung``."""
+        restore_planned(self._ahead)
+        if hung_s < now_s:
+            self._retime(disturbed(node, Disturbance("hang", for_s=now_s - hung_s), hung_s), hung_s, now_s)
+        self._hang_again(hung, now_s)
+
     def _release(self, waiting: set[Call], since_s: float, now_s: float, hung: Sequence[Node]) -> None:
         """Let stuck calls begin now, and those end that met them, unless they wait for another hung actor."""
 
@@ -96,6 +103,9 @@ class Timeline:
             return begins_s, begins_s + (end_s - start_s) if begins_s > start_s else end_s
 
         self._retime(go_on, since_s, now_s)
+        self._hang_again(hung, now_s)
+
+    def _hang_again(self, hung: Sequence[Node], now_s: float) -> None:
         for other in hung:
             hang = Disturbance("hang")
             self._retime(disturbed(other, hang, other.health.hung_s), other.health.hung_s, now_s)
