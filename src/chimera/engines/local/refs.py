@@ -45,7 +45,6 @@ class Lane:
         self.calls: deque[str] = deque()  # methods of the calls whose rows have not been read
         self.issued = self.rows_read = 0
         self.died_s: float | None = None
-        self.spawned_ns = time.monotonic_ns()
         self.disturbed = 0  # how many disturbances have begun
         self._memory = memory
         self._unused = 0
@@ -59,8 +58,9 @@ class Lane:
         return self.region.words[DEAD] == 1
 
     def silent_s(self) -> float:
-        """For how long the actor has given no sign of life."""
-        return (time.monotonic_ns() - max(self.region.words[SIGN_NS], self.spawned_ns)) / 1e9
+        """For how long the actor has given no sign of life; not at all before its process has begun."""
+        sign_ns = self.region.words[SIGN_NS]
+        return (time.monotonic_ns() - sign_ns) / 1e9 if sign_ns else 0.0
 
     def new_slot(self) -> tuple[int, int]:
         """Return a slot that nobody uses, and the generation of this use."""

@@ -69,7 +69,7 @@ class Pulse:
 
     Attributes
     ----------
-    sign_s : when the last one was given, on the driver's clock; before the first, when the actor was spawned.
+    sign_s : when the last one was given, on the driver's clock.
     process : where the actor runs; None before the first.
     """
 
