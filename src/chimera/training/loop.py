@@ -26,6 +26,7 @@ from chimera.training.cluster import TrainingCluster
 from chimera.training.history import History
 from chimera.training.interrupt import Interrupt
 from chimera.training.recovery import Recovery
+from chimera.training.rejection import Rejections
 
 _LOOKS = {
     "weights",
@@ -76,6 +77,7 @@ class TrainingLoop:
         self._losses = 0.0, 0  # summed, and how many, since the last row of metrics
         self._looked_at = self._checkpointed_at = -1
         self._interrupt = Interrupt()
+        self._rejections = Rejections()
         self.counters = Counters()
         self.metrics: dict[str, float] = {}
         self.staleness: Counter[int] = Counter()
@@ -161,10 +163,19 @@ class TrainingLoop:
         """Wait for the first ``count`` rounds of the window, and count them."""
         for _ in range(count):
             over = window.popleft()
-            self._engine.get(over.done)
+            told = self._engine.get(over.done)
             self.counters.rounds += over.rounds
             self.staleness.update(over.staleness)
             self._cluster.round = self.counters.rounds
+            self._tell_rejected(told)
+
+    def _tell_rejected(self, told: Sequence[Any]) -> None:
+        """Tell whose gradients were left out of a round; raise `NonFiniteError` if there is nothing left to learn from."""
+        for rejected in self._rejections.of(told, self._cluster.workers):
+            event = Event("gradient rejected", self._seconds(), self.counters.rounds, rejected.actor, rejected.detail)
+            self._history.add_event(event)
+            for callback in self._callbacks:
+                callback.on_event(event)
 
     def _count(self, looked: bool = False) -> None:
         """Bring the counters up to date from the trace. What looking costs is in the seconds, not in the bytes."""
