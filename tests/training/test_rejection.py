@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import chimera
@@ -147,6 +147,7 @@ def message(vector: Flat) -> Encoded:
     return Encoded("identity", vector.size, (np.asarray(vector, np.float32),))
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(["fine", "rejected", "nan", "inf", "-inf"]), min_size=1, max_size=6),
     st.integers(0, 2**32 - 1),
@@ -198,6 +199,7 @@ def test_compensation_leaves_no_trace_of_what_it_rejects(decay: float | None, ba
     assert np.array_equal(clean.weights().arrays[0], other.weights().arrays[0])
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(width=32), max_size=40))
 def test_finite_is_what_numpy_says(values: list[float]) -> None:
     vector = np.array(values, np.float32)
