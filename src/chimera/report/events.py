@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from chimera.report.run_files import finite
-from chimera.report.timeline import Lane, Window, span
+from chimera.report.timeline import RETURNS, Lane, Window, span
 from chimera.report.units import in_seconds, number
 
 RUN = "run"  # the row of what happened to nobody who has a lane
@@ -39,9 +39,9 @@ class Kind:
 
 
 KINDS = (
-    Kind("lost", ("lost", "died"), "✕", "X"),
+    Kind("lost", ("lost", "dropped"), "✕", "X"),
     Kind("rejected", ("rejected",), "◆", "D"),
-    Kind("back", ("respawned", "joined", "restored", "rebuilt", "resumed"), "▲", "^", 1),
+    Kind("back", (*RETURNS, "went back", "rebuilt"), "▲", "^", 1),
     Kind("fault", ("fault",), "▼", "v", -1),
     Kind("other", ("",), "●", "o"),
 )

@@ -18,6 +18,7 @@ from chimera.core.trace import TraceRow
 
 COMPUTE, TRANSFER, WAIT = range(3)
 KINDS = ("compute", "transfer", "wait")
+RETURNS = ("respawned", "joined", "restored")  # an event whose name has one of these brings its actor back
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -149,10 +150,11 @@ def mark_losses(lanes: Sequence[Lane], events: Sequence[Mapping[str, Any]]) -> l
     lost: set[str] = set()
     for event in events:
         actor = str(event.get("actor", ""))
-        if "lost" in str(event.get("event", "")):
+        name = str(event.get("event", ""))
+        if "lost" in name:
             lost.add(actor)
-        else:
-            lost.discard(actor)  # it came back
+        elif any(word in name for word in RETURNS):
+            lost.discard(actor)
     return [replace(lane, lost_s=float(lane.edges[-1])) if lane.actor in lost else lane for lane in lanes]
 
 

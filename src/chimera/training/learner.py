@@ -16,6 +16,7 @@ from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite, shard_views
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
+from chimera.models.device import move
 from chimera.models.model import Model
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
 from chimera.training.rejection import ADVICE, Applied, Rejected, fault, fault_of_gradient
@@ -33,6 +34,11 @@ class Learner:
     optimizer : what steps the model where the worker does it itself.
     codec : name and options of the codec of its uplink.
     seed : with rank and step, the seed of whatever is random in a forward pass.
+    device : where the model computes, see `chimera.models.device`; by default where it is.
+
+    Raises
+    ------
+    ConfigurationError : the model cannot compute there.
     """
 
     def __init__(
@@ -45,7 +51,10 @@ class Learner:
         optimizer: OptimizerSettings,
         codec: tuple[str, Mapping[str, Any]] = ("identity", {}),
         seed: int = 0,
+        device: str | None = None,
     ) -> None:
+        if device is not None:
+            move(model, device, rank)
         self._rank, self._model, self._dataset, self._order, self._seed = rank, model, dataset, order, seed
         self._optimizer_settings, self._codec = optimizer, codec
         self._optimizer: FlatOptimizer | None = None  # its memory is not spent where servers step
@@ -145,6 +154,10 @@ class Learner:
     def go_to(self, step: int) -> None:
         """Go on with the batch of this step."""
         self._step = step
+
+    def follow(self, order: Order, since: int) -> None:
+        """Read other data from now on; ``since`` is the step from which on the order counts."""
+        self._order, self._step = order, max(self._step, since)
 
     def _own_optimizer(self) -> FlatOptimizer:
         if self._optimizer is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import ActorHandle
-from chimera.engines.local.memory import DEAD, DROPPED, GENERATION, SLOT_WORDS, SLOTS, Memory
+from chimera.engines.local.memory import DEAD, DROPPED, GENERATION, SIGN_NS, SLOT_WORDS, SLOTS, Memory
 from chimera.engines.local.rings import read_rows
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Lane:
         self.calls: deque[str] = deque()  # methods of the calls whose rows have not been read
         self.issued = self.rows_read = 0
         self.died_s: float | None = None
+        self.spawned_ns = time.monotonic_ns()
+        self.disturbed = 0  # how many disturbances have begun
         self._memory = memory
         self._unused = 0
         self._dropped: deque[int] = deque()
@@ -54,6 +57,10 @@ class Lane:
     def dead(self) -> bool:
         """Whether the actor is known to be dead."""
         return self.region.words[DEAD] == 1
+
+    def silent_s(self) -> float:
+        """For how long the actor has given no sign of life."""
+        return (time.monotonic_ns() - max(self.region.words[SIGN_NS], self.spawned_ns)) / 1e9
 
     def new_slot(self) -> tuple[int, int]:
         """Return a slot that nobody uses, and the generation of this use."""

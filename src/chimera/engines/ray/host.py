@@ -13,6 +13,8 @@ from typing import Any
 from chimera.core import call
 from chimera.core.errors import ConfigurationError
 from chimera.engines.failure import Failure
+from chimera.engines.ray.pulse import send_pulse
+from chimera.engines.threads import limit_threads
 
 CONSTRUCT = "__init__"
 ROW = struct.Struct("ddddqqq24s")
@@ -30,6 +32,7 @@ class RaySurroundings(call.Surroundings):
     me : this actor's key, its name in Ray.
     waited_s, moved_s, collective_bytes : what the collectives of the running call have cost so far.
     groups : the groups that this actor has met in, by key.
+    sign_s : when the running call gave its last sign of life, on this machine's monotonic clock; None between calls.
     """
 
     def __init__(self, me: str) -> None:
@@ -37,6 +40,12 @@ class RaySurroundings(call.Surroundings):
         self.me = me
         self.waited_s, self.moved_s, self.collective_bytes = 0.0, 0.0, 0
         self.groups: dict[str, Any] = {}
+        self.sign_s: float | None = None
+
+    def alive(self) -> None:
+        """Give a sign of life, for the pulse to send."""
+        if self.sign_s is not None:
+            self.sign_s = time.monotonic()
 
     def take_costs(self) -> tuple[float, float, int]:
         """Return seconds moving data, seconds waiting and bytes since the last time, and begin anew."""
@@ -66,6 +75,7 @@ class Host:
         self._unmade: Failure | None = None  # why the constructor failed; every call then fails alike
         machine, offset_s = clock_of_this_machine()
         self._shift_s = 0.0 if machine == clock[0] else offset_s - clock[1]
+        send_pulse(key, lambda: (self._surroundings.sign_s or time.monotonic()) + self._shift_s)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Run one call, and return the row of the trace followed by the results.
@@ -74,7 +84,7 @@ class Host:
         ----------
         args : the `Header`, then the method's own.
         """
-        start_s = time.monotonic()
+        start_s = self._surroundings.sign_s = time.monotonic()
         (method, returns, own), *given = args
         del args
         bytes_in = sum(call.nbytes(a) for i, a in enumerate(given) if own is None or i not in own)
@@ -93,6 +103,7 @@ class Host:
         bytes_out = 0 if failure is not None else sum(map(call.nbytes, values))
         moved_s, waited_s, collective = self._surroundings.take_costs()
         end_s = time.monotonic()
+        self._surroundings.sign_s = None
         times = start_s + self._shift_s, end_s + self._shift_s, moved_s, waited_s
         counts = bytes_in + collective, bytes_out + collective, call.take_work().samples
         return (ROW.pack(*times, *counts, failure.kind.encode()[:24] if failure else b""), *values)
@@ -122,10 +133,6 @@ def clock_of_this_machine() -> tuple[str, float]:
 
 def _limit_threads(threads: int) -> None:
     """Limit the libraries that are loaded already, and tell those that will be."""
-    from threadpoolctl import threadpool_limits
-
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
-    threadpool_limits(threads)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(threads)
+    limit_threads(threads)

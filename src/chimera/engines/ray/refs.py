@@ -12,6 +12,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import ActorHandle
 from chimera.engines.ray.host import ROW
+from chimera.engines.ray.pulse import Pulse
 
 if TYPE_CHECKING:
     pass
@@ -60,6 +61,7 @@ class Lane:
     died_s : when it was known to be dead.
     spawned_s : when the driver asked for it.
     placed : whether it is known to have found a place.
+    pulse : its signs of life.
     seat : the place it has in a reservation.
     """
 
@@ -76,6 +78,7 @@ class Lane:
         self.calls: deque[Issued] = deque()
         self.died_s: float | None = None
         self.placed = False
+        self.pulse = Pulse(self.spawned_s)
         self._rows: list[TraceRow] = []
         self._last_end_s = 0.0
         self._remotes: dict[int, Callable[..., list[Any]]] = {}

@@ -8,17 +8,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
 
-from chimera.core.engine import ENGINES, Resources
+from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ConfigurationError, EngineClosedError, RunError, TimeLimitError
 from chimera.core.trace import TraceRow
 from chimera.engines.simulated.availability import Availability
 from chimera.engines.simulated.call import ActorHandle, Call, Node, Ref
 from chimera.engines.simulated.compute import Compute
+from chimera.engines.simulated.delivery import deliver
 from chimera.engines.simulated.group import SimulatedGroup
 from chimera.engines.simulated.network import Network
 from chimera.engines.simulated.options import options
 from chimera.engines.simulated.scheduler import CONSTRUCTOR, Scheduler
 from chimera.engines.simulated.values import Stored
+from chimera.engines.threads import limit_threads
 
 
 @ENGINES.register("simulated")
@@ -50,9 +52,10 @@ class Simulated:
         self._order, self._nodes, self._names = itertools.count(), list[Node](), set[str]()
         self._handles: list[ActorHandle] = []
         self._scheduler = Scheduler(self._driver, self._compute, seed)
+        self._give_back_threads: Callable[[], None] | None = None
         self._closed = False
 
-    def reserve(self, resources: Sequence[Resources]) -> None:
+    def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
         """Nothing to do: there is always room."""
 
     def spawn(
@@ -66,6 +69,8 @@ class Simulated:
     ) -> ActorHandle:
         """See `Engine.spawn`."""
         self._check_open()
+        if self._give_back_threads is None:  # sums must not depend on how many cores there are
+            self._give_back_threads = limit_threads(1)
         rank = len(self._nodes)
         name = f"actor {rank}" if name is None else name
         node = Node(name, rank, self._network.port(name))
@@ -149,7 +154,20 @@ class Simulated:
         node: Node = actor._node
         if node.gone_s > self._scheduler.now_s:
             node.crash_s, node.fate = self._scheduler.now_s, "was killed"
-            self._scheduler.bury(node)
+            self._scheduler.bury(node, node.crash_s)
+
+    def disturb(self, actor: Any, disturbance: Disturbance) -> None:
+        """See `Engine.disturb`; without an end, a cut is a hang. Calls computed ahead of the clock move with it."""
+        self._check_open()
+        node: Node = actor._node
+        if node.gone_s > self._scheduler.now_s:
+            self._scheduler.disturb(node, disturbance)
+
+    def silent(self, after_s: float) -> list[ActorHandle]:
+        """See `Engine.silent`; who computes for long is not named, since here that is known."""
+        now_s = self._scheduler.now_s
+        still = [n for n in self._nodes if n.health.silent_since_s(now_s) + after_s <= now_s < n.gone_s]
+        return [self._handles[node.rank] for node in still]
 
     def now(self) -> float:
         """Virtual seconds since the engine began."""
@@ -159,6 +177,9 @@ class Simulated:
         """See `Engine.close`."""
         self._closed = True
         self._scheduler.close()
+        if self._give_back_threads is not None:
+            self._give_back_threads()
+            self._give_back_threads = None
 
     def trace(self) -> list[TraceRow]:
         """Return the rows of the calls that ended since the last time, by the time of their end, then by rank."""
@@ -218,11 +239,17 @@ class Simulated:
         scheduler, deadline_s = self._scheduler, self._deadline_s(timeout_s)
         began_s = scheduler.now_s
         self._known_times_s(refs, len(refs), deadline_s)
-        scheduler.deliver([ref for ref in refs if ref.stored and not ref.call.error], self._driver, began_s)
+        deliver(
+            [ref for ref in refs if ref.stored and not ref.call.error and ref.call.end_s < math.inf],
+            self._driver,
+            began_s,
+        )
         values = []
         for ref in refs:
             call = ref.call
-            arrives_s = ref.arrivals.get(self._driver, call.known_s) if call.error is None else call.known_s
+            arrives_s = call.known_s  # an arrival noted before the call was made late does not count
+            if call.error is None:
+                arrives_s = max(arrives_s, ref.arrivals.get(self._driver, arrives_s))
             if arrives_s > deadline_s:
                 scheduler.now_s = deadline_s
                 raise TimeLimitError(f"{call.method!r} of {call.node.name} was not there within {timeout_s} s")

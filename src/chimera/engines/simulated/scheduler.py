@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections import deque
 from functools import partial
-from operator import attrgetter
 
 from chimera.core.call import Work, enter
+from chimera.core.engine import Disturbance
 from chimera.core.errors import ActorLost
-from chimera.engines.simulated.call import Call, Node, Outcome, Ref, run, travelled
+from chimera.engines.simulated.call import Call, Node, Outcome, run, travelled
 from chimera.engines.simulated.compute import Compute
+from chimera.engines.simulated.delivery import arrival_s
 from chimera.engines.simulated.group import SimulatedGroup
+from chimera.engines.simulated.health import Health
 from chimera.engines.simulated.strand import Abandoned, Strand
 from chimera.engines.simulated.timeline import Timeline
+from chimera.engines.simulated.waiting import explain
 
 CONSTRUCTOR = "__init__"
-_end_s = attrgetter("call.end_s")
 
 
 class Scheduler:
@@ -37,6 +39,7 @@ class Scheduler:
         self._nodes: list[Node] = [driver]
         self._deferred = 0
         self._running: Call | None = None
+        self._hung: list[Node] = []
         self._suspended: dict[Call, SimulatedGroup] = {}
         self._resumes: deque[tuple[Call, BaseException | None]] = deque()
         self._agenda: deque[Node] = deque()
@@ -48,7 +51,7 @@ class Scheduler:
         node = call.node
         if call.method == CONSTRUCTOR:
             self._nodes.append(node)
-        if node.queue or node.suspended is not None or not call.ready:
+        if node.queue or node.blocked or not call.ready:
             node.queue.append(call)
             self._deferred += 1
             for other in call.inputs:
@@ -67,7 +70,7 @@ class Scheduler:
                 self._advance(call, partial(call.strand.resume, error))
                 continue
             node = self._agenda.popleft()
-            while node.queue and node.suspended is None and node.queue[0].ready:
+            while node.queue and not node.blocked and node.queue[0].ready:
                 self._deferred -= 1
                 self._begin(node.queue.popleft())
         if self.timeline.settle(self.now_s) and not self._deferred:
@@ -75,19 +78,45 @@ class Scheduler:
                 node.port.uplink.forget(self.now_s)
                 node.port.downlink.forget(self.now_s)
 
-    def bury(self, node: Node) -> None:
-        """End what waits for an actor that the driver has just killed."""
-        self.timeline.recall(node, self.now_s, self._driver.port.latency_to(node.port))
+    def bury(self, node: Node, lost_s: float) -> None:
+        """End what waits for an actor that is no more since ``lost_s``: the driver has killed it, or it hung until then."""
+        if node in self._hung:
+            self._hung.remove(node)
+        self.timeline.recall(node, lost_s, self._driver.port.latency_to(node.port), self._hung)
         while node.queue:
             self._deferred -= 1
             self._refuse(node.queue.popleft())
         for group in node.groups:
-            group.member_lost(node, node.crash_s)
+            group.member_lost(node, lost_s)
+        node.health = Health()  # the dead suffer nothing
+        self._agenda.extend(other for other in self._nodes if other.queue)  # some may have been stuck
         self.pump()
 
+    def disturb(self, node: Node, disturbance: Disturbance) -> None:
+        """Let something go wrong with an actor from now on, in place of what went wrong before."""
+        hung_s = node.health.hung_s
+        node.health.suffer(disturbance, self.now_s)
+        if node in self._hung:
+            self._hung.remove(node)
+            self.timeline.revive(node, hung_s, self.now_s, self._hung)
+            if node.suspended and node.suspended.clock_s > hung_s:
+                node.suspended.clock_s += self.now_s - hung_s
+        if node.health.hung_s < math.inf:
+            self._hung.append(node)
+        elif node.suspended and disturbance.what == "hang" and node.suspended.clock_s > self.now_s:
+            node.suspended.clock_s += disturbance.for_s
+        self.timeline.disturb(node, disturbance, self.now_s)
+        if hung_s < math.inf:
+            for group in node.groups:
+                group.meet_if_complete()
+            self._agenda.extend(other for other in self._nodes if other.queue)
+            self.pump()
+
     def next_loss(self) -> tuple[float, Node]:
-        """Return the first death that will end the wait of a suspended call: when, and whose."""
+        """Return the first death that will end the wait of a suspended or a stuck call: when, and whose."""
         first = math.inf, self._driver
+        for node in self._hung:
+            first = min(first, (min(node.crash_s, node.leave_s), node), key=lambda loss: loss[0])
         for group in dict.fromkeys(self._suspended.values()):
             missing = group.missing()
             for node in group.nodes:
@@ -97,7 +126,12 @@ class Scheduler:
         return first
 
     def lose(self, node: Node, lost_s: float) -> None:
-        """Let the groups of ``node`` know of its death, and run on."""
+        """Let all who wait for ``node`` know of its death, and run on."""
+        if node in self._hung:
+            if lost_s < node.crash_s:
+                node.crash_s, node.fate = lost_s, "left"
+            self.bury(node, lost_s)
+            return
         for group in node.groups:
             group.member_lost(node, lost_s)
         self.pump()
@@ -109,9 +143,10 @@ class Scheduler:
             work, call.node.surroundings.work = call.node.surroundings.work, Work()
             compute = self._compute
             call.samples += work.samples
-            call.clock_s += call.factor * (
+            work_s = call.factor * (
                 compute.seconds_per_sample * work.samples + compute.seconds_per_element * work.elements
             )
+            call.clock_s = call.node.health.ends_s(call.clock_s, work_s)
         return call
 
     def suspend(self, call: Call, group: SimulatedGroup) -> None:
@@ -128,41 +163,9 @@ class Scheduler:
         """Let a suspended call go on when its turn comes, or raise ``error`` in it."""
         self._resumes.append((call, error))
 
-    def deliver(self, refs: list[Ref], node: Node, ready_s: float) -> tuple[float, float, int]:
-        """Send the values of ``refs`` to ``node``, not before ``ready_s``.
-
-        Returns when the last one arrives, when that one set out, and how many bytes were sent.
-        """
-        arrived_s = left_s = ready_s
-        size = 0
-        for ref in sorted(refs, key=_end_s) if len(refs) > 1 else refs:
-            sender = ref.call.node
-            leaves_s = ref.call.end_s if ref.call.end_s > ready_s else ready_s
-            if sender is node:
-                arrives_s = leaves_s
-            elif node in ref.arrivals:
-                arrives_s = ref.arrivals[node]
-            else:
-                assert ref.stored is not None
-                arrives_s = ref.arrivals[node] = sender.port.send(node.port, ref.stored.nbytes, leaves_s)
-                size += ref.stored.nbytes
-            if arrives_s > arrived_s:
-                arrived_s, left_s = arrives_s, leaves_s
-        return arrived_s, left_s, size
-
     def explain(self, call: Call) -> str:
         """Say for whom the driver would wait for ever."""
-        steps: list[str] = []
-        while call not in self._suspended:
-            blocker = call.node.suspended or next((c for c in call.inputs if c.end_s == math.inf), None)
-            if blocker is None:
-                blocker = next((c for c in call.node.queue if not c.ready), None)
-            if blocker is None or len(steps) > len(self._nodes):
-                return "; ".join([*steps, f"{call.method!r} of {call.node.name} was interrupted"])
-            steps.append(f"{call.method!r} of {call.node.name} waits for {blocker.method!r} of {blocker.node.name}")
-            call = blocker
-        missing = ", ".join(node.name for node in self._suspended[call].missing())
-        return "; ".join([*steps, f"{call.method!r} of {call.node.name} waits in a group for {missing}"])
+        return explain(call, self._suspended, len(self._nodes))
 
     def close(self) -> None:
         """End all strands, and let go of the actors."""
@@ -184,12 +187,12 @@ class Scheduler:
             return self._refuse(call)
         if call.method == CONSTRUCTOR:
             return self._construct(call)
-        start_s = self._arrival_s(call)
+        start_s = arrival_s(call, self._driver)
         if node.refuses(start_s):
             return self._refuse(call)
         call.start_s = start_s
         call.factor = node.factor * self._compute.call_factor(self._seed, node.name, node.calls)
-        call.clock_s = start_s + call.factor * self._compute.seconds_per_call
+        call.clock_s = node.health.ends_s(start_s, call.factor * self._compute.seconds_per_call)
         node.calls += 1
         if not node.groups:
             return self._run_here(call)
@@ -198,20 +201,6 @@ class Scheduler:
             self._strands.append(self._idle[-1])
         call.strand = self._idle.pop()
         return self._advance(call, partial(call.strand.begin, partial(run, call)))
-
-    def _arrival_s(self, call: Call) -> float:
-        """Send the message and the arguments of ``call``; return when it can start."""
-        node, ready_s = call.node, max(call.issued_s, call.node.join_s)
-        values = [*call.args, *call.kwargs.values()] if call.kwargs else call.args
-        refs = [value for value in values if isinstance(value, Ref)]
-        own = 0 if len(refs) == len(values) else sum(value.nbytes for value in values if not isinstance(value, Ref))
-        message_s = self._driver.port.send(node.port, own, ready_s)
-        arrived_s, left_s, size = self.deliver(refs, node, ready_s)
-        if message_s >= arrived_s:
-            arrived_s, left_s = message_s, ready_s
-        call.bytes_in = own + size
-        call.transfer_s = max(0.0, arrived_s - max(left_s, node.free_s))
-        return max(arrived_s, node.free_s)
 
     def _construct(self, call: Call) -> None:
         node = call.node
