@@ -21,6 +21,7 @@ from chimera.training.interrupt import Interrupt
 from chimera.training.meter import Meter
 from chimera.training.probe import Probe
 from chimera.training.recovery import Recovery, Told
+from chimera.training.rejection import Rejections
 from chimera.training.watch import Watch
 
 _AHEAD = 16  # rounds that the driver issues before their results are there
@@ -65,6 +66,7 @@ class TrainingLoop:
         self._evaluated_at = self._checkpointed_at = -1
         self._snapshot: dict[str, Any] | None = None
         self._interrupt = Interrupt()
+        self._rejections = Rejections()
         self._meter = Meter(engine, cluster, history)
         self.metrics: dict[str, float] = {}
         self.staleness: Counter[int] = Counter()
@@ -161,10 +163,12 @@ class TrainingLoop:
         """Wait for the first ``count`` rounds of the window, and count them."""
         for _ in range(count):
             over = window.popleft()
-            self._watch.get(over.done)
+            told = self._watch.get(over.done)
             self._meter.counters.rounds += over.rounds
             self.staleness.update(over.staleness)
             self._cluster.round = self._meter.counters.rounds
+            rejected = self._rejections.of(told, self._cluster.workers)
+            self._tell_all(("gradient rejected", each.actor, each.detail) for each in rejected)
 
     def _look(self) -> bool:
         """Look at the model as far as it is time; return whether a checkpoint was written."""
