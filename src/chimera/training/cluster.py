@@ -120,42 +120,37 @@ class TrainingCluster:
         self._late = {name: ref for name, ref in self._late.items() if name not in dead}
         return lost, [index for index, server in enumerate(self.shards) if server.name in dead]
 
-    def respawn(self, name: str) -> None:
-        """Start a worker in the place of a lost one, or one more; where there are no servers, as a copy of the furthest.
+    def start(self, name: str) -> Any:
+        """Start a worker in the place of a lost one, or one more, and return it; `admit` makes it part of the cluster."""
+        if name not in self.names:
+            self.names.append(name)
+        rank = self.names.index(name)
+        # One more has nothing to read until the data is dealt anew; anything does until then.
+        place = self._places.get(name, rank % len(self._dealing.orders))
+        return self._actors.worker(rank, self._dealing.orders[place])
+
+    def admit(self, worker: Any) -> None:
+        """Let a worker in; where there are no servers, as a copy of the furthest. One more gets its share of the data.
 
         Raises
         ------
-        ActorLost, TimeLimitError : the new one died at once, or has no room; it is not part of the cluster.
+        ActorLost : it is dead, or one of the others is; it is not part of the cluster.
         """
-        rank = self.names.index(name)
-        if name not in self._places:  # nothing is left for it until the data is dealt anew
-            self._places[name] = rank % len(self._dealing.orders)
-        worker = self._actors.worker(rank, self._dealing.orders[self._places[name]])
-        try:
-            if self.shards or not self.workers:
-                self.get(worker.go_to(self.round))
-            else:
-                steps = self.get([other.step() for other in self.workers])
-                self.get(worker.restore(self.workers[steps.index(max(steps))].state()))
-        except (ActorLost, TimeLimitError):
-            self._engine.kill(worker)
-            raise
+        if self.shards or not self.workers:
+            self.get(worker.go_to(self.round))
+        else:
+            steps = self.get([other.step() for other in self.workers])
+            self.get(worker.restore(self.workers[steps.index(max(steps))].state()))
+        rank = self.names.index(worker.name)
         place = sum(self.names.index(other.name) < rank for other in self.workers)
         self.workers.insert(place, worker)
-
-    def join(self, name: str) -> None:
-        """Let a worker in that was not there, with data of its own; raises like `respawn`."""
-        if name not in self.names:
-            self.names.append(name)
-        new = name not in self._places
-        self.respawn(name)
-        if new:
+        if worker.name not in self._places:
             self.deal()
 
-    def has_room(self) -> bool:
-        """Return whether one more worker would find its place at once."""
+    def has_room(self, patience_s: float = 0) -> bool:
+        """Return whether one more worker would find its place now, or within so many seconds."""
         try:
-            self._actors.reserve_workers(1, timeout_s=0)
+            self._actors.reserve_workers(1, patience_s)
         except TimeLimitError:
             return False
         return True
@@ -238,7 +233,7 @@ class TrainingCluster:
         self.shards = [self._actors.server(index, len(self.shards)) for index in range(len(self.shards))]
         self._dealing.restart()
         for name in workers:
-            self.respawn(name)
+            self.admit(self.start(name))
 
     def end(self) -> None:
         """Kill the actors of this run, on an engine that lives on."""

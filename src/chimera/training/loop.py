@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from chimera.core.engine import Engine
 from chimera.core.errors import ActorLost
 from chimera.strategies.strategy import Round, Strategy
+from chimera.training.announcer import Announcer
 from chimera.training.budget import Budget, Counters
 from chimera.training.cadence import Cadence
-from chimera.training.callback import Callback, Event, Progress
+from chimera.training.callback import Callback, Progress
 from chimera.training.checkpoint import Checkpoints
 from chimera.training.cluster import TrainingCluster
 from chimera.training.fault import FaultScript
@@ -20,7 +21,7 @@ from chimera.training.history import History
 from chimera.training.interrupt import Interrupt
 from chimera.training.meter import Meter
 from chimera.training.probe import Probe
-from chimera.training.recovery import Recovery, Told
+from chimera.training.recovery import Recovery
 from chimera.training.rejection import Rejections
 from chimera.training.watch import Watch
 
@@ -60,7 +61,7 @@ class TrainingLoop:
         self._engine, self._watch, self._strategy, self._cluster = engine, watch, strategy, cluster
         self._probe, self._train_size, self._batch_size = probe, train_size, batch_size
         self._budget, self._cadence, self._history, self._checkpoints = budget, cadence, history, checkpoints
-        self._callbacks, self._recovery, self._faults = callbacks, recovery, faults
+        self._recovery, self._faults = recovery, faults
         self._loss: float | None = None
         self._losses = 0.0, 0  # summed, and how many, since the last row of metrics
         self._evaluated_at = self._checkpointed_at = -1
@@ -68,6 +69,7 @@ class TrainingLoop:
         self._interrupt = Interrupt()
         self._rejections = Rejections()
         self._meter = Meter(engine, cluster, history)
+        self._announcer = Announcer(self._meter, history, callbacks)
         self.metrics: dict[str, float] = {}
         self.staleness: Counter[int] = Counter()
 
@@ -84,8 +86,7 @@ class TrainingLoop:
         KeyboardInterrupt : Ctrl-C; the rounds under way were ended and a checkpoint written. A second one stops at once.
         RunError : the run cannot go on.
         """
-        for callback in self._callbacks:
-            callback.on_start(self._progress())
+        self._announcer.begin(self._progress())
         self._watch.alarm = self._strike
         self._watch.alarm_s = self._meter.began_s + self._faults.next_s()
         with self._interrupt:
@@ -99,7 +100,7 @@ class TrainingLoop:
                         self._strike()
                         self._advance(rounds, self._horizon())
                         self._meter.count()
-                    if self._look() or (reason is None and self._tell_all(self._recovery.grow())):
+                    if self._look() or (reason is None and self._announcer.events(self._recovery.grow())):
                         # A run that is resumed here starts the strategy anew; so does this one, and both go the same way.
                         rounds = self._strategy.rounds(self._cluster)
                     if self._interrupt.asked:
@@ -132,7 +133,8 @@ class TrainingLoop:
         samples = self._strategy.batches_per_round(len(self._cluster.workers)) * self._batch_size
         left = self._budget.rounds_left(self._meter.counters, self._train_size, samples)
         next_fault = self._faults.rounds_left(self._meter.counters.rounds)
-        ends = left, next_fault, self._cadence.until_next(self._meter.counters.rounds)
+        joining = _AHEAD if self._recovery.expecting else None
+        ends = left, next_fault, joining, self._cadence.until_next(self._meter.counters.rounds)
         return min(rounds for rounds in ends if rounds is not None)
 
     def _advance(self, rounds: Iterator[Round], horizon: int) -> None:
@@ -156,7 +158,7 @@ class TrainingLoop:
             self._end(window, min(_AHEAD // 2, len(window)))
             max_seconds = self._budget.max_seconds
             time_is_over = max_seconds is not None and self._meter.seconds() >= max_seconds
-            if self._interrupt.asked or time_is_over or self._recovery.asked_for:
+            if self._interrupt.asked or time_is_over:
                 horizon = issued
 
     def _end(self, window: deque[Round], count: int) -> None:
@@ -168,7 +170,7 @@ class TrainingLoop:
             self.staleness.update(over.staleness)
             self._cluster.round = self._meter.counters.rounds
             rejected = self._rejections.of(told, self._cluster.workers)
-            self._tell_all(("gradient rejected", each.actor, each.detail) for each in rejected)
+            self._announcer.events(("gradient rejected", each.actor, each.detail) for each in rejected)
 
     def _look(self) -> bool:
         """Look at the model as far as it is time; return whether a checkpoint was written."""
@@ -202,10 +204,7 @@ class TrainingLoop:
             row["train_loss"] = self._loss
         if self._evaluated_at == self._meter.counters.rounds:
             row.update(self.metrics)
-        self._history.add_metrics(row)
-        progress = self._progress()
-        for callback in self._callbacks:
-            callback.on_progress(progress)
+        self._announcer.measured(row, self._progress())
 
     def _collect_losses(self) -> None:
         (total, count), (more, others) = self._losses, self._probe.losses()
@@ -259,7 +258,9 @@ class TrainingLoop:
     def _strike(self) -> float:
         """Let the faults happen whose time has come, and return when the engine's clock is to be looked at next."""
         actors = (*self._cluster.workers, *self._cluster.shards)
-        self._tell_all(self._faults.strike(self._engine, actors, self._meter.counters.rounds, self._meter.seconds()))
+        self._announcer.events(
+            self._faults.strike(self._engine, actors, self._meter.counters.rounds, self._meter.seconds())
+        )
         return self._meter.began_s + self._faults.next_s()
 
     def _survive(self, error: ActorLost) -> None:
@@ -272,22 +273,8 @@ class TrainingLoop:
             self._survive(another)  # somebody else died meanwhile
 
     def _recover(self, error: ActorLost) -> None:
-        if self._tell_all(self._recovery.survive(error)):
+        if self._announcer.events(self._recovery.survive(error)):
             self._meter.counters.lost_rounds += 1  # the one that the death cut short
-
-    def _tell_all(self, happenings: Iterable[Told]) -> int:
-        told = 0
-        for happening in happenings:
-            self._tell(*happening)
-            told += 1
-        return told
-
-    def _tell(self, what: str, actor: str, detail: str) -> None:
-        self._meter.count()
-        event = Event(what, self._meter.seconds(), self._meter.counters.rounds, actor, detail)
-        self._history.add_event(event)
-        for callback in self._callbacks:
-            callback.on_event(event)
 
     def _progress(self) -> Progress:
         used = self._meter.counters

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal, TypeAlias
 
-from chimera.core.errors import ActorLost, RunError, TimeLimitError
+from chimera.core.engine import Engine
+from chimera.core.errors import ActorLost, RunError
+from chimera.training.announcer import Told
 from chimera.training.cluster import TrainingCluster
+from chimera.training.recruits import Recruits
+from chimera.training.tolerance import Tolerance
 from chimera.training.watch import Watch
 
-OnWorkerLoss: TypeAlias = Literal["respawn", "redistribute", "drop", "stop"]
-Told: TypeAlias = tuple[str, str, str]
-"""What is to be told: event, actor and detail."""
-
+_PATIENCE_S = 1.0
+"""How long the others wait for a worker that is started anew; after that it comes when it stands."""
+_PATIENCE_FOR_ROOM_S = 30.0
+"""How long a run waits for room that it cannot go on without."""
 _THEN = {
     "redistribute": "; its data goes to the others",
     "drop": "; the others go on without it",
@@ -29,11 +32,8 @@ class Recovery:
     ----------
     cluster : what is put right.
     watch : knows who was killed because he hung.
-    policy : ``respawn`` starts a new worker with the lost one's rank and data, ``redistribute`` parts the data anew among
-        those who are left, ``drop`` goes on without it, ``stop`` ends the run. A lost server is started anew in any case but
-        the last.
-    max_restarts : how often a run starts a lost actor anew; after that workers are dropped.
-    max_workers : so many workers there may be; they come when there is room for them.
+    tolerance : what becomes of the lost. A lost server is started anew, unless the run is to stop; a worker for which no
+        restart is left is dropped.
 
     Attributes
     ----------
@@ -41,22 +41,17 @@ class Recovery:
     asked_for : how many workers the user wants in addition.
     """
 
-    def __init__(
-        self,
-        cluster: TrainingCluster,
-        watch: Watch,
-        policy: OnWorkerLoss = "respawn",
-        max_restarts: int = 3,
-        max_workers: int | None = None,
-    ) -> None:
-        self._cluster, self._watch, self._policy, self._restarts_left = cluster, watch, policy, max_restarts
-        self._max_workers = max_workers or 0
+    def __init__(self, engine: Engine, cluster: TrainingCluster, watch: Watch, tolerance: Tolerance) -> None:
+        self._cluster, self._watch = cluster, watch
+        self._policy, self._restarts_left = tolerance.on_worker_loss, tolerance.max_restarts
+        self._min_workers, self._max_workers = tolerance.min_workers, tolerance.max_workers or 0
         self.go_back: Callable[[], str] = str
         self.asked_for = 0
         self._workers: list[str] = []  # to be respawned
         self._servers: list[int] = []
         self._parameters_lost = self._data_left = False
-        self._absent: list[str] = []  # may come back when there is room
+        self._recruits = Recruits(engine, cluster, watch)
+        self._respawned = set(cluster.names)  # who was there before, if it comes
 
     def survive(self, error: ActorLost) -> Iterator[Told]:
         """Take the dead out of the cluster, start others in their places, and yield what is to be told.
@@ -83,34 +78,36 @@ class Recovery:
         self._data_left |= bool(workers) and self._policy == "redistribute"
         yield from self._start_servers()
         yield from self._start_workers()
+        yield from self._admit(_PATIENCE_S)
+        while len(self._cluster.workers) < self._min_workers:
+            yield from self._start_workers(_PATIENCE_FOR_ROOM_S)
+            if not self._recruits:
+                break
+            yield from self._admit(None)
+        self._cluster.check_enough(names)
         if self._parameters_lost:
-            self._cluster.check_enough(names)
             yield "went back", "", self.go_back()
             self._parameters_lost = False
-        self._cluster.check_enough(names)
         if self._data_left:
             self._cluster.deal()
             self._data_left = False
 
+    @property
+    def expecting(self) -> bool:
+        """Whether somebody has been started who is not there yet, or the user has asked for somebody."""
+        return bool(self._recruits or self.asked_for)
+
     def grow(self) -> Iterator[Told]:
-        """Let workers in as far as they are wanted and there is room: those who were left out for want of it come first."""
-        while self.asked_for or self._absent or len(self._cluster.names) < self._max_workers:
-            if not self._cluster.has_room():
-                return
-            name = self._absent[0] if self._absent else f"worker {len(self._cluster.names)}"
-            try:
-                self._cluster.join(name)
-            except TimeLimitError:
-                return  # the room was taken by somebody else
-            except ActorLost as error:
-                self._absent, self.asked_for = self._absent[1:], max(self.asked_for - 1, 0)
-                yield "worker lost", name, f"while it joined: {error}"
-                continue
-            if self._absent:
-                self._absent.pop(0)
-            else:
-                self.asked_for = max(self.asked_for - 1, 0)
-            yield "worker joined", name, f"{len(self._cluster.workers)} workers are there now"
+        """Let those in who stand by now, and start more as far as they are wanted and there is room."""
+        yield from self._start_workers()
+        while (self.asked_for or len(self._cluster.names) < self._max_workers) and self._cluster.has_room():
+            self.asked_for = max(self.asked_for - 1, 0)
+            self._recruits.start(f"worker {len(self._cluster.names)}")
+        yield from self._admit(0)
+
+    def end(self) -> None:
+        """Kill those who have not come in."""
+        self._recruits.end()
 
     def _start_servers(self) -> Iterator[Told]:
         while self._servers:
@@ -121,26 +118,32 @@ class Recovery:
             self._cluster.respawn_server(self._servers.pop(0))
             yield "server respawned", name, f"in a new process; {self._restarts_left} restarts are left"
 
-    def _start_workers(self) -> Iterator[Told]:
+    def _start_workers(self, patience_s: float = 0) -> Iterator[Told]:
         while self._workers:
             name = self._workers[0]
             if self._restarts_left == 0:
-                self._workers.pop(0)
                 yield "worker dropped", name, "no restarts are left; the others go on without it"
-                continue
-            self._restarts_left -= 1
-            try:
-                self._cluster.respawn(name)
-            except TimeLimitError as error:
-                self._absent.append(self._workers.pop(0))
-                yield "worker dropped", name, f"there is no room for it: {error}"
-                continue
+            elif self._cluster.has_room(patience_s):
+                self._restarts_left -= 1
+                self._recruits.start(name)
+            else:
+                return  # it comes when there is
             self._workers.pop(0)
-            yield (
-                "worker respawned",
-                name,
-                f"a new process has its rank and data; {self._restarts_left} restarts are left",
-            )
+
+    def _admit(self, patience_s: float | None) -> Iterator[Told]:
+        for name, why_not in self._recruits.admit(patience_s):
+            if why_not:
+                self._workers.append(name)
+                yield "worker lost", name, f"while it started: {why_not}"
+            elif name in self._respawned:
+                yield (
+                    "worker respawned",
+                    name,
+                    f"a new process has its rank and data; {self._restarts_left} restarts are left",
+                )
+            else:
+                self._respawned.add(name)
+                yield "worker joined", name, f"{len(self._cluster.workers)} workers are there now"
 
     def _how(self, name: str) -> str:
         if name in self._watch.hung:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from chimera.codecs.codec import CODECS
-from chimera.core.engine import ENGINES, Engine
+from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError, RunError
-from chimera.data.dataset import DATASETS, Dataset, Split
+from chimera.data.dataset import Dataset, Split
 from chimera.data.order import Order, orders
 from chimera.data.partition import PARTITIONERS, Partitioner
-from chimera.models.conversion import as_model, build_model
 from chimera.models.model import Model
 from chimera.strategies.strategy import STRATEGIES, Strategy
 from chimera.training.actors import Actors
@@ -27,18 +24,18 @@ from chimera.training.cluster import TrainingCluster
 from chimera.training.dealing import Dealing
 from chimera.training.experiment import Experiment
 from chimera.training.fault import FaultScript, as_sentences
+from chimera.training.given import model_of, open_engine, split_of
 from chimera.training.history import History
 from chimera.training.loop import TrainingLoop
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.plugin import Named, label, made, named
 from chimera.training.probe import Probe
-from chimera.training.recovery import OnWorkerLoss, Recovery
+from chimera.training.recovery import Recovery
 from chimera.training.resources import GivenResources, resources_of, resources_table, server_resources_of
 from chimera.training.run import Cost, Run
 from chimera.training.run_folder import RunFolder
+from chimera.training.tolerance import OnWorkerLoss, Tolerance
 from chimera.training.watch import Watch
-
-_PRELOADED = ("torch", "chimera.training.learner", "chimera.training.parameter_shard", "chimera.models.torch_model")
 
 
 class Trainer:
@@ -63,7 +60,7 @@ class Trainer:
         both; or ``stop`` the run. A parameter server that died is started anew from the last snapshot.
     max_restarts : how often a run starts a lost worker or server anew; after that it drops workers.
     worker_timeout_s : a worker or server that gives no sign of life for so long is killed and counts as lost. It must be
-        longer than a gradient may take; None waits for ever.
+        longer than a gradient may take; ``inf`` waits for ever.
     snapshot_every : rounds after which the parameters are kept in the driver, in case a server dies.
     faults : what is to go wrong, for experiments: sentences such as ``kill worker 2 at step 50``, or pairs (when, what); see
         `Fault.read`.
@@ -100,7 +97,7 @@ class Trainer:
         max_workers: int | None = None,
         on_worker_loss: OnWorkerLoss = "respawn",
         max_restarts: int = 3,
-        worker_timeout_s: float | None = 300.0,
+        worker_timeout_s: float = 300.0,
         snapshot_every: int = 100,
         faults: Sequence[Any] = (),
         worker_resources: GivenResources = None,
@@ -111,11 +108,18 @@ class Trainer:
         name: str | None = None,
         resume: bool = False,
     ) -> None:
-        for key, value in (("workers", workers), ("batch_size", batch_size), ("min_workers", min_workers)):
+        for key, value in (("workers", workers), ("batch_size", batch_size)):
             if value < 1:
                 raise ConfigurationError(f"{key} must be at least 1, not {value}")
-        if min_workers > workers:
-            raise ConfigurationError(f"min_workers is {min_workers}, and there are {workers} workers")
+        tolerance: dict[str, Any] = {
+            "min_workers": min_workers,
+            "max_workers": max_workers,
+            "on_worker_loss": on_worker_loss,
+            "max_restarts": max_restarts,
+            "worker_timeout_s": worker_timeout_s,
+        }
+        self._tolerance = Tolerance(**tolerance)
+        self._tolerance.check(workers)
         limited = any(limit is not None for limit in (epochs, rounds, max_seconds, max_bytes))
         self._budget = Budget(epochs if limited else 1, rounds, max_seconds, max_bytes, target)
         self._strategy = made(STRATEGIES, strategy)
@@ -134,19 +138,8 @@ class Trainer:
         for key, every in self._every.items():
             if every is not None and every < 1:
                 raise ConfigurationError(f"{key} must be at least 1, not {every}")
-        if on_worker_loss not in get_args(OnWorkerLoss):
-            choices = ", ".join(get_args(OnWorkerLoss))
-            raise ConfigurationError(f"on_worker_loss must be one of {choices}, not {on_worker_loss!r}")
-        if max_restarts < 0:
-            raise ConfigurationError(f"max_restarts must be at least 0, not {max_restarts}")
-        if max_workers is not None and max_workers < workers:
-            raise ConfigurationError(f"max_workers is {max_workers}, and there are {workers} workers at first")
-        if worker_timeout_s is not None and not worker_timeout_s > 0:
-            raise ConfigurationError(f"worker_timeout_s must be above 0, not {worker_timeout_s}")
-        self._min_workers, self._max_workers, self._seed = min_workers, max_workers, seed
-        self._worker_timeout_s, self._faults = worker_timeout_s, as_sentences(faults)
+        self._faults, self._seed = as_sentences(faults), seed
         self._recovery: Recovery | None = None
-        self._on_loss = on_worker_loss, max_restarts
         self._worker_resources = resources_of("worker_resources", worker_resources)
         self._server_resources = server_resources_of(server_resources)
         self._callbacks = list(callbacks)
@@ -167,11 +160,7 @@ class Trainer:
             "max_bytes": max_bytes,
             "target": target,
             **self._every,
-            "min_workers": min_workers,
-            "on_worker_loss": on_worker_loss,
-            "max_workers": max_workers,
-            "max_restarts": max_restarts,
-            "worker_timeout_s": worker_timeout_s,
+            **tolerance,
             "faults": self._faults,
             "worker_resources": resources_table(worker_resources),
             "server_resources": resources_table(server_resources),
@@ -203,11 +192,13 @@ class Trainer:
         RunError : the run began and cannot go on; its folder holds the last checkpoint.
         KeyboardInterrupt : Ctrl-C; a checkpoint was written first.
         """
-        engine, owned = self._open_engine()  # before the data: its processes import while this one loads
+        engine, owned = open_engine(self._engine)  # before the data: its processes import while this one loads
         try:
-            split = self._split()
+            split = split_of(self._data, self._seed)
+            if self._workers > len(split.train):
+                raise ConfigurationError(f"{self._workers} workers cannot share {len(split.train)} training samples")
             self._optimizer.check()
-            model = self._driver_model(split)
+            model = model_of(self._model, split.train, self._seed)
             self._folder.begin(Experiment.of(**self._experiment).to_toml(), self._seed)
             actors = Actors(
                 engine,
@@ -220,8 +211,8 @@ class Trainer:
                 server_resources=self._server_resources,
             )
             actors.reserve_workers(self._workers)
-            watch = Watch(engine, self._worker_timeout_s)
-            cluster = TrainingCluster(engine, actors, self._dealing(split.train), watch, self._min_workers)
+            watch = Watch(engine, self._tolerance.worker_timeout_s)
+            cluster = TrainingCluster(engine, actors, self._dealing(split.train), watch, self._tolerance.min_workers)
             try:
                 return self._fit(engine, watch, cluster, split, model)
             finally:
@@ -238,7 +229,7 @@ class Trainer:
         engine.trace()
         samples_per_round = self._strategy.batches_per_round(self._workers) * self._batch_size
         history = History(self._folder.path, saved["files"] if saved else None)
-        self._recovery = Recovery(cluster, watch, *self._on_loss, self._max_workers)
+        self._recovery = Recovery(engine, cluster, watch, self._tolerance)
         buffers = getattr(model, "buffer_policy", "none")
         loop = TrainingLoop(
             engine=engine,
@@ -262,6 +253,7 @@ class Trainer:
                 loop.restore(saved)
             stopped_by = loop.run()
         finally:
+            self._recovery.end()
             self._recovery = None
             history.close()
         used = loop.counters
@@ -292,33 +284,6 @@ class Trainer:
             return self._strategy.batches_per_round(world_size) * self._batch_size
 
         return Dealing(parted, self._workers, samples_per_round)
-
-    def _open_engine(self) -> tuple[Engine, bool]:
-        if not isinstance(self._engine, str | Mapping):
-            return self._engine, False
-        name, options = named(self._engine)
-        factory = ENGINES.find(name).factory
-        given: dict[str, Any] = {}
-        if "preload" in inspect.signature(factory).parameters and "preload" not in options:
-            given["preload"] = [m for m in _PRELOADED if m != "torch" or importlib.util.find_spec("torch")]
-        return ENGINES.create(name, options, **given), True
-
-    def _split(self) -> Split:
-        if isinstance(self._data, str) or (isinstance(self._data, Mapping) and "name" in self._data):
-            name, options = named(self._data)
-            split = DATASETS.create(name, options)
-        else:
-            split = Split.of(self._data, seed=self._seed)
-        if self._workers > len(split.train):
-            raise ConfigurationError(f"{self._workers} workers cannot share {len(split.train)} training samples")
-        return split
-
-    def _driver_model(self, split: Split) -> Model:
-        train = split.train
-        about: dict[str, Any] = {"input_shape": train.input_shape, "outputs": train.outputs, "task": train.task}
-        if isinstance(self._model, str | Mapping):
-            return build_model(*named(self._model), seed=self._seed, **about)
-        return as_model(self._model, seed=self._seed, **about)
 
     def _names(self) -> dict[str, Any]:
         return {

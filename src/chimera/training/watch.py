@@ -18,7 +18,7 @@ class Watch:
     Parameters
     ----------
     engine : where the actors run.
-    worker_timeout_s : after how many seconds without a sign of life an actor counts as lost; None for never.
+    worker_timeout_s : after how many seconds without a sign of life an actor counts as lost.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Watch:
     alarm : called when the engine's clock has come to ``alarm_s``, also amid a wait; returns the next such time.
     """
 
-    def __init__(self, engine: Engine, worker_timeout_s: float | None = None) -> None:
+    def __init__(self, engine: Engine, worker_timeout_s: float = math.inf) -> None:
         self._engine, self._timeout_s = engine, worker_timeout_s
         self.hung: set[str] = set()
         self.alarm: Callable[[], float] = lambda: math.inf
@@ -62,7 +62,7 @@ class Watch:
         """Sound the alarm if it is time, and kill whoever hangs."""
         if self._engine.now() >= self.alarm_s:
             self.alarm_s = self.alarm()
-        if self._timeout_s is not None:
+        if self._timeout_s < math.inf:
             for actor in self._engine.silent(self._timeout_s):
                 self.hung.add(actor.name)
                 self._engine.kill(actor)
@@ -73,11 +73,10 @@ class Watch:
         yield
         while True:
             self.look()
-            if self._timeout_s is not None and self._engine.now() - began_s > _MOST_TIMEOUTS * self._timeout_s:
+            if self._engine.now() - began_s > _MOST_TIMEOUTS * self._timeout_s:
                 waited_s = self._engine.now() - began_s
                 raise RunError(f"a call did not end within {waited_s:g} s, though everybody gives signs of life")
             yield
 
     def _slice_s(self) -> float:
-        quarter_s = math.inf if self._timeout_s is None else self._timeout_s / 4
-        return max(min(quarter_s, self.alarm_s - self._engine.now()), 0.0)
+        return max(min(self._timeout_s / 4, self.alarm_s - self._engine.now()), 0.0)

@@ -47,7 +47,8 @@ class Reservations:
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
         """Hold room for all these actors, or raise and hold none.
 
-        With a ``timeout_s`` of 0 a free place that is left counts as room, and nothing is said while there is none.
+        With a ``timeout_s``, places that died actors have left count too, as far as their nodes are alive. With 0, nothing is
+        said while there is no room.
 
         Raises
         ------
@@ -59,11 +60,10 @@ class Reservations:
         if not bundles:
             return
         what = f"{len(resources)} actors"
-        if timeout_s == 0:
-            if all(seat.group.wait(0) for seat in self._free) and len(self._free) >= len(bundles):
-                return
-            if not _fits(bundles):
-                raise TimeLimitError(f"the cluster cannot hold {what} now: {asked_and_free(bundles)}")
+        if timeout_s is not None and all(self._has_free(r, resources.count(r)) for r in resources):
+            return
+        if timeout_s == 0 and not _fits(bundles):
+            raise TimeLimitError(f"the cluster cannot hold {what} now: {asked_and_free(bundles)}")
         limit_s = timeout_s or (self._timeout_s if timeout_s is None else _AT_ONCE_S)
         group = placement_group(bundles, strategy=self._placement.upper())
         began_s = time.monotonic()
@@ -83,7 +83,8 @@ class Reservations:
 
     def take(self, resources: Resources) -> Seat | None:
         """Return a free reserved place for such an actor, if there is one."""
-        seat = next((seat for seat in self._free if seat.resources == resources), None)
+        seats = [seat for seat in self._free if seat.resources == resources]
+        seat = next((seat for seat in seats if len(seats) == 1 or seat.group.wait(0)), None)
         if seat is not None:
             self._free.remove(seat)
         return seat
@@ -131,6 +132,10 @@ class Reservations:
         for group in self._groups:
             remove_placement_group(group)
         self._groups, self._free = [], []
+
+    def _has_free(self, resources: Resources, count: int) -> bool:
+        seats = [seat for seat in self._free if seat.resources == resources]
+        return len(seats) >= count and sum(seat.group.wait(0) for seat in seats) >= count
 
     def _no_room(self, what: str, bundles: Sequence[Mapping[str, float]]) -> str:
         return f"the cluster could not hold {what} within {self._timeout_s:g} s: {asked_and_free(bundles)}"

@@ -1,0 +1,44 @@
+"""The parts of an experiment as users give them, by name or as objects, turned into what a run works with."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from chimera.core.engine import ENGINES, Engine
+from chimera.data.dataset import DATASETS, Dataset, Split
+from chimera.models.conversion import as_model, build_model
+from chimera.models.model import Model
+from chimera.training.plugin import named
+
+_PRELOADED = ("torch", "chimera.training.learner", "chimera.training.parameter_shard", "chimera.models.torch_model")
+
+
+def open_engine(engine: Any) -> tuple[Engine, bool]:
+    """Return an engine, and whether it was made here, so that whoever asked has to close it."""
+    if not isinstance(engine, str | Mapping):
+        return engine, False
+    name, options = named(engine)
+    factory = ENGINES.find(name).factory
+    given: dict[str, Any] = {}
+    if "preload" in inspect.signature(factory).parameters and "preload" not in options:
+        given["preload"] = [m for m in _PRELOADED if m != "torch" or importlib.util.find_spec("torch")]
+    return ENGINES.create(name, options, **given), True
+
+
+def split_of(data: Any, seed: int) -> Split:
+    """Return training and test set; where only one set is given, ``seed`` decides which fifth is kept for testing."""
+    if isinstance(data, str) or (isinstance(data, Mapping) and "name" in data):
+        name, options = named(data)
+        return DATASETS.create(name, options)
+    return Split.of(data, seed=seed)
+
+
+def model_of(model: Any, train: Dataset, seed: int) -> Model:
+    """Return a model that fits the data."""
+    about: dict[str, Any] = {"input_shape": train.input_shape, "outputs": train.outputs, "task": train.task}
+    if isinstance(model, str | Mapping):
+        return build_model(*named(model), seed=seed, **about)
+    return as_model(model, seed=seed, **about)
