@@ -55,18 +55,32 @@ class Lane:
         """Whether the actor is known to be dead."""
         return self.region.words[DEAD] == 1
 
-    def new_slot(self) -> tuple[int, int]:
-        """Return a slot that nobody uses, and the generation of this use."""
-        slot = self._recycled(2)
-        if slot is None and self._unused < SLOTS:
-            slot, self._unused = self._unused, self._unused + 1
-        if slot is None:
-            slot = self._recycled(len(self._dropped))
-        if slot is None:
-            raise RunError(f"{SLOTS} values of {self.name} are alive: let go of refs that are no longer needed")
-        generation = self.region.slots[slot * SLOT_WORDS + GENERATION] + 1
-        self.region.slots[slot * SLOT_WORDS + GENERATION] = generation
-        return slot, generation
+    def new_slots(self, count: int = 1) -> list[tuple[int, int]]:
+        """Return slots that nobody uses, each with the generation of this use."""
+        slots: list[int] = []
+        while len(slots) < count:
+            slot = self._recycled(2)
+            if slot is None and self._unused < SLOTS:
+                slot, self._unused = self._unused, self._unused + 1
+            if slot is None:
+                slot = self._recycled(len(self._dropped))
+            if slot is None:
+                self._dropped.extend(slots)
+                raise RunError(f"{SLOTS} values of {self.name} are alive: let go of refs that are no longer needed")
+            slots.append(slot)
+        for slot in slots:
+            self.region.slots[slot * SLOT_WORDS + GENERATION] += 1
+        return [(slot, self.region.slots[slot * SLOT_WORDS + GENERATION]) for slot in slots]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every slot has been used."""
+        return self._unused == SLOTS
+
+    @property
+    def expects_slots(self) -> bool:
+        """Whether slots will become free by themselves."""
+        return bool(self._dropped)
 
     def drop(self, slot: int, generation: int) -> None:
         """Note that no more calls will be given this value."""
@@ -82,7 +96,10 @@ class Lane:
         for _ in range(min(attempts, len(self._dropped))):
             slot = self._dropped.popleft()
             stands = self.region.ready(slot, self.region.slots[slot * SLOT_WORDS + GENERATION])
-            if stands and not self.region.unread(slot, self._memory.actors(), self._memory.dead):
+            if not stands:
+                if self.dead:  # it never will, for nobody
+                    return slot
+            elif not self.region.unread(slot, self._memory.actors(), self._memory.dead):
                 return slot
             self._dropped.append(slot)
         return None
