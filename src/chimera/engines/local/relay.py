@@ -7,6 +7,7 @@ import marshal
 import socket
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from chimera.core.errors import RunError
