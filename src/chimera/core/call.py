@@ -70,6 +70,11 @@ def get(refs: Any, timeout_s: float | None = None) -> Any:
     return _surroundings.get(refs, timeout_s)
 
 
+def current() -> Surroundings:
+    """Return the surroundings of this process; for engines."""
+    return _surroundings
+
+
 def enter(surroundings: Surroundings) -> Surroundings:
     """Set the surroundings of this process, and return the ones before; for engines."""
     global _surroundings

@@ -40,7 +40,7 @@ class ActorHandle:
         return bound
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _handle, (self._engine.key, self.name, self._engine.place(self._lane))
+        return handle_of, (self._engine.key, self.name, self._engine.place(self._lane))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -51,7 +51,8 @@ def receive_handles(home: Any) -> None:
     _homes[home.key] = home
 
 
-def _handle(key: str, name: str, place: tuple[Any, ...]) -> Any:
+def handle_of(key: str, name: str, place: tuple[Any, ...]) -> Any:
+    """Return the handle that was pickled, in whatever process this is."""
     home = _homes.get(key)
     if home is None:
         raise ConfigurationError(f"the handle of {name} works in the driver and in the actors of its own engine only")

@@ -101,9 +101,9 @@ class Lane:
             bytes_in = bytes_out = samples = 0
         else:
             self.placed = True
-            start_s, end_s, moved_s, waited_s, bytes_in, bytes_out, samples, kind = ROW.unpack(packed)
+            start_s, end_s, idle_s, moved_s, waited_s, bytes_in, bytes_out, samples, kind = ROW.unpack(packed)
             error = kind.rstrip(b"\0").decode()
-            idle_s = max(issued.issued_s, self._last_end_s, *(parent.end_s for parent in issued.parents), 0.0)
+            idle_s = max(issued.issued_s, self._last_end_s, idle_s, *(parent.end_s for parent in issued.parents), 0.0)
             moved_s += max(start_s - idle_s, 0.0)
         issued.end_s = self._last_end_s = end_s
         issued.parents, issued.row = (), None

@@ -11,14 +11,18 @@ from typing import Any, Self, overload
 from chimera.core.engine import ENGINES, Resources
 from chimera.core.errors import ConfigurationError, EngineClosedError, RunError, TimeLimitError
 from chimera.core.trace import TraceRow
+from chimera.engines.handle import handle_of, receive_handles
 from chimera.engines.simulated.availability import Availability
 from chimera.engines.simulated.call import ActorHandle, Call, Node, Ref
 from chimera.engines.simulated.compute import Compute
+from chimera.engines.simulated.events import SimulatedSurroundings
 from chimera.engines.simulated.group import SimulatedGroup
 from chimera.engines.simulated.network import Network
 from chimera.engines.simulated.options import options
 from chimera.engines.simulated.scheduler import CONSTRUCTOR, Scheduler
 from chimera.engines.simulated.values import Stored
+
+_numbers = itertools.count()
 
 
 @ENGINES.register("simulated")
@@ -51,6 +55,8 @@ class Simulated:
         self._handles: list[ActorHandle] = []
         self._scheduler = Scheduler(self._driver, self._compute, seed)
         self._closed = False
+        self.key = f"simulated-{next(_numbers)}"
+        receive_handles(self)
 
     def reserve(self, resources: Sequence[Resources]) -> None:
         """Nothing to do: there is always room."""
@@ -69,13 +75,13 @@ class Simulated:
         rank = len(self._nodes)
         name = f"actor {rank}" if name is None else name
         node = Node(name, rank, self._network.port(name))
-        node.target = actor_type
+        node.target, node.surroundings = actor_type, SimulatedSurroundings(self._scheduler.events)
         node.factor = self._compute.actor_factor(self._seed, name)
         if name not in self._names:
             node.join_s = self._availability.join.get(name, 0.0)
             node.leave_s = self._availability.leave.get(name, math.inf)
             node.crash_s = self._availability.crash.get(name, math.inf)
-        call = Call(node, CONSTRUCTOR, next(self._order), self._scheduler.now_s)
+        call = Call(self._driver, node, CONSTRUCTOR, next(self._order), self._scheduler.now_s)
         call.take(args, kwargs)
         self._nodes.append(node)
         self._names.add(name)
@@ -86,7 +92,7 @@ class Simulated:
     def put(self, value: Any) -> Ref:
         """See `Engine.put`."""
         self._check_open()
-        call = Call(self._driver, "put", next(self._order), self._scheduler.now_s)
+        call = Call(self._driver, self._driver, "put", next(self._order), self._scheduler.now_s)
         call.start_s = call.end_s = call.known_s = call.issued_s
         ref, call.refs = call.refs[0], []
         ref.stored = Stored(value)
@@ -97,7 +103,9 @@ class Simulated:
         self._check_open()
         if returns is not None and returns < 1:
             raise ConfigurationError(f"{node.name}.{method}: returns = {returns!r} must be 1 or more")
-        call = Call(node, method, next(self._order), self._scheduler.now_s, returns)
+        caller = self._scheduler.events.calling()
+        sender, issued_s = (self._driver, self._scheduler.now_s) if caller is None else (caller.node, caller.clock_s)
+        call = Call(sender, node, method, next(self._order), issued_s, returns)
         call.take(args, kwargs)
         refs = call.refs
         self._scheduler.issue(call)
@@ -146,10 +154,24 @@ class Simulated:
     def kill(self, actor: Any) -> None:
         """See `Engine.kill`."""
         self._check_open()
+        self._scheduler.events.catch_up()
         node: Node = actor._node
         if node.gone_s > self._scheduler.now_s:
             node.crash_s, node.fate = self._scheduler.now_s, "was killed"
             self._scheduler.bury(node)
+
+    def reduced(self, node: Node) -> tuple[Any, ...]:
+        """Return what a handle is pickled as; from then on actors may call one another."""
+        self._scheduler.events.on = True
+        return handle_of, (self.key, node.name, (node.rank,))
+
+    def handle(self, rank: int) -> ActorHandle:
+        """Return the handle on an actor, for whoever received it."""
+        if self._scheduler.events.are_strange():
+            raise ConfigurationError(
+                f"the handle of {self._nodes[rank].name} works in the actors of its own engine only"
+            )
+        return self._handles[rank]
 
     def now(self) -> float:
         """Virtual seconds since the engine began."""
@@ -162,15 +184,18 @@ class Simulated:
 
     def trace(self) -> list[TraceRow]:
         """Return the rows of the calls that ended since the last time, by the time of their end, then by rank."""
+        self._scheduler.events.catch_up()
         return self._scheduler.timeline.take_rows(self._scheduler.now_s)
 
     def lost(self) -> list[ActorHandle]:
         """See `Engine.lost`."""
+        self._scheduler.events.catch_up()
         gone = [(node.gone_s, node.rank) for node in self._nodes if node.gone_s <= self._scheduler.now_s]
         return [self._handles[rank] for _, rank in sorted(gone)]
 
     def state(self) -> dict[str, Any]:
         """Return the clock, and how many calls each actor has had: the stragglers of the next ones follow from that."""
+        self._scheduler.events.catch_up()
         return {"now_s": self.now(), "calls": {node.name: node.calls for node in self._nodes}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -199,15 +224,21 @@ class Simulated:
         return math.inf if timeout_s is None else self._scheduler.now_s + max(0.0, timeout_s)
 
     def _known_times_s(self, refs: Sequence[Ref], count: int, deadline_s: float) -> list[float]:
-        """Return when the driver can know of each ref, after the deaths that may end a wait in a group before that."""
+        """Return when the driver can know of each ref, after what may happen, or end a wait in a group, before that."""
+        events = self._scheduler.events
+        events.catch_up()
         while True:
             times_s = [ref.call.known_s for ref in refs]
             if count <= 0 or max(times_s) < math.inf:
                 return times_s
             lost_s, node = self._scheduler.next_loss()
-            if lost_s == math.inf or lost_s > min(_smallest(times_s, count), deadline_s):
+            next_s = events.next_s()
+            if min(lost_s, next_s) == math.inf or min(lost_s, next_s) > min(_smallest(times_s, count), deadline_s):
                 return times_s
-            self._scheduler.lose(node, lost_s)
+            if next_s <= lost_s:
+                events.step()
+            else:
+                self._scheduler.lose(node, lost_s)
 
     def _fetch(self, refs: Sequence[Ref], timeout_s: float | None) -> list[Any]:
         scheduler, deadline_s = self._scheduler, self._deadline_s(timeout_s)
