@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from chimera.core.errors import ConfigurationError
 
@@ -54,9 +54,26 @@ def receive_handles(home: Any) -> None:
 def handle_of(key: str, name: str, place: tuple[Any, ...]) -> Any:
     """Return the handle that was pickled, in whatever process this is."""
     home = _homes.get(key)
-    if home is None:
-        raise ConfigurationError(f"the handle of {name} works in the driver and in the actors of its own engine only")
-    return home.handle(*place)
+    return ActorHandle(_Elsewhere(key, place), _Name(name)) if home is None else home.handle(*place)
+
+
+class _Name(NamedTuple):
+    name: str
+
+
+class _Elsewhere:
+    """Stands behind a handle in a process that is neither its driver nor an actor of its engine."""
+
+    def __init__(self, key: str, place: tuple[Any, ...]) -> None:
+        self.key, self._place = key, place
+
+    def call(self, lane: _Name, *_: Any, **__: Any) -> Any:
+        raise ConfigurationError(
+            f"the handle of {lane.name} works in the driver and in the actors of its own engine only"
+        )
+
+    def place(self, _: _Name) -> tuple[Any, ...]:
+        return self._place
 
 
 def check_returns(returns: int | None, actor: str, method: str) -> None:

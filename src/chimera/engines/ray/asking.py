@@ -19,18 +19,18 @@ class Peer:
 
     Parameters
     ----------
-    key, name, rank : as of its lane in the driver.
-    handle : Ray's.
+    rank, key, name, handle, made : as of its lane in the driver.
     """
 
-    def __init__(self, key: str, name: str, rank: int, handle: Any) -> None:
-        self.key, self.name, self.rank, self.ray_handle = key, name, rank, handle
+    def __init__(self, rank: int, key: str, name: str, handle: Any, made: Any) -> None:
+        self.rank, self.key, self.name, self.handle, self.made = rank, key, name, handle, made
+        self.is_new = True
         self._remotes: dict[int, Callable[..., Any]] = {}
 
     def remote(self, results: int) -> Callable[..., Any]:
         """Return Ray's function that issues a call with so many results."""
         if results not in self._remotes:
-            method = self.ray_handle.call_of_actor.options(num_returns=results, enable_task_events=False)
+            method = self.handle.call_of_actor.options(num_returns=results, enable_task_events=False)
             self._remotes[results] = method.remote
         return self._remotes[results]
 
@@ -44,7 +44,9 @@ class HeldRef:
         self.peer, self.method, self.object = peer, method, object_ref
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise ConfigurationError("a ref that an actor holds is an argument of its own in calls of that actor, and no more")
+        raise ConfigurationError(
+            "a ref that an actor holds is an argument of its own in calls of that actor, and no more"
+        )
 
     def __repr__(self) -> str:
         return f"<Ref to {self.method!r} of {self.peer.name}>"
@@ -67,20 +69,20 @@ class Asking:
         self.key = me.rpartition("-")[0]
         self.received_bytes = 0
         self._me, self._shift_s = me, shift_s
-        self._handles: dict[str, RayActor] = {}
+        self._handles: dict[int, RayActor] = {}
         self._names: dict[str, str] = {}  # by Ray's id
         receive_handles(self)
 
-    def handle(self, key: str, name: str, rank: int, handle: Any) -> RayActor:
+    def handle(self, rank: int, key: str, name: str, handle: Any, made: Any) -> RayActor:
         """Return this process's handle on an actor."""
-        if key not in self._handles:
-            self._handles[key] = RayActor(self, Peer(key, name, rank, handle))
+        if rank not in self._handles:
+            self._handles[rank] = RayActor(self, Peer(rank, key, name, handle, made))
             self._names[handle._actor_id.hex()] = name
-        return self._handles[key]
+        return self._handles[rank]
 
-    def place(self, peer: Peer) -> tuple[str, str, int, Any]:
+    def place(self, peer: Peer) -> tuple[int, str, str, Any, Any]:
         """Return what must travel with a handle."""
-        return peer.key, peer.name, peer.rank, peer.ray_handle
+        return peer.rank, peer.key, peer.name, peer.handle, peer.made
 
     def call(self, peer: Peer, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
         """Issue a call; the handle's methods lead here."""
@@ -89,9 +91,13 @@ class Asking:
         own = [i for i, a in enumerate(args) if type(a) is HeldRef and a.peer.key == peer.key]
         given = [a.object if type(a) is HeldRef else a for a in args]
         named = {k: a.object if type(a) is HeldRef else a for k, a in kwargs.items()}
-        asked_s = None if held else time.monotonic() + self._shift_s  # a ref may come late for other reasons than its way
+        asked_s = (
+            None if held else time.monotonic() + self._shift_s
+        )  # a ref may come late for other reasons than its way
+        # The first call waits until the driver's has made the object; Ray keeps the others behind it.
+        made, peer.is_new = peer.made if peer.is_new else None, False
         try:
-            objects = peer.remote(returns or 1)(asked_s, (method, returns, own or None), *given, **named)
+            objects = peer.remote(returns or 1)(asked_s, made, (method, returns, own or None), *given, **named)
         except TypeError as error:
             raise ConfigurationError(f"an argument of {method!r} cannot travel to {peer.name}: {error}") from error
         refs = [HeldRef(peer, method, o) for o in (objects if isinstance(objects, list) else [objects])]
@@ -125,7 +131,9 @@ class Asking:
             except GetTimeoutError as error:
                 if deadline is not None and time.monotonic() >= deadline:  # Ray may return a little early
                     ref = next(ref for ref in refs if not ray.wait([ref.object], timeout=0)[0])
-                    raise TimeLimitError(f"{ref.method!r} of {ref.peer.name} did not end within its time limit") from error
+                    raise TimeLimitError(
+                        f"{ref.method!r} of {ref.peer.name} did not end within its time limit"
+                    ) from error
             except RayError as error:
                 done, _ = ray.wait(list(dict.fromkeys(objects)), num_returns=1, timeout=0)
                 method = next((ref.method for ref in refs if ref.object in done), refs[0].method)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 import sys
 import time
 from collections.abc import Sequence
@@ -14,11 +13,9 @@ from chimera.core import call
 from chimera.core.errors import ConfigurationError
 from chimera.engines.failure import Failure
 from chimera.engines.ray.asking import Asking
+from chimera.engines.ray.refs import ROW
 
 CONSTRUCT = "__init__"
-ROW = struct.Struct("dddddqqq24s")
-"""Start and end on the driver's clock, when the actor was idle before that, seconds moving data and waiting for others, bytes
-in and out, samples, error."""
 
 Header = tuple[str, int | None, Sequence[int] | None]
 """Method, number of results asked for, and which positional arguments this actor itself has made."""
@@ -113,12 +110,13 @@ class Host:
         counts = bytes_in + collective + received, bytes_out + collective, call.take_work().samples
         return (ROW.pack(*times, *counts, failure.kind.encode()[:24] if failure else b""), *values)
 
-    def call_of_actor(self, asked_s: float | None, /, *args: Any, **kwargs: Any) -> Any:
+    def call_of_actor(self, asked_s: float | None, _: bytes | None, /, *args: Any, **kwargs: Any) -> Any:
         """Run a call that another actor made, and keep its row; return the results.
 
         Parameters
         ----------
         asked_s : when it was issued, on the driver's clock; None if it was given refs.
+        _ : what it had to wait for.
         """
         packed, *values = self.call(*args, **kwargs)
         row = list(ROW.unpack(packed))
