@@ -137,7 +137,7 @@ class Asking:
             self._send(None, [])
 
     def _value(self, ref: HeldRef, deadline: float | None) -> Any:
-        self._await_answer(ref, deadline)
+        self._await_answer(ref, deadline, DRIVER if ref.peer.actor == self._me.actor else ref.peer.actor)
         actor, slot, generation, number = self._place(ref)
         region = self._memory.region(actor)
 
@@ -168,7 +168,7 @@ class Asking:
         elif not self._is_answered(self._grants[0]):
             asked += self._ask_for_grants(1)
         granted = self._grants.popleft()
-        self._await_answer(granted, None)
+        self._await_answer(granted, None, DRIVER)
         if self._place(granted)[0] != self._memory.me:
             self._value(granted, None)  # it says why there is none
         return granted, asked + self._ask_for_grants(1)
@@ -201,8 +201,14 @@ class Asking:
     def _is_answered(self, ref: HeldRef) -> bool:
         return self._answers[ref.entry * ANSWER_WORDS + TICKET] == ref.ticket
 
-    def _await_answer(self, ref: HeldRef, deadline: float | None) -> None:
-        if not self._doorbell.await_calls(lambda: self._is_answered(ref), {DRIVER: 1}, SPIN_S, deadline):
+    def _await_answer(self, ref: HeldRef, deadline: float | None, ringer: int) -> None:
+        """Wait until it is known where a value will stand.
+
+        Parameters
+        ----------
+        ringer : who rings: the driver when it has answered, or the actor that was called when it is done with a call.
+        """
+        if not self._doorbell.await_calls(lambda: self._is_answered(ref), {ringer: 1}, SPIN_S, deadline):
             raise _too_late(ref)
         fence()
 

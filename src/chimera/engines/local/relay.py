@@ -145,18 +145,27 @@ class Relay:
         """Give slots of ``lane`` to ``issue``, and tell the caller what came of it; return False if there are none now."""
         with self._calls.lock:
             try:
-                refs = issue(lane.new_slots(len(results)))
+                outs = lane.new_slots(len(results))
             except RunError as error:
                 if lane.expects_slots or self._calls.own.is_full:
                     return False
-                refs = [self._calls.put(Failure(error, lane.name, method))] * len(results)
+                failed = self._calls.put(Failure(error, lane.name, method))
+                self._tell(caller, results, failed.lane, [(failed.slot, failed.generation)] * len(results))
+                held.update((entry, failed) for entry, _ in results)
+                self._doorbell.ring(caller)
+                return True
+            self._tell(caller, results, lane, outs)  # before the call is issued: its end, not this, wakes the caller
+            held.update((entry, ref) for (entry, _), ref in zip(results, issue(outs), strict=True))
+            if lane.dead:
+                self._doorbell.ring(caller)
+        return True
+
+    def _tell(self, caller: int, results: list[tuple[int, int]], lane: Lane, outs: list[Out]) -> None:
+        """Write down for the caller where the results of the next call of ``lane`` will stand."""
         answers = self._memory.region(caller).answers
-        for (entry, ticket), ref in zip(results, refs, strict=True):
-            held[entry] = ref
+        for (entry, ticket), (slot, generation) in zip(results, outs, strict=True):
             at = entry * ANSWER_WORDS + TICKET
-            place = ref.lane.actor, ref.slot, ref.generation, ref.number
-            for word, value in enumerate(place, at + 1):
+            for word, value in enumerate((lane.actor, slot, generation, lane.issued), at + 1):
                 answers[word] = value
             fence()
             answers[at] = ticket
-        return True
