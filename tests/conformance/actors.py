@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,18 @@ class Relay:
         call.work(samples=samples)
         if samples == 0:
             threading.Event().wait()
+
+    def compute(self, samples: int, cpu_s: float) -> None:
+        """Declare work, where that takes time, or use the processor for some seconds."""
+        call.work(samples=samples)
+        until_s = time.thread_time() + cpu_s
+        while time.thread_time() < until_s:
+            pass
+
+    def compute_for_ever(self, declaring: bool) -> None:
+        while True:
+            if declaring:
+                call.work(samples=0)
 
     def pid(self) -> int:
         return os.getpid()

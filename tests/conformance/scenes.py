@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from chimera.core.engine import Engine
+from chimera.core.engine import Disturbance, Engine
 from chimera.core.errors import ActorLost
 from conformance.actors import Caller, Faulty, Member, OddError, Relay
 from conformance.worlds import World, world_named
@@ -106,6 +106,17 @@ def sigkill(world: World) -> dict[str, list[Any]]:
     return seen
 
 
+def disturbed(world: World) -> dict[str, list[Any]]:
+    """Close with one actor that hangs, one that is slowed, and one that waits for the first."""
+    with world.engine() as engine:
+        relays, members = work_together(engine, world)
+        seen = footprint()
+        engine.disturb(relays[0], Disturbance("hang"))
+        engine.disturb(members[0], Disturbance("slow"))
+        engine.wait([relays[1].echo(relays[0].echo(1)), members[0].inputs(10)], timeout_s=world.limit_s)
+    return seen
+
+
 def interrupted_in_calls(world: World) -> dict[str, list[Any]]:
     with world.engine() as engine:
         relays, _ = work_together(engine, world)
@@ -129,6 +140,15 @@ def interrupted_in_a_hung_call(world: World) -> dict[str, list[Any]]:
         announce(footprint())
         while True:
             engine.get(world.hang(relays[0]))
+
+
+def interrupted_while_one_is_stopped(world: World) -> dict[str, list[Any]]:
+    with world.engine() as engine:
+        relays, _ = work_together(engine, world)
+        engine.disturb(relays[0], Disturbance("hang"))
+        announce(footprint())
+        while True:
+            engine.get(relays[0].echo(1))
 
 
 def announce(report: dict[str, Any]) -> None:

@@ -76,7 +76,7 @@ def assert_nothing_left(report: dict[str, Any], folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("scene", ["success", "failure", "busy", "kill", "between_actors"])
+@pytest.mark.parametrize("scene", ["success", "failure", "busy", "kill", "disturbed", "between_actors"])
 def test_nothing_is_left_after(world: World, scene: str, tmp_path: Path) -> None:
     assert_scene_leaves_nothing(world, scene, tmp_path)
 
@@ -91,7 +91,15 @@ def assert_scene_leaves_nothing(world: World, scene: str, folder: Path) -> None:
     assert_nothing_left(report, folder)
 
 
-@pytest.mark.parametrize("scene", ["interrupted_in_calls", "interrupted_in_collectives", "interrupted_in_a_hung_call"])
+@pytest.mark.parametrize(
+    "scene",
+    [
+        "interrupted_in_calls",
+        "interrupted_in_collectives",
+        "interrupted_in_a_hung_call",
+        "interrupted_while_one_is_stopped",
+    ],
+)
 def test_nothing_is_left_after_ctrl_c(world: World, scene: str, tmp_path: Path) -> None:
     process = start(world, scene, tmp_path)
     assert process.stdout is not None

@@ -6,11 +6,13 @@ import os
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
-from chimera.core.engine import Engine
+from chimera.core.engine import Disturbance, Engine
 from chimera.core.errors import ActorLost
 from conformance.actors import Member, Relay
+from conformance.test_disturbance import silent_names
 from conformance.test_lifetime import assert_scene_leaves_nothing
 from conformance.worlds import World
 
@@ -58,6 +60,29 @@ def test_a_member_that_dies_between_two_meetings_ends_the_waiting_of_the_others(
             engine.get(ref, timeout_s=KNOWN_WITHIN_S)
     survivors = engine.group(actors[:2])
     assert engine.get([actor.meet(survivors) for actor in actors[:2]], timeout_s=world.limit_s) == [2, 2]
+
+
+@pytest.mark.parametrize("end", ["kill", "close"])
+def test_a_stopped_process_ends_as_soon_as_any(world: World, end: str) -> None:
+    with world.engine() as engine:
+        relays = [engine.spawn(Relay) for _ in range(2)]
+        processes = [psutil.Process(pid) for pid in engine.get([relay.pid() for relay in relays], world.limit_s)]
+        engine.disturb(relays[0], Disturbance("hang"))
+        engine.disturb(relays[1], Disturbance("slow", factor=100))
+        if end == "kill":
+            for relay in relays:
+                engine.kill(relay)
+            assert psutil.wait_procs(processes, timeout=KNOWN_WITHIN_S)[1] == []
+    assert psutil.wait_procs(processes, timeout=KNOWN_WITHIN_S)[1] == []
+
+
+def test_one_that_computes_for_ever_is_silent_unless_it_declares_its_work(engine: Engine, world: World) -> None:
+    quiet, declaring = (engine.spawn(Relay, name=name) for name in ("quiet", "declaring"))
+    engine.get([quiet.echo(1), declaring.echo(1)], timeout_s=world.limit_s)
+    refs = [quiet.compute_for_ever(declaring=False), declaring.compute_for_ever(declaring=True)]
+    names = silent_names(engine, refs, after_s=2.0, for_s=5.0)
+    assert names[-1] == ["quiet"]
+    assert all("declaring" not in found for found in names)
 
 
 def test_nothing_is_left_after_sigkill(world: World, tmp_path: Path) -> None:

@@ -45,6 +45,10 @@ class World:
         """Make a `Relay` hang: for ever, or for a thousand million virtual seconds; return the ref."""
         return relay.wait_for_ever(10**14 if self.virtual_time else 0)
 
+    def compute(self, relay: Any, seconds: float) -> Any:
+        """Make a `Relay` work for so long, if nothing slows it; return the ref."""
+        return relay.compute(round(seconds * 1e5), 0.0) if self.virtual_time else relay.compute(0, seconds)
+
 
 @contextmanager
 def one_ray_node() -> Iterator[None]:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chimera.core import call
+from chimera.core.engine import Disturbance
 from chimera.core.errors import ActorLost, ConfigurationError, RunError, TimeLimitError
 from chimera.core.trace import TraceRow
 from chimera.engines.simulated import Availability, Compute, Network, Simulated
@@ -205,3 +206,48 @@ def test_a_handle_that_was_never_given_is_an_error() -> None:
 
         with pytest.raises(ConfigurationError, match="as arguments"):
             engine.get(engine.spawn(Thief).take())
+
+
+def test_a_pause_of_the_caller_delays_what_it_would_have_called() -> None:
+    with Simulated(**WHOLE) as engine:
+        log = engine.spawn(Log, name="log")
+        writer = engine.spawn(Writer, log)
+        ref = writer.note_all([3, 3, 3])  # at 5, 8 and 11
+        assert engine.wait([ref], timeout_s=7.0)[0] == []
+        engine.disturb(writer, Disturbance("hang", for_s=10.0))
+        engine.get(ref)
+        assert engine.now() == 22.0
+        engine.get(log.all())
+        assert [row.start_s for row in rows(engine, "log")] == [6.0, 19.0, 22.0, 23.0]
+
+
+def test_a_caller_that_hangs_calls_nobody_until_it_goes_on() -> None:
+    with Simulated(**WHOLE) as engine:
+        log = engine.spawn(Log, name="log")
+        writer = engine.spawn(Writer, log)
+        ref = writer.note_all([3, 3, 3])
+        engine.wait([ref], timeout_s=7.0)
+        engine.disturb(writer, Disturbance("hang"))
+        assert engine.wait([ref], timeout_s=100.0) == ([], [ref])
+        assert engine.get(log.all()) == [(0, 3)]
+        assert engine.now() == 110.0
+        engine.disturb(writer, Disturbance("slow", factor=1.0))
+        engine.get(ref)
+        assert engine.now() == 12.0 + 103.0
+        assert engine.get(log.all()) == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_who_waits_for_one_that_hangs_waits_until_that_goes_on() -> None:
+    with Simulated(**WHOLE) as engine:
+        log = engine.spawn(Log, name="log")
+        writer = engine.spawn(Writer, log)
+        ref = writer.note("a", 20)
+        engine.wait([ref], timeout_s=10.0)
+        engine.disturb(log, Disturbance("hang"))
+        assert engine.wait([ref], timeout_s=100.0) == ([], [ref])
+        assert engine.silent(50.0) == [log]
+        with pytest.raises(RunError, match=r"for ever.*log hangs"):
+            engine.get(ref)
+        engine.disturb(log, Disturbance("slow", factor=1.0))
+        assert engine.get(ref) == "a"
+        assert engine.now() == 26.0 + 100.0

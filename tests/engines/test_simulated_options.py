@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from chimera.core.engine import ENGINES
 from chimera.core.errors import ConfigurationError
@@ -98,3 +99,15 @@ def test_a_link_carries_one_transfer_at_a_time_each_at_the_first_moment_it_is_fr
     intervals = list(zip(link.begins_s, link.ends_s, strict=True))
     assert sum(end - begin for begin, end in intervals) == len(busy)
     assert all(end < begin for (_, end), (begin, _) in itertools.pairwise(intervals))  # neighbours are merged
+
+
+class Threads:
+    def count(self) -> set[int]:
+        return {pool["num_threads"] for pool in threadpool_info()}
+
+
+def test_the_arithmetic_has_one_thread_while_the_engine_is_open_whatever_the_machine() -> None:
+    with threadpool_limits(2):
+        with Simulated() as engine:
+            assert engine.get(engine.spawn(Threads).count()) == {1}
+        assert Threads().count() == {2}

@@ -1,9 +1,12 @@
-"""The algebra of synchronous data parallelism: many workers on small batches are one worker on the whole batch."""
+"""What a strategy computes depends on no engine, and N workers on small batches are one worker on the whole batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ import pytest
 import chimera
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.parameters import Flat
+from chimera.strategies.strategy import STRATEGIES as REGISTERED
 
 ROUNDS, TOTAL = 12, 24
 OPTIMIZERS = {
@@ -25,15 +29,31 @@ STRATEGIES = {
 }
 
 
-@pytest.fixture(scope="module", params=["simulated", "local"])
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+REAL = ["local", *(["ray"] if ENGINES.find("ray").available else [])]
+SYNCHRONOUS = {"all-reduce", "double-buffering", "parameter-server", "single-worker"}
+BY_NAME = [entry.name for entry in REGISTERED.entries()]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Compute with one thread, as the processes of the other engines do."""
     import torch
 
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in the processes of the local engine
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Give one engine to all tests of its name; the next one begins when it is closed."""
     with ENGINES.create(request.param) as engine:
         yield engine
-    torch.set_num_threads(threads)
+
+
+in_any_process = pytest.mark.parametrize("engine", ["simulated", "local"], indirect=True, scope="module")
+on_every_other_engine = pytest.mark.parametrize("engine", REAL, indirect=True, scope="module")
 
 
 def weights(tmp_path: Path, engine: Engine | str, workers: int, **options: object) -> Flat:
@@ -53,6 +73,7 @@ def weights(tmp_path: Path, engine: Engine | str, workers: int, **options: objec
     return run.trained.parameters().copy()
 
 
+@in_any_process
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_n_workers_are_one_on_the_whole_batch(tmp_path: Path, engine: Engine, strategy: str, optimizer: str) -> None:
@@ -63,6 +84,7 @@ def test_n_workers_are_one_on_the_whole_batch(tmp_path: Path, engine: Engine, st
     assert np.abs(one).max() > 0.05  # and they have moved
 
 
+@in_any_process
 def test_without_luck_the_comparison_would_fail(tmp_path: Path, engine: Engine) -> None:
     settings = {"optimizer": OPTIMIZERS["sgd"]}
     one = weights(tmp_path, "simulated", 1, strategy="single-worker", seed=3, **settings)
@@ -70,6 +92,7 @@ def test_without_luck_the_comparison_would_fail(tmp_path: Path, engine: Engine) 
     assert np.abs(other - one).max() > 1e-2
 
 
+@in_any_process
 def test_shards_change_no_bit(tmp_path: Path, engine: Engine) -> None:
     whole = weights(tmp_path / "a", engine, 2, optimizer=OPTIMIZERS["adam"])
     cut = weights(
@@ -78,7 +101,67 @@ def test_shards_change_no_bit(tmp_path: Path, engine: Engine) -> None:
     assert np.array_equal(whole, cut)
 
 
+@in_any_process
 def test_servers_and_all_reduce_agree_to_the_bit(tmp_path: Path, engine: Engine) -> None:
     served = weights(tmp_path / "a", engine, 3, optimizer=OPTIMIZERS["momentum"])
     reduced = weights(tmp_path / "b", engine, 3, optimizer=OPTIMIZERS["momentum"], strategy="all-reduce")
     assert np.array_equal(served, reduced)
+
+
+def trained(folder: Path | str, engine: Engine | dict[str, Any] | str, strategy: str, workers: int) -> chimera.Run:
+    return chimera.train(
+        {"name": "mlp", "hidden": [16]},
+        "digits",
+        engine=engine,
+        strategy=strategy,
+        workers=workers,
+        batch_size=16,
+        rounds=ROUNDS,
+        evaluate_every=6,
+        optimizer={"name": "sgd", "lr": 0.1, "momentum": 0.9},
+        seed=5,
+        out=Path(folder) / "run",
+    )
+
+
+@cache
+def in_virtual_time(strategy: str, workers: int, spread: float = 0.0) -> chimera.Run:
+    with TemporaryDirectory() as folder:
+        engine = {"name": "simulated", "compute": {"straggler_spread": spread}}
+        return trained(folder, engine, strategy, workers)
+
+
+@cache
+def heeds_time(strategy: str) -> bool:
+    """Whether the result of many workers depends on who is faster."""
+    evenly, unevenly = (in_virtual_time(strategy, 2, spread).trained.parameters() for spread in (0.0, 3.0))
+    return not np.array_equal(evenly, unevenly)
+
+
+@pytest.mark.parametrize("strategy", BY_NAME)
+def test_twice_in_virtual_time_is_the_same_to_the_bit(tmp_path: Path, strategy: str) -> None:
+    stragglers = {"name": "simulated", "compute": {"straggler_spread": 3.0}}
+    once, again = in_virtual_time(strategy, 2, 3.0), trained(tmp_path, stragglers, strategy, 2)
+    assert np.array_equal(once.trained.parameters(), again.trained.parameters())
+    assert (once.cost, once.rows, once.staleness) == (again.cost, again.rows, again.staleness)
+    assert not (heeds_time(strategy) and strategy in SYNCHRONOUS)
+
+
+@on_every_other_engine
+@pytest.mark.parametrize("strategy", BY_NAME)
+def test_every_engine_comes_to_the_same_weights(tmp_path: Path, engine: Engine, strategy: str) -> None:
+    """With two workers where nobody's speed matters, else with one."""
+    workers = 1 if heeds_time(strategy) else 2
+    here, there = in_virtual_time(strategy, workers), trained(tmp_path, engine, strategy, workers)
+    np.testing.assert_allclose(there.trained.parameters(), here.trained.parameters(), atol=2e-6)
+    assert np.abs(here.trained.parameters()).max() > 0.05
+    assert (there.cost.rounds, there.staleness) == (here.cost.rounds, here.staleness)
+
+
+@pytest.mark.parametrize("engine", REAL[-1:], indirect=True, scope="module")
+@pytest.mark.parametrize("strategy", [name for name in BY_NAME if name not in SYNCHRONOUS])
+def test_where_speed_matters_several_workers_run_all_the_same(tmp_path: Path, engine: Engine, strategy: str) -> None:
+    run = trained(tmp_path, engine, strategy, 2)
+    assert run.cost.rounds == ROUNDS
+    assert run.events == []
+    assert np.isfinite(run.metrics["loss"])

@@ -1,16 +1,22 @@
-"""Which worker was first."""
+"""Which worker was first, and who reads what when workers come and go."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import chimera
 from chimera.core.call import work
 from chimera.core.errors import ActorLost
+from chimera.data.order import DealtOrder, Order
 from chimera.training.cluster import TrainingCluster
+from chimera.training.dealing import Dealing
 
 
 class Runner:
@@ -19,12 +25,39 @@ class Runner:
         return samples, 0
 
 
+class Runners:
+    """Makes runners for workers, and no servers."""
+
+    def __init__(self, engine: chimera.Engine) -> None:
+        self.engine = engine
+
+    def reserve_workers(self, count: int, timeout_s: float | None = None) -> None:
+        pass
+
+    def worker(self, rank: int, order: Order) -> Any:
+        return self.engine.spawn(Runner, name=f"{rank}")
+
+    def servers(self, shards: int) -> list[Any]:
+        raise NotImplementedError
+
+    def server(self, index: int, shards: int) -> Any:
+        raise NotImplementedError
+
+
+def dealing(world_size: int, samples: int = 100, batch_size: int = 1) -> Dealing:
+    def dealt(world_size: int, *, since: int, begin: int) -> list[Order]:
+        places = {"world_size": world_size, "batch_size": batch_size, "since": since, "begin": begin}
+        return [DealtOrder(samples, rank=rank, seed=0, **places) for rank in range(world_size)]
+
+    return Dealing(dealt, world_size, lambda world_size: world_size * batch_size)
+
+
 def run(lengths: Sequence[int], crash: dict[str, float] | None = None) -> list[str]:
     """Let runners start together; return their names in the order in which they came in."""
     compute = {"seconds_per_sample": 1.0, "seconds_per_call": 0.0}
     network = {"latency_s": 0.0, "bandwidth_bytes_s": math.inf}  # or the order of asking would make a difference
     with chimera.engine("simulated", compute=compute, network=network, availability={"crash": crash or {}}) as engine:
-        cluster = TrainingCluster(engine, lambda i: engine.spawn(Runner, name=f"{i}"), len(lengths), lambda _: [])
+        cluster = TrainingCluster(engine, Runners(engine), dealing(len(lengths)))
         pairs = list(zip(cluster.workers, lengths, strict=True))
         pending = {worker.name: worker.run(samples, returns=2) for worker, samples in reversed(pairs)}
         order = []
@@ -44,3 +77,24 @@ def test_the_first_to_answer_is_first_and_ties_go_by_rank() -> None:
 def test_a_death_is_told_before_anybody_else_wins() -> None:
     with pytest.raises(ActorLost, match="1 died"):
         run([30, 10, 20], crash={"1": 5.0})
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 7)), min_size=1, max_size=6), st.integers(1, 3))
+def test_however_often_the_data_is_dealt_anew_no_sample_is_dealt_twice_in_an_epoch(
+    phases: list[tuple[int, int]], batch_size: int
+) -> None:
+    samples, round_ = 30, 0
+    data = dealing(phases[0][0], samples, batch_size)
+    read: list[int] = []
+    for world_size, rounds in phases:
+        data.deal(world_size, round_)
+        again = dealing(1, samples, batch_size)
+        again.restore(data.state())
+        for step in range(round_, round_ + rounds):
+            batches = [order.batch(step) for order in data.orders]
+            assert np.array_equal(batches, [order.batch(step) for order in again.orders])
+            read += np.concatenate(batches).tolist()
+        round_ += rounds
+    for begin in range(0, len(read), samples):
+        epoch = read[begin : begin + samples]
+        assert len(set(epoch)) == len(epoch)

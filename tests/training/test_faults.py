@@ -1,18 +1,25 @@
-"""Real deaths of real processes in the middle of training."""
+"""Faults in the middle of training: in virtual time, and with real signals to real processes."""
 
 from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
+import numpy as np
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import chimera
-from chimera.core.errors import RunError
+from chimera.core.engine import Disturbance
+from chimera.core.errors import ConfigurationError, RunError
+from chimera.training.fault import Fault, as_sentences
 from training.conftest import Fit
 
 WORKERS = 4
+ENGINES = ["simulated", "local"]
 
 
 def actors() -> list[psutil.Process]:
@@ -32,9 +39,9 @@ class Killer(chimera.Callback):
             os.kill(actors()[self.actor].pid, signal.SIGKILL)
 
 
-STRATEGIES = [
-    "parameter-server",
-    "all-reduce",
+SYNCHRONOUS: list[Any] = ["parameter-server", {"name": "parameter-server", "shards": 2}, "all-reduce"]
+STRATEGIES: list[Any] = [
+    *SYNCHRONOUS,
     {"name": "parameter-server", "quorum": 0.75},
     {"name": "async-parameter-server", "shards": 2},
     {"name": "stale-synchronous", "max_staleness": 1},
@@ -44,11 +51,15 @@ STRATEGIES = [
 ]
 
 
+def told(run: chimera.Run) -> list[tuple[str, str]]:
+    return [(event.event, event.actor) for event in run.events]
+
+
 @pytest.mark.parametrize(
     ("strategy", "policy"),
     [*((strategy, "respawn") for strategy in STRATEGIES), ("parameter-server", "drop"), ("all-reduce", "drop")],
 )
-def test_one_of_four_workers_is_killed_and_the_run_finishes(fit: Fit, strategy: str, policy: str) -> None:
+def test_one_of_four_workers_is_killed_and_the_run_finishes(fit: Fit, strategy: Any, policy: str) -> None:
     run = fit(
         engine="local",
         strategy=strategy,
@@ -60,25 +71,205 @@ def test_one_of_four_workers_is_killed_and_the_run_finishes(fit: Fit, strategy: 
         callbacks=[Killer(actor=2, round_=25)],
     )
     assert run.summary()["lost_workers"] == 1
-    told = ["worker lost", "worker respawned"] if policy == "respawn" else ["worker lost"]
-    assert [(event.event, event.actor) for event in run.events] == [(event, "worker 2") for event in told]
+    events = ["worker lost", "worker respawned"] if policy == "respawn" else ["worker lost"]
+    assert told(run) == [(event, "worker 2") for event in events]
     assert run.stopped_by == "epochs"
     assert run.metrics["accuracy"] > 0.85
     assert "worker 2" in (run.run_dir / "report.html").read_text()
     assert psutil.Process().children() == []
 
 
-def test_a_killed_server_is_one_line_that_says_how_to_go_on(fit: Fit) -> None:
-    with pytest.raises(RunError, match=r"server 0 died .*resume the run from its last checkpoint") as caught:
-        fit(
-            engine="local",
-            workers=2,
-            rounds=200,
-            log_every=5,
-            checkpoint_every=10,
-            callbacks=[Killer(actor=2, round_=25)],
-        )
-    assert "\n" not in str(caught.value)
-    run = fit(engine="local", workers=2, rounds=200, resume=True)
-    assert run.cost.rounds == 200
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("strategy", SYNCHRONOUS, ids=str)
+def test_a_synchronous_run_ends_the_same_whoever_was_killed_or_hung(fit: Fit, engine: str, strategy: Any) -> None:
+    servers = [] if strategy == "all-reduce" else ["kill server 0 at step 15"]
+    whole = fit("whole", strategy=strategy)
+    run = fit(
+        engine=engine,
+        strategy=strategy,
+        snapshot_every=4,
+        worker_timeout_s=3.0,
+        max_restarts=4,
+        faults=["kill worker 1 at step 7", *servers, (18, "hang worker 0"), (20, "cut off worker 2 for 0.1 s")],
+    )
+    assert np.array_equal(run.trained.parameters(), whole.trained.parameters())
+    assert run.cost.rounds == 30
+    back = [("server lost", "server 0"), ("server respawned", "server 0"), ("went back", "")]
+    struck = [event for event in told(run) if event[0] != "fault"]
+    assert struck == [
+        ("worker lost", "worker 1"),
+        ("worker respawned", "worker 1"),
+        *(back if servers else []),
+        ("worker lost", "worker 0"),
+        ("worker respawned", "worker 0"),
+    ]
+    # A death cuts one round short, and the server's takes three more with it: back from round 15 to 12.
+    assert run.cost.lost_rounds == (6 if servers else 2)
+    assert run.cost.goodput == 30 / (30 + run.cost.lost_rounds)
     assert psutil.Process().children() == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_a_killed_server_goes_on_from_its_snapshot_never_from_zero(fit: Fit, engine: str, strategy: Any) -> None:
+    if strategy == "all-reduce":
+        return
+    faults = ["kill server 0 at step 57"]
+    run = fit(engine=engine, strategy=strategy, rounds=90, snapshot_every=25, evaluate_every=1000, faults=faults)
+    assert told(run)[1:] == [("server lost", "server 0"), ("server respawned", "server 0"), ("went back", "")]
+    assert run.events[-1].detail == "the snapshot of round 50; 7 rounds are lost"
+    assert run.cost.lost_rounds == 8
+    assert run.metrics["accuracy"] > 0.6
+
+
+def test_a_server_that_dies_before_the_first_snapshot_takes_the_run_back_to_its_beginning(fit: Fit) -> None:
+    whole = fit("whole")
+    run = fit(faults=["kill server 0 at step 3", "kill worker 1 at step 3"])
+    assert run.events[-1].detail == "the parameters of round 0; 3 rounds are lost"
+    assert np.array_equal(run.trained.parameters(), whole.trained.parameters())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_server_that_dies_too_often_is_one_line_that_says_how_to_go_on(fit: Fit, engine: str) -> None:
+    faults = [f"kill server 0 at step {step}" for step in (12, 15, 25)]
+    options = {"engine": engine, "checkpoint_every": 10, "max_restarts": 2}
+    with pytest.raises(RunError, match=r"server 0 died, and no restarts are left: resume the run") as caught:
+        fit(faults=faults, **options)
+    assert "\n" not in str(caught.value)
+    run = fit(resume=True, **options)
+    assert run.cost.rounds == 30
+    assert np.array_equal(run.trained.parameters(), fit("whole").trained.parameters())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("strategy", ["parameter-server", "all-reduce", "async-parameter-server"])
+@pytest.mark.parametrize("partition", ["iid", "dirichlet"])
+def test_a_lost_workers_data_goes_to_the_others(fit: Fit, engine: str, strategy: str, partition: str) -> None:
+    run = fit(
+        engine=engine,
+        strategy=strategy,
+        partition=partition,
+        on_worker_loss="redistribute",
+        rounds=120,
+        faults=["kill worker 1 at step 10", "kill worker 0 at step 40"],
+    )
+    assert told(run)[1::2] == [("worker lost", "worker 1"), ("worker lost", "worker 0")]
+    assert "its data goes to the others" in run.events[1].detail
+    assert run.metrics["accuracy"] > 0.8
+
+
+def test_a_run_whose_data_was_redistributed_resumes_with_everybody(fit: Fit) -> None:
+    options = {"on_worker_loss": "redistribute", "checkpoint_every": 10}
+    fit(faults=["kill worker 1 at step 15"], **options)
+    run = fit(resume=True, rounds=60, **options)
+    assert run.cost.rounds == 60
+    assert run.cost.samples == pytest.approx((15 * 3 + 15 * 2 + 30 * 3) * 16, abs=3 * 16)  # what a death wasted
+
+
+class Adder(chimera.Callback):
+    """Adds workers when a round is reached."""
+
+    def __init__(self, round_: int, count: int) -> None:
+        self.trainer: chimera.Trainer | None = None
+        self.round, self.count = round_, count
+
+    def on_progress(self, progress: chimera.Progress) -> None:
+        if progress.rounds == self.round and self.trainer is not None:
+            for _ in range(self.count):
+                self.trainer.add_worker()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_workers_join_a_run_under_way(tmp_path: Any, engine: str, strategy: Any) -> None:
+    adder = Adder(10, 2)
+    adder.trainer = chimera.Trainer(
+        {"name": "mlp", "hidden": [16]},
+        "digits",
+        strategy=strategy,
+        engine=engine,
+        batch_size=16,
+        optimizer={"name": "adam", "lr": 5e-3},
+        rounds=80,
+        log_every=5,
+        callbacks=[adder],
+        out=tmp_path / "run",
+    )
+    run = adder.trainer.fit()
+    assert told(run) == [("worker joined", "worker 2"), ("worker joined", "worker 3")]
+    assert run.events[0].round == 10
+    if strategy in SYNCHRONOUS:
+        assert run.cost.samples == (10 * 2 + 70 * 4) * 16
+    trace = (run.run_dir / "trace.jsonl").read_text()
+    assert trace.count('"worker 3"') > 5
+    assert run.metrics["accuracy"] > 0.5
+    with pytest.raises(RunError, match="no run is under way"):
+        adder.trainer.add_worker()
+
+
+def test_as_many_workers_come_as_there_is_room_for(fit: Fit) -> None:
+    run = fit(workers=2, max_workers=4)
+    assert told(run) == [("worker joined", "worker 2"), ("worker joined", "worker 3")]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_fault_strikes_at_its_time(fit: Fit, engine: str) -> None:
+    faults = [("0.3 s", "kill worker 1"), (0.6, "slow server 0 by 2 for 0.1 s"), (10**6, "kill worker 0")]
+    network = {"name": "simulated", "compute": {"seconds_per_call": 0.02}}
+    run = fit(engine=network if engine == "simulated" else engine, rounds=10**6, max_seconds=1.0, faults=faults)
+    assert sorted(told(run)) == [
+        ("fault", "server 0"),
+        ("fault", "worker 1"),
+        ("worker lost", "worker 1"),
+        ("worker respawned", "worker 1"),
+    ]
+    struck = [event.seconds for event in run.events if event.event == "fault"]
+    if engine == "simulated":
+        assert [round(seconds, 6) for seconds in struck] == [0.3, 0.6]
+    else:
+        assert 0.3 <= struck[0] < 0.6 <= struck[1]
+
+
+def test_a_fault_that_nobody_is_there_for_is_told(fit: Fit) -> None:
+    run = fit(strategy="all-reduce", faults=["kill server 3 at step 5"])
+    assert told(run) == [("fault missed", "server 3")]
+
+
+def test_faults_that_struck_before_a_checkpoint_do_not_strike_again(fit: Fit) -> None:
+    faults = ["kill worker 1 at step 5", "kill worker 2 at step 25"]
+    fit(rounds=10, faults=faults)
+    run = fit(resume=True, faults=faults)
+    assert told(run).count(("fault", "worker 1")) == told(run).count(("fault", "worker 2")) == 1
+
+
+WHATS = st.one_of(
+    st.just(("kill", None, None)),
+    st.tuples(st.sampled_from(["hang", "cut off"]), st.none(), st.none() | st.integers(1, 99)),
+    st.tuples(st.just("slow"), st.none() | st.integers(1, 9), st.none() | st.integers(1, 99)),
+)
+
+
+@given(WHATS, st.sampled_from(["worker", "server"]), st.integers(0, 999), st.integers(0, 10**6) | st.floats(0, 10**6))
+def test_a_sentence_says_what_a_pair_says(what: tuple[Any, ...], kind: str, number: int, when: float) -> None:
+    verb, factor, for_s = what
+    text = f"{verb} {kind} {number}{f' by {factor}' if factor else ''}{f' for {for_s} s' if for_s else ''}"
+    when = when if isinstance(when, int) else round(when, 3)
+    moment = f"step {when}" if isinstance(when, int) else f"{when:f} s"
+    fault, same = Fault.read(f"{text} at {moment}"), Fault.read((moment, text))
+    assert fault == same
+    assert Fault.read(as_sentences([(when, text)])[0]).actor == f"{kind} {number}"
+    assert (fault.step, fault.at_s) == ((when, float("inf")) if isinstance(when, int) else (None, when))
+    expected = None if verb == "kill" else Disturbance(verb, float(factor or 4), float(for_s or "inf"))
+    assert fault.disturbance == expected
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", "kill", "kill worker at step 3", "kill worker 2", "kill worker 2 at round 3", "maim worker 2 at step 3",
+     "kill worker 2 for 3 s at step 3", "hang worker 2 by 3 at step 3", ("soon", "kill worker 1"), (True, "kill worker 1"),
+     ("step 1",), 17, "kill worker -1 at step 3", "slow worker 1 by 0.5 at step 3"],
+)  # fmt: skip
+def test_what_is_no_fault_is_told_before_anything_runs(fit: Fit, given: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        fit(faults=[given])
+    assert "\n" not in str(caught.value)

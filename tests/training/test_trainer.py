@@ -189,7 +189,10 @@ def test_a_replaced_copy_of_an_all_reduce_is_the_others_copy(fit: Fit) -> None:
 def test_restarts_are_counted_and_then_the_lost_are_dropped(fit: Fit) -> None:
     crashes = {"worker 0": 0.005, "worker 1": 0.01, "worker 2": 0.015}
     run = fit(engine={"name": "simulated", "availability": {"crash": crashes}}, max_restarts=2)
-    assert [event.event for event in run.events] == ["worker lost", "worker respawned"] * 2 + ["worker lost"]
+    assert [event.event for event in run.events] == ["worker lost", "worker respawned"] * 2 + [
+        "worker lost",
+        "worker dropped",
+    ]
     assert run.lost_workers == 3
     assert run.cost.rounds == 30
 
@@ -202,8 +205,15 @@ def test_a_run_that_is_to_stop_at_a_loss_stops(fit: Fit) -> None:
 
 def test_when_every_copy_of_the_model_is_dead_it_is_never_begun_anew_in_silence(fit: Fit) -> None:
     engine = {"name": "simulated", "availability": {"crash": {"worker 0": 0.01}}}
-    with pytest.raises(RunError, match="worker 0 died, and the model with it: resume the run"):
-        fit(engine=engine, strategy="single-worker")
+    whole = fit("whole", strategy="single-worker")
+    run = fit(engine=engine, strategy="single-worker", snapshot_every=5)
+    told = ["worker lost", "worker respawned", "went back"]
+    assert [event.event for event in run.events] == told
+    assert "snapshot of round 5; " in run.events[-1].detail
+    assert run.cost.lost_rounds > 0
+    assert np.array_equal(run.trained.parameters(), whole.trained.parameters())
+    with pytest.raises(TooFewWorkersError, match="worker 0 died; 0 workers are left"):
+        fit("dropped", engine=engine, strategy="single-worker", on_worker_loss="drop")
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:2])
@@ -266,7 +276,7 @@ def test_parameters_that_are_no_numbers_are_never_a_checkpoint(fit: Fit, tmp_pat
         ({"workers": 0}, "workers must be at least 1"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"workers": 2000}, "2000 workers cannot share 1438 training samples"),
-        ({"on_worker_loss": "ignore"}, "on_worker_loss must be one of respawn, drop, stop, not 'ignore'"),
+        ({"on_worker_loss": "ignore"}, "on_worker_loss must be one of respawn, redistribute, drop, stop, not 'ignore'"),
         ({"max_restarts": -1}, "max_restarts must be at least 0"),
         ({"min_workers": 9}, "min_workers is 9, and there are 3 workers"),
         ({"strategy": "parameter-sever"}, "unknown strategy 'parameter-sever'; known: all-reduce"),

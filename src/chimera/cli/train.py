@@ -37,6 +37,10 @@ def train(
             "--set", metavar="KEY=VALUE", help="Change a value of the file: --set strategy.shards=2. Repeatable."
         ),
     ] = None,
+    faults: Annotated[
+        list[str] | None,
+        typer.Option("--fault", metavar="FAULT", help="Let it happen: 'kill worker 2 at step 50'. Repeatable."),
+    ] = None,
     out: Out = None,
     resume: Resume = False,
     as_json: Json = False,
@@ -56,6 +60,9 @@ def train(
     experiment = experiment.with_settings(settings or [])
     for setting in settings or []:
         command += ["--set", setting]
+    if faults:
+        experiment = experiment.with_faults(faults)
+        command += [word for fault in faults for word in ("--fault", fault)]
     run_experiment(experiment, out=out, resume=resume, as_json=as_json, quiet=quiet, command=command)
 
 

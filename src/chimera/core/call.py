@@ -25,6 +25,9 @@ class Surroundings:
     def __init__(self) -> None:
         self.work = Work()
 
+    def alive(self) -> None:
+        """Take note that the actor goes on; called often, so it must cost next to nothing."""
+
     def empty(self, size: int) -> NDArray[np.float32]:
         """Return uninitialised float32 memory that collectives of this engine can reach without a copy."""
         return np.empty(size, np.float32)
@@ -42,8 +45,10 @@ _surroundings = Surroundings()
 def work(*, samples: int = 0, elements: int = 0) -> None:
     """Declare what the running call does: ``samples`` processed, ``elements`` of vectors touched.
 
-    The simulated engine charges virtual time for it; every engine counts the samples in the trace.
+    The simulated engine charges virtual time for it; every engine counts the samples in the trace, and takes it as a sign
+    of life.
     """
+    _surroundings.alive()
     _surroundings.work.samples += samples
     _surroundings.work.elements += elements
 

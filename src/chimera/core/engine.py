@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.core.errors import ConfigurationError
 from chimera.core.registry import Registry
 from chimera.core.trace import TraceRow
 
@@ -53,6 +54,14 @@ class Disturbance:
     what: Literal["hang", "slow", "cut off"]
     factor: float = 4.0
     for_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        if self.what not in ("hang", "slow", "cut off"):
+            raise ConfigurationError(f"a disturbance is 'hang', 'slow' or 'cut off', not {self.what!r}")
+        if not 1 <= self.factor < math.inf:
+            raise ConfigurationError(f"a disturbance's factor must be at least 1 and finite, not {self.factor!r}")
+        if not self.for_s > 0:
+            raise ConfigurationError(f"a disturbance's for_s must be above zero, not {self.for_s!r}")
 
 
 class Ref(Protocol):
@@ -100,10 +109,11 @@ class Group(Protocol):
 class Engine(Protocol):
     """Where actors run. Also a context manager that closes itself."""
 
-    def reserve(self, resources: Sequence[Resources]) -> None:
+    def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
         """Hold room for actors that need these, all or none; spawns with equal resources then take it.
 
-        An engine whose room has no limit has nothing to do.
+        An engine whose room has no limit has nothing to do. ``timeout_s`` is how long to wait for room, by default the
+        engine's own; with 0 it only looks whether there is some now.
 
         Raises
         ------
@@ -150,13 +160,18 @@ class Engine(Protocol):
         """End an actor at once. Its refs that do not stand yet raise `ActorLost`."""
 
     def disturb(self, actor: Any, disturbance: Disturbance) -> None:
-        """Let something go wrong with an actor, from now on; a dead one is left in peace."""
+        """Let something go wrong with an actor, from when this returns; a dead one is left in peace.
+
+        A later disturbance of the same actor takes the place of the former.
+        """
 
     def silent(self, after_s: float) -> list[Any]:
         """Return the handles of living actors that have given no sign of life for ``after_s`` seconds.
 
-        An actor gives one whenever it begins or ends a call, declares `work`, or wakes while it waits: for calls, for
-        arguments, for a group. One that computes for long inside one call looks the same as one that hangs.
+        An actor gives one whenever it begins or ends a call, declares `work`, meets a group, or wakes while it waits: for
+        calls, for arguments, for a group. One that computes for long inside one call looks the same as one that hangs. Who
+        has not begun yet, because its process still starts, is not silent. Below 1 s or so it says little: signs are given,
+        and seen, now and then.
         """
 
     def now(self) -> float:

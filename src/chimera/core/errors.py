@@ -69,7 +69,7 @@ class EngineClosedError(RunError):
 
 
 class NonFiniteError(RunError):
-    """A loss or a gradient that is NaN or infinite; the message names the rank and the step."""
+    """Losses or gradients that are NaN or infinite, and none left that are not; the message names a rank and the step."""
 
 
 class TooFewWorkersError(RunError):

@@ -62,21 +62,30 @@ class Layout:
 def reduce_in_order(vectors: Sequence[Flat], out: Flat, scale: float = 1.0) -> Flat:
     """Write ``scale`` times the sum of the vectors, added in the order given, to ``out``, which is none of them; return it.
 
-    Floating-point addition depends on the order: whoever reduces the same vectors by this gets the same bits.
+    Floating-point addition depends on the order: whoever reduces the same vectors by this gets the same bits. A sum that is
+    not finite is no error here; `all_finite` tells.
     """
     factor = np.float32(scale)
-    for low in range(0, out.size, _CHUNK):  # a piece at a time, so that the partial sum stays in cache
-        total = out[low : low + _CHUNK]
-        first, *others = [vector[low : low + _CHUNK] for vector in vectors]
-        if others:
-            np.add(first, others[0], out=total)
-        else:
-            np.copyto(total, first)
-        for other in others[1:]:
-            np.add(total, other, out=total)
-        if factor != 1:
-            np.multiply(total, factor, out=total)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for low in range(0, out.size, _CHUNK):  # a piece at a time, so that the partial sum stays in cache
+            total = out[low : low + _CHUNK]
+            first, *others = [vector[low : low + _CHUNK] for vector in vectors]
+            if others:
+                np.add(first, others[0], out=total)
+            else:
+                np.copyto(total, first)
+            for other in others[1:]:
+                np.add(total, other, out=total)
+            if factor != 1:
+                np.multiply(total, factor, out=total)
     return out
+
+
+def all_finite(vector: Flat) -> bool:
+    """Return whether no element of a vector is NaN or infinite; in one pass at the speed of memory, if none is."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = float(np.dot(vector, vector))  # NaN and infinity go through it; so does what is finite but very large
+    return math.isfinite(square) or bool(np.isfinite(vector).all())
 
 
 def shard_bounds(size: int, shards: int) -> list[int]:

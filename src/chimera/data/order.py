@@ -42,19 +42,24 @@ class DealtOrder:
     n_samples : how many samples the data set has.
     world_size, rank, batch_size : how many workers, which of them, and how many samples each takes a step.
     seed : of the permutations; each epoch has its own.
+    since, begin : the step from which on they deal so, and how many samples of the stream were dealt before it.
     """
 
-    def __init__(self, n_samples: int, *, world_size: int, rank: int, batch_size: int, seed: int) -> None:
+    def __init__(
+        self, n_samples: int, *, world_size: int, rank: int, batch_size: int, seed: int, since: int = 0, begin: int = 0
+    ) -> None:
         _check(n_samples, batch_size, seed)
         if not 0 <= rank < world_size:
             raise ConfigurationError(f"rank {rank} is none of {world_size} workers")
         self.n_samples, self.world_size, self.rank = n_samples, world_size, rank
         self.batch_size, self.seed = batch_size, seed
+        self.since, self.begin = since, begin
         self.steps_per_epoch = n_samples / (world_size * batch_size)
 
     def batch(self, step: int) -> Indices:
         """Return the sample numbers of this rank at ``step``."""
-        epoch, begin = divmod((step * self.world_size + self.rank) * self.batch_size, self.n_samples)
+        dealt = self.begin + ((step - self.since) * self.world_size + self.rank) * self.batch_size
+        epoch, begin = divmod(dealt, self.n_samples)
         end = begin + self.batch_size
         permutation = _permutation(self.seed, epoch, self.n_samples)
         if end <= self.n_samples:
@@ -108,8 +113,20 @@ def _shard_order(indices: NDArray[Any], batch_size: int, seed: int, rank: int, s
     return ShardOrder(indices, batch_size=batch_size, seed=seed, rank=rank, steps_per_epoch=steps_per_epoch)
 
 
-def orders(partitioner: Partitioner, dataset: Dataset, world_size: int, batch_size: int, seed: int) -> list[Order]:
+def orders(
+    partitioner: Partitioner,
+    dataset: Dataset,
+    world_size: int,
+    batch_size: int,
+    seed: int,
+    *,
+    since: int = 0,
+    begin: int = 0,
+) -> list[Order]:
     """Return the order of each worker, in rank order.
+
+    ``since`` and ``begin`` are for data that is dealt anew amid a run (see `DealtOrder`); where each worker has samples of
+    its own, all are parted anew, and the steps only count on.
 
     Raises
     ------
@@ -121,7 +138,15 @@ def orders(partitioner: Partitioner, dataset: Dataset, world_size: int, batch_si
     parts = partitioner(dataset.targets, world_size, rng)
     if getattr(partitioner, "dealt", False):
         return [
-            DealtOrder(samples, world_size=world_size, rank=rank, batch_size=batch_size, seed=seed)
+            DealtOrder(
+                samples,
+                world_size=world_size,
+                rank=rank,
+                batch_size=batch_size,
+                seed=seed,
+                since=since,
+                begin=begin,
+            )
             for rank in range(world_size)
         ]
     steps = samples / (world_size * batch_size)

@@ -15,6 +15,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat, Layout
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
 Memory: TypeAlias = Callable[[int], Flat]
@@ -57,13 +58,19 @@ class FlatModule:
         import torch
 
         self.weights = weights
-        self._weight_views = self._views(torch.from_numpy(weights))
-        self._addresses = [view.data_ptr() for view in self._weight_views]
+        self._host = self._on_device = torch.from_numpy(weights)
+        self._host_views = self._views(self._host)
+        self._set_views(self._host_views)
         self._address: Callable[[Tensor], int] = torch.Tensor.data_ptr
         self._gradient: Flat | None = None
-        self._gradient_tensor: Tensor | None = None
+        self._host_gradient: Tensor | None = None  # the same memory
+        self._gradient_tensor: Tensor | None = None  # where the module computes
         self._gradient_views: list[Tensor] = []
         self._flat_parameter: nn.Parameter | None = None
+
+    def _set_views(self, views: list[Tensor]) -> None:
+        self._weight_views = views
+        self._addresses = [view.data_ptr() for view in views]
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         offsets = self.layout.offsets
@@ -80,8 +87,37 @@ class FlatModule:
                 )
             if parameter.data_ptr() != self._addresses[index]:
                 view.copy_(parameter.data)
+                if self.moved:
+                    self._host_views[index].copy_(parameter.data)
                 parameter.data = view
             self._parameters[index] = parameter
+
+    @property
+    def moved(self) -> bool:
+        """Whether the module computes on a copy of the vector, on a device."""
+        return self._on_device is not self._host
+
+    @property
+    def device(self) -> torch.device:
+        """Where the module computes."""
+        return self._on_device.device
+
+    def move(self, device: str) -> None:
+        """Let the module compute on ``device``, on a copy of the vector; on the CPU too, where that only costs.
+
+        The vectors stay on the host, and what they hold counts: `upload` brings the weights, `collect_gradient` the gradient.
+        """
+        self.settle()
+        self.module.to(device)
+        self._on_device = self._host.to(device, copy=True)
+        self._set_views(self._views(self._on_device))
+        self._lay_in()
+        self._place_gradient()
+
+    def upload(self) -> None:
+        """Bring the weights to where the module computes."""
+        if self.moved:
+            self._on_device.copy_(self._host)
 
     def settle(self) -> None:
         """Lay in again whatever was put elsewhere since (``parameter.data = ...``, a new `Parameter` in its place)."""
@@ -97,9 +133,16 @@ class FlatModule:
 
             self._gradient = self.memory(self.layout.size)
             self._gradient.fill(0)
-            self._gradient_tensor = torch.from_numpy(self._gradient)
-            self._gradient_views = self._views(self._gradient_tensor)
+            self._host_gradient = torch.from_numpy(self._gradient)
+            self._place_gradient()
         return self._gradient
+
+    def _place_gradient(self) -> None:
+        if self._host_gradient is not None:
+            self._gradient_tensor = (
+                self._host_gradient.to(self.device, copy=True) if self.moved else self._host_gradient
+            )
+            self._gradient_views = self._views(self._gradient_tensor)
 
     def zero_gradient(self) -> None:
         """Make every ``.grad`` a zero view of the gradient vector, whatever it was before."""
@@ -122,6 +165,8 @@ class FlatModule:
                 if parameter.grad is not view:
                     view.zero_() if parameter.grad is None else view.copy_(parameter.grad)
                     parameter.grad = view
+        if self._gradient_tensor is not self._host_gradient:
+            self._host_gradient.copy_(self._gradient_tensor)  # type: ignore[union-attr, arg-type]
         return self._gradient  # type: ignore[return-value]
 
     def flat_parameter(self) -> nn.Parameter:
@@ -129,13 +174,15 @@ class FlatModule:
         import torch
 
         if self._flat_parameter is None:
-            self._flat_parameter = torch.nn.Parameter(torch.from_numpy(self.weights))
+            self._flat_parameter = torch.nn.Parameter(self._host)
         _ = self.gradient
-        self._flat_parameter.grad = self._gradient_tensor
+        self._flat_parameter.grad = self._host_gradient
         return self._flat_parameter
 
     def __getstate__(self) -> dict[str, Any]:
         """The module without its parameters, and the vector once; the gradient stays behind."""
+        if self.moved:
+            raise ConfigurationError(f"a model that was moved to {self.device} does not travel: pickle it before that")
         self.settle()
         file = io.BytesIO()
         _ModulePickler(file, self._parameters).dump(self.module)
@@ -207,51 +254,3 @@ def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
         yield name, parameter
     if none:
         raise ConfigurationError(f"{type(module).__name__} has no parameter that requires a gradient: nothing to train")
-
-
-def buffer_names(module: nn.Module) -> list[str]:
-    """Return the names of the buffers that are part of the module's state, each buffer once."""
-    persistent = module.state_dict()
-    return [name for name, _ in module.named_buffers() if name in persistent]
-
-
-def pack_buffers(module: nn.Module, names: list[str]) -> Flat:
-    """Return the named buffers as one float32 vector, a copy.
-
-    Raises
-    ------
-    ConfigurationError : a complex buffer.
-    """
-    import torch
-
-    pieces = []
-    for name in names:
-        buffer = module.get_buffer(name)
-        if buffer.is_complex():
-            raise ConfigurationError(f"the buffer {name!r} is complex and cannot travel as float32")
-        pieces.append(buffer.detach().reshape(-1).to(torch.float32))
-    flat: Flat = torch.cat(pieces).numpy() if pieces else np.empty(0, np.float32)
-    return flat
-
-
-def unpack_buffers(module: nn.Module, names: list[str], flat: Flat) -> None:
-    """Set the named buffers from one vector; integers are rounded.
-
-    An element whose float32 value is already the given one keeps all its bits, so that large integers and float64
-    constants survive the journey.
-    """
-    import torch
-
-    buffers = [module.get_buffer(name) for name in names]
-    size = sum(buffer.numel() for buffer in buffers)
-    if len(flat) != size:
-        raise ConfigurationError(f"the buffers have {size} elements, the vector has {len(flat)}")
-    values, begin = torch.from_numpy(np.array(flat, np.float32)), 0
-    for buffer in buffers:
-        value = values[begin : begin + buffer.numel()].view(buffer.shape)
-        begin += buffer.numel()
-        if buffer.dtype != torch.float32:
-            exact = value if buffer.is_floating_point() else value.round()
-            value = torch.where(value == buffer.to(torch.float32), buffer, exact.to(buffer.dtype))
-        with torch.no_grad():
-            buffer.copy_(value)

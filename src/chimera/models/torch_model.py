@@ -14,10 +14,11 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.parameters import Flat, Layout
 from chimera.models.buffers import BUFFER_POLICIES
 from chimera.models.construction import construct
-from chimera.models.flat_module import FlatModule, Memory, buffer_names, pack_buffers, unpack_buffers
+from chimera.models.flat_module import FlatModule, Memory
 from chimera.models.losses import FLOAT32, INT64, LossFunction, as_tensor, make_loss
 from chimera.models.metrics import Metrics, metric_factories
 from chimera.models.model import Batch, Task
+from chimera.models.module_buffers import buffer_names, pack_buffers, unpack_buffers
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -106,15 +107,30 @@ class TorchModel:
         self._flat.settle()
         np.copyto(self._flat.weights, flat)
 
+    def to(self, device: str) -> None:
+        """Compute on ``device`` (``cuda:0``, say) from now on; a moved model does not travel.
+
+        `parameters` and gradients stay NumPy arrays on the host: `gradient` brings the weights to the device and the gradient
+        back, one copy each way.
+        """
+        from torch import nn
+
+        self._flat.move(device)
+        if isinstance(self.loss.function, nn.Module):  # it may hold class weights
+            self.loss.function.to(device)
+
     def flat_parameter(self) -> nn.Parameter:
         """Return all parameters as one, its ``.grad`` the flat gradient: any ``torch.optim`` steps the whole model by it."""
         return self._flat.flat_parameter()
 
     def reseed(self, seed: int) -> None:
-        """Begin anew, from ``seed``, the random numbers that the next gradients draw (dropout): torch's global generator."""
+        """Begin anew, from ``seed``, the random numbers that the next gradients draw (dropout): torch's global generators."""
         import torch
 
-        torch.default_generator.manual_seed(seed)
+        if self._flat.moved:
+            torch.manual_seed(seed)  # those of all devices
+        else:
+            torch.default_generator.manual_seed(seed)
 
     def gradient(self, batch: Batch) -> tuple[Flat, float]:
         """Return the mean gradient over the batch and the mean loss, in training mode.
@@ -126,6 +142,7 @@ class TorchModel:
         flat = self._flat
         if not flat.module.training:
             flat.module.train()
+        flat.upload()
         flat.zero_gradient()
         inputs, targets = batch
         _, loss = self._forward(inputs, targets)
@@ -144,7 +161,7 @@ class TorchModel:
         if not len(targets):
             raise DataError("a batch without rows has no loss")
         outputs = self._outputs(inputs)
-        wanted = self.loss.tensor(targets)
+        wanted = self._placed(self.loss.tensor(targets))
         if self._target_transform is not None:
             wanted = self._target_transform(wanted)
         return outputs, self.loss(outputs, wanted)
@@ -152,7 +169,7 @@ class TorchModel:
     def _outputs(self, inputs: NDArray[Any]) -> Tensor:
         whole = self._integer_inputs and inputs.dtype.kind in "iu"
         try:
-            tensor = as_tensor(inputs, INT64 if whole else FLOAT32)
+            tensor = self._placed(as_tensor(inputs, INT64 if whole else FLOAT32))
         except (TypeError, ValueError) as error:
             raise DataError(f"inputs must be numbers, these are of type {inputs.dtype}") from error
         try:
@@ -164,6 +181,9 @@ class TorchModel:
             )
             raise
         return outputs
+
+    def _placed(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._flat.device) if self._flat.moved else tensor
 
     def evaluate(self, batch: Batch) -> dict[str, float]:
         """Return the mean loss and the metrics over a whole data set, in evaluation mode.
@@ -184,7 +204,7 @@ class TorchModel:
                 total += loss.item() * len(targets[rows])
                 predictions = self._predictions(outputs)
                 for metric in metrics.values():
-                    metric.add(outputs.numpy(), predictions, targets[rows])
+                    metric.add(outputs.cpu().numpy(), predictions, targets[rows])
         return {"loss": total / len(inputs)} | {name: metric.result() for name, metric in metrics.items()}
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
@@ -199,7 +219,7 @@ class TorchModel:
     def _predictions(self, outputs: Tensor) -> NDArray[Any]:
         if self._predict_transform is not None:
             made = self._predict_transform(outputs)
-            return np.asarray(made.numpy() if hasattr(made, "numpy") else made)
+            return np.asarray(made.cpu().numpy() if hasattr(made, "cpu") else made)
         if self.task == "regression":
             values = outputs
         elif self.loss.name == "bce-with-logits" or outputs.ndim == 1 or outputs.shape[1] == 1:
@@ -207,7 +227,7 @@ class TorchModel:
         else:
             values = outputs.argmax(1)
         column = values.ndim == 2 and values.shape[1] == 1
-        return (values[:, 0] if column else values).numpy().copy()
+        return (values[:, 0] if column else values).cpu().numpy().copy()
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -215,6 +235,7 @@ class TorchModel:
         import torch
 
         self._flat.settle()
+        self._flat.upload()
         training = [part for part in self.module.modules() if part.training]
         self.module.eval()
         try:

@@ -20,7 +20,8 @@ _ROLES: dict[str, tuple[Role, str]] = {"train_loss": ("train", "training"), "los
 _ACRONYMS = frozenset({"auc", "f1", "mae", "mape", "mse", "r2", "rmse"})
 _LOG_FROM_RATIO = 100.0
 _MOST_PANELS = 4
-_MOST_MARKS = 8
+_MOST_MARKS = 200
+MOST_LINES = 8  # marks drawn from top to bottom; where there are more, each is a short line at the bottom
 
 
 @dataclass(frozen=True, eq=False)

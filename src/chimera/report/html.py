@@ -13,6 +13,7 @@ import numpy as np
 
 from chimera.report import svg
 from chimera.report.curves import Panel, panels
+from chimera.report.events import RUN, Kind, Mark, kind_of, legend, losses, marks_in, points_of, told_in_table
 from chimera.report.run_files import RunFiles, read_run, replace_file
 from chimera.report.staleness import staleness
 from chimera.report.timeline import KINDS, Lane, Window, selection, windows
@@ -138,31 +139,40 @@ def _charts(row: Sequence[Panel]) -> str:
 def _timeline(run: RunFiles) -> str:
     if not run.lanes:
         return ""
-    lanes = selection(run.lanes, _MOST_LANES)
+    points = points_of(run.events, run.lanes)
+    lanes = selection(run.lanes, _MOST_LANES, {point.row for point in points})
     kinds = "".join(f'<span><i class="{kind}"></i>{kind}</span>' for kind in KINDS)
-    died = '<span><b class="death">✕</b>lost</span>' if any(lane.lost_s is not None for lane in lanes) else ""
+    signs = "".join(f"<span>{_sign(kind)}{_text(names)}</span>" for kind, names in legend(points))
     some = f"Shown: {len(lanes)} of {len(run.lanes):,} actors. " if len(lanes) < len(run.lanes) else ""
-    views = "".join(_view(run, lanes, window) for window in windows(run.lanes))
+    views = "".join(
+        _view(run, lanes, window, marks_in(window, points)) for window in windows(run.lanes, losses(points))
+    )
     return (
-        f"<p class='legend'>{kinds}{died}</p>{views}"
+        f"<p class='legend'>{kinds}{signs}</p>{views}"
         f"<p class='note'>{some}Time counts from the beginning of training. Waiting and transfers inside a call are drawn"
         " at its end. Where calls are too short to be seen one by one, the height of a colour is its share of the time.</p>"
     )
 
 
-def _view(run: RunFiles, lanes: Sequence[Lane], window: Window) -> str:
+def _sign(kind: Kind, place: str = "") -> str:
+    return f'<b class="mark {kind.name}"{place}>{kind.glyph}</b>'
+
+
+def _view(run: RunFiles, lanes: Sequence[Lane], window: Window, marks: Mapping[str, Sequence[Mark]]) -> str:
     second, unit = time_unit(window.end_s)
     length_s = window.end_s - window.begin_s
+    strips = [(lane.actor, svg.lane_strip(lane, window)) for lane in lanes]
+    strips += [(RUN, "")] if RUN in marks else []
     rows = []
-    for lane in lanes:
-        death = ""
-        if lane.lost_s is not None and window.begin_s <= lane.lost_s <= window.end_s:
-            at = (lane.lost_s - window.begin_s) / length_s * 100
-            death = f'<b class="death" style="left:{at:.2f}%" title="lost">✕</b>'
-        name = _text(lane.actor)
+    for actor, strip in strips:
+        signs = "".join(
+            _sign(mark.kind, f' style="left:{(mark.at_s - window.begin_s) / length_s:.2%}" title="{_text(mark.told)}"')
+            for mark in marks.get(actor, ())
+        )
+        name = _text(actor)
         rows.append(
             f'<div class="lane"><span class="actor" title="{name}">{name}</span>'
-            f'<span class="track">{svg.lane_strip(lane, window)}{death}</span></div>'
+            f'<span class="track">{strip}{signs}</span></div>'
         )
     ticks = linear_ticks(window.begin_s / second, window.end_s / second, 8)
     places = [(tick * second - window.begin_s) / length_s * 100 for tick in ticks]
@@ -178,7 +188,7 @@ def _view(run: RunFiles, lanes: Sequence[Lane], window: Window) -> str:
 def _shares(run: RunFiles) -> str:
     if not run.lanes:
         return ""
-    lanes = selection(run.lanes, _MOST_LANES)
+    lanes = selection(run.lanes, _MOST_LANES, {str(event.get("actor", "")) for event in run.events})
     workers = [lane for lane in run.lanes if lane.is_worker]
     rows = []
     if len(workers) > 1:
@@ -215,16 +225,18 @@ def _events(run: RunFiles) -> str:
     if not run.events:
         return ""
     rows = []
-    for event in run.events[:_MOST_EVENTS]:
+    shown = told_in_table(run.events, _MOST_EVENTS)
+    for event in shown:
         seconds = event.get("seconds")
         at = in_seconds(float(seconds)) if isinstance(seconds, int | float) else ""
-        cells = (event.get("event", ""), event.get("actor", ""), event.get("detail", ""))
-        told = "".join(f"<td>{_text(cell)}</td>" for cell in cells)
+        told = f"<td>{_sign(kind_of(event))} {_text(event.get('event', ''))}</td>"
+        told += "".join(f"<td>{_text(event.get(key, ''))}</td>" for key in ("actor", "detail"))
         rows.append(f'<tr><td class="n">{at}</td><td class="n">{_text(number(event.get("round", "")))}</td>{told}</tr>')
-    rest = len(run.events) - _MOST_EVENTS
+    rest = len(run.events) - len(shown)
     more = f"<p class='note'>{rest:,} more stand in events.jsonl.</p>" if rest > 0 else ""
     head = '<th class="n">time</th><th class="n">round</th><th>event</th><th>actor</th><th>detail</th>'
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{more}"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f'<div class="events">{table}</div>{more}'
 
 
 def _tables(settings: Mapping[str, Any]) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chimera.report.curves import Panel, panels, y_range
+from chimera.report.curves import MOST_LINES, Panel, panels, y_range
+from chimera.report.events import RUN, Point, legend, losses, marks_in, points_of
 from chimera.report.run_files import RunFiles, read_run, replace_file
 from chimera.report.timeline import COMPUTE, KINDS, TRANSFER, WAIT, Lane, Window, selection, windows
 from chimera.report.units import linear_ticks, log_tick_labels, log_ticks, number, tick_labels, time_unit
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 # and dashes the curves.
 KIND_COLOURS = {COMPUTE: "#0072B2", TRANSFER: "#E69F00", WAIT: "#E4E7EB"}
 _LOST = "#C1440E"
+_SIGNS = {"lost": _LOST, "rejected": "#A6508A", "back": "#00704D", "fault": "#8A6500", "other": "#222222"}
+_SIGN_SIZES = {"lost": 7.0, "rejected": 4.5}
 _CURVES = {"train": ("#0072B2", "", "-"), "test": ("#D55E00", "o", "--")}
 _METRICS = (("#007A5A", "o", "-"), ("#A6508A", "s", "--"), ("#8A6500", "^", "-."), ("#444444", "v", ":"))
 _STYLE: Any = {
@@ -64,11 +67,12 @@ def draw_run(run_dir: str | os.PathLike[str]) -> Figure:
 
     run = read_run(run_dir)
     rows = panels(run)
-    lanes = selection(run.lanes, _MOST_LANES)
-    views = windows(run.lanes)[:2] if lanes else []
+    points = points_of(run.events, run.lanes)
+    lanes = selection(run.lanes, _MOST_LANES, {point.row for point in points})
+    views = windows(run.lanes, losses(points))[:2] if lanes else []
     views = views[:1] if len(views) == 2 and "loss" not in views[1].title else views
     heights = [_PANEL_IN] * len(rows) + [
-        0.8 + _LANE_IN * len(lanes) + 0.3 * (place == 0) for place in range(len(views))
+        0.8 + _LANE_IN * len(lanes) + (0.5 if points else 0.3) * (place == 0) for place in range(len(views))
     ]
     with matplotlib.rc_context(_STYLE):
         layout = ConstrainedLayoutEngine(w_pad=0.09, h_pad=0.07)
@@ -81,7 +85,7 @@ def draw_run(run_dir: str | os.PathLike[str]) -> Figure:
         for part, row in zip(parts[: len(rows)], rows, strict=True):
             _draw_panels(part, row)
         for place, (part, view) in enumerate(zip(parts[len(rows) :], views, strict=True)):
-            _draw_timeline(part, run, lanes, view, with_shares=place == 0)
+            _draw_timeline(part, run, lanes, view, points, with_shares=place == 0)
     return figure
 
 
@@ -153,31 +157,37 @@ def _draw_panels(part: SubFigure, row: list[Panel]) -> None:
 
 
 def _mark(axes: Axes, panel: Panel) -> None:
+    many = len(panel.marks) > MOST_LINES
     for place, mark in enumerate(panel.marks):
         axes.axvline(
-            mark, color=_LOST, linewidth=0.9, linestyle=(0, (1, 2)), label="worker lost" if place == 0 else None
+            mark,
+            ymax=0.07 if many else 1.0,
+            color=_LOST,
+            linewidth=0.9,
+            linestyle="-" if many else (0, (1, 2)),
+            label="worker lost" if place == 0 else None,
         )
     if panel.not_finite is not None:
         axes.axvline(panel.not_finite, color="#222222", linewidth=1.0, linestyle=(0, (4, 2)), label="loss not finite")
 
 
-def _draw_timeline(part: SubFigure, run: RunFiles, lanes: list[Lane], view: Window, *, with_shares: bool) -> None:
+def _draw_timeline(
+    part: SubFigure, run: RunFiles, lanes: list[Lane], view: Window, points: list[Point], *, with_shares: bool
+) -> None:
     from matplotlib.patches import Patch
 
     axes, shares = part.subplots(1, 2, width_ratios=[4, 1], sharey=True)
     second, unit = time_unit(view.end_s)
     for place, lane in enumerate(lanes):
         _draw_lane(axes, lane, view, second, place)
-        if lane.lost_s is not None and view.begin_s <= lane.lost_s <= view.end_s:
-            axes.plot(
-                lane.lost_s / second, place, "X", color=_LOST, markersize=7, markeredgecolor="white", clip_on=False
-            )
+    others = [RUN] if any(point.row == RUN and view.begin_s <= point.at_s <= view.end_s for point in points) else []
+    _draw_events(axes, [*(lane.actor for lane in lanes), *others], view, points, second)
     axes.set_xlim(view.begin_s / second, view.end_s / second)
     ticks = linear_ticks(view.begin_s / second, view.end_s / second, 9)
     axes.set_xticks(ticks, tick_labels(ticks))
     names = [_drawable(lane.actor) + (" (lost)" if lane.lost_s is not None else "") for lane in lanes]
-    axes.set_yticks(range(len(lanes)), names)
-    axes.set_ylim(len(lanes) - 0.4, -0.6)
+    axes.set_yticks(range(len(lanes) + len(others)), [*names, *others])
+    axes.set_ylim(len(lanes) + len(others) - 0.4, -0.6)
     axes.set_xlabel(f"{'Virtual time' if run.is_virtual else 'Time'} since training began ({unit})")
     some = f", {len(lanes)} of {len(run.lanes):,} actors" if len(lanes) < len(run.lanes) else ""
     axes.set_title(_drawable(f"Timeline: {view.title[0].lower()}{view.title[1:]}{some}", 90), loc="left")
@@ -188,8 +198,27 @@ def _draw_timeline(part: SubFigure, run: RunFiles, lanes: list[Lane], view: Wind
         shares.set_axis_off()
         return
     _draw_shares(shares, lanes)
-    handles = [Patch(facecolor=KIND_COLOURS[kind], label=KINDS[kind]) for kind in range(3)]
-    part.legend(handles=handles, loc="outside upper left", ncols=3, handlelength=1.4)
+    handles: list[Any] = [Patch(facecolor=KIND_COLOURS[kind], label=KINDS[kind]) for kind in range(3)]
+    handles += [_sign(kind.name, kind.marker, _drawable(names, 48)) for kind, names in legend(points)]
+    part.legend(handles=handles, loc="outside upper left", ncols=4, handlelength=1.4)
+
+
+def _sign(name: str, marker: str, label: str) -> Any:
+    from matplotlib.lines import Line2D
+
+    size = _SIGN_SIZES.get(name, 5.5)
+    sign = Line2D([], [], linestyle="", marker=marker, color=_SIGNS[name], markersize=size, label=label)
+    sign.set(markeredgecolor="white", markeredgewidth=0.6)
+    return sign
+
+
+def _draw_events(axes: Axes, rows: list[str], view: Window, points: list[Point], second: float) -> None:
+    for row, marks in marks_in(view, points).items():
+        for mark in marks if row in rows else ():
+            sign = _sign(mark.kind.name, mark.kind.marker, "")
+            sign.set_data([mark.at_s / second], [rows.index(row) + 0.3 * mark.kind.height])
+            sign.set(clip_on=False, zorder=4)
+            axes.add_line(sign)
 
 
 def _draw_lane(axes: Axes, lane: Lane, view: Window, second: float, place: int) -> None:

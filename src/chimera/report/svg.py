@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from chimera.report.curves import Curve, Floats, Panel, y_range
+from chimera.report.curves import MOST_LINES, Curve, Floats, Panel, y_range
 from chimera.report.timeline import COMPUTE, KINDS, TRANSFER, Lane, Window
 from chimera.report.units import linear_ticks, log_tick_labels, log_ticks, significant, tick_labels
 
@@ -45,7 +45,9 @@ def chart(panel: Panel) -> str:
     parts.append(
         f'<text class="label" x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">{escape(panel.x_label)}</text>'
     )
-    parts += [f'<path class="lost" d="M{_x(panel, mark):.1f} {_TOP}V{bottom}"/>' for mark in panel.marks]
+    many = len(panel.marks) > MOST_LINES
+    kind, top = ("lost short", bottom - 14) if many else ("lost", _TOP)
+    parts += [f'<path class="{kind}" d="M{_x(panel, mark):.1f} {top}V{bottom}"/>' for mark in panel.marks]
     if panel.not_finite is not None:
         parts.append(f'<path class="broken" d="M{_x(panel, panel.not_finite):.1f} {_TOP}V{bottom}"/>')
     for curve in panel.curves:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ from chimera.core.trace import TraceRow
 
 COMPUTE, TRANSFER, WAIT = range(3)
 KINDS = ("compute", "transfer", "wait")
+RETURNS = ("respawned", "joined", "restored")  # an event whose name has one of these brings its actor back
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -149,18 +150,20 @@ def mark_losses(lanes: Sequence[Lane], events: Sequence[Mapping[str, Any]]) -> l
     lost: set[str] = set()
     for event in events:
         actor = str(event.get("actor", ""))
-        if "lost" in str(event.get("event", "")):
+        name = str(event.get("event", ""))
+        if "lost" in name:
             lost.add(actor)
-        else:
-            lost.discard(actor)  # it came back
+        elif any(word in name for word in RETURNS):
+            lost.discard(actor)
     return [replace(lane, lost_s=float(lane.edges[-1])) if lane.actor in lost else lane for lane in lanes]
 
 
-def selection(lanes: Sequence[Lane], most: int) -> list[Lane]:
-    """Return ``most`` lanes to draw: those that died and the servers first (up to half), then workers spread evenly."""
+def selection(lanes: Sequence[Lane], most: int, marked: Collection[str] = ()) -> list[Lane]:
+    """Return ``most`` lanes to draw: the dead, the ``marked`` and the servers (up to half), and workers spread evenly."""
     if len(lanes) <= most:
         return list(lanes)
-    chosen = [i for i, lane in enumerate(lanes) if lane.lost_s is not None][: most // 4]
+    first = sorted(range(len(lanes)), key=lambda i: (lanes[i].lost_s is None, lanes[i].actor not in marked, i))
+    chosen = [i for i in first if lanes[i].lost_s is not None or lanes[i].actor in marked][: most // 4]
     chosen += [i for i, lane in enumerate(lanes) if not lane.is_worker and i not in chosen][: most // 4]
     rest = [i for i in range(len(lanes)) if i not in chosen]
     spread = np.linspace(0, len(rest) - 1, most - len(chosen)).round().astype(int)
@@ -194,15 +197,20 @@ class Window:
     end_s: float
 
 
-def windows(lanes: Sequence[Lane]) -> list[Window]:
-    """Return what to draw: some rounds after warm-up and those around the first death, both in detail, and the whole run."""
+def windows(lanes: Sequence[Lane], losses: Sequence[tuple[float, str]] = ()) -> list[Window]:
+    """Return what to draw: some rounds after warm-up and those around the first loss, both in detail, and the whole run.
+
+    Parameters
+    ----------
+    losses : when who was lost, also of those who came back.
+    """
     begin_s, end_s = span(lanes)
     whole = Window("The whole run", begin_s, end_s)
     detail = excerpt(lanes)
     if detail is None:
         return [whole]
     found = [Window("Some rounds after warm-up", *detail)]
-    lost = [(lane.lost_s, lane.actor) for lane in lanes if lane.lost_s is not None]
+    lost = [*losses, *((lane.lost_s, lane.actor) for lane in lanes if lane.lost_s is not None)]
     if lost:
         width_s = detail[1] - detail[0]
         at_s, actor = min(lost)

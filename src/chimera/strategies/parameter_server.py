@@ -32,6 +32,8 @@ class ParameterServer(Strategy):
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one step of the servers a round."""
         servers = cluster.servers(self.shards)
+        for worker in cluster.workers:  # a loss cut a round short: who has computed his gradient does it again
+            worker.go_to(cluster.round)
         weights = [server.weights() for server in servers]
         while True:
             gradients = cluster.gather(

@@ -13,13 +13,14 @@ _SMALLER_IS_BETTER = ("loss", "mse", "mae", "rmse")
 
 @dataclass
 class Counters:
-    """How far a run came; see `Progress` for what they count."""
+    """How far a run came; see `Progress` for what they count, and `Cost` for rounds that were lost."""
 
     rounds: int = 0
     samples: int = 0
     seconds: float = 0.0
     bytes_up: int = 0
     bytes_down: int = 0
+    lost_rounds: int = 0
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from chimera.training.budget import Budget
 
@@ -17,11 +17,13 @@ class Cadence:
     log_every : for a row of metrics with the training loss.
     evaluate_every : for the test set.
     checkpoint_every : for a checkpoint.
+    snapshot_every : for a snapshot in memory; a checkpoint is one too.
     """
 
     log_every: int
     evaluate_every: int
     checkpoint_every: int
+    snapshot_every: int
 
     @classmethod
     def of(
@@ -33,6 +35,7 @@ class Cadence:
         log_every: int | None = None,
         evaluate_every: int | None = None,
         checkpoint_every: int | None = None,
+        snapshot_every: int = 100,
     ) -> Cadence:
         """Fill in what was not chosen: evaluate each epoch, checkpoint as often, and log a hundred times a run."""
         per_epoch = math.ceil(rounds_per_epoch)
@@ -41,8 +44,9 @@ class Cadence:
         # A row asks every worker for its losses: the more workers, the fewer rows.
         log = log_every or max(min(known, default=per_epoch) // 100, workers // 50, 1)
         evaluate = evaluate_every or per_epoch
-        return cls(log, evaluate, checkpoint_every or evaluate)
+        return cls(log, evaluate, checkpoint_every or evaluate, snapshot_every)
 
     def until_next(self, rounds: int) -> int:
         """Return how many rounds it is to the next look."""
-        return min(every - rounds % every for every in (self.log_every, self.evaluate_every, self.checkpoint_every))
+        every: tuple[int, ...] = astuple(self)
+        return min(step - rounds % step for step in every)

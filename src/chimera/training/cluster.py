@@ -4,10 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from chimera.core.engine import Engine
-from chimera.core.errors import ActorLost, ConfigurationError, RunError, TooFewWorkersError
+from chimera.core.errors import ActorLost, ConfigurationError, TimeLimitError, TooFewWorkersError
+from chimera.training.dealing import Dealing
+from chimera.training.watch import Watch
+
+
+class Actors(Protocol):
+    """What makes the actors."""
+
+    def reserve_workers(self, count: int, timeout_s: float | None = None) -> None:
+        """See `Engine.reserve`."""
+
+    def worker(self, rank: int, order: Any) -> Any:
+        """Start the worker of a rank."""
+
+    def servers(self, shards: int) -> list[Any]:
+        """Start all servers."""
+
+    def server(self, index: int, shards: int) -> Any:
+        """Start one server, as new."""
 
 
 class TrainingCluster:
@@ -16,24 +34,25 @@ class TrainingCluster:
     Parameters
     ----------
     engine : where the actors run.
-    make_worker : makes the learner of a rank.
-    world_size : how many learners.
-    make_servers : makes the parameter shards.
+    actors : makes them.
+    dealing : says which data each worker reads; it begins with as many workers as the cluster.
+    watch : waits for them; by default with patience for any time.
     min_workers : with fewer living workers than this, the run stops.
+
+    Attributes
+    ----------
+    workers, shards : the living learners in rank order, and the parameter shards.
+    names : of all workers there ever were.
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        make_worker: Callable[[int], Any],
-        world_size: int,
-        make_servers: Callable[[int], list[Any]],
-        min_workers: int = 1,
+        self, engine: Engine, actors: Actors, dealing: Dealing, watch: Watch | None = None, min_workers: int = 1
     ) -> None:
-        self._engine, self._make_servers, self._min_workers = engine, make_servers, min_workers
-        self._make_worker = make_worker
-        self.workers = [make_worker(rank) for rank in range(world_size)]
-        self._names = [worker.name for worker in self.workers]
+        self._engine, self._actors, self._dealing, self._min_workers = engine, actors, dealing, min_workers
+        self._watch = watch or Watch(engine)
+        self.workers = [actors.worker(rank, order) for rank, order in enumerate(dealing.orders)]
+        self.names = [worker.name for worker in self.workers]
+        self._places = {name: place for place, name in enumerate(self.names)}  # in the dealing
         self.shards: list[Any] = []
         self.round, self.horizon = 0, 1
         self._late: dict[str, Any] = {}  # workers that still compute an answer nobody waits for
@@ -41,7 +60,7 @@ class TrainingCluster:
     def servers(self, shards: int) -> list[Any]:
         """Return the parameter shards; the same ones each time."""
         if not self.shards:
-            self.shards = self._make_servers(shards)
+            self.shards = self._actors.servers(shards)
         if len(self.shards) != shards:
             raise ConfigurationError(f"the checkpoint was written with {len(self.shards)} shards, not {shards}")
         return self.shards
@@ -78,7 +97,7 @@ class TrainingCluster:
         """
         names = [str(worker.name) for worker in self.workers if worker.name in pending]
         heads = {name: _head(pending[name]) for name in names}
-        done, _ = self._engine.wait(heads.values(), 1)
+        done, _ = self._watch.wait(heads.values(), 1)
         if dead := self._dead() & set(heads):
             raise ActorLost(f"{', '.join(sorted(dead))} died")
         winner = next(name for name, ref in heads.items() if ref is done[0])
@@ -91,43 +110,71 @@ class TrainingCluster:
 
     def get(self, refs: Any) -> Any:
         """Return values to the driver."""
-        return self._engine.get(refs)
+        return self._watch.get(refs)
 
-    def drop_lost(self) -> list[str]:
-        """Leave out the workers that are dead, and return their names.
-
-        Raises
-        ------
-        RunError : a server is dead, and its parameters with it; or every copy of the model where there are no servers.
-        """
+    def drop_lost(self) -> tuple[list[str], list[int]]:
+        """Leave out the workers that are dead; return their names, and which servers are."""
         dead = self._dead()
-        for server in self.shards:
-            if server.name in dead:
-                raise RunError(f"{server.name} died with its parameters: resume the run from its last checkpoint")
         lost = [worker.name for worker in self.workers if worker.name in dead]
         self.workers = [worker for worker in self.workers if worker.name not in dead]
         self._late = {name: ref for name, ref in self._late.items() if name not in dead}
-        if lost and not self.workers and not self.shards:
-            raise RunError(f"{', '.join(lost)} died, and the model with it: resume the run from its last checkpoint")
-        return lost
+        return lost, [index for index, server in enumerate(self.shards) if server.name in dead]
 
     def respawn(self, name: str) -> None:
-        """Start a new worker in the place of a lost one; where there are no servers, as a copy of the furthest worker."""
-        rank = self._names.index(name)
-        worker = self._make_worker(rank)
-        if self.shards:
-            self.get(worker.go_to(self.round))
-        else:
-            steps = self.get([other.step() for other in self.workers])
-            self.get(worker.restore(self.workers[steps.index(max(steps))].state()))
-        place = sum(self._names.index(other.name) < rank for other in self.workers)
+        """Start a worker in the place of a lost one, or one more; where there are no servers, as a copy of the furthest.
+
+        Raises
+        ------
+        ActorLost, TimeLimitError : the new one died at once, or has no room; it is not part of the cluster.
+        """
+        rank = self.names.index(name)
+        if name not in self._places:  # nothing is left for it until the data is dealt anew
+            self._places[name] = rank % len(self._dealing.orders)
+        worker = self._actors.worker(rank, self._dealing.orders[self._places[name]])
+        try:
+            if self.shards or not self.workers:
+                self.get(worker.go_to(self.round))
+            else:
+                steps = self.get([other.step() for other in self.workers])
+                self.get(worker.restore(self.workers[steps.index(max(steps))].state()))
+        except (ActorLost, TimeLimitError):
+            self._engine.kill(worker)
+            raise
+        place = sum(self.names.index(other.name) < rank for other in self.workers)
         self.workers.insert(place, worker)
+
+    def join(self, name: str) -> None:
+        """Let a worker in that was not there, with data of its own; raises like `respawn`."""
+        if name not in self.names:
+            self.names.append(name)
+        new = name not in self._places
+        self.respawn(name)
+        if new:
+            self.deal()
+
+    def has_room(self) -> bool:
+        """Return whether one more worker would find its place at once."""
+        try:
+            self._actors.reserve_workers(1, timeout_s=0)
+        except TimeLimitError:
+            return False
+        return True
+
+    def deal(self) -> None:
+        """Part the data anew among the workers that are there."""
+        self._dealing.deal(len(self.workers), self.round)
+        self._places = {worker.name: place for place, worker in enumerate(self.workers)}
+        self._hand_out()
+
+    def respawn_server(self, index: int) -> None:
+        """Start a server in the place of a lost one, as new: it needs its state."""
+        self.shards[index] = self._actors.server(index, len(self.shards))
 
     def check_enough(self, lost: Sequence[str]) -> None:
         """Raise `TooFewWorkersError` if fewer than ``min_workers`` are left."""
         if len(self.workers) < self._min_workers:
             left = f"{len(self.workers)} workers are left, fewer than min_workers = {self._min_workers}"
-            raise TooFewWorkersError(f"{', '.join(lost)} died; {left}")
+            raise TooFewWorkersError(f"{', '.join(lost)} died; {left}" if lost else left)
 
     def on_time(self) -> list[Any]:
         """Return the living workers that are not busy with an answer nobody waits for; asking them costs no wait."""
@@ -140,26 +187,58 @@ class TrainingCluster:
         """Wait until nobody is late any more, so that the state of the run is all in servers and workers."""
         self._free_workers(len(self.workers), math.inf)
 
-    def state(self) -> dict[str, Any]:
-        """Return what servers and workers hold: servers, or one worker's replica where there are none, and who stands where."""
+    def parameters(self) -> dict[str, Any]:
+        """Return what a loss of parameters would take: the servers', or one worker's replica where there are none."""
         return {
             "servers": self.get([server.state() for server in self.shards]),
             "replica": None if self.shards else self.get(self.workers[0].state()),
-            "steps": self.get([worker.step() for worker in self.workers]),
-            "buffers": self.get([worker.buffers() for worker in self.workers]),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Give servers and workers what `state` returned; a worker that was not there then takes the first one's part."""
+    def restore_parameters(self, state: Mapping[str, Any]) -> None:
+        """Give servers, or workers where there are none, what `parameters` returned."""
         if state["servers"]:
             pairs = zip(self.servers(len(state["servers"])), state["servers"], strict=True)
             self.get([server.restore(held) for server, held in pairs])
         if state["replica"] is not None:
             replica = self._engine.put(state["replica"])
             self.get([worker.restore(replica) for worker in self.workers])
+
+    def state(self) -> dict[str, Any]:
+        """Return what servers and workers hold, and who stands where."""
+        return {
+            **self.parameters(),
+            "steps": self.get([worker.step() for worker in self.workers]),
+            "buffers": self.get([worker.buffers() for worker in self.workers]),
+            "dealing": self._dealing.state(),
+            "places": self._places,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` returned, in a cluster that has just been made.
+
+        A worker that was not there then takes the first one's part; if the data was parted among others than are there now, it
+        is parted anew.
+        """
+        self.restore_parameters(state)
         for rank, worker in enumerate(self.workers):
             then = rank if rank < len(state["steps"]) else 0
             self.get([worker.go_to(state["steps"][then]), worker.load_buffers(state["buffers"][then])])
+        self._dealing.restore(state["dealing"])
+        if set(state["places"]) == set(self.names):
+            self._places = dict(state["places"])
+            self._hand_out()
+        else:
+            self.deal()
+
+    def start_over(self) -> None:
+        """Make every worker and server that is left as it was at the very beginning."""
+        self.round, workers = 0, [worker.name for worker in self.workers]
+        self.end()
+        self.workers, self._late = [], {}
+        self.shards = [self._actors.server(index, len(self.shards)) for index in range(len(self.shards))]
+        self._dealing.restart()
+        for name in workers:
+            self.respawn(name)
 
     def end(self) -> None:
         """Kill the actors of this run, on an engine that lives on."""
@@ -167,6 +246,10 @@ class TrainingCluster:
         for actor in (*self.workers, *self.shards):
             if actor.name not in dead:
                 self._engine.kill(actor)
+
+    def _hand_out(self) -> None:
+        orders = self._dealing.orders
+        self.get([worker.follow(orders[self._places[worker.name]], self._dealing.since) for worker in self.workers])
 
     def _free_workers(self, needed: int, deadline: float) -> None:
         """Wait until at least ``needed`` workers are not late, or the time is over."""
@@ -180,7 +263,7 @@ class TrainingCluster:
         while True:
             left = None if math.isinf(deadline) else max(deadline - self._engine.now(), 0.0)
             gone = len(set(refs) & self._dead())
-            done, pending = self._engine.wait(refs.values(), min(count + gone, len(refs)), left)
+            done, pending = self._watch.wait(refs.values(), min(count + gone, len(refs)), left)
             finished, dead = set(map(id, done)), self._dead()
             living = {name for name, ref in refs.items() if id(ref) in finished and name not in dead}
             if len(living) >= count or not pending or self._engine.now() >= deadline:

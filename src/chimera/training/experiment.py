@@ -121,6 +121,13 @@ class Experiment:
             return self
         return type(self)({**self.tables, name: value}, self.source)
 
+    def with_faults(self, faults: Iterable[str]) -> Self:
+        """Return a copy in which these go wrong too."""
+        train = dict(self.tables["train"])
+        return type(self)(
+            {**self.tables, "train": {**train, "faults": [*train.get("faults", ()), *faults]}}, self.source
+        )
+
     def to_toml(self) -> str:
         """Return the file of this experiment, with the defaults of `Trainer` spelt out, so that it stays what it was.
 

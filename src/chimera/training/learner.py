@@ -13,11 +13,13 @@ from chimera.core.call import work
 from chimera.core.engine import Group
 from chimera.core.errors import NonFiniteError
 from chimera.core.message import Encoded
-from chimera.core.parameters import Flat, Layout, shard_views
+from chimera.core.parameters import Flat, Layout, all_finite, shard_views
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
+from chimera.models.device import move
 from chimera.models.model import Model
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
+from chimera.training.rejection import ADVICE, Applied, Rejected, fault, fault_of_gradient
 
 
 class Learner:
@@ -32,6 +34,11 @@ class Learner:
     optimizer : what steps the model where the worker does it itself.
     codec : name and options of the codec of its uplink.
     seed : with rank and step, the seed of whatever is random in a forward pass.
+    device : where the model computes, see `chimera.models.device`; by default where it is.
+
+    Raises
+    ------
+    ConfigurationError : the model cannot compute there.
     """
 
     def __init__(
@@ -44,7 +51,10 @@ class Learner:
         optimizer: OptimizerSettings,
         codec: tuple[str, Mapping[str, Any]] = ("identity", {}),
         seed: int = 0,
+        device: str | None = None,
     ) -> None:
+        if device is not None:
+            move(model, device, rank)
         self._rank, self._model, self._dataset, self._order, self._seed = rank, model, dataset, order, seed
         self._optimizer_settings, self._codec = optimizer, codec
         self._optimizer: FlatOptimizer | None = None  # its memory is not spent where servers step
@@ -53,45 +63,61 @@ class Learner:
         self._layouts: list[Layout] = []
         self._step = 0
         self._loss_sum, self._loss_count = 0.0, 0
+        self._has_buffers = model.buffers().size > 0
+        self._own: Flat | None = None  # the gradient as it was before the group's; kept once a step had to be repeated
 
-    def gradient(self, *weights: Encoded) -> list[Encoded]:
-        """Load the weights, a message a shard, and return the gradient of the next batch, encoded, a message a shard."""
+    def gradient(self, *weights: Encoded) -> list[Encoded] | list[Rejected]:
+        """Load the weights, a message a shard, and return the gradient of the next batch, encoded, a message a shard.
+
+        One that is not finite is rejected: the messages say so instead, and the batch leaves no trace in the worker.
+        """
         self._load([decode(shard) for shard in weights])
-        gradient = self._next_gradient()
+        gradient, rejected = self._next_gradient()
         self._step += 1
-        return self._encoded(gradient)
+        return self._encoded(gradient) if rejected is None else [rejected] * len(weights)
 
-    def delta(self, *weights: Encoded, steps: int, learning_rate: float) -> list[Encoded]:
+    def delta(self, *weights: Encoded, steps: int, learning_rate: float) -> list[Encoded] | list[Rejected]:
         """Load the weights, take ``steps`` steps of plain SGD from there, and return the way back, encoded, a message a shard.
 
         That is the weights given less those reached: a server that takes it for a gradient moves towards what was learnt.
+        The first gradient that is not finite ends it, and the messages say so instead.
         """
         self._load([decode(shard) for shard in weights])
         flat = self._model.parameters()
-        begin = flat.copy()
-        for _ in range(steps):
-            flat -= np.float32(learning_rate) * self._next_gradient()
-            self._step += 1
-        begin -= flat
+        begin, first = flat.copy(), self._step
+        rejected: Rejected | None = None
+        with np.errstate(over="ignore", invalid="ignore"):  # what became of it is looked at below
+            for self._step in range(first, first + steps):
+                gradient, rejected = self._next_gradient()
+                if rejected is not None:
+                    break
+                flat -= np.float32(learning_rate) * gradient
+            begin -= flat
+        self._step = first + steps
         work(elements=flat.size * (steps + 1))
-        return self._encoded(begin)
+        if rejected is None and (why := fault(begin, "the change of the weights")):
+            rejected = Rejected(self._rank, first, why)
+        return self._encoded(begin) if rejected is None else [rejected] * len(weights)
 
-    def train(self, steps: int, group: Group | None = None) -> int:
-        """Take ``steps`` steps of its own, with the group's mean gradient if there is one, and return how many it has taken.
+    def train(self, steps: int, group: Group | None = None) -> Applied:
+        """Take ``steps`` steps of its own, with the group's mean gradient if there is one; say which of its own were rejected.
 
         Raises
         ------
         ActorLost : a member of the group died; the step under way was not taken.
-        NonFiniteError : the loss is NaN or infinite; the step was not taken.
+        NonFiniteError : nobody's gradient is finite; the step was not taken.
         """
         optimizer = self._own_optimizer()
+        rejected = []
         for _ in range(steps):
-            gradient = self._next_gradient()
-            if group is not None:
-                group.all_reduce(gradient)
+            gradient, own = self._next_gradient() if group is None else self._mean_gradient(group)
+            if own is not None:
+                if group is None:
+                    raise NonFiniteError(f"{own}: {ADVICE}")
+                rejected.append(own)
             optimizer.step(gradient)
             self._step += 1
-        return self._step
+        return Applied(self._step, steps, tuple(rejected))
 
     def weights(self) -> Encoded:
         """Return all parameters."""
@@ -129,22 +155,87 @@ class Learner:
         """Go on with the batch of this step."""
         self._step = step
 
+    def follow(self, order: Order, since: int) -> None:
+        """Read other data from now on; ``since`` is the step from which on the order counts."""
+        self._order, self._step = order, max(self._step, since)
+
     def _own_optimizer(self) -> FlatOptimizer:
         if self._optimizer is None:
             self._optimizer = FlatOptimizer(self._optimizer_settings, self._model.parameters())
         return self._optimizer
 
-    def _next_gradient(self) -> Flat:
+    def _next_gradient(self) -> tuple[Flat, Rejected | None]:
+        """Return the gradient of this step's batch, and whether it is to be rejected."""
+        buffers = self._buffers_before()
+        gradient, loss = self._computed()
+        return gradient, self._verdict(gradient, loss, buffers)
+
+    def _mean_gradient(self, group: Group) -> tuple[Flat, Rejected | None]:
+        """Return the mean gradient of the group, and whether its own is not in it.
+
+        Nobody looks at his own gradient first, and so this is one collective: if the mean is not finite, all see the same.
+        """
+        buffers = self._buffers_before()
+        gradient, loss = self._computed()
+        if self._own is not None:
+            np.copyto(self._own, gradient)
+        if not math.isfinite(loss):
+            gradient[0] = np.nan  # so that the others notice
+        group.all_reduce(gradient)
+        if all_finite(gradient):
+            self._count(loss)
+            return gradient, None
+        if self._own is None:  # the collective has overwritten it; the same batch and seed give it again
+            self._restore_buffers(buffers)
+            gradient, loss = self._computed(again=True)
+            self._own = gradient.copy()
+        else:
+            np.copyto(gradient, self._own)
+        rejected = self._verdict(gradient, loss, buffers)
+        return self._mean_of_finite(group, gradient, rejected), rejected
+
+    def _mean_of_finite(self, group: Group, gradient: Flat, rejected: Rejected | None) -> Flat:
+        """Return the mean over those members whose gradients are not rejected; all members get the same bits."""
+        count = np.array([rejected is None], np.float32)
+        group.all_reduce(count, "sum")
+        if count[0] == 0:
+            raise NonFiniteError(f"{rejected}, and there is no other gradient: {ADVICE}")
+        if rejected is not None:
+            gradient.fill(0)
+        group.all_reduce(gradient, "sum")
+        gradient *= np.float32(1 / count[0])
+        if why := fault(gradient, "the sum of all gradients"):
+            raise NonFiniteError(f"step {self._step}: {why}: {ADVICE}")
+        return gradient
+
+    def _computed(self, again: bool = False) -> tuple[Flat, float]:
+        """Return gradient and loss of this step's batch; ``again`` if its samples were counted before."""
         batch = self._dataset.take(self._order.batch(self._step))
         # So that what is random in the forward pass depends on nothing that ran before.
         self._model.reseed((self._seed * 1_000_003 + self._rank) * 1_000_003 + self._step)
         gradient, loss = self._model.gradient(batch)
-        work(samples=len(batch[0]))
-        if not math.isfinite(loss):
-            raise NonFiniteError(f"rank {self._rank}, step {self._step}: the loss is {loss}")
+        if not again:
+            work(samples=len(batch[0]))
+        return gradient, loss
+
+    def _verdict(self, gradient: Flat, loss: float, buffers: Flat | None) -> Rejected | None:
+        """Count the loss, or say why the gradient is rejected and undo what its batch did to the buffers."""
+        if why := fault_of_gradient(gradient, loss):
+            self._restore_buffers(buffers)
+            return Rejected(self._rank, self._step, why)
+        self._count(loss)
+        return None
+
+    def _count(self, loss: float) -> None:
         self._loss_sum += loss
         self._loss_count += 1
-        return gradient
+
+    def _buffers_before(self) -> Flat | None:
+        return self._model.buffers() if self._has_buffers else None
+
+    def _restore_buffers(self, buffers: Flat | None) -> None:
+        if buffers is not None:
+            self._model.load_buffers(buffers)
 
     def _encoded(self, flat: Flat) -> list[Encoded]:
         """Return a vector in the form of all parameters as messages, one for each shard of the weights last loaded."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,9 @@ import numpy as np
 from chimera.codecs.codec import CODECS, decode
 from chimera.core.call import work
 from chimera.core.message import Encoded
-from chimera.core.parameters import Flat, Layout, reduce_in_order
+from chimera.core.parameters import Flat, Layout, all_finite, reduce_in_order
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
+from chimera.training.rejection import Applied, Rejected, fault
 
 _EPSILON = 1e-7  # as in the paper's experiments: keeps the division defined
 
@@ -46,38 +47,70 @@ class ParameterShard:
         """Return the slice, encoded."""
         return self._codec.encode(self._weights, self._layout)
 
-    def update(self, *gradients: Encoded) -> tuple[Encoded, int]:
-        """Step with the mean of the gradients, in the order given; return the new slice and how many steps were taken."""
-        reduce_in_order([decode(gradient) for gradient in gradients], self._mean, 1 / len(gradients))
-        self._optimizer.step(self._mean)
-        self._steps += 1
+    def update(self, *gradients: Encoded | Rejected) -> tuple[Encoded, Applied]:
+        """Step with the mean of the gradients that are finite, in the order given; return the new slice and what was done.
+
+        Without any the slice stays as it is. Senders reject what is not finite; what comes all the same, or overflows on the
+        way or in the sum, is left out too.
+        """
+        rejected = [gradient for gradient in gradients if isinstance(gradient, Rejected)]
+        vectors = {i: decode(each) for i, each in enumerate(gradients, 1) if not isinstance(each, Rejected)}
+        if vectors and not self._average(vectors):
+            rejected += self._left_out(vectors, len(gradients))
         work(elements=self._weights.size * len(gradients))
-        return self.weights(), self._steps
+        return self._stepped(len(vectors), rejected)
 
     def compensate(
-        self, gradient: Encoded, then: Encoded, lambda_: float, decay: float | None = None
-    ) -> tuple[Encoded, int]:
+        self, gradient: Encoded | Rejected, then: Encoded, lambda_: float, decay: float | None = None
+    ) -> tuple[Encoded, Applied]:
         """Step with a gradient that was computed at the weights ``then``, corrected for the way since (see `DelayCompensated`).
 
-        With ``decay``, ``lambda_`` is divided by the root of the moving mean of the squared gradient.
+        With ``decay``, ``lambda_`` is divided by the root of the moving mean of the squared gradient. What is not finite, or
+        is not any more once corrected, is rejected as in `update`.
         """
-        given = decode(gradient)
-        way = self._weights - decode(then)
-        way *= np.float32(lambda_)
-        square = np.square(given)
-        way *= square
-        if decay is not None:
-            if self._mean_square is None:
-                self._mean_square = np.zeros_like(self._weights)
-            self._mean_square *= np.float32(decay)
-            square *= np.float32(1 - decay)
-            self._mean_square += square
-            way /= np.sqrt(self._mean_square + np.float32(_EPSILON))
-        np.add(given, way, out=self._mean)
-        self._optimizer.step(self._mean)
-        self._steps += 1
+        if isinstance(gradient, Rejected):
+            return self._stepped(0, [gradient])
+        given, mean_square = decode(gradient), self._mean_square
+        with np.errstate(over="ignore", invalid="ignore"):
+            way = self._weights - decode(then)
+            way *= np.float32(lambda_)
+            square = np.square(given)
+            way *= square
+            if decay is not None:
+                square *= np.float32(1 - decay)
+                if mean_square is not None:
+                    square += mean_square * np.float32(decay)
+                mean_square = square
+                way /= np.sqrt(mean_square + np.float32(_EPSILON))
+            np.add(given, way, out=self._mean)
         work(elements=self._weights.size * 2)
-        return self.weights(), self._steps
+        if not all_finite(self._mean):
+            why = fault(given, "the gradient") or fault(self._mean, "the corrected gradient")
+            return self._stepped(0, [Rejected(None, self._steps, why)])
+        self._mean_square = mean_square
+        return self._stepped(1, [])
+
+    def _average(self, vectors: Mapping[int, Flat]) -> bool:
+        """Set the mean; return whether it is finite."""
+        return all_finite(reduce_in_order(list(vectors.values()), self._mean, 1 / len(vectors)))
+
+    def _left_out(self, vectors: dict[int, Flat], total: int) -> list[Rejected]:
+        """Take what is not finite out of the vectors (by place among ``total``), set the mean of the rest; name the former."""
+        faults = {i: fault(vector, f"gradient {i} of {total}") for i, vector in vectors.items()}
+        for i in [i for i, why in faults.items() if why]:
+            del vectors[i]
+        found = [why for why in faults.values() if why]
+        if vectors and not self._average(vectors):
+            found.append(f"the sum of {len(vectors)} gradients overflows")
+            vectors.clear()
+        return [Rejected(None, self._steps, why) for why in found]
+
+    def _stepped(self, gradients: int, rejected: Sequence[Rejected]) -> tuple[Encoded, Applied]:
+        """Step with the mean, if any gradients are in it, and return the new slice and what was done."""
+        if gradients:
+            self._optimizer.step(self._mean)
+            self._steps += 1
+        return self.weights(), Applied(self._steps, gradients, tuple(rejected))
 
     def state(self) -> dict[str, Any]:
         """Return weights, optimizer and step."""

@@ -24,6 +24,7 @@ class Cost:
     seconds : of training, in the engine's time: virtual on the simulated engine.
     bytes_up, bytes_down : array bytes that the workers sent and received.
     rounds : updates of the global model.
+    lost_rounds : rounds whose work a death has undone or cut short, over and above ``rounds``.
     samples : samples processed, over all workers.
     epochs : samples divided by the size of the training set.
     """
@@ -33,7 +34,13 @@ class Cost:
     bytes_down: int
     rounds: int
     samples: int
+    lost_rounds: int
     epochs: float
+
+    @property
+    def goodput(self) -> float:
+        """The share of rounds that were not lost, 0 to 1."""
+        return self.rounds / (self.rounds + self.lost_rounds) if self.rounds else 0.0
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,7 @@ class Run:
             "bytes_down": cost.bytes_down,
             "metrics": self.metrics,
             "lost_workers": self.lost_workers,
+            "lost_rounds": cost.lost_rounds,
             "stopped_by": self.stopped_by,
             **self.figures,
             **({"staleness": {str(updates): n for updates, n in self.staleness.items()}} if self.staleness else {}),

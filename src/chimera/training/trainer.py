@@ -4,37 +4,39 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
 from chimera.codecs.codec import CODECS
-from chimera.core.engine import ENGINES, Engine, Resources
-from chimera.core.errors import ConfigurationError
-from chimera.core.parameters import shard_bounds
+from chimera.core.engine import ENGINES, Engine
+from chimera.core.errors import ConfigurationError, RunError
 from chimera.data.dataset import DATASETS, Dataset, Split
-from chimera.data.order import orders
+from chimera.data.order import Order, orders
 from chimera.data.partition import PARTITIONERS, Partitioner
 from chimera.models.conversion import as_model, build_model
 from chimera.models.model import Model
-from chimera.models.pickling import ensure_picklable
 from chimera.strategies.strategy import STRATEGIES, Strategy
+from chimera.training.actors import Actors
 from chimera.training.budget import Budget
 from chimera.training.cadence import Cadence
 from chimera.training.callback import Callback
 from chimera.training.checkpoint import Checkpoints, check_fits
 from chimera.training.cluster import TrainingCluster
+from chimera.training.dealing import Dealing
 from chimera.training.experiment import Experiment
+from chimera.training.fault import FaultScript, as_sentences
 from chimera.training.history import History
-from chimera.training.learner import Learner
 from chimera.training.loop import TrainingLoop
 from chimera.training.optimizer import OptimizerSettings
-from chimera.training.parameter_shard import ParameterShard
 from chimera.training.plugin import Named, label, made, named
+from chimera.training.probe import Probe
 from chimera.training.recovery import OnWorkerLoss, Recovery
+from chimera.training.resources import GivenResources, resources_of, resources_table, server_resources_of
 from chimera.training.run import Cost, Run
 from chimera.training.run_folder import RunFolder
+from chimera.training.watch import Watch
 
 _PRELOADED = ("torch", "chimera.training.learner", "chimera.training.parameter_shard", "chimera.models.torch_model")
 
@@ -56,8 +58,17 @@ class Trainer:
     evaluate_every, log_every, checkpoint_every : in rounds; by default each epoch, a hundred times a run (less often with many
         workers), and at each evaluation.
     min_workers : the run stops with fewer living workers than this.
-    on_worker_loss : ``respawn`` a worker that died, with its rank and data; ``drop`` it; or ``stop`` the run.
-    max_restarts : how often a run respawns a worker; after that it drops them.
+    max_workers : more workers than ``workers`` may come amid the run, up to so many, when the engine has room for them.
+    on_worker_loss : ``respawn`` a worker that died, with its rank and data; ``redistribute`` its data to the others; ``drop``
+        both; or ``stop`` the run. A parameter server that died is started anew from the last snapshot.
+    max_restarts : how often a run starts a lost worker or server anew; after that it drops workers.
+    worker_timeout_s : a worker or server that gives no sign of life for so long is killed and counts as lost. It must be
+        longer than a gradient may take; None waits for ever.
+    snapshot_every : rounds after which the parameters are kept in the driver, in case a server dies.
+    faults : what is to go wrong, for experiments: sentences such as ``kill worker 2 at step 50``, or pairs (when, what); see
+        `Fault.read`.
+    worker_resources, server_resources : what each of them is to have: ``threads``, ``gpus`` (workers only: their model and
+        batches are on a GPU then) and ``custom``, other resources of the cluster by name; as a mapping, or as `Resources`.
     seed : of the model, the partition, the order of the data, and dropout.
     callbacks : told of progress and events.
     out : the run's folder; by default a new one under ``runs/``, called ``name``.
@@ -86,8 +97,14 @@ class Trainer:
         log_every: int | None = None,
         checkpoint_every: int | None = None,
         min_workers: int = 1,
+        max_workers: int | None = None,
         on_worker_loss: OnWorkerLoss = "respawn",
         max_restarts: int = 3,
+        worker_timeout_s: float | None = 300.0,
+        snapshot_every: int = 100,
+        faults: Sequence[Any] = (),
+        worker_resources: GivenResources = None,
+        server_resources: GivenResources = None,
         seed: int = 0,
         callbacks: Sequence[Callback] = (),
         out: str | Path | None = None,
@@ -108,7 +125,12 @@ class Trainer:
         self._optimizer = OptimizerSettings(*named(optimizer))
         self._engine, self._model, self._data = engine, model, data
         self._workers, self._batch_size = self._strategy.world_size(workers), batch_size
-        self._every = {"log_every": log_every, "evaluate_every": evaluate_every, "checkpoint_every": checkpoint_every}
+        self._every: dict[str, Any] = {
+            "log_every": log_every,
+            "evaluate_every": evaluate_every,
+            "checkpoint_every": checkpoint_every,
+            "snapshot_every": snapshot_every,
+        }
         for key, every in self._every.items():
             if every is not None and every < 1:
                 raise ConfigurationError(f"{key} must be at least 1, not {every}")
@@ -117,8 +139,16 @@ class Trainer:
             raise ConfigurationError(f"on_worker_loss must be one of {choices}, not {on_worker_loss!r}")
         if max_restarts < 0:
             raise ConfigurationError(f"max_restarts must be at least 0, not {max_restarts}")
-        self._min_workers, self._seed = min_workers, seed
+        if max_workers is not None and max_workers < workers:
+            raise ConfigurationError(f"max_workers is {max_workers}, and there are {workers} workers at first")
+        if worker_timeout_s is not None and not worker_timeout_s > 0:
+            raise ConfigurationError(f"worker_timeout_s must be above 0, not {worker_timeout_s}")
+        self._min_workers, self._max_workers, self._seed = min_workers, max_workers, seed
+        self._worker_timeout_s, self._faults = worker_timeout_s, as_sentences(faults)
+        self._recovery: Recovery | None = None
         self._on_loss = on_worker_loss, max_restarts
+        self._worker_resources = resources_of("worker_resources", worker_resources)
+        self._server_resources = server_resources_of(server_resources)
         self._callbacks = list(callbacks)
         self._folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)
         self._experiment = {
@@ -139,7 +169,12 @@ class Trainer:
             **self._every,
             "min_workers": min_workers,
             "on_worker_loss": on_worker_loss,
+            "max_workers": max_workers,
             "max_restarts": max_restarts,
+            "worker_timeout_s": worker_timeout_s,
+            "faults": self._faults,
+            "worker_resources": resources_table(worker_resources),
+            "server_resources": resources_table(server_resources),
             "seed": seed,
         }
 
@@ -147,6 +182,17 @@ class Trainer:
     def run_dir(self) -> Path:
         """The folder that the run writes to."""
         return self._folder.path
+
+    def add_worker(self) -> None:
+        """Let one more worker join the run under way, as soon as there is room; also from another thread or a callback.
+
+        Raises
+        ------
+        RunError : no run is under way.
+        """
+        if self._recovery is None:
+            raise RunError("no run is under way that a worker could join")
+        self._recovery.asked_for += 1
 
     def fit(self) -> Run:
         """Train, and return what came of it; the run's folder holds the same and a report.
@@ -163,14 +209,21 @@ class Trainer:
             self._optimizer.check()
             model = self._driver_model(split)
             self._folder.begin(Experiment.of(**self._experiment).to_toml(), self._seed)
-            engine.reserve([Resources()] * self._workers)
-            make_worker, make_servers = (
-                self._worker_maker(engine, split.train, model),
-                self._server_maker(engine, model),
+            actors = Actors(
+                engine,
+                model,
+                split.train,
+                optimizer=self._optimizer,
+                codec=self._codec,
+                seed=self._seed,
+                worker_resources=self._worker_resources,
+                server_resources=self._server_resources,
             )
-            cluster = TrainingCluster(engine, make_worker, self._workers, make_servers, self._min_workers)
+            actors.reserve_workers(self._workers)
+            watch = Watch(engine, self._worker_timeout_s)
+            cluster = TrainingCluster(engine, actors, self._dealing(split.train), watch, self._min_workers)
             try:
-                return self._fit(engine, cluster, split, model)
+                return self._fit(engine, watch, cluster, split, model)
             finally:
                 if not owned:
                     cluster.end()
@@ -178,19 +231,21 @@ class Trainer:
             if owned:
                 engine.close()
 
-    def _fit(self, engine: Engine, cluster: TrainingCluster, split: Split, model: Model) -> Run:
+    def _fit(self, engine: Engine, watch: Watch, cluster: TrainingCluster, split: Split, model: Model) -> Run:
         checkpoints = Checkpoints(str(self._folder.path / "checkpoints"))
         saved = checkpoints.read_last() if self._folder.resumes else None
-        engine.get([worker.step() for worker in cluster.workers])  # what a constructor raises shows here
+        watch.get([worker.step() for worker in cluster.workers])  # what a constructor raises shows here
         engine.trace()
         samples_per_round = self._strategy.batches_per_round(self._workers) * self._batch_size
         history = History(self._folder.path, saved["files"] if saved else None)
+        self._recovery = Recovery(cluster, watch, *self._on_loss, self._max_workers)
+        buffers = getattr(model, "buffer_policy", "none")
         loop = TrainingLoop(
             engine=engine,
+            watch=watch,
             strategy=self._strategy,
             cluster=cluster,
-            model=model,
-            test=split.test,
+            probe=Probe(engine, watch, self._strategy, cluster, model=model, test=split.test, buffers=buffers),
             train_size=len(split.train),
             batch_size=self._batch_size,
             budget=self._budget,
@@ -198,8 +253,8 @@ class Trainer:
             history=history,
             checkpoints=checkpoints,
             callbacks=self._callbacks,
-            recovery=Recovery(cluster, *self._on_loss),
-            buffers=getattr(model, "buffer_policy", "none"),
+            recovery=self._recovery,
+            faults=FaultScript(self._faults),
         )
         try:
             if saved:
@@ -207,11 +262,10 @@ class Trainer:
                 loop.restore(saved)
             stopped_by = loop.run()
         finally:
+            self._recovery = None
             history.close()
         used = loop.counters
-        cost = Cost(
-            used.seconds, used.bytes_up, used.bytes_down, used.rounds, used.samples, used.samples / len(split.train)
-        )
+        cost = Cost(**asdict(used), epochs=used.samples / len(split.train))
         run = Run(
             run_dir=self._folder.path,
             model=getattr(model, "module", getattr(model, "estimator", model)),
@@ -229,6 +283,15 @@ class Trainer:
         for callback in self._callbacks:
             callback.on_end(run)
         return run
+
+    def _dealing(self, train: Dataset) -> Dealing:
+        def parted(world_size: int, *, since: int, begin: int) -> list[Order]:
+            return orders(self._partition, train, world_size, self._batch_size, self._seed, since=since, begin=begin)
+
+        def samples_per_round(world_size: int) -> int:
+            return self._strategy.batches_per_round(world_size) * self._batch_size
+
+        return Dealing(parted, self._workers, samples_per_round)
 
     def _open_engine(self) -> tuple[Engine, bool]:
         if not isinstance(self._engine, str | Mapping):
@@ -256,45 +319,6 @@ class Trainer:
         if isinstance(self._model, str | Mapping):
             return build_model(*named(self._model), seed=self._seed, **about)
         return as_model(self._model, seed=self._seed, **about)
-
-    def _worker_maker(self, engine: Engine, train: Dataset, model: Model) -> Callable[[int], Any]:
-        parts = orders(self._partition, train, self._workers, self._batch_size, self._seed)
-        try:
-            dataset, replica = engine.put(train), engine.put(model)
-        except ConfigurationError:
-            ensure_picklable(model)  # it knows which attribute is to blame
-            raise
-
-        def make(rank: int) -> Any:
-            return engine.spawn(
-                Learner,
-                rank,
-                replica,
-                dataset,
-                parts[rank],
-                optimizer=self._optimizer,
-                codec=self._codec,
-                seed=self._seed,
-                name=f"worker {rank}",
-            )
-
-        return make
-
-    def _server_maker(self, engine: Engine, model: Model) -> Callable[[int], list[Any]]:
-        flat, layout = model.parameters().copy(), model.layout
-
-        def make(shards: int) -> list[Any]:
-            if shards > flat.size:
-                raise ConfigurationError(f"{flat.size} parameters cannot be spread over {shards} shards")
-            bounds = shard_bounds(flat.size, shards)
-            pieces = [(flat[b:e], layout.cut(b, e)) for b, e in itertools.pairwise(bounds)]
-            engine.reserve([Resources()] * shards)
-            return [
-                engine.spawn(ParameterShard, *piece, optimizer=self._optimizer, name=f"server {i}")
-                for i, piece in enumerate(pieces)
-            ]
-
-        return make
 
     def _names(self) -> dict[str, Any]:
         return {

@@ -101,6 +101,7 @@ class Doorbell:
         self._naps = 0
         try:
             while True:
+                self._memory.own.sign()
                 seen = self._word[0]
                 fence()  # whoever makes it ready sees the flags, or this sees that it is ready
                 if ready():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import secrets
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from chimera.core.engine import ENGINES, Resources
+from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ActorLost, ConfigurationError, EngineClosedError, TimeLimitError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import check_returns, receive_handles
@@ -77,7 +78,7 @@ class Local:
         parts = self._server, self._control, self._monitor, self._relay, self._memory
         self._end = weakref.finalize(self, end, *parts)
 
-    def reserve(self, resources: Sequence[Resources]) -> None:
+    def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
         """Nothing to do: there is always room."""
 
     def spawn(
@@ -150,6 +151,18 @@ class Local:
         self._check_open()
         self._request({"kill": actor._lane.actor})
         self._doorbell.await_calls(lambda: actor._lane.dead, {}, SPIN_S)  # a death wakes everybody
+
+    def disturb(self, actor: LocalActor, disturbance: Disturbance) -> None:
+        """Stop the actor's process, or stop it again and again; return when that has begun."""
+        self._check_open()
+        lane = actor._lane
+        begun = lane.disturbed + 1
+        self._request({"disturb": lane.actor, **dataclasses.asdict(disturbance)})
+        self._doorbell.await_calls(lambda: lane.dead or lane.disturbed >= begun, {}, SPIN_S)
+
+    def silent(self, after_s: float) -> list[LocalActor]:
+        """Return the handles of the living that have given no sign of life for ``after_s`` seconds."""
+        return [self._handles[lane.rank] for lane in self._lanes if not lane.dead and lane.silent_s() >= after_s]
 
     def now(self) -> float:
         """Seconds since the engine began."""

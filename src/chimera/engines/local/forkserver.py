@@ -1,8 +1,8 @@
 """The process that actors are forked from: it has imported the heavy libraries once, and has no threads.
 
-It is started with one argument, a JSON object, and serves two requests on a stream socket, a JSON object a line: ``spawn``
-(answered by nothing but the actor's first result) and ``kill``. It tells of every actor's end. When the driver's side of the
-socket closes, however the driver ended, it kills all actors and goes.
+It is started with one argument, a JSON object, and serves three requests on a stream socket, a JSON object a line: ``spawn``
+(answered by nothing but the actor's first result), ``kill``, and ``disturb`` (answered when the disturbance has begun). It
+tells of every actor's end. When the driver's side of the socket closes, however the driver ended, it kills all actors and goes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ import socket
 import sys
 from typing import Any, NoReturn
 
+from chimera.core.engine import Disturbance
 from chimera.engines.local.asking import Asking
 from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.memory import Memory
 from chimera.engines.local.process import ActorProcess
+from chimera.engines.signals import Disturbances
 
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -34,6 +36,7 @@ class ForkServer:
     def __init__(self, control: socket.socket, requests: socket.socket, memory_fd: int) -> None:
         self._control, self._requests, self._memory_fd = control, requests, memory_fd
         self._actors: dict[int, int] = {}  # process id: actor
+        self._disturbances = Disturbances(os.kill)  # no process id in it can be used again before the process is reaped
 
     def serve(self) -> None:
         """Work until the driver's side closes."""
@@ -43,7 +46,7 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         received = b""
         while True:
-            ready, _, _ = select.select([self._control, wake_read], [], [])
+            ready, _, _ = select.select([self._control, wake_read], [], [], self._disturbances.tick())
             if wake_read in ready:
                 wake_read.recv(4096)
                 self._reap()
@@ -65,9 +68,14 @@ class ForkServer:
 
     def _handle(self, request: dict[str, Any]) -> None:
         if "kill" in request:
-            for pid, actor in self._actors.items():
-                if actor == request["kill"]:
-                    os.kill(pid, signal.SIGKILL)
+            for pid in self._processes_of(request["kill"]):
+                os.kill(pid, signal.SIGKILL)
+            return
+        if "disturb" in request:
+            actor = request.pop("disturb")
+            for pid in self._processes_of(actor):
+                self._disturbances.add(pid, Disturbance(**request))
+            self._tell({"actor": actor})
             return
         actor = request["spawn"]
         parent = os.getpid()
@@ -75,6 +83,13 @@ class ForkServer:
         if pid == 0:
             self._become_actor(actor, request, parent)
         self._actors[pid] = actor
+
+    def _processes_of(self, actor: int) -> list[int]:
+        """Return the process id of an actor that has not been reaped, and of no other."""
+        return [pid for pid, other in self._actors.items() if other == actor]
+
+    def _tell(self, report: dict[str, Any]) -> None:
+        self._control.sendall(json.dumps(report).encode() + b"\n")
 
     def _become_actor(self, actor: int, request: dict[str, Any], parent: int) -> NoReturn:
         try:
@@ -100,10 +115,8 @@ class ForkServer:
                 return
             if pid == 0:
                 return
-            actor = self._actors.pop(pid)
-            self._control.sendall(
-                json.dumps({"actor": actor, "status": os.waitstatus_to_exitcode(status)}).encode() + b"\n"
-            )
+            self._disturbances.forget(pid)
+            self._tell({"actor": self._actors.pop(pid), "status": os.waitstatus_to_exitcode(status)})
 
 
 def _prepare_process(threads: int, parent: int) -> None:

@@ -86,6 +86,7 @@ class LocalGroup:
                 if self._memory.region(member).words[DEAD]:
                     raise ActorLost(f"{actor_name(self._memory, member)} died, and its group with it")
 
+        self._surroundings.alive()
         self._surroundings.doorbell.ring_members(self._members)
         began = time.monotonic()
         self._surroundings.doorbell.await_members(all_here, check, self._members, SPIN_S)

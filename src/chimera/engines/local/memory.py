@@ -14,6 +14,7 @@ import mmap
 import os
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -47,6 +48,7 @@ ACTORS = 1  # driver, in its own region: how many actors there are, itself inclu
 ROWS_WRITTEN = 2  # owner: trace rows so far
 CALLS_WRITTEN = 3  # driver: end of what was written to the ring of calls
 CALLS_READ = 4  # owner: end of what it took from it
+SIGN_NS = 5  # owner: when it gave its last sign of life, on the monotonic clock
 
 # Words of a slot, by writer.
 SLOT_WORDS = 8
@@ -101,6 +103,10 @@ class Region:
         self.answers = view[_ANSWERS_AT : _ANSWERS_AT + ANSWERS * ANSWER_WORDS * 8].cast("q")
         self.issued = view[_ISSUED_AT : _ISSUED_AT + SLOTS * MAX_ACTORS * 2].cast("H")
         self.done = view[_DONE_AT : _DONE_AT + SLOTS * MAX_ACTORS * 2].cast("H")
+
+    def sign(self) -> None:
+        """Let the owner give a sign of life."""
+        self.words[SIGN_NS] = time.monotonic_ns()
 
     def ready(self, slot: int, generation: int) -> bool:
         """Whether the result of this use of the slot stands."""

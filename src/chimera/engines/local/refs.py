@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import ActorHandle
-from chimera.engines.local.memory import DEAD, DROPPED, GENERATION, SLOT_WORDS, SLOTS, Memory
+from chimera.engines.local.memory import DEAD, DROPPED, GENERATION, SIGN_NS, SLOT_WORDS, SLOTS, Memory
 from chimera.engines.local.rings import read_rows
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Lane:
         self.calls: deque[str] = deque()  # methods of the calls whose rows have not been read
         self.issued = self.rows_read = 0
         self.died_s: float | None = None
+        self.disturbed = 0  # how many disturbances have begun
         self._memory = memory
         self._unused = 0
         self._dropped: deque[int] = deque()
@@ -54,6 +56,11 @@ class Lane:
     def dead(self) -> bool:
         """Whether the actor is known to be dead."""
         return self.region.words[DEAD] == 1
+
+    def silent_s(self) -> float:
+        """For how long the actor has given no sign of life; not at all before its process has begun."""
+        sign_ns = self.region.words[SIGN_NS]
+        return (time.monotonic_ns() - sign_ns) / 1e9 if sign_ns else 0.0
 
     def new_slots(self, count: int = 1) -> list[tuple[int, int]]:
         """Return slots that nobody uses, each with the generation of this use."""

@@ -47,7 +47,7 @@ def start_server(
 def watch(
     control: socket.socket, lanes: list[Lane], deaths: list[Lane], doorbell: Doorbell, tell: Callable[[], None]
 ) -> None:
-    """Note the deaths that the fork server reports, and wake everybody, for anybody may be waiting for the dead.
+    """Note what the fork server reports of deaths and disturbances, and wake everybody: anybody may wait for the dead.
 
     ``tell`` is called after that.
     """
@@ -60,7 +60,14 @@ def watch(
         if not data:
             break
         *lines, received = (received + data).split(b"\n")
-        _mark_dead([lanes[json.loads(line)["actor"] - 1] for line in lines], lanes, deaths, doorbell)
+        dead = []
+        for report in map(json.loads, lines):
+            lane = lanes[report["actor"] - 1]
+            if "status" in report:
+                dead.append(lane)
+            else:
+                lane.disturbed += 1
+        _mark_dead(dead, lanes, deaths, doorbell)
         tell()
     _mark_dead([lane for lane in lanes if not lane.dead], lanes, deaths, doorbell)
 

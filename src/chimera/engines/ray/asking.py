@@ -13,6 +13,9 @@ from chimera.engines.handle import check_returns, receive_handles
 from chimera.engines.ray.failure import translated
 from chimera.engines.ray.refs import RayActor
 
+_SIGN_S = 0.5
+"""Who waits gives a sign of life so often."""
+
 
 class Peer:
     """Another actor, as a handle inside an actor knows it.
@@ -124,11 +127,12 @@ class Asking:
                 raise RunError(f"{name} would wait for ever: its call {ref.method!r} on itself comes after this one")
         objects = [ref.object for ref in refs]
         while True:
-            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            left = _SIGN_S if deadline is None else min(max(deadline - time.monotonic(), 0.0), _SIGN_S)
             try:
                 values: list[Any] = ray.get(objects, timeout=left)
                 return values
             except GetTimeoutError as error:
+                call.current().alive()
                 if deadline is not None and time.monotonic() >= deadline:  # Ray may return a little early
                     ref = next(ref for ref in refs if not ray.wait([ref.object], timeout=0)[0])
                     raise TimeLimitError(

@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from chimera.core.engine import ENGINES, Resources
+from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ActorLost, ConfigurationError, EngineClosedError, TimeLimitError
 from chimera.core.trace import TraceRow
 from chimera.engines.failure import Failure
 from chimera.engines.handle import check_returns, receive_handles
+from chimera.engines.ray.disturber import Disturbers
 from chimera.engines.ray.failure import translated
-from chimera.engines.ray.group import GroupHandle, forget_groups, living_actors
+from chimera.engines.ray.group import GroupHandle, living_actors
 from chimera.engines.ray.host import CONSTRUCT, Host, clock_of_this_machine
+from chimera.engines.ray.pulse import SEEN_WITHIN_S, forget_engine, look
 from chimera.engines.ray.refs import ROW, Issued, Lane, RayActor, Ref
 from chimera.engines.ray.reservation import Placement, Reservations
 from chimera.engines.ray.roster import Roster
@@ -26,6 +28,7 @@ from chimera.engines.ray.session import Session
 
 _MOST_ROWS = 1000
 _LOOK_FOR_PLACES_S = 1.0
+_LOOK_FOR_PROCESS_S = 0.05
 _LEAVING_S = 5.0
 
 
@@ -82,17 +85,20 @@ class Ray:
         self._handles: list[RayActor] = []
         self._groups = 0
         self._actors_may_call = False
-        self._end = weakref.finalize(self, _end, self._session, self.key, self._roster.lanes, self._reservations)
+        self._disturbers = Disturbers(self.key)
+        parts = self._session, self.key, self._roster.lanes, self._reservations, self._disturbers
+        self._end = weakref.finalize(self, _end, *parts)
 
-    def reserve(self, resources: Sequence[Resources]) -> None:
+    def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
         """Hold room for actors that need these, all or none; the spawns that follow with equal resources take it.
 
         Raises
         ------
-        TimeLimitError : the cluster had no room within ``reserve_timeout_s``; says what was asked and what is free.
+        TimeLimitError : there was no room within ``timeout_s``, by default ``reserve_timeout_s``; says what was asked and what
+            is free.
         """
         self._check_open()
-        self._reservations.reserve(resources)
+        self._reservations.reserve(resources, timeout_s)
 
     def spawn(
         self,
@@ -172,8 +178,41 @@ class Ray:
         self._check_open()
         lane = actor._lane
         if lane.died_s is None:
+            self._disturbers.kill(lane.pulse.process)
             self._ray.kill(lane.handle)
             self._roster.note_death(lane)
+
+    def disturb(self, actor: RayActor, disturbance: Disturbance) -> None:
+        """Stop the actor's process, or stop it again and again; return when that has begun.
+
+        The first time on a node starts a small Ray actor there, which takes a second or so.
+
+        Raises
+        ------
+        TimeLimitError : the actor has no place within ``reserve_timeout_s``, or its node does not answer.
+        """
+        self._check_open()
+        lane = actor._lane
+        self._roster.look_for_deaths(at_once=True)
+        while lane.died_s is None:
+            look([lane])
+            if lane.pulse.process is not None:
+                self._disturbers.disturb(lane.pulse.process, disturbance)
+                return
+            self._patience(None)
+            time.sleep(_LOOK_FOR_PROCESS_S)
+            self._roster.look_for_deaths()
+
+    def silent(self, after_s: float) -> list[RayActor]:
+        """Return the handles of the living that have given no sign of life for ``after_s`` seconds."""
+        if not self._end.alive:
+            return []
+        self._roster.look_for_deaths()
+        living = [lane for lane in self._roster.lanes if lane.died_s is None]
+        look(living)
+        before_s = time.monotonic() - after_s - SEEN_WITHIN_S
+        begun = [lane for lane in living if lane.pulse.process is not None]
+        return [self._handles[lane.rank] for lane in begun if lane.pulse.sign_s <= before_s]
 
     def now(self) -> float:
         """Seconds since the engine began."""
@@ -315,19 +354,19 @@ def _cannot_travel(error: TypeError) -> ConfigurationError:
     return ConfigurationError(f"a value cannot travel to another process: {lines[0] if lines else error}")
 
 
-def _end(session: Session, key: str, lanes: list[Lane], reservations: Reservations) -> None:
+def _end(session: Session, key: str, lanes: list[Lane], reservations: Reservations, disturbers: Disturbers) -> None:
     import ray
 
     try:
         if ray.is_initialized():
+            names = {*disturbers.close(), *(lane.key for lane in lanes)}
             for lane in lanes:
                 ray.kill(lane.handle)
             reservations.close()
-            forget_groups(key)
-            names = {lane.key for lane in lanes}
             deadline = time.monotonic() + _LEAVING_S
             while names & living_actors() and time.monotonic() < deadline:
                 time.sleep(0.01)
+            forget_engine(key)
     finally:
         for lane in lanes:
             lane.calls.clear()

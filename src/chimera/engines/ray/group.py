@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from chimera.core import call
 from chimera.core.errors import ActorLost, ConfigurationError
 from chimera.engines.ray.host import RaySurroundings
+from chimera.engines.ray.pulse import NAMESPACE
 
-_NAMESPACE = b"chimera"
 _LOOK_FOR_DEATHS_S = 0.5
 _CONNECT_S = 10.0
 _KNOWN_WITHIN_S = 3.0
@@ -148,6 +148,7 @@ class RayGroup:
         if self._lost is not None:
             raise ActorLost(self._lost)
         began_s = time.monotonic()
+        self._surroundings.alive()
         try:
             if self._gloo is None:
                 self._gloo = self._connected()
@@ -188,7 +189,8 @@ class RayGroup:
                 return
 
     def _look_for_deaths(self) -> None:
-        """Raise `ActorLost` if a member is dead."""
+        """Raise `ActorLost` if a member is dead; looking is a sign of life."""
+        self._surroundings.alive()
         living = living_actors()
         for key, name in self._members:
             if key not in living:
@@ -204,11 +206,11 @@ def _store(prefix: str, look_for_deaths: Callable[[], None]) -> Any:
 
     class KeyValueStore(base):  # type: ignore[misc]  # torch is imported late
         def set(self, key: str, value: bytes | str) -> None:
-            internal_kv._internal_kv_put(f"{prefix}/{key}", value, namespace=_NAMESPACE)
+            internal_kv._internal_kv_put(f"{prefix}/{key}", value, namespace=NAMESPACE)
 
         def get(self, key: str) -> bytes:
             pause_s, looked_s = 0.001, time.monotonic()
-            while (value := internal_kv._internal_kv_get(f"{prefix}/{key}", namespace=_NAMESPACE)) is None:
+            while (value := internal_kv._internal_kv_get(f"{prefix}/{key}", namespace=NAMESPACE)) is None:
                 if time.monotonic() - looked_s > _LOOK_FOR_DEATHS_S:
                     look_for_deaths()
                     looked_s = time.monotonic()
@@ -233,14 +235,6 @@ def living_actors() -> set[str]:
     from ray.util import list_named_actors
 
     return set(list_named_actors())
-
-
-def forget_groups(engine: str) -> None:
-    """Delete what the groups of an engine left in Ray's key-value store."""
-    from ray.experimental import internal_kv
-
-    if internal_kv._internal_kv_initialized():
-        internal_kv._internal_kv_del(f"{engine}/", del_by_prefix=True, namespace=_NAMESPACE)
 
 
 def _flat(array: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -13,7 +13,9 @@ from chimera.core import call
 from chimera.core.errors import ConfigurationError
 from chimera.engines.failure import Failure
 from chimera.engines.ray.asking import Asking
+from chimera.engines.ray.pulse import send_pulse
 from chimera.engines.ray.refs import ROW
+from chimera.engines.threads import limit_threads
 
 CONSTRUCT = "__init__"
 
@@ -30,6 +32,7 @@ class RaySurroundings(call.Surroundings):
     asking : makes calls on other actors (`chimera.engines.ray.asking.Asking`).
     waited_s, moved_s, collective_bytes : what the collectives and the waits of the running call have cost so far.
     groups : the groups that this actor has met in, by key.
+    sign_s : when the running call gave its last sign of life, on this machine's monotonic clock; None between calls.
     """
 
     def __init__(self, me: str, asking: Any) -> None:
@@ -37,6 +40,12 @@ class RaySurroundings(call.Surroundings):
         self.me, self.asking = me, asking
         self.waited_s, self.moved_s, self.collective_bytes = 0.0, 0.0, 0
         self.groups: dict[str, Any] = {}
+        self.sign_s: float | None = None
+
+    def alive(self) -> None:
+        """Give a sign of life, for the pulse to send."""
+        if self.sign_s is not None:
+            self.sign_s = time.monotonic()
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
         """Wait for what this actor has called on others."""
@@ -77,6 +86,7 @@ class Host:
         self._idle_s = 0.0  # since when, on the driver's clock
         self._rows: list[tuple[str, bytes]] = []
         call.enter(self._surroundings)
+        send_pulse(key, lambda: (self._surroundings.sign_s or time.monotonic()) + self._shift_s)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Run one call, and return the row of the trace followed by the results.
@@ -85,7 +95,7 @@ class Host:
         ----------
         args : the `Header`, then the method's own.
         """
-        start_s = time.monotonic()
+        start_s = self._surroundings.sign_s = time.monotonic()
         (method, returns, own), *given = args
         del args
         bytes_in = sum(call.nbytes(a) for i, a in enumerate(given) if own is None or i not in own)
@@ -103,6 +113,7 @@ class Host:
             values = [failure] * (returns or 1)
         bytes_out = 0 if failure is not None else sum(map(call.nbytes, values))
         moved_s, waited_s, collective = self._surroundings.take_costs()
+        self._surroundings.sign_s = None
         received, self._asking.received_bytes = self._asking.received_bytes, 0
         start_s, end_s = start_s + self._shift_s, time.monotonic() + self._shift_s
         times = start_s, end_s, self._idle_s, moved_s, waited_s
@@ -155,10 +166,6 @@ def clock_of_this_machine() -> tuple[str, float]:
 
 def _limit_threads(threads: int) -> None:
     """Limit the libraries that are loaded already, and tell those that will be."""
-    from threadpoolctl import threadpool_limits
-
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
-    threadpool_limits(threads)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(threads)
+    limit_threads(threads)

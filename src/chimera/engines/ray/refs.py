@@ -12,6 +12,7 @@ from chimera.core.engine import Resources
 from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import ActorHandle
+from chimera.engines.ray.pulse import Pulse
 
 ROW = struct.Struct("dddddqqq24s")
 """Start and end on the driver's clock, when the actor was idle before that, seconds moving data and waiting for others, bytes
@@ -61,6 +62,7 @@ class Lane:
     died_s : when it was known to be dead.
     spawned_s : when the driver asked for it.
     placed : whether it is known to have found a place.
+    pulse : its signs of life.
     seat : the place it has in a reservation.
     made : Ray's ref of the row of the call that makes the user's object.
     """
@@ -78,6 +80,7 @@ class Lane:
         self.calls: deque[Issued] = deque()
         self.died_s: float | None = None
         self.placed = False
+        self.pulse = Pulse(self.spawned_s)
         self._rows: list[TraceRow] = []
         self._last_end_s = 0.0
         self._remotes: dict[int, Callable[..., list[Any]]] = {}

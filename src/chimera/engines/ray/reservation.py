@@ -16,6 +16,8 @@ Placement = Literal["pack", "spread"]
 _log = logging.getLogger("chimera.engines.ray")
 _FIRST_WORD_S = 2.0
 """How long somebody waits before it is said for what."""
+_AT_ONCE_S = 1.0
+"""What Ray may take to give room that there is."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,10 @@ class Reservations:
         self._groups: list[Any] = []
         self._free: list[Seat] = []
 
-    def reserve(self, resources: Sequence[Resources]) -> None:
+    def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
         """Hold room for all these actors, or raise and hold none.
+
+        With a ``timeout_s`` of 0 a free place that is left counts as room, and nothing is said while there is none.
 
         Raises
         ------
@@ -54,14 +58,21 @@ class Reservations:
         bundles = [bundle for r in resources if (bundle := self.bundle(r))]
         if not bundles:
             return
-        group = placement_group(bundles, strategy=self._placement.upper())
         what = f"{len(resources)} actors"
+        if timeout_s == 0:
+            if all(seat.group.wait(0) for seat in self._free) and len(self._free) >= len(bundles):
+                return
+            if not _fits(bundles):
+                raise TimeLimitError(f"the cluster cannot hold {what} now: {asked_and_free(bundles)}")
+        limit_s = timeout_s or (self._timeout_s if timeout_s is None else _AT_ONCE_S)
+        group = placement_group(bundles, strategy=self._placement.upper())
         began_s = time.monotonic()
         try:
-            if not group.wait(min(_FIRST_WORD_S, self._timeout_s)):
-                _log.warning("waiting for room for %s: %s", what, asked_and_free(bundles))
+            if not group.wait(min(_FIRST_WORD_S, limit_s)):
+                if timeout_s != 0:
+                    _log.warning("waiting for room for %s: %s", what, asked_and_free(bundles))
                 while not group.wait(0.5):
-                    if time.monotonic() - began_s > self._timeout_s:
+                    if time.monotonic() - began_s > limit_s:
                         raise TimeLimitError(self._no_room(what, bundles))
         except BaseException:
             remove_placement_group(group)
@@ -137,6 +148,13 @@ def asked_and_free(bundles: Sequence[Mapping[str, float]]) -> str:
         for name in names
     ]
     return f"asked {', '.join(asked)}; free {', '.join(left)}"
+
+
+def _fits(bundles: Sequence[Mapping[str, float]]) -> bool:
+    import ray
+
+    free = ray.available_resources()
+    return all(sum(b.get(name, 0.0) for b in bundles) <= free.get(name, 0.0) for b in bundles for name in b)
 
 
 def _number(name: str, amount: float) -> str:

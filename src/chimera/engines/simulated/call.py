@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from chimera.core.call import Surroundings
 from chimera.core.errors import ActorError, ActorLost, ConfigurationError
 from chimera.core.trace import TraceRow
+from chimera.engines.simulated.health import Health
 from chimera.engines.simulated.values import Packed, Stored
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 Outcome: TypeAlias = tuple[tuple[Stored, ...], BaseException | None]
 """The results of a call, and what it raised instead."""
+
+Meetings: TypeAlias = "dict[SimulatedGroup, tuple[float, list[Call]]]"
 
 
 class Node:
@@ -36,7 +39,9 @@ class Node:
     fate : what ``crash_s`` is: it crashed, was killed, or exited.
     factor : how many times as long as on the median machine a call takes here.
     queue : calls issued that cannot run yet: an argument is not computed, or a call before them is suspended.
-    suspended : the call that waits inside for a group or another actor.
+    suspended : the call that waits inside for a group, or for another actor.
+    health : what goes wrong with it short of its death.
+    stuck : calls that were computed and will not end after all, because an actor hangs; in order.
     """
 
     def __init__(self, name: str, rank: int, port: Port) -> None:
@@ -48,7 +53,14 @@ class Node:
         self.surroundings = Surroundings()
         self.queue: deque[Call] = deque()
         self.suspended: Call | None = None
+        self.health = Health()
+        self.stuck: list[Call] = []
         self.groups: list[SimulatedGroup] = []
+
+    @property
+    def blocked(self) -> bool:
+        """Whether no further call can run here for now."""
+        return self.suspended is not None or bool(self.stuck) or self.health.hung_s < math.inf
 
     @property
     def gone_s(self) -> float:
@@ -80,12 +92,14 @@ class Call:
     waiters : calls that take its results and could not run yet.
     returns : how many results it must have, each its own ref; None for one result as it is.
     meetings : for each group that it met, the end of the last meeting and all calls that took part.
+    transit_s : how long its last argument was on the way.
+    planned : of a stuck call, when it would have started, ended and been known, and its meetings.
     """
 
     __slots__ = (
         "args", "bytes_in", "bytes_out", "clock_s", "end_s", "error", "factor", "inputs", "issued_s", "known_s", "kwargs",
-        "meetings", "method", "node", "order", "refs", "returns", "samples", "sender", "start_s", "strand", "transfer_s",
-        "wait_s", "waiters",
+        "meetings", "method", "node", "order", "planned", "refs", "returns", "samples", "sender", "start_s", "strand",
+        "transfer_s", "transit_s", "wait_s", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -98,11 +112,12 @@ class Call:
         self.refs = [Ref(self) for _ in range(returns or 1)]
         self.inputs: list[Call] = []
         self.start_s = self.end_s = self.known_s = math.inf
-        self.clock_s = self.transfer_s = self.wait_s = 0.0
+        self.clock_s = self.transfer_s = self.transit_s = self.wait_s = 0.0
         self.factor, self.bytes_in, self.bytes_out, self.samples = 1.0, 0, 0, 0
         self.error: BaseException | None = None
         self.waiters: list[Call] = []
-        self.meetings: dict[SimulatedGroup, tuple[float, list[Call]]] = {}
+        self.meetings: Meetings = {}
+        self.planned: tuple[float, float, float, Meetings] | None = None
         self.strand: Strand | None = None
 
     def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -8,19 +8,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
 
-from chimera.core.engine import ENGINES, Resources
+from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ConfigurationError, EngineClosedError, RunError, TimeLimitError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import handle_of, receive_handles
 from chimera.engines.simulated.availability import Availability
 from chimera.engines.simulated.call import ActorHandle, Call, Node, Ref
 from chimera.engines.simulated.compute import Compute
+from chimera.engines.simulated.delivery import deliver
 from chimera.engines.simulated.events import SimulatedSurroundings
 from chimera.engines.simulated.group import SimulatedGroup
 from chimera.engines.simulated.network import Network
 from chimera.engines.simulated.options import options
 from chimera.engines.simulated.scheduler import CONSTRUCTOR, Scheduler
 from chimera.engines.simulated.values import Stored
+from chimera.engines.threads import limit_threads
 
 _numbers = itertools.count()
 
@@ -54,11 +56,12 @@ class Simulated:
         self._order, self._nodes, self._names = itertools.count(), list[Node](), set[str]()
         self._handles: list[ActorHandle] = []
         self._scheduler = Scheduler(self._driver, self._compute, seed)
+        self._give_back_threads: Callable[[], None] | None = None
         self._closed = False
         self.key = f"simulated-{next(_numbers)}"
         receive_handles(self)
 
-    def reserve(self, resources: Sequence[Resources]) -> None:
+    def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
         """Nothing to do: there is always room."""
 
     def spawn(
@@ -72,6 +75,8 @@ class Simulated:
     ) -> ActorHandle:
         """See `Engine.spawn`."""
         self._check_open()
+        if self._give_back_threads is None:  # sums must not depend on how many cores there are
+            self._give_back_threads = limit_threads(1)
         rank = len(self._nodes)
         name = f"actor {rank}" if name is None else name
         node = Node(name, rank, self._network.port(name))
@@ -105,7 +110,7 @@ class Simulated:
             raise ConfigurationError(f"{node.name}.{method}: returns = {returns!r} must be 1 or more")
         caller = self._scheduler.events.calling()
         sender, issued_s = (self._driver, self._scheduler.now_s) if caller is None else (caller.node, caller.clock_s)
-        call = Call(sender, node, method, next(self._order), issued_s, returns)
+        call = Call(sender, node, method, next(self._order), sender.health.sends_s(issued_s), returns)
         call.take(args, kwargs)
         refs = call.refs
         self._scheduler.issue(call)
@@ -158,7 +163,21 @@ class Simulated:
         node: Node = actor._node
         if node.gone_s > self._scheduler.now_s:
             node.crash_s, node.fate = self._scheduler.now_s, "was killed"
-            self._scheduler.bury(node)
+            self._scheduler.bury(node, node.crash_s)
+
+    def disturb(self, actor: Any, disturbance: Disturbance) -> None:
+        """See `Engine.disturb`; without an end, a cut is a hang. Calls computed ahead of the clock move with it."""
+        self._check_open()
+        self._scheduler.events.catch_up()
+        node: Node = actor._node
+        if node.gone_s > self._scheduler.now_s:
+            self._scheduler.disturb(node, disturbance)
+
+    def silent(self, after_s: float) -> list[ActorHandle]:
+        """See `Engine.silent`; who computes for long is not named, since here that is known."""
+        now_s = self._scheduler.now_s
+        still = [n for n in self._nodes if n.health.silent_since_s(now_s) + after_s <= now_s < n.gone_s]
+        return [self._handles[node.rank] for node in still]
 
     def reduced(self, node: Node) -> tuple[Any, ...]:
         """Return what a handle is pickled as; from then on actors may call one another."""
@@ -167,10 +186,7 @@ class Simulated:
 
     def handle(self, rank: int) -> ActorHandle:
         """Return the handle on an actor, for whoever received it."""
-        if self._scheduler.events.are_strange():
-            raise ConfigurationError(
-                f"the handle of {self._nodes[rank].name} works in the actors of its own engine only"
-            )
+        self._scheduler.events.check_receiver(self._nodes[rank].name)
         return self._handles[rank]
 
     def now(self) -> float:
@@ -181,6 +197,9 @@ class Simulated:
         """See `Engine.close`."""
         self._closed = True
         self._scheduler.close()
+        if self._give_back_threads is not None:
+            self._give_back_threads()
+            self._give_back_threads = None
 
     def trace(self) -> list[TraceRow]:
         """Return the rows of the calls that ended since the last time, by the time of their end, then by rank."""
@@ -199,8 +218,13 @@ class Simulated:
         return {"now_s": self.now(), "calls": {node.name: node.calls for node in self._nodes}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Set the clock, and go on with the stragglers from there; everything issued so far is over then."""
+        """Set the clock, and go on with the stragglers from there; everything issued so far is over then.
+
+        The state of an engine whose time is real says nothing, and changes nothing.
+        """
         self._check_open()
+        if not state:
+            return
         self._scheduler.now_s = state["now_s"]
         for node in (self._driver, *self._nodes):
             node.calls = state["calls"].get(node.name, node.calls)
@@ -224,7 +248,7 @@ class Simulated:
         return math.inf if timeout_s is None else self._scheduler.now_s + max(0.0, timeout_s)
 
     def _known_times_s(self, refs: Sequence[Ref], count: int, deadline_s: float) -> list[float]:
-        """Return when the driver can know of each ref, after what may happen, or end a wait in a group, before that."""
+        """Return when the driver can know of each ref, after what may happen, or end a wait, before that."""
         events = self._scheduler.events
         events.catch_up()
         while True:
@@ -244,11 +268,17 @@ class Simulated:
         scheduler, deadline_s = self._scheduler, self._deadline_s(timeout_s)
         began_s = scheduler.now_s
         self._known_times_s(refs, len(refs), deadline_s)
-        scheduler.deliver([ref for ref in refs if ref.stored and not ref.call.error], self._driver, began_s)
+        deliver(
+            [ref for ref in refs if ref.stored and not ref.call.error and ref.call.end_s < math.inf],
+            self._driver,
+            began_s,
+        )
         values = []
         for ref in refs:
             call = ref.call
-            arrives_s = ref.arrivals.get(self._driver, call.known_s) if call.error is None else call.known_s
+            arrives_s = call.known_s  # an arrival noted before the call was made late does not count
+            if call.error is None:
+                arrives_s = max(arrives_s, ref.arrivals.get(self._driver, arrives_s))
             if arrives_s > deadline_s:
                 scheduler.now_s = deadline_s
                 raise TimeLimitError(f"{call.method!r} of {call.node.name} was not there within {timeout_s} s")

@@ -9,15 +9,19 @@ Nothing that happens later can come before it: whoever runs on from a moment cal
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from chimera.core.call import Surroundings, current
+from chimera.core.engine import Disturbance
 from chimera.core.errors import ConfigurationError, RunError, TimeLimitError
 from chimera.engines.simulated.call import Call, Node, Ref
+from chimera.engines.simulated.delivery import deliver
 from chimera.engines.simulated.strand import Abandoned
 
 if TYPE_CHECKING:
@@ -53,6 +57,8 @@ class Events:
         self._scheduler, self._nodes = scheduler, nodes
         self._agenda: list[tuple[float, int, int]] = []  # (time, order of the call, rank); entries may be outdated
         self._due_s: dict[int, float] = {}  # by rank: which entry counts
+        self._begun = itertools.count(1 << 62)
+        self._held_back: dict[Call, float] = {}  # what the hung would have called, and when
 
     def enqueue(self, call: Call) -> None:
         """Put a call in the queue of its actor, behind all that arrive before it."""
@@ -93,6 +99,9 @@ class Events:
         node = self._nodes[rank + 1]
         call = node.suspended
         if call is None:
+            node.queue[0].order = next(
+                self._begun
+            )  # among the calls that have begun, this is the order on their actors
             self._scheduler.begin_next(node)
         else:
             assert call.strand is not None
@@ -114,7 +123,7 @@ class Events:
             taken_back += len(other.queue) - len(kept)
             other.queue = kept
             self.schedule(other)
-        if node.suspended in self.waits:
+        if node.suspended is not None and node.suspended in self.waits:
             self._scheduler.resume_later(node.suspended, Abandoned())
         return taken_back
 
@@ -122,10 +131,34 @@ class Events:
         """Return the call whose result a suspended call waits for, if it does."""
         return self.waits[call][0].call if call in self.waits else None
 
-    def are_strange(self) -> bool:
-        """Whether whoever runs now is an actor of another engine."""
+    def check_receiver(self, name: str) -> None:
+        """Raise ConfigurationError if whoever runs now, and receives a handle of this engine, is an actor of another."""
         around = current()
-        return isinstance(around, SimulatedSurroundings) and around.events is not self
+        if isinstance(around, SimulatedSurroundings) and around.events is not self:
+            raise ConfigurationError(
+                f"the handle of {name} works in the driver and in the actors of its own engine only"
+            )
+
+    def disturb(self, node: Node, disturbance: Disturbance, hung_s: float) -> None:
+        """Let what an actor would have called from now on come later, as it does itself.
+
+        Parameters
+        ----------
+        hung_s : since when it hung before this, and goes on now.
+        """
+        now_s = self._scheduler.now_s
+        for other in self._nodes:
+            for call in other.queue:
+                if call.sender is node and call in self._held_back:
+                    call.issued_s = self._held_back.pop(call) + (now_s - hung_s)
+                if call.sender is node and call.issued_s > now_s and disturbance.what != "slow":
+                    if disturbance.for_s == math.inf:
+                        self._held_back[call] = call.issued_s
+                    over_s = now_s + disturbance.for_s
+                    is_cut = disturbance.what == "cut off"
+                    call.issued_s = max(call.issued_s, over_s) if is_cut else call.issued_s + disturbance.for_s
+            other.queue = deque(sorted(other.queue, key=attrgetter("arrives_s")))
+            self.schedule(other)
 
     def calling(self) -> Call | None:
         """Return the running call that calls another actor or waits for one, its clock set; None for the driver."""
@@ -151,7 +184,7 @@ class Events:
         finally:
             known_s = call.clock_s
             call.wait_s += known_s - began_s
-        arrived_s, _, size = self._scheduler.deliver(list(refs), call.node, began_s)
+        arrived_s, _, size = deliver(list(refs), call.node, began_s)
         if arrived_s > deadline_s:
             call.clock_s = deadline_s
             raise _too_late(refs[-1])
@@ -178,7 +211,7 @@ class Events:
         finally:
             del self.waits[call]
         known_s = _known_s(other, call.node)
-        call.clock_s = max(call.clock_s, min(known_s, deadline_s))
+        call.clock_s = call.node.health.begins_s(max(call.clock_s, min(known_s, deadline_s)))
         if known_s > deadline_s:
             raise _too_late(ref)
         if other.error is not None:
@@ -191,19 +224,22 @@ class Events:
             if call not in self.waits:
                 return None, math.inf  # a group lets it go on
             ref, deadline_s = self.waits[call]
-            return call, max(call.clock_s, min(_known_s(ref.call, node), deadline_s, node.crash_s))
-        if not node.queue:
+            known_s = max(call.clock_s, min(_known_s(ref.call, node), deadline_s))
+            return call, min(node.health.begins_s(known_s), max(call.clock_s, node.crash_s))
+        if not node.queue or (node.blocked and node.crash_s == math.inf):
             return None, math.inf
         call = node.queue[0]
         ready_s = max((other.end_s for other in call.inputs), default=0.0)
-        if ready_s == math.inf:
+        if ready_s == math.inf or node.blocked:
             ready_s = min(node.crash_s, node.leave_s)  # then it is known that it will not run
         return call, max(call.arrives_s, node.free_s, ready_s)
 
 
 def _known_s(call: Call, node: Node) -> float:
     """When the actor of ``node`` can know that a call has ended."""
-    return call.end_s + (call.node.port.latency_to(node.port) if call.node is not node else 0.0)
+    if call.node is node:
+        return call.end_s
+    return call.node.health.sends_s(call.end_s) + call.node.port.latency_to(node.port)
 
 
 def _too_late(ref: Ref) -> TimeLimitError:

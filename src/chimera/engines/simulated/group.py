@@ -76,8 +76,20 @@ class SimulatedGroup:
         self._meet("barrier", 0, np.empty(0, np.float32))
 
     def missing(self) -> list[Node]:
-        """The members for whom others wait."""
-        return [node for node in self.nodes if self._arrived and self._ranks[node] not in self._arrived]
+        """The members for whom others wait: who has not come, and who hangs."""
+        return [
+            node
+            for node in self.nodes
+            if self._arrived and (self._ranks[node] not in self._arrived or node.health.hung_s < math.inf)
+        ]
+
+    def meet_if_complete(self) -> None:
+        """Let those go on that were kept waiting by a member that hung, and does no more."""
+        if len(self._arrived) == self.size and not self._kept_waiting():
+            self._complete(None)
+
+    def _kept_waiting(self) -> bool:
+        return any(node.health.hung_s < math.inf for node in self.nodes)
 
     def member_lost(self, node: Node, lost_s: float) -> None:
         """A member is no more: who waits, and who will ever come, gets `ActorLost`."""
@@ -105,21 +117,26 @@ class SimulatedGroup:
         if self._lost is not None:
             raise self._loss(call)
         self._arrived[self._ranks[call.node]] = call, (name, detail, array.size), array
-        if len(self._arrived) < self.size:
+        if len(self._arrived) < self.size or self._kept_waiting():
             self._scheduler.suspend(call, self)
         else:
             self._complete(call)
 
-    def _complete(self, last: Call) -> None:
+    def _complete(self, last: Call | None) -> None:
+        """Let all who have arrived meet; ``last`` is the call that runs, if one does, and not suspended like the others."""
         present = [self._arrived[rank] for rank in range(self.size)]
         name, detail, _ = collective = present[0][1]
         cost_s = self._cost_s(name, present[0][2].nbytes)
-        end_s = max(call.clock_s for call, _, _ in present) + cost_s
+        last_s = max(call.clock_s for call, _, _ in present)
+        end_s = cost_s + max([last_s, *(n.health.begins_s(last_s) for n in self.nodes if not n.health.sound)])
         first = min(present, key=lambda arrival: arrival[0].node.crash_s)[0].node
         mismatch = ""
         if first.crash_s < end_s:
-            self._arrived.pop(self._ranks[last.node])
+            if last is not None:
+                self._arrived.pop(self._ranks[last.node])
             self.member_lost(first, first.crash_s)
+            if last is None:
+                return
             raise Abandoned if first is last.node else self._loss(last)
         self._arrived = {}
         if any(other != collective for _, other, _ in present):
@@ -136,7 +153,7 @@ class SimulatedGroup:
             self._count_bytes(call, name, detail, present[0][2].nbytes)
             if call is not last:
                 self._scheduler.resume_later(call, ConfigurationError(mismatch) if mismatch else None)
-        if mismatch:
+        if mismatch and last is not None:
             raise ConfigurationError(mismatch)
 
     def _compute(self, name: str, detail: str | int, arrays: list[NDArray[np.float32]]) -> None:

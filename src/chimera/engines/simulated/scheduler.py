@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 from collections import deque
 from functools import partial
-from operator import attrgetter
 
 from chimera.core.call import Work, enter
+from chimera.core.engine import Disturbance
 from chimera.core.errors import ActorLost
-from chimera.engines.simulated.call import Call, Node, Outcome, Ref, construct, run
+from chimera.engines.simulated.call import Call, Node, Outcome, construct, run
 from chimera.engines.simulated.compute import Compute
+from chimera.engines.simulated.delivery import arrival_s
 from chimera.engines.simulated.events import Events
 from chimera.engines.simulated.group import SimulatedGroup
+from chimera.engines.simulated.health import Health
 from chimera.engines.simulated.strand import Abandoned, Strand
 from chimera.engines.simulated.timeline import Timeline
+from chimera.engines.simulated.waiting import explain
 
 CONSTRUCTOR = "__init__"
-_end_s = attrgetter("call.end_s")
 
 
 class Scheduler:
@@ -40,6 +42,7 @@ class Scheduler:
         self.events = Events(self, self._nodes)
         self._deferred = 0
         self._running: Call | None = None
+        self._hung: list[Node] = []
         self._suspended: dict[Call, SimulatedGroup] = {}
         self._resumes: deque[tuple[Call, BaseException | None]] = deque()
         self._agenda: deque[Node] = deque()
@@ -51,7 +54,7 @@ class Scheduler:
         node = call.node
         if call.method == CONSTRUCTOR:
             self._nodes.append(node)
-        if self.events.on or node.queue or node.suspended is not None or not call.ready:
+        if self.events.on or node.queue or node.blocked or not call.ready:
             self.events.enqueue(call)
             self._deferred += 1
             for other in call.inputs:
@@ -79,28 +82,54 @@ class Scheduler:
             if self.events.on:
                 self.events.schedule(node)
                 continue
-            while node.queue and node.suspended is None and node.queue[0].ready:
+            while node.queue and not node.blocked and node.queue[0].ready:
                 self.begin_next(node)
         if self.timeline.settle(self.now_s) and not self._deferred and not self.events.waits:
             for node in self._nodes:
                 node.port.uplink.forget(self.now_s)
                 node.port.downlink.forget(self.now_s)
 
-    def bury(self, node: Node) -> None:
-        """End what waits for an actor that the driver has just killed."""
-        self.timeline.recall(node, self.now_s, self._driver.port.latency_to(node.port))
+    def bury(self, node: Node, lost_s: float) -> None:
+        """End what waits for an actor that is no more since ``lost_s``: the driver has killed it, or it hung until then."""
+        if node in self._hung:
+            self._hung.remove(node)
+        self.timeline.recall(node, lost_s, self._driver.port.latency_to(node.port), self._hung)
         while node.queue:
             self._deferred -= 1
             self._refuse(node.queue.popleft())
         for group in node.groups:
-            group.member_lost(node, node.crash_s)
-        if self.events.on:
-            self._deferred -= self.events.lose(node)
+            group.member_lost(node, lost_s)
+        node.health = Health()  # the dead suffer nothing
+        self._deferred -= self.events.lose(node)
+        self._agenda.extend(other for other in self._nodes if other.queue)  # some may have been stuck
         self.pump()
 
+    def disturb(self, node: Node, disturbance: Disturbance) -> None:
+        """Let something go wrong with an actor from now on, in place of what went wrong before."""
+        hung_s = node.health.hung_s
+        node.health.suffer(disturbance, self.now_s)
+        if node in self._hung:
+            self._hung.remove(node)
+            self.timeline.revive(node, hung_s, self.now_s, self._hung)
+            if node.suspended and node.suspended.clock_s > hung_s:
+                node.suspended.clock_s += self.now_s - hung_s
+        if node.health.hung_s < math.inf:
+            self._hung.append(node)
+        elif node.suspended and disturbance.what == "hang" and node.suspended.clock_s > self.now_s:
+            node.suspended.clock_s += disturbance.for_s
+        self.timeline.disturb(node, disturbance, self.now_s)
+        self.events.disturb(node, disturbance, hung_s)
+        if hung_s < math.inf:
+            for group in node.groups:
+                group.meet_if_complete()
+            self._agenda.extend(other for other in self._nodes if other.queue)
+            self.pump()
+
     def next_loss(self) -> tuple[float, Node]:
-        """Return the first death that will end the wait of a suspended call: when, and whose."""
+        """Return the first death that will end the wait of a suspended or a stuck call: when, and whose."""
         first = math.inf, self._driver
+        for node in self._hung:
+            first = min(first, (min(node.crash_s, node.leave_s), node), key=lambda loss: loss[0])
         for group in dict.fromkeys(self._suspended.values()):
             missing = group.missing()
             for node in group.nodes:
@@ -110,7 +139,12 @@ class Scheduler:
         return first
 
     def lose(self, node: Node, lost_s: float) -> None:
-        """Let the groups of ``node`` know of its death, and run on."""
+        """Let all who wait for ``node`` know of its death, and run on."""
+        if node in self._hung:
+            if lost_s < node.crash_s:
+                node.crash_s, node.fate = lost_s, "left"
+            self.bury(node, lost_s)
+            return
         for group in node.groups:
             group.member_lost(node, lost_s)
         self.pump()
@@ -122,9 +156,10 @@ class Scheduler:
             work, call.node.surroundings.work = call.node.surroundings.work, Work()
             compute = self._compute
             call.samples += work.samples
-            call.clock_s += call.factor * (
+            work_s = call.factor * (
                 compute.seconds_per_sample * work.samples + compute.seconds_per_element * work.elements
             )
+            call.clock_s = call.node.health.ends_s(call.clock_s, work_s)
         return call
 
     def suspend(self, call: Call, group: SimulatedGroup) -> None:
@@ -141,42 +176,9 @@ class Scheduler:
         """Let a suspended call go on when its turn comes, or raise ``error`` in it."""
         self._resumes.append((call, error))
 
-    def deliver(self, refs: list[Ref], node: Node, ready_s: float) -> tuple[float, float, int]:
-        """Send the values of ``refs`` to ``node``, not before ``ready_s``.
-
-        Returns when the last one arrives, when that one set out, and how many bytes were sent.
-        """
-        arrived_s = left_s = ready_s
-        size = 0
-        for ref in sorted(refs, key=_end_s) if len(refs) > 1 else refs:
-            sender = ref.call.node
-            leaves_s = ref.call.end_s if ref.call.end_s > ready_s else ready_s
-            if sender is node:
-                arrives_s = leaves_s
-            elif node in ref.arrivals:
-                arrives_s = ref.arrivals[node]
-            else:
-                assert ref.stored is not None
-                arrives_s = ref.arrivals[node] = sender.port.send(node.port, ref.stored.nbytes, leaves_s)
-                size += ref.stored.nbytes
-            if arrives_s > arrived_s:
-                arrived_s, left_s = arrives_s, leaves_s
-        return arrived_s, left_s, size
-
     def explain(self, call: Call) -> str:
         """Say for whom the driver would wait for ever."""
-        steps: list[str] = []
-        while call not in self._suspended:
-            blocker = self.events.awaited_by(call) or call.node.suspended
-            blocker = blocker or next((c for c in call.inputs if c.end_s == math.inf), None)
-            if blocker is None:
-                blocker = next((c for c in call.node.queue if not c.ready), None)
-            if blocker is None or len(steps) > len(self._nodes):
-                return "; ".join([*steps, f"{call.method!r} of {call.node.name} was interrupted"])
-            steps.append(f"{call.method!r} of {call.node.name} waits for {blocker.method!r} of {blocker.node.name}")
-            call = blocker
-        missing = ", ".join(node.name for node in self._suspended[call].missing())
-        return "; ".join([*steps, f"{call.method!r} of {call.node.name} waits in a group for {missing}"])
+        return explain(call, self._suspended, self.events.awaited_by, len(self._nodes))
 
     def close(self) -> None:
         """End all strands, and let go of the actors."""
@@ -198,30 +200,16 @@ class Scheduler:
             return self._refuse(call)
         if call.method == CONSTRUCTOR:
             return self._construct(call)
-        start_s = self._arrival_s(call)
+        start_s = arrival_s(call)
         if node.refuses(start_s):
             return self._refuse(call)
         call.start_s = start_s
         call.factor = node.factor * self._compute.call_factor(self._seed, node.name, node.calls)
-        call.clock_s = start_s + call.factor * self._compute.seconds_per_call
+        call.clock_s = node.health.ends_s(start_s, call.factor * self._compute.seconds_per_call)
         node.calls += 1
         if node.groups or self.events.on:
             return self._run_on_strand(call, partial(run, call))
         return self._run_here(call)
-
-    def _arrival_s(self, call: Call) -> float:
-        """Send the message and the arguments of ``call``; return when it can start."""
-        node, ready_s = call.node, max(call.issued_s, call.node.join_s)
-        values = [*call.args, *call.kwargs.values()] if call.kwargs else call.args
-        refs = [value for value in values if isinstance(value, Ref)]
-        own = 0 if len(refs) == len(values) else sum(value.nbytes for value in values if not isinstance(value, Ref))
-        message_s = call.sender.port.send(node.port, own, ready_s)
-        arrived_s, left_s, size = self.deliver(refs, node, ready_s)
-        if message_s >= arrived_s:
-            arrived_s, left_s = message_s, ready_s
-        call.bytes_in = own + size
-        call.transfer_s = max(0.0, arrived_s - max(left_s, node.free_s))
-        return max(arrived_s, node.free_s)
 
     def _construct(self, call: Call) -> None:
         node = call.node

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from operator import attrgetter
 
+from chimera.core.engine import Disturbance
 from chimera.core.errors import ActorLost
 from chimera.core.trace import TraceRow
 from chimera.engines.simulated.call import Call, Node
+from chimera.engines.simulated.retiming import Change, disturbed, restore_planned, retime
 
 _MANY = 4096
 
@@ -46,13 +50,21 @@ class Timeline:
         ended.sort(key=lambda call: (call.end_s, call.node.rank, call.start_s))
         return [call.row() for call in ended]
 
-    def recall(self, node: Node, now_s: float, latency_s: float) -> None:
-        """Undo what would have ended after ``node`` was killed now, and whatever depends on it.
+    def disturb(self, node: Node, disturbance: Disturbance, now_s: float) -> None:
+        """Move what lies ahead of ``node``, and whatever waits for it, out of the way of what goes wrong there from now on."""
+        self._retime(disturbed(node, disturbance, now_s), now_s, now_s)
 
-        Who would have taken a lost result never runs; who would have met the dead actor in a group loses that call.
+    def recall(self, node: Node, now_s: float, latency_s: float, hung: Sequence[Node] = ()) -> None:
+        """Undo what would have ended after ``node`` was lost now, and whatever depends on it.
+
+        Who would have taken a lost result never runs; who would have met the dead actor in a group loses that call. What was
+        merely stuck behind those goes on, except where it waits for another one of those that are ``hung``.
         """
+        since_s = min(now_s, node.health.hung_s)
         ahead = [call for call in self._ahead if call.end_s > now_s]
-        lost = {call for call in ahead if call.node is node and not call.error}
+        waiting = {call for call in ahead if call.start_s == math.inf}
+        stuck = restore_planned(ahead)
+        lost = {call for call in ahead if call.node is node and (not call.error or call in stuck)}
         for call in lost:
             _cut(call, node.lost(call), now_s, now_s)
         found = bool(lost)
@@ -63,15 +75,59 @@ class Timeline:
                     continue
                 if (source := next((other for other in call.inputs if other in lost), None)) is not None:
                     _cut(call, source.error, now_s, now_s + latency_s)
-                elif any(end_s > now_s and not lost.isdisjoint(calls) for end_s, calls in call.meetings.values()):
-                    error = ActorLost(f"{node.name} was killed at {now_s:g} s, and {call.node.name} met it in a group")
+                elif any(end_s > since_s and not lost.isdisjoint(calls) for end_s, calls in call.meetings.values()):
+                    error = ActorLost(f"{node.name} {node.fate} at {now_s:g} s, and {call.node.name} met it in a group")
                     _cut(call, error, max(call.start_s, now_s + latency_s), now_s + 2 * latency_s)
                 else:
                     continue
                 lost.add(call)
                 found = True
-        for other in {call.node for call in lost}:
-            other.free_s = max((c.end_s for c in ahead if c.node is other and c.start_s < math.inf), default=now_s)
+        for call in lost & waiting:
+            call.start_s = math.inf  # where a hang had kept it from starting
+        self._set_free({call.node for call in lost}, now_s)
+        if released := {call for call in stuck if call not in lost}:
+            self._release(released & waiting, since_s, now_s, hung)
+
+    def revive(self, node: Node, hung_s: float, now_s: float, hung: Sequence[Node]) -> None:
+        """Let ``node`` go on now where it hung, and who waited for it, unless for another one of those that are ``hung``."""
+        restore_planned(self._ahead)
+        if hung_s < now_s:
+            self._retime(disturbed(node, Disturbance("hang", for_s=now_s - hung_s), hung_s), hung_s, now_s)
+        self._hang_again(hung, now_s)
+
+    def _release(self, waiting: set[Call], since_s: float, now_s: float, hung: Sequence[Node]) -> None:
+        """Let stuck calls begin now, and those end that met them, unless they wait for another hung actor."""
+
+        def go_on(call: Call, start_s: float, end_s: float) -> tuple[float, float]:
+            begins_s = max(start_s, now_s) if call in waiting else start_s
+            return begins_s, begins_s + (end_s - start_s) if begins_s > start_s else end_s
+
+        self._retime(go_on, since_s, now_s)
+        self._hang_again(hung, now_s)
+
+    def _hang_again(self, hung: Sequence[Node], now_s: float) -> None:
+        for other in hung:
+            hang = Disturbance("hang")
+            self._retime(disturbed(other, hang, other.health.hung_s), other.health.hung_s, now_s)
+
+    def _retime(self, change: Change, since_s: float, now_s: float) -> None:
+        ahead = [call for call in self._ahead if call.end_s > since_s]
+        retime(ahead, change, since_s)
+        self._set_free({call.node for call in ahead}, now_s)
+
+    def _set_free(self, nodes: set[Node], now_s: float) -> None:
+        """Set when the last call of each node ends, and which calls there never do."""
+        for node in nodes:
+            node.free_s, node.stuck = now_s, []
+        for call in self._ahead:
+            node = call.node
+            if node in nodes and call.end_s > now_s:
+                if call.end_s == math.inf:
+                    node.stuck.append(call)
+                elif call.start_s < math.inf:
+                    node.free_s = max(node.free_s, call.end_s)
+        for node in nodes:
+            node.stuck.sort(key=attrgetter("order"))
 
 
 def _cut(call: Call, error: BaseException | None, end_s: float, known_s: float) -> None:

@@ -1,0 +1,104 @@
+"""Faults on purpose: on each node where one is wanted, a small Ray actor that sends the signals."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from typing import Any
+
+from chimera.core.engine import Disturbance
+from chimera.core.errors import TimeLimitError
+from chimera.engines.ray.pulse import NodeProcess
+from chimera.engines.signals import Disturbances, Process, send
+
+_ANSWER_S, _CLOSE_S = 30.0, 3.0
+
+
+class Disturber:
+    """The Ray actor; it disturbs processes of its node, and keeps the time in a thread."""
+
+    def __init__(self) -> None:
+        self._disturbances: Disturbances[Process] = Disturbances(send)
+        self._changed = threading.Condition()
+        threading.Thread(target=self._keep_time, name="chimera-disturber", daemon=True).start()
+
+    def disturb(self, process: Process, disturbance: Disturbance) -> None:
+        """Disturb a process from now on."""
+        with self._changed:
+            self._disturbances.add(process, disturbance)
+            self._changed.notify()
+
+    def kill(self, process: Process) -> None:
+        """Kill a process, which Ray does slowly to one that is stopped."""
+        with self._changed:
+            self._disturbances.forget(process)
+            with contextlib.suppress(ProcessLookupError):
+                send(process, signal.SIGKILL)
+
+    def _keep_time(self) -> None:
+        with self._changed:
+            while True:
+                self._changed.wait(self._disturbances.tick())
+
+
+class Disturbers:
+    """The disturbers of an engine, one a node, each made when it is first needed.
+
+    Parameters
+    ----------
+    key : the engine's.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._by_node: dict[str, Any] = {}
+        self._disturbed: set[NodeProcess] = set()
+        self._kills: list[Any] = []  # the refs of those on the way
+
+    def disturb(self, process: NodeProcess, disturbance: Disturbance) -> None:
+        """Disturb a process; return when that has begun, or when its node is gone."""
+        import ray
+        from ray.exceptions import ActorUnschedulableError, GetTimeoutError, RayActorError
+
+        disturber = self._by_node.get(process.node) or self._made(process.node)
+        self._disturbed.add(process)
+        try:
+            ray.get(disturber.disturb.remote(process.process, disturbance), timeout=_ANSWER_S)
+        except GetTimeoutError as error:
+            raise TimeLimitError(f"the node {process.node} did not answer within {_ANSWER_S:g} s") from error
+        except (RayActorError, ActorUnschedulableError):  # its node is gone, and the process with it
+            del self._by_node[process.node]
+
+    def kill(self, process: NodeProcess | None) -> None:
+        """Have a process killed if it was disturbed; its node may be gone, so nothing is waited for."""
+        if process in self._disturbed:
+            self._disturbed.discard(process)
+            disturber = self._by_node.get(process.node)
+            if disturber is not None:
+                self._kills.append(disturber.kill.remote(process.process))
+
+    def close(self) -> list[str]:
+        """Kill all that were disturbed and have not been killed, end the disturbers, and return their names in Ray."""
+        import ray
+
+        for process in list(self._disturbed):
+            self.kill(process)
+        if self._kills:
+            ray.wait(self._kills, num_returns=len(self._kills), timeout=_CLOSE_S)
+        self._kills.clear()
+        for disturber in self._by_node.values():
+            ray.kill(disturber)
+        return [self._name(node) for node in self._by_node]
+
+    def _made(self, node: str) -> Any:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        options = {"name": self._name(node), "num_cpus": 0, "max_restarts": 0, "scheduling_strategy": there}
+        self._by_node[node] = ray.remote(Disturber).options(**options).remote()
+        return self._by_node[node]
+
+    def _name(self, node: str) -> str:
+        return f"{self._key}-disturber-{node}"

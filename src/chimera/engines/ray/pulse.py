@@ -1,0 +1,120 @@
+"""Signs of life: a thread in each actor's process puts them into Ray's key-value store, the driver looks there.
+
+What is put is when the main thread gave its last sign: just now between calls, and within a call when that began, declared
+work or met a group. So one that is stuck in a call shows as much as one whose process is stopped: nothing new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from chimera.engines.signals import Process, this_process
+
+if TYPE_CHECKING:
+    from chimera.engines.ray.refs import Lane
+
+NAMESPACE = b"chimera"
+_PERIOD_S = 0.5
+_LOOK_S = 0.25
+SEEN_WITHIN_S = _PERIOD_S + _LOOK_S
+"""How old a sign may be before the driver sees it."""
+
+_ENTRY = struct.Struct("dqq56s")
+"""When the last sign was given on the driver's clock, the process as `this_process` says it, the node's id in Ray."""
+
+
+class NodeProcess(NamedTuple):
+    """A process of a cluster: the id of its node, and which process it is there."""
+
+    node: str
+    process: Process
+
+
+def send_pulse(key: str, last_sign_s: Callable[[], float]) -> None:
+    """Put the first sign of this actor at once, and keep a thread that puts the later ones.
+
+    Parameters
+    ----------
+    key : the actor's.
+    last_sign_s : when the actor gave its last sign, on the driver's clock.
+    """
+    import ray
+
+    node, process = ray.get_runtime_context().get_node_id().encode(), this_process()
+    first_s = last_sign_s()
+    _put(key, _ENTRY.pack(first_s, *process, node))
+
+    def keep_on(sent_s: float) -> None:
+        while True:
+            time.sleep(_PERIOD_S)
+            sign_s = last_sign_s()
+            if sign_s == sent_s:
+                continue
+            with contextlib.suppress(ray.exceptions.RayError):  # the next one may get through
+                if not _put(key, _ENTRY.pack(sign_s, *process, node)):
+                    _forget(key)  # the driver had deleted it: the engine is closed
+                    return
+                sent_s = sign_s
+
+    threading.Thread(target=keep_on, args=(first_s,), name="chimera-pulse", daemon=True).start()
+
+
+class Pulse:
+    """What the driver has seen of one actor's signs.
+
+    Attributes
+    ----------
+    sign_s : when the last one was given, on the driver's clock.
+    process : where the actor runs; None before the first.
+    """
+
+    def __init__(self, spawned_s: float) -> None:
+        self.sign_s = self.looked_s = spawned_s
+        self.process: NodeProcess | None = None
+        self._said_s: float | None = None
+
+    def take(self, entry: bytes | None, now: float) -> None:
+        """Take what stands in the store now."""
+        if entry is not None:
+            said_s, pid, started, node = _ENTRY.unpack(entry)
+            self.process = NodeProcess(node.rstrip(b"\0").decode(), (pid, started))
+            if said_s != self._said_s:  # new since the last look, whatever the clock of its node says
+                self._said_s, self.sign_s = said_s, min(max(said_s, self.looked_s), now)
+        self.looked_s = now
+
+
+def look(lanes: Sequence[Lane]) -> None:
+    """See what the actors of these lanes have put, unless that was done a moment ago."""
+    now = time.monotonic()
+    due = {lane.key.encode(): lane.pulse for lane in lanes if now - lane.pulse.looked_s >= _LOOK_S}
+    if not due:
+        return
+    from ray.experimental.internal_kv import internal_kv_get_gcs_client
+
+    found = internal_kv_get_gcs_client().internal_kv_multi_get(list(due), NAMESPACE)
+    for key, pulse in due.items():
+        pulse.take(found.get(key), now)
+
+
+def forget_engine(key: str) -> None:
+    """Delete what the actors and groups of an engine left in Ray's key-value store."""
+    _forget(key, all_that_begin_so=True)
+
+
+def _forget(key: str, all_that_begin_so: bool = False) -> None:
+    from ray.experimental import internal_kv
+
+    if internal_kv._internal_kv_initialized():
+        internal_kv._internal_kv_del(key, del_by_prefix=all_that_begin_so, namespace=NAMESPACE)
+
+
+def _put(key: str, entry: bytes) -> bool:
+    """Put an entry, and return whether there was one."""
+    from ray.experimental import internal_kv
+
+    return bool(internal_kv._internal_kv_put(key, entry, namespace=NAMESPACE))

@@ -1,0 +1,51 @@
+"""How messages and values cross the modelled network to an actor."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+from chimera.engines.simulated.call import Call, Node, Ref
+
+_end_s = attrgetter("call.end_s")
+
+
+def arrival_s(call: Call) -> float:
+    """Send the message and the arguments of ``call``; return when it can start."""
+    node, ready_s = call.node, max(call.issued_s, call.node.join_s)
+    values = [*call.args, *call.kwargs.values()] if call.kwargs else call.args
+    refs = [value for value in values if isinstance(value, Ref)]
+    own = 0 if len(refs) == len(values) else sum(value.nbytes for value in values if not isinstance(value, Ref))
+    message_s = call.sender.port.send(node.port, own, ready_s)
+    arrived_s, left_s, size = deliver(refs, node, ready_s)
+    call.transit_s = arrived_s - left_s
+    if message_s >= arrived_s:
+        arrived_s, left_s = message_s, ready_s
+    call.bytes_in = own + size
+    call.transfer_s = max(0.0, arrived_s - max(left_s, node.free_s))
+    start_s = max(arrived_s, node.free_s)
+    return start_s if node.health.sound else node.health.begins_s(start_s)
+
+
+def deliver(refs: list[Ref], node: Node, ready_s: float) -> tuple[float, float, int]:
+    """Send the values of ``refs`` to ``node``, not before ``ready_s``.
+
+    Returns when the last one arrives, when that one set out, and how many bytes were sent.
+    """
+    arrived_s = left_s = ready_s
+    size = 0
+    for ref in sorted(refs, key=_end_s) if len(refs) > 1 else refs:
+        sender = ref.call.node
+        leaves_s = ref.call.end_s if ref.call.end_s > ready_s else ready_s
+        if not sender.health.sound:
+            leaves_s = sender.health.sends_s(leaves_s)
+        if sender is node:
+            arrives_s = leaves_s
+        elif node in ref.arrivals:
+            arrives_s = max(ref.arrivals[node], ref.call.end_s)
+        else:
+            assert ref.stored is not None
+            arrives_s = ref.arrivals[node] = sender.port.send(node.port, ref.stored.nbytes, leaves_s)
+            size += ref.stored.nbytes
+        if arrives_s > arrived_s:
+            arrived_s, left_s = arrives_s, leaves_s
+    return arrived_s, left_s, size

@@ -1,0 +1,76 @@
+"""What goes wrong with an actor in virtual time, short of its death."""
+
+from __future__ import annotations
+
+import math
+
+from chimera.core.engine import Disturbance
+
+
+class Health:
+    """The disturbances of one actor, and when it can do what.
+
+    Attributes
+    ----------
+    hung_s : since when it does nothing, for ever: it hangs, or is cut off, without end. Infinite if it does not.
+    sound : whether nothing has ever gone wrong with it; all else need not be asked then.
+    """
+
+    def __init__(self) -> None:
+        self.hung_s = math.inf
+        self.sound = True
+        self._pauses: list[
+            tuple[float, float]
+        ] = []  # in the order of their beginnings: the driver's clock never goes back
+        self._cuts: list[tuple[float, float]] = []
+        self._slow: list[tuple[float, float, float]] = []
+
+    def suffer(self, disturbance: Disturbance, now_s: float) -> None:
+        """Take in a disturbance that begins now, and end the former."""
+        if self.hung_s < now_s:
+            self._pauses.append((self.hung_s, now_s))
+        self.sound, self.hung_s = False, math.inf
+        self._pauses, self._cuts = _until(self._pauses, now_s), _until(self._cuts, now_s)
+        self._slow = [(begin_s, min(end_s, now_s), factor) for begin_s, end_s, factor in self._slow]
+        span = now_s, now_s + disturbance.for_s
+        if disturbance.what == "slow":
+            self._slow.append((*span, disturbance.factor))
+        elif span[1] == math.inf:
+            self.hung_s = now_s
+        else:
+            self._pauses.append(span)
+            if disturbance.what == "cut off":
+                self._cuts.append(span)
+
+    def begins_s(self, time_s: float) -> float:
+        """Return when work begins that could begin at ``time_s``."""
+        return math.inf if time_s >= self.hung_s else _after(self._pauses, time_s)
+
+    def sends_s(self, time_s: float) -> float:
+        """Return when a value leaves that could leave at ``time_s``; one made before a hang still can, as on real engines."""
+        return _after(self._cuts, time_s)
+
+    def ends_s(self, begin_s: float, work_s: float) -> float:
+        """Return when work of so many seconds ends that begins then; in a slow spell it takes the factor as long."""
+        for slow_s, over_s, factor in self._slow:
+            if slow_s <= begin_s < over_s:
+                if work_s <= (over_s - begin_s) / factor:
+                    return begin_s + factor * work_s
+                begin_s, work_s = over_s, work_s - (over_s - begin_s) / factor
+        return begin_s + work_s
+
+    def silent_since_s(self, now_s: float) -> float:
+        """Return since when it has been still; infinite if it is not still now."""
+        begun_s = [begin_s for begin_s, end_s in self._pauses if begin_s <= now_s < end_s]
+        return min([self.hung_s, *begun_s])
+
+
+def _until(spans: list[tuple[float, float]], now_s: float) -> list[tuple[float, float]]:
+    return [(begin_s, min(end_s, now_s)) for begin_s, end_s in spans]
+
+
+def _after(spans: list[tuple[float, float]], time_s: float) -> float:
+    for begin_s, end_s in spans:
+        if begin_s <= time_s < end_s:
+            time_s = end_s
+    return time_s

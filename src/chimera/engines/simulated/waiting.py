@@ -1,0 +1,52 @@
+"""For whom a call waits that will never end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from chimera.engines.simulated.call import Call
+from chimera.engines.simulated.group import SimulatedGroup
+
+
+def explain(
+    call: Call, suspended: Mapping[Call, SimulatedGroup], awaited_by: Callable[[Call], Call | None], limit: int
+) -> str:
+    """Say for whom the driver would wait for ever.
+
+    Parameters
+    ----------
+    suspended : in which group a call waits, if it does.
+    awaited_by : the call on another actor that a call waits for, if it does.
+    limit : how many actors there are, to end a circle.
+    """
+    steps: list[str] = []
+    while call not in suspended:
+        if call.node.health.hung_s < math.inf:
+            return "; ".join([*steps, f"{call.method!r} of {call.node.name} does not end: {_hangs(call)}"])
+        blocker = awaited_by(call) or _blocker(call)
+        if blocker is None or len(steps) > limit:
+            return "; ".join([*steps, f"{call.method!r} of {call.node.name} was interrupted"])
+        steps.append(f"{call.method!r} of {call.node.name} waits for {blocker.method!r} of {blocker.node.name}")
+        call = blocker
+    missing = ", ".join(
+        f"{node.name}, which hangs" if node.health.hung_s < math.inf else node.name
+        for node in suspended[call].missing()
+    )
+    return "; ".join([*steps, f"{call.method!r} of {call.node.name} waits in a group for {missing}"])
+
+
+def _hangs(call: Call) -> str:
+    return f"{call.node.name} hangs since {call.node.health.hung_s:g} s"
+
+
+def _blocker(call: Call) -> Call | None:
+    """Return the call for which ``call`` waits: at a group, for an argument, or because it comes before on its actor."""
+    node = call.node
+    met = [other for _, members in call.meetings.values() for other in members if other is not call]
+    hung = [other for other in met if other.node.health.hung_s < math.inf]
+    awaited = [other for other in call.inputs if other.end_s == math.inf]
+    behind = [other for other in (node.suspended, *node.stuck[:1]) if other is not None and other is not call]
+    late = [other for other in met if other.end_s == math.inf]
+    first = [*hung, *awaited, *behind, *late, *(other for other in node.queue if not other.ready)]
+    return first[0] if first else None

@@ -1,0 +1,24 @@
+"""How many threads the arithmetic of this process may use."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+
+def limit_threads(threads: int) -> Callable[[], None]:
+    """Limit the libraries that are loaded already, and return what gives them back what they had."""
+    from threadpoolctl import threadpool_limits
+
+    pools = threadpool_limits(threads)
+    torch = sys.modules.get("torch")
+    before = 0 if torch is None else torch.get_num_threads()
+    if torch is not None:
+        torch.set_num_threads(threads)
+
+    def give_back() -> None:
+        pools.restore_original_limits()
+        if torch is not None:
+            torch.set_num_threads(before)
+
+    return give_back

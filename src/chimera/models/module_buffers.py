@@ -1,0 +1,61 @@
+"""The buffers of a torch module (running means of batch normalisation, say) as one vector."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from chimera.core.errors import ConfigurationError
+from chimera.core.parameters import Flat
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def buffer_names(module: nn.Module) -> list[str]:
+    """Return the names of the buffers that are part of the module's state, each buffer once."""
+    persistent = module.state_dict()
+    return [name for name, _ in module.named_buffers() if name in persistent]
+
+
+def pack_buffers(module: nn.Module, names: list[str]) -> Flat:
+    """Return the named buffers as one float32 vector, a copy.
+
+    Raises
+    ------
+    ConfigurationError : a complex buffer.
+    """
+    import torch
+
+    pieces = []
+    for name in names:
+        buffer = module.get_buffer(name)
+        if buffer.is_complex():
+            raise ConfigurationError(f"the buffer {name!r} is complex and cannot travel as float32")
+        pieces.append(buffer.detach().reshape(-1).to("cpu", torch.float32))
+    flat: Flat = torch.cat(pieces).numpy() if pieces else np.empty(0, np.float32)
+    return flat
+
+
+def unpack_buffers(module: nn.Module, names: list[str], flat: Flat) -> None:
+    """Set the named buffers from one vector; integers are rounded.
+
+    An element whose float32 value is already the given one keeps all its bits, so that large integers and float64
+    constants survive the journey.
+    """
+    import torch
+
+    buffers = [module.get_buffer(name) for name in names]
+    size = sum(buffer.numel() for buffer in buffers)
+    if len(flat) != size:
+        raise ConfigurationError(f"the buffers have {size} elements, the vector has {len(flat)}")
+    values, begin = torch.from_numpy(np.array(flat, np.float32)), 0
+    for buffer in buffers:
+        value = values[begin : begin + buffer.numel()].view(buffer.shape).to(buffer.device)
+        begin += buffer.numel()
+        if buffer.dtype != torch.float32:
+            exact = value if buffer.is_floating_point() else value.round()
+            value = torch.where(value == buffer.to(torch.float32), buffer, exact.to(buffer.dtype))
+        with torch.no_grad():
+            buffer.copy_(value)

@@ -1,0 +1,99 @@
+"""The actors of a run: its workers and servers, as they are made."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from chimera.core.engine import Engine, Resources
+from chimera.core.errors import ConfigurationError
+from chimera.core.parameters import shard_bounds
+from chimera.data.dataset import Dataset
+from chimera.data.order import Order
+from chimera.models.device import GPU, check_movable
+from chimera.models.model import Model
+from chimera.models.pickling import ensure_picklable
+from chimera.training.learner import Learner
+from chimera.training.optimizer import OptimizerSettings
+from chimera.training.parameter_shard import ParameterShard
+
+
+class Actors:
+    """Makes workers and servers on an engine.
+
+    Parameters
+    ----------
+    engine : where they run.
+    model : what all begin with.
+    train : the data of the workers; put once and shared.
+    optimizer, codec, seed : see `Learner` and `ParameterShard`.
+    worker_resources, server_resources : what each of them is to have of its machine.
+
+    Raises
+    ------
+    ConfigurationError : workers are to have GPUs, and the model computes on the CPU only; or it cannot travel.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        model: Model,
+        train: Dataset,
+        *,
+        optimizer: OptimizerSettings,
+        codec: tuple[str, Mapping[str, Any]],
+        seed: int,
+        worker_resources: Resources,
+        server_resources: Resources,
+    ) -> None:
+        if worker_resources.gpus:
+            check_movable(model)
+        self._device = GPU if worker_resources.gpus else None
+        self._worker_resources, self._server_resources = worker_resources, server_resources
+        self._engine, self._optimizer, self._codec, self._seed = engine, optimizer, codec, seed
+        self._initial, self._layout = model.parameters().copy(), model.layout
+        try:
+            self._dataset, self._replica = engine.put(train), engine.put(model)
+        except ConfigurationError:
+            ensure_picklable(model)  # it knows which attribute is to blame
+            raise
+
+    def reserve_workers(self, count: int, timeout_s: float | None = None) -> None:
+        """See `Engine.reserve`."""
+        self._engine.reserve([self._worker_resources] * count, timeout_s)
+
+    def worker(self, rank: int, order: Order) -> Any:
+        """Start the worker of a rank."""
+        return self._engine.spawn(
+            Learner,
+            rank,
+            self._replica,
+            self._dataset,
+            order,
+            optimizer=self._optimizer,
+            codec=self._codec,
+            seed=self._seed,
+            device=self._device,
+            resources=self._worker_resources,
+            name=f"worker {rank}",
+        )
+
+    def servers(self, shards: int) -> list[Any]:
+        """Start a server for each of so many slices of the parameters."""
+        if shards > self._initial.size:
+            raise ConfigurationError(f"{self._initial.size} parameters cannot be spread over {shards} shards")
+        self._engine.reserve([self._server_resources] * shards)
+        return [self.server(index, shards) for index in range(shards)]
+
+    def server(self, index: int, shards: int) -> Any:
+        """Start one server, with the initial parameters of its slice."""
+        begin, end = list(itertools.pairwise(shard_bounds(self._initial.size, shards)))[index]
+        piece = self._initial[begin:end], self._layout.cut(begin, end)
+        return self._engine.spawn(
+            ParameterShard,
+            *piece,
+            optimizer=self._optimizer,
+            resources=self._server_resources,
+            name=f"server {index}",
+        )

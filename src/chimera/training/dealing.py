@@ -1,0 +1,56 @@
+"""Who reads which data, also when workers come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from chimera.data.order import Order
+
+
+class MakeOrders(Protocol):
+    """Makes the orders of so many workers, from a step on before which ``begin`` samples were dealt."""
+
+    def __call__(self, world_size: int, *, since: int, begin: int) -> list[Order]:
+        """Return the order of each, by place."""
+
+
+class Dealing:
+    """The training data as it is parted among those who are there.
+
+    Parameters
+    ----------
+    make_orders : parts it.
+    world_size : how many workers there are at first.
+    samples_per_round : how many samples so many workers process in a round.
+
+    Attributes
+    ----------
+    orders : who reads what, by place among those who are there.
+    since : the round from which on they do.
+    """
+
+    def __init__(self, make_orders: MakeOrders, world_size: int, samples_per_round: Callable[[int], int]) -> None:
+        self._make_orders, self._samples_per_round = make_orders, samples_per_round
+        self._world_size, self.since, self._begin = world_size, 0, 0
+        self.orders = make_orders(world_size, since=0, begin=0)
+
+    def deal(self, world_size: int, round_: int) -> None:
+        """Part the data anew among so many, from this round on; what was dealt before is not dealt again in this epoch."""
+        self._begin += (round_ - self.since) * self._samples_per_round(self._world_size)
+        self._world_size, self.since = world_size, round_
+        self.orders = self._make_orders(world_size, since=self.since, begin=self._begin)
+
+    def restart(self) -> None:
+        """Begin again at round 0, with as many workers as now."""
+        self.since = self._begin = 0
+        self.orders = self._make_orders(self._world_size, since=0, begin=0)
+
+    def state(self) -> dict[str, int]:
+        """Return what makes it again."""
+        return {"world_size": self._world_size, "since": self.since, "begin": self._begin}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Part the data as it was when `state` was asked."""
+        self._world_size, self.since, self._begin = state["world_size"], state["since"], state["begin"]
+        self.orders = self._make_orders(self._world_size, since=self.since, begin=self._begin)

@@ -1,0 +1,126 @@
+"""Faults by script: what goes wrong with whom, and when."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chimera.core.engine import Disturbance, Engine
+from chimera.core.errors import ConfigurationError
+
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_WHAT = re.compile(rf"(kill|hang|slow(?: down)?|cut off) (worker|server) (\d+)(?: by {_NUMBER})?(?: for {_NUMBER} ?s)?")
+_WHEN = re.compile(rf"step (\d+)|{_NUMBER} ?s")
+_EXAMPLE = "write it like 'kill worker 2 at step 50' or 'slow worker 0 by 4 for 2 s at 1.5 s'"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong.
+
+    Attributes
+    ----------
+    text : how it is told.
+    actor : ``worker 2`` or ``server 0``.
+    step : it strikes when so many rounds are over; or None.
+    at_s : it strikes so many seconds after training began, in the engine's time; infinite where ``step`` says when.
+    disturbance : what goes wrong; None for death.
+    """
+
+    text: str
+    actor: str
+    step: int | None
+    at_s: float
+    disturbance: Disturbance | None
+
+    @classmethod
+    def read(cls, given: Any) -> Fault:
+        """Return the fault that a sentence or a pair (when, what) describes.
+
+        The sentence is ``kill``, ``hang``, ``slow`` or ``cut off``; ``worker`` or ``server`` and its number; ``by`` a factor
+        (of ``slow``); ``for`` so many ``s`` (but not ``kill``); and ``at step`` n or ``at`` so many ``s``. In a pair, a whole
+        number is a step and any other number a time.
+        """
+        if isinstance(given, str):
+            what, at, when = given.strip().rpartition(" at ")
+        elif isinstance(given, Sequence) and len(given) == 2 and isinstance(given[1], str):
+            at, what, when = " at ", given[1].strip(), _moment(given[0])
+        else:
+            raise ConfigurationError(f"{given!r} is no fault: {_EXAMPLE}")
+        text = f"{what}{at}{when}"
+        found, moment = _WHAT.fullmatch(what), _WHEN.fullmatch(when)
+        if found is None or moment is None:
+            raise ConfigurationError(f"{text!r} is no fault: {_EXAMPLE}")
+        verb, kind, number, factor, for_s = found.groups()
+        verb = verb.removesuffix(" down")
+        if (factor and verb != "slow") or (for_s and verb == "kill"):
+            raise ConfigurationError(f"{text!r}: {'by' if factor else 'for'} says nothing here; {_EXAMPLE}")
+        disturbance = None
+        if verb in ("hang", "slow", "cut off"):
+            disturbance = Disturbance(verb, float(factor or 4), float(for_s or math.inf))  # type: ignore[arg-type]
+        step, at_s = moment.groups()
+        return cls(
+            text,
+            f"{kind} {number}",
+            None if step is None else int(step),
+            math.inf if at_s is None else float(at_s),
+            disturbance,
+        )
+
+
+class FaultScript:
+    """The faults that are still to come.
+
+    Parameters
+    ----------
+    faults : in any order; each as `Fault.read` takes it.
+    """
+
+    def __init__(self, faults: Iterable[Any]) -> None:
+        self._faults = [Fault.read(given) for given in faults]
+
+    def forget(self, rounds: int, seconds: float) -> None:
+        """Leave out what struck before a checkpoint that a run now goes on from."""
+        self._faults = [f for f in self._faults if f.at_s >= seconds and (f.step is None or f.step >= rounds)]
+
+    def strike(
+        self, engine: Engine, actors: Sequence[Any], rounds: int, seconds: float
+    ) -> Iterator[tuple[str, str, str]]:
+        """Let happen what is due, and yield what is to be told: event, actor and detail."""
+        due = [f for f in self._faults if seconds >= f.at_s or (f.step is not None and rounds >= f.step)]
+        self._faults = [f for f in self._faults if f not in due]
+        for fault in due:
+            actor = next((actor for actor in actors if actor.name == fault.actor), None)
+            if actor is None:
+                yield "fault missed", fault.actor, f"{fault.text}: nobody of that name is there"
+                continue
+            yield "fault", fault.actor, fault.text
+            if fault.disturbance is None:
+                engine.kill(actor)
+            else:
+                engine.disturb(actor, fault.disturbance)
+
+    def rounds_left(self, rounds: int) -> int | None:
+        """Return after how many rounds the next one strikes, at least 1; None if no step says so."""
+        steps = [max(f.step - rounds, 1) for f in self._faults if f.step is not None]
+        return min(steps, default=None)
+
+    def next_s(self) -> float:
+        """Return when the next one strikes that a time is set for; infinite if there is none."""
+        return min((f.at_s for f in self._faults), default=math.inf)
+
+
+def _moment(when: Any) -> str:
+    if isinstance(when, str):
+        return when.strip()
+    if isinstance(when, bool) or not isinstance(when, int | float):
+        raise ConfigurationError(f"{when!r} is no time of a fault: a whole number is a step, any other number seconds")
+    return f"step {when}" if isinstance(when, int) else f"{when:g} s"
+
+
+def as_sentences(faults: Iterable[Any]) -> list[str]:
+    """Return how the faults are told, as an experiment file has them."""
+    return [Fault.read(given).text for given in faults]

@@ -1,0 +1,57 @@
+"""What a run has used so far, counted from the trace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from chimera.core.engine import Engine
+from chimera.training.budget import Counters
+from chimera.training.cluster import TrainingCluster
+from chimera.training.history import History
+
+_STEERING = {"go_to", "follow"}
+"""Calls that say to a worker where to go on; they move no parameters."""
+_LOOKS = {"weights", "loss", "buffers", "load_buffers", "state", "step", *_STEERING}
+"""Calls that the loop itself makes, between rounds."""
+
+
+class Meter:
+    """Reads the engine's trace and its clock.
+
+    Attributes
+    ----------
+    counters : what was used.
+    began_s : when training began, on the engine's clock.
+    """
+
+    def __init__(self, engine: Engine, cluster: TrainingCluster, history: History) -> None:
+        self._engine, self._cluster, self._history = engine, cluster, history
+        self.counters = Counters()
+        self.began_s = engine.now()
+
+    def seconds(self) -> float:
+        """Return how long training has lasted, in the engine's time."""
+        return self._engine.now() - self.began_s
+
+    def count(self, looked: bool = False) -> None:
+        """Bring the counters up to date from the trace. What looking costs is in the seconds, not in the bytes."""
+        rows = self._engine.trace()
+        began_s, shifted = self.began_s, msgspec.structs.replace
+        self._history.add_trace(shifted(r, start_s=r.start_s - began_s, end_s=r.end_s - began_s) for r in rows)
+        workers = set(self._cluster.names)
+        used = self.counters
+        used.seconds = self.seconds()
+        for row in rows:
+            if row.actor in workers and row.call not in (_LOOKS if looked else _STEERING):
+                used.samples += row.samples
+                used.bytes_up += row.bytes_out
+                used.bytes_down += row.bytes_in
+
+    def go_back_to(self, then: Counters) -> int:
+        """Set the counters back to rounds and samples that stood before; return how many rounds that loses."""
+        used = self.counters
+        lost = used.rounds - then.rounds
+        self.counters = replace(used, rounds=then.rounds, samples=then.samples, lost_rounds=used.lost_rounds + lost)
+        return lost

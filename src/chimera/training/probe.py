@@ -1,0 +1,77 @@
+"""What the driver measures of the model between rounds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chimera.codecs.codec import decode
+from chimera.core.engine import Engine
+from chimera.core.errors import NonFiniteError
+from chimera.core.parameters import Flat
+from chimera.data.dataset import Dataset
+from chimera.models.buffers import merge_buffers
+from chimera.models.model import Model
+from chimera.strategies.strategy import Strategy
+from chimera.training.cluster import TrainingCluster
+from chimera.training.watch import Watch
+
+
+class Probe:
+    """Fetches the global model into the driver's copy, and the losses of the workers.
+
+    Parameters
+    ----------
+    model : the driver's copy, in which the global model is looked at.
+    test : the data it is evaluated on.
+    buffers : the policy by which the workers' buffers are merged.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        watch: Watch,
+        strategy: Strategy,
+        cluster: TrainingCluster,
+        *,
+        model: Model,
+        test: Dataset,
+        buffers: str,
+    ) -> None:
+        self._engine, self._watch, self._strategy, self._cluster = engine, watch, strategy, cluster
+        self._test, self._buffers = test, buffers
+        self.model = model
+
+    def weights(self) -> Flat:
+        """Return the parameters of the global model.
+
+        Raises
+        ------
+        NonFiniteError : some are NaN or infinite.
+        """
+        shards = self._watch.get(list(self._strategy.model(self._cluster)))
+        flat = np.concatenate([decode(shard) for shard in shards])
+        if not np.isfinite(flat).all():
+            raise NonFiniteError(f"round {self._cluster.round}: parameters of the model are NaN or infinite")
+        return flat
+
+    def evaluate(self) -> dict[str, float]:
+        """Return loss and metrics of the global model on the test set."""
+        self.model.load(self.weights())
+        self._merge_buffers()
+        return self.model.evaluate((self._test.inputs, self._test.targets))
+
+    def losses(self) -> tuple[float, int]:
+        """Return the sum of the batches' losses since the last time, and how many; those of the late come later."""
+        found = self._watch.get([worker.loss() for worker in self._cluster.on_time()])
+        return sum(loss for loss, _ in found), sum(count for _, count in found)
+
+    def _merge_buffers(self) -> None:
+        """Bring the workers' buffers together in the driver's model and, unless they are to stay apart, in the workers."""
+        if self.model.buffers().size == 0:
+            return
+        workers = self._cluster.on_time()
+        merged = merge_buffers(self._watch.get([worker.buffers() for worker in workers]), self._buffers)
+        if merged is not None:
+            self.model.load_buffers(merged)
+            ref = self._engine.put(merged)
+            self._watch.get([worker.load_buffers(ref) for worker in workers])

@@ -1,0 +1,75 @@
+"""What a worker or a server is to have of its machine, as an experiment says it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from chimera.core.engine import Resources
+from chimera.core.errors import ConfigurationError
+
+GivenResources: TypeAlias = Mapping[str, Any] | Resources | None
+
+
+def resources_of(what: str, given: GivenResources) -> Resources:
+    """Return the `Resources` that a table with its keys describes; ``what`` names the option in messages.
+
+    Raises
+    ------
+    ConfigurationError : an unknown key, or a value that cannot be used.
+    """
+    if not isinstance(given, Mapping | Resources | None):
+        raise ConfigurationError(f"{what} = {given!r} cannot be used: give a table with {_KEYS}")
+    table = dataclasses.asdict(given) if isinstance(given, Resources) else dict(given or {})
+    for key in table:
+        if key not in _FIELDS:
+            raise ConfigurationError(f"{what} has no key {key!r}; its keys: {_KEYS}")
+    try:
+        made = msgspec.convert(table, Resources)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{what}: {error}".replace("`", "")) from error
+    if made.threads < 1:
+        raise ConfigurationError(f"{what}: threads must be at least 1, not {made.threads}")
+    _check_gpus(what, made.gpus)
+    for name, amount in made.custom.items():
+        if name in ("CPU", "GPU"):
+            raise ConfigurationError(
+                f"{what}: {name!r} is no custom resource: set {'threads' if name == 'CPU' else 'gpus'}"
+            )
+        if not 0 < amount < float("inf"):
+            raise ConfigurationError(f"{what}: of {name!r} must be asked more than 0, not {amount}")
+    return made
+
+
+def server_resources_of(given: GivenResources) -> Resources:
+    """Return the `Resources` of a server, which has no use for a GPU.
+
+    Raises
+    ------
+    ConfigurationError : as `resources_of`, and for gpus.
+    """
+    made = resources_of("server_resources", given)
+    if made.gpus:
+        raise ConfigurationError(f"server_resources: gpus must be 0, not {made.gpus:g}: servers compute on the CPU")
+    return made
+
+
+def resources_table(given: GivenResources) -> dict[str, Any] | None:
+    """Return what an experiment file says of them; None if nothing was given."""
+    if isinstance(given, Resources):
+        return dataclasses.asdict(given)
+    return None if given is None else dict(given)
+
+
+def _check_gpus(what: str, gpus: float) -> None:
+    if not 0 <= gpus < float("inf"):
+        raise ConfigurationError(f"{what}: gpus must be at least 0, not {gpus}")
+    if gpus > 1 and gpus != int(gpus):
+        raise ConfigurationError(f"{what}: gpus must be a part of one or a whole number, not {gpus:g}")
+
+
+_FIELDS = [field.name for field in dataclasses.fields(Resources)]
+_KEYS = ", ".join(_FIELDS)

@@ -1,0 +1,88 @@
+"""What workers and servers are to have is asked of Ray's placement; the GPUs and the disks are pretended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import chimera
+from chimera.core.engine import Resources
+from chimera.core.errors import ConfigurationError
+from chimera.engines.ray import Ray
+from chimera.training.callback import Callback
+
+LIMIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def pretended() -> Iterator[None]:
+    import ray
+
+    ray.init(
+        num_cpus=8,
+        num_gpus=2,
+        resources={"fast_disk": 4},
+        object_store_memory=100 << 20,
+        include_dashboard=False,
+        logging_level="ERROR",
+    )
+    yield
+    ray.shutdown()
+
+
+class Probe:
+    def visible(self) -> str | None:
+        return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+class Bundles(Callback):
+    """Looks at what is reserved while the run goes on."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, float]] = []
+
+    def on_progress(self, *_: Any) -> None:
+        from ray.util import placement_group_table
+
+        groups = [group for group in placement_group_table().values() if group["state"] == "CREATED"]
+        self.seen = [bundle for group in groups for bundle in group["bundles"].values()]
+
+
+def fit(folder: Path, **options: Any) -> Any:
+    strategy = {"name": "parameter-server", "shards": 2}
+    return chimera.train("mlp", "digits", engine="ray", workers=2, rounds=4, strategy=strategy, out=folder, **options)
+
+
+@pytest.mark.usefixtures("pretended")
+def test_each_actor_sees_its_own_gpu() -> None:
+    with Ray() as engine:
+        needs = Resources(gpus=1)
+        engine.reserve([needs] * 2)
+        probes = [engine.spawn(Probe, resources=needs) for _ in range(2)]
+        assert sorted(engine.get([probe.visible() for probe in probes], timeout_s=LIMIT_S)) == ["0", "1"]
+
+
+@pytest.mark.usefixtures("pretended")
+def test_workers_and_servers_are_placed_by_what_they_need(tmp_path: Path) -> None:
+    bundles = Bundles()
+    needs = {"worker_resources": {"custom": {"fast_disk": 2}}, "server_resources": {"threads": 2}}
+    run = fit(tmp_path / "run", callbacks=[bundles], log_every=1, **needs)
+    assert run.cost.rounds == 4
+    seen = sorted(bundles.seen, key=lambda bundle: bundle["CPU"])
+    assert seen == [{"CPU": 1.0, "fast_disk": 2.0}] * 2 + [{"CPU": 2.0}] * 2
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_gpu_that_ray_gives_and_torch_does_not_see_is_one_line(tmp_path: Path) -> None:
+    asked = {"worker_resources": {"gpus": 1}}
+    if torch.cuda.device_count() >= 2:
+        assert fit(tmp_path / "run", **asked).cost.rounds == 4
+        return
+    with pytest.raises(ConfigurationError, match=r"torch sees no GPU .* \(CUDA_VISIBLE_DEVICES is '[01]'\)") as caught:
+        fit(tmp_path / "run", **asked)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,224 @@
+"""A gradient that is not finite is left out and named, and the others go on as if it had never been asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import chimera
+from chimera.core.engine import ENGINES
+from chimera.core.errors import NonFiniteError
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat, Layout, all_finite
+from chimera.data.order import orders
+from chimera.models.torch_model import TorchModel
+from chimera.strategies.strategy import STRATEGIES
+from chimera.training.learner import Learner
+from chimera.training.optimizer import OptimizerSettings
+from chimera.training.parameter_shard import ParameterShard
+from chimera.training.rejection import Applied, Rejected, Rejections
+from training.conftest import Fit
+from training.poisoned import Deceptive, Fragile, digits, in_turn
+
+WORKERS = 3
+SHARDED = {
+    "parameter-server": {"name": "parameter-server", "shards": 2},
+    "async-parameter-server": {"name": "async-parameter-server", "shards": 2},
+    "delay-compensated": {"name": "delay-compensated", "lambda_": 0.5, "decay": 0.9, "shards": 2},
+    "fed-buff": {"name": "fed-buff", "local_steps": 2},
+}
+DISTRIBUTED = [entry.name for entry in STRATEGIES.entries() if entry.name != "single-worker"]
+
+
+@pytest.fixture
+def poisoned(fit: Fit) -> Callable[..., chimera.Run]:
+    """Train with three poisonous samples in the part of rank 2."""
+
+    def train(strategy: Any, name: str = "run", network: Any = Fragile, **options: Any) -> chimera.Run:
+        averages = isinstance(strategy, dict) and strategy["name"] == "fed-buff"
+        settings = {
+            "data": digits({2: 3}),
+            "partition": in_turn,
+            "optimizer": {"name": "sgd", "lr": 1.0 if averages else 0.3},
+            "rounds": None,
+            "epochs": 5,
+            **options,
+        }
+        return fit(name, model=TorchModel(network, seed=0), strategy=strategy, **settings)
+
+    return train
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+@pytest.mark.parametrize("strategy", DISTRIBUTED)
+def test_a_rank_with_poison_is_named_and_the_run_ends_accurate(
+    poisoned: Callable[..., chimera.Run], strategy: str, engine: str
+) -> None:
+    run = poisoned(SHARDED.get(strategy, strategy), engine=engine)
+    assert run.metrics["accuracy"] > 0.85
+    assert run.stopped_by == "epochs"
+    assert {(event.event, event.actor) for event in run.events} == {("gradient rejected", "worker 2")}
+    told = [re.fullmatch(r"step (\d+): the loss is nan", event.detail) for event in run.events]
+    assert len({match[1] for match in told}) == len(run.events)  # no step twice, whatever the shards
+    assert 4 <= len(run.events) <= 3 * 7  # three samples an epoch, in one batch or in three
+    assert all(np.isfinite(row["train_loss"]) for row in run.rows if "train_loss" in row)
+    assert "gradient rejected" in (run.run_dir / "report.html").read_text()
+
+
+@pytest.mark.parametrize("strategy", ["parameter-server", "all-reduce", "async-parameter-server"])
+def test_a_gradient_is_looked_at_even_where_the_loss_is_finite(
+    poisoned: Callable[..., chimera.Run], strategy: str
+) -> None:
+    run = poisoned(strategy, network=Deceptive)
+    assert run.metrics["accuracy"] > 0.85
+    assert {event.actor for event in run.events} == {"worker 2"}
+    assert re.fullmatch(r"step \d+: \d+ of 1210 values of the gradient are NaN or infinite", run.events[0].detail)
+
+
+def test_servers_and_all_reduce_reject_alike_to_the_bit(poisoned: Callable[..., chimera.Run]) -> None:
+    runs = [poisoned(strategy, strategy, epochs=2) for strategy in ("parameter-server", "all-reduce")]
+    assert np.array_equal(*(run.trained.parameters() for run in runs))
+    told = [[(event.actor, event.detail) for event in run.events] for run in runs]
+    assert told[0] == told[1] != []
+    assert runs[0].cost.samples == runs[1].cost.samples  # a repeated step counts once
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_copies_stay_identical_through_repeated_steps(engine: str) -> None:
+    workers, split = 4, digits({1: 40, 3: 2}, workers=4)
+    with ENGINES.create(engine) as opened:
+        model, train = opened.put(TorchModel(Fragile, seed=0)), opened.put(split.train)
+        parts = orders(in_turn, split.train, workers, 16, 0)
+        settings = OptimizerSettings("adam", {"lr": 0.01})
+        learners = [opened.spawn(Learner, r, model, train, parts[r], optimizer=settings) for r in range(workers)]
+        group = opened.group(learners)
+        applied = opened.get([learner.train(40, group) for learner in learners])
+        weights = [message.arrays[0] for message in opened.get([learner.weights() for learner in learners])]
+    assert all(np.array_equal(weights[0], other) for other in weights[1:])
+    assert [bool(each.rejected) for each in applied] == [False, True, False, True]
+    assert {each.rank for each in applied[1].rejected} == {1}
+    assert [each.step for each in applied] == [40] * 4
+
+
+def test_a_rejected_batch_leaves_no_trace_in_a_worker(fit: Fit) -> None:
+    def network() -> torch.nn.Module:
+        return Fragile(normalised=True)
+
+    for strategy in ("parameter-server", "all-reduce"):
+        model = TorchModel(network, seed=0, buffers="average")
+        run = fit(
+            strategy, model=model, strategy=strategy, data=digits({2: 3}), partition=in_turn, epochs=4, rounds=None
+        )
+        assert {event.actor for event in run.events} == {"worker 2"}
+        assert np.isfinite(run.trained.buffers()).all()
+        assert run.metrics["accuracy"] > 0.85
+
+
+@pytest.mark.parametrize("strategy", [*DISTRIBUTED, "single-worker"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_run_that_has_diverged_ends_in_one_line(fit: Fit, strategy: str, workers: int) -> None:
+    everywhere = digits(dict.fromkeys(range(3), 10_000))
+    with pytest.raises(NonFiniteError, match=r"rank \d, step \d+: the loss is nan.*smaller learning rate") as caught:
+        fit(model=TorchModel(Fragile, seed=0), strategy=strategy, data=everywhere, workers=workers, rounds=10_000)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_hopeless_rank_does_not_end_an_asynchronous_run(poisoned: Callable[..., chimera.Run]) -> None:
+    run = poisoned("async-parameter-server", data=digits({2: 10_000}))
+    assert run.metrics["accuracy"] > 0.8
+    assert len(run.events) > 80
+
+
+def shard(size: int, **optimizer: float) -> ParameterShard:
+    layout = Layout(("w",), ((size,),))
+    return ParameterShard(
+        np.ones(size, np.float32), layout, optimizer=OptimizerSettings("sgd", {"lr": 0.5, **optimizer})
+    )
+
+
+def message(vector: Flat) -> Encoded:
+    return Encoded("identity", vector.size, (np.asarray(vector, np.float32),))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from(["fine", "rejected", "nan", "inf", "-inf"]), min_size=1, max_size=6),
+    st.integers(0, 2**32 - 1),
+)
+def test_a_step_is_the_mean_of_those_that_are_finite(kinds: list[str], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    vectors = [rng.normal(size=5).astype(np.float32) for _ in kinds]
+    fine = [message(vector) for kind, vector in zip(kinds, vectors, strict=True) if kind == "fine"]
+    given: list[Encoded | Rejected] = []
+    for rank, (kind, vector) in enumerate(zip(kinds, vectors, strict=True)):
+        if kind not in ("fine", "rejected"):
+            vector = vector.copy()
+            vector[rank % 5] = float(kind)
+        given.append(Rejected(rank, 7, "the loss is nan") if kind == "rejected" else message(vector))
+    with_all, without = shard(5, momentum=0.9), shard(5, momentum=0.9)
+    reached, applied = with_all.update(*given)
+    wanted = without.update(*fine)[0] if fine else without.weights()
+    assert np.array_equal(reached.arrays[0], wanted.arrays[0])
+    assert applied.gradients == len(fine)
+    assert len(applied.rejected) == len(kinds) - len(fine)
+    assert [each.rank for each in applied.rejected if each.rank is not None] == [
+        rank for rank, kind in enumerate(kinds) if kind == "rejected"
+    ]
+    for place, kind in enumerate(kinds, 1):
+        named = any(f"gradient {place} of {len(kinds)} " in each.why for each in applied.rejected)
+        assert named == (kind not in ("fine", "rejected"))
+
+
+def test_large_gradients_are_not_rejected_and_their_overflow_is() -> None:
+    large = message(np.full(4, 1e30, np.float32))
+    assert shard(4).update(large, large)[1] == Applied(1, 2)
+    huge = message(np.full(4, 3e38, np.float32))
+    weights, applied = shard(4).update(huge, huge)
+    assert np.array_equal(weights.arrays[0], np.ones(4))
+    assert applied == Applied(0, 0, (Rejected(None, 0, "the sum of 2 gradients overflows"),))
+
+
+@pytest.mark.parametrize("decay", [None, 0.9])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
+def test_compensation_leaves_no_trace_of_what_it_rejects(decay: float | None, bad: float) -> None:
+    clean, other = shard(3), shard(3)
+    then = message(np.zeros(3, np.float32))
+    fine = message(np.array([1, -2, 3], np.float32))
+    for gradient in (fine, message(np.array([0, bad, 0], np.float32)), Rejected(1, 4, "the loss is nan"), fine):
+        applied = clean.compensate(gradient, then, 0.5, decay)[1]
+        assert bool(applied.rejected) != (gradient is fine)
+        if gradient is fine:
+            other.compensate(fine, then, 0.5, decay)
+    assert np.array_equal(clean.weights().arrays[0], other.weights().arrays[0])
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(width=32), max_size=40))
+def test_finite_is_what_numpy_says(values: list[float]) -> None:
+    vector = np.array(values, np.float32)
+    assert all_finite(vector) == bool(np.isfinite(vector).all())
+
+
+class Named:
+    def __init__(self, rank: int) -> None:
+        self.name = f"worker {rank}"
+
+
+def test_only_many_rounds_in_a_row_without_any_gradient_are_an_end() -> None:
+    workers, rejections = [Named(rank) for rank in range(3)], Rejections()
+    bad = Applied(0, 0, (Rejected(1, 5, "the loss is nan"),))
+    for _ in range(47):
+        assert len(list(rejections.of([bad, bad], workers))) == 1
+    assert list(rejections.of([Applied(1, 1)], workers)) == []
+    for _ in range(47):
+        assert len(list(rejections.of([bad], workers))) == 1
+    with pytest.raises(NonFiniteError, match="the last of 48 rounds in a row"):
+        list(rejections.of([bad], workers))
+    assert list(Rejections().of([None, 3, "whatever else a strategy waits for"], workers)) == []

@@ -1,0 +1,135 @@
+"""What workers and servers have of their machines: how it is said, checked and asked of the engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import SGDClassifier
+from torch import nn
+
+from chimera.core.engine import Resources
+from chimera.core.errors import ConfigurationError
+from chimera.data.dataset import Dataset
+from chimera.data.order import orders
+from chimera.data.partition import PARTITIONERS
+from chimera.engines.simulated import Simulated
+from chimera.models.torch_model import TorchModel
+from chimera.training.experiment import Experiment
+from chimera.training.learner import Learner
+from chimera.training.optimizer import OptimizerSettings
+from chimera.training.resources import resources_of
+from training.conftest import Fit
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+class Recording(Simulated):
+    """Writes down what it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reserved: list[Resources] = []
+        self.spawned: dict[str, Resources] = {}
+
+    def reserve(self, resources: Any, timeout_s: float | None = None) -> None:
+        self.reserved += resources
+
+    def spawn(self, actor_type: Any, /, *args: Any, resources: Any = None, name: Any = None, **kwargs: Any) -> Any:
+        self.spawned[name] = resources
+        return super().spawn(actor_type, *args, resources=resources, name=name, **kwargs)
+
+
+def test_workers_and_servers_are_reserved_and_spawned_with_what_is_asked(fit: Fit) -> None:
+    engine = Recording()
+    fit(
+        engine=engine,
+        rounds=2,
+        strategy={"name": "parameter-server", "shards": 2},
+        worker_resources={"threads": 2, "custom": {"fast_disk": 0.5}},
+        server_resources=Resources(threads=3),
+    )
+    worker, server = Resources(threads=2, custom={"fast_disk": 0.5}), Resources(threads=3)
+    assert engine.reserved == [worker] * 3 + [server] * 2
+    assert engine.spawned == {f"worker {i}": worker for i in range(3)} | {f"server {i}": server for i in range(2)}
+
+
+def test_a_file_says_it_as_python_does(fit: Fit) -> None:
+    options = {"worker_resources": {"threads": 2}, "server_resources": Resources(custom={"disk": 2.0})}
+    run = fit(rounds=2, **options)
+    train = Experiment.load(run.run_dir / "experiment.toml").tables["train"]
+    assert resources_of("worker_resources", train["worker_resources"]) == Resources(threads=2)
+    assert resources_of("server_resources", train["server_resources"]) == Resources(custom={"disk": 2.0})
+
+
+def test_one_key_can_be_set_from_outside() -> None:
+    tables = {"data": "digits", "model": "mlp", "train": {"worker_resources": {"threads": 2}}}
+    changed = Experiment(tables).with_settings(["train.worker_resources.gpus=0.5", "train.server_resources.threads=4"])
+    assert changed.tables["train"]["worker_resources"] == {"threads": 2, "gpus": 0.5}
+    assert changed.tables["train"]["server_resources"] == {"threads": 4}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"cpus": 2}, "worker_resources has no key 'cpus'; its keys: threads, gpus, custom"),
+        ({"threads": 0}, "threads must be at least 1, not 0"),
+        ({"threads": "two"}, "worker_resources: Expected int, got str"),
+        ({"gpus": -1}, "gpus must be at least 0, not -1"),
+        ({"gpus": float("nan")}, "gpus must be at least 0, not nan"),
+        ({"gpus": 1.5}, "a part of one or a whole number, not 1.5"),
+        ({"custom": {"GPU": 1}}, "'GPU' is no custom resource: set gpus"),
+        ({"custom": {"disk": 0}}, "of 'disk' must be asked more than 0, not 0"),
+        (3, "worker_resources = 3 cannot be used: give a table with threads, gpus, custom"),
+    ],
+)
+def test_a_mistake_is_one_line(fit: Fit, given: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        fit(worker_resources=given)
+    assert "\n" not in str(caught.value)
+
+
+def test_servers_and_estimators_have_no_use_for_gpus(fit: Fit) -> None:
+    with pytest.raises(ConfigurationError, match="server_resources: gpus must be 0, not 1: servers compute on the CPU"):
+        fit(server_resources={"gpus": 1})
+    with pytest.raises(ConfigurationError, match="SGDClassifier computes on the CPU only"):
+        fit(model=SGDClassifier(), worker_resources={"gpus": 1})
+
+
+def learner(device: str | None) -> Learner:
+    rng = np.random.default_rng(0)
+    data = Dataset(rng.normal(size=(64, 6)).astype(np.float32), rng.integers(0, 3, 64))
+    order = orders(PARTITIONERS.create("iid"), data, 1, 8, 0)[0]
+    model = TorchModel(lambda: nn.Sequential(nn.Linear(6, 5), nn.Dropout(), nn.Linear(5, 3)), seed=1)
+    settings = OptimizerSettings("adam", {"lr": 0.01})
+    return Learner(0, model, data, order, optimizer=settings, device=device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_learner_on_a_device_learns_the_same(device: str) -> None:
+    here, there = learner(None), learner(device)
+    if device == "cuda":  # its generator drops other units
+        for one in (here, there):
+            one._model.module[1].p = 0.0  # type: ignore[attr-defined]
+    for one in (here, there):
+        one.train(5)
+        one.delta(one.weights(), steps=3, learning_rate=0.1)
+        (gradient,) = one.gradient(one.weights())
+        assert type(gradient.arrays[0]) is np.ndarray
+    tolerance = 0.0 if device == "cpu" else 1e-4
+    np.testing.assert_allclose(there.weights().arrays[0], here.weights().arrays[0], rtol=tolerance, atol=tolerance)
+    assert there.loss()[0] == pytest.approx(here.loss()[0], rel=1e-3 if device == "cuda" else 0)
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_gpus_are_used_or_their_lack_is_one_line(fit: Fit, engine: str, tmp_path: Path) -> None:
+    asked = {"engine": engine, "workers": 2, "rounds": 4, "worker_resources": {"gpus": 1}}
+    if torch.cuda.is_available():
+        assert fit(**asked).cost.rounds == 4
+        return
+    with pytest.raises(ConfigurationError, match="torch sees no GPU in the process of rank 0") as caught:
+        fit(**asked)
+    assert "\n" not in str(caught.value)
