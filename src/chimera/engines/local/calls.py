@@ -39,16 +39,17 @@ class Calls:
         """Copy a value into shared memory, once; a `Failure` is what its readers raise."""
         packed = Packed(value)
         with self.lock:
-            ((slot, generation),) = self.own.new_slots()
+            slot, generation = self.own.new_slot()
             write_value(self._memory, slot, generation, packed)
             publish(self._memory, slot, generation, int(type(value) is Failure))
         return Ref(self.own, slot, generation, "put", 0)
 
     def has_room(self, lane: Lane) -> bool:
         """Whether one more call may be on its way: each needs a place in the ring of rows."""
-        if lane.issued - lane.rows_read >= ROWS:
-            with self.lock:
-                lane.keep_rows(self._began_s)
+        if lane.issued - lane.rows_read < ROWS:
+            return True
+        with self.lock:
+            lane.keep_rows(self._began_s)
         return lane.dead or lane.issued - lane.rows_read < ROWS
 
     def issue(
@@ -66,7 +67,7 @@ class Calls:
         message = marshal.dumps([lane.issued, method, returns, outs, refs, named, plain])
         lane.issued += 1
         lane.calls.append(method)
-        if not lane.dead and (lane.backlog or not write_call(lane.region, message)):
+        if (lane.backlog or not write_call(lane.region, message)) and not lane.dead:
             lane.backlog.append(message)
         fence()
         if self._memory.own.awaited[lane.actor]:

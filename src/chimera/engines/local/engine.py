@@ -39,6 +39,7 @@ from chimera.engines.local.memory import (
 from chimera.engines.local.process import CONSTRUCT, SPIN_S, read_value
 from chimera.engines.local.refs import Lane, LocalActor, Ref
 from chimera.engines.local.relay import Relay
+from chimera.engines.local.rings import ROWS
 from chimera.engines.local.server import end, start_server, watch
 
 _MIRRORED = ("numpy", "torch", "sklearn")
@@ -201,12 +202,15 @@ class Local:
     def call(self, lane: Lane, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
         """Issue a call; the handle's methods lead here."""
         self._check_open()
-        check_returns(returns, lane.name, method)
-        while not self._calls.has_room(lane):
+        if returns is not None:
+            check_returns(returns, lane.name, method)
+        calls = self._calls
+        while lane.issued - lane.rows_read >= ROWS and not calls.has_room(lane):
             self._await_row(lane)
-        with self._calls.lock:
-            arguments = self._calls.arguments(args, kwargs, lane)
-            refs = self._calls.issue(lane, method, returns, lane.new_slots(returns or 1), *arguments)
+        with calls.lock:
+            arguments = calls.arguments(args, kwargs, lane)
+            outs = [lane.new_slot()] if returns is None else lane.new_slots(returns)
+            refs = calls.issue(lane, method, returns, outs, *arguments)
         return refs[0] if returns is None else refs
 
     def handle(self, actor: int, _: str) -> LocalActor:

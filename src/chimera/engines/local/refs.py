@@ -62,22 +62,30 @@ class Lane:
         sign_ns = self.region.words[SIGN_NS]
         return (time.monotonic_ns() - sign_ns) / 1e9 if sign_ns else 0.0
 
-    def new_slots(self, count: int = 1) -> list[tuple[int, int]]:
-        """Return slots that nobody uses, each with the generation of this use."""
-        slots: list[int] = []
-        while len(slots) < count:
-            slot = self._recycled(2)
-            if slot is None and self._unused < SLOTS:
-                slot, self._unused = self._unused, self._unused + 1
-            if slot is None:
-                slot = self._recycled(len(self._dropped))
-            if slot is None:
-                self._dropped.extend(slots)
-                raise RunError(f"{SLOTS} values of {self.name} are alive: let go of refs that are no longer needed")
-            slots.append(slot)
-        for slot in slots:
-            self.region.slots[slot * SLOT_WORDS + GENERATION] += 1
-        return [(slot, self.region.slots[slot * SLOT_WORDS + GENERATION]) for slot in slots]
+    def new_slot(self) -> tuple[int, int]:
+        """Return a slot that nobody uses, and the generation of this use."""
+        slot = self._recycled(2)
+        if slot is None and self._unused < SLOTS:
+            slot, self._unused = self._unused, self._unused + 1
+        if slot is None:
+            slot = self._recycled(len(self._dropped))
+        if slot is None:
+            raise RunError(f"{SLOTS} values of {self.name} are alive: let go of refs that are no longer needed")
+        generation = self.region.slots[slot * SLOT_WORDS + GENERATION] + 1
+        self.region.slots[slot * SLOT_WORDS + GENERATION] = generation
+        return slot, generation
+
+    def new_slots(self, count: int) -> list[tuple[int, int]]:
+        """Return several such slots, or take none."""
+        slots: list[tuple[int, int]] = []
+        try:
+            slots.extend(self.new_slot() for _ in range(count))
+        except RunError:
+            for slot, generation in slots:
+                self.region.slots[slot * SLOT_WORDS + GENERATION] = generation - 1
+                self._dropped.append(slot)
+            raise
+        return slots
 
     @property
     def is_full(self) -> bool:
