@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+import chimera
 from chimera.core import call
 from chimera.core.engine import Group
 
@@ -260,7 +261,7 @@ class Puller:
 
     def __init__(self, servers: list[Any]) -> None:
         self.servers = servers
-        self.first = call.get([server.value() for server in servers])
+        self.first = chimera.get([server.value() for server in servers])
 
     def train(self, steps: int) -> Any:
         """Pull all shards and push as many ones, several times; return the last weights that this worker saw."""
@@ -268,7 +269,7 @@ class Puller:
         for _ in range(steps):
             for server, shard in zip(self.servers, weights, strict=True):
                 server.add(np.ones_like(shard))
-            weights = call.get([server.value() for server in self.servers])
+            weights = chimera.get([server.value() for server in self.servers])
         return weights
 
 

@@ -61,11 +61,12 @@ class Store:
     def pid(self) -> int:
         return os.getpid()
 
-    def feed(self, other: Any, size: int, times: int) -> None:
-        """Let another actor keep and forget arrays of this one, without waiting for it."""
+    def feed(self, other: Any, size: int, times: int) -> Any:
+        """Let another actor keep and forget arrays of this one, and wait for the end of it only; return what is left."""
         for _ in range(times):
             other.keep(np.ones(size, np.float32))
             other.forget()
+        return call.get(other.kept_sums())
 
     def feed_results(self, other: Any, size: int, times: int) -> float:
         """Take what another actor makes, and give it back to it."""
@@ -266,8 +267,8 @@ def test_where_there_is_no_futex_processes_nap_and_look(monkeypatch: pytest.Monk
 def test_actors_make_more_calls_than_there_are_slots(engine: Local) -> None:
     caller, callee = engine.spawn(Store), engine.spawn(Store)
     times = SLOTS // 2 + 1000
-    engine.get(caller.feed(callee, 10, times), timeout_s=60)  # two calls and one argument in shared memory each time
-    assert engine.get(callee.kept_sums(), timeout_s=60) == []
+    # two calls and one argument in shared memory each time
+    assert engine.get(caller.feed(callee, 10, times), timeout_s=60) == []
     assert sum(row.call in ("keep", "forget") for row in engine.trace()) == 2 * times
 
 
