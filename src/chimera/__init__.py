@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from chimera.version import __version__
 
 if TYPE_CHECKING:
+    from chimera.core.call import get
     from chimera.core.engine import Engine
     from chimera.data.dataset import Dataset, Split
     from chimera.models.sklearn_model import SklearnModel
@@ -36,6 +37,7 @@ _PLACES = {
     "Split": "chimera.data.dataset",
     "TorchModel": "chimera.models.torch_model",
     "Trainer": "chimera.training.trainer",
+    "get": "chimera.core.call",
     "train": "chimera.training.trainer",
 }
 
@@ -52,6 +54,7 @@ __all__ = [
     "Trainer",
     "__version__",
     "engine",
+    "get",
     "train",
 ]
 

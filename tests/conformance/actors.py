@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+import chimera
 from chimera.core import call
 from chimera.core.engine import Group
 
@@ -187,3 +188,99 @@ class Member:
     def meet_twice(self, group: Group) -> None:
         group.barrier()
         group.barrier()
+
+
+class Box:
+    """An object around something else."""
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+
+class Caller:
+    """Calls other actors, whose handles it was given."""
+
+    def __init__(self, *peers: Any) -> None:
+        self.peers = peers
+        self.refs: list[Any] = []
+
+    def meet(self, *peers: Any) -> None:
+        self.peers = peers
+
+    def names(self) -> list[str]:
+        return [peer.name for peer in self.peers]
+
+    def ask(self, method: str, *args: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
+        """Call all peers, and return what they answer."""
+        return call.get([getattr(peer, method)(*args, **kwargs) for peer in self.peers], timeout_s)
+
+    def ask_in(self, place: Any, method: str, *args: Any) -> Any:
+        """Call the actor in a box in a list in a dictionary."""
+        return call.get(getattr(place["here"][0].content, method)(*args))
+
+    def tell(self, method: str, numbers: Any) -> None:
+        """Call the first peer many times, and wait for none of it."""
+        for number in numbers:
+            getattr(self.peers[0], method)(number)
+
+    def keep(self, method: str, *args: Any) -> None:
+        """Call the first peer, and keep the ref."""
+        self.refs = [getattr(self.peers[0], method)(*args)]
+
+    def kept(self) -> Any:
+        return call.get(self.refs)
+
+    def pass_on(self, value: Any) -> Any:
+        """Send a value along all peers, each of which adds one; this actor sees the last result only."""
+        for peer in self.peers:
+            value = peer.plus(value, number=1.0)
+        return call.get(value)
+
+    def split(self, value: Any, count: int) -> Any:
+        pieces = self.peers[0].pieces(value, count, returns=count)
+        return call.get(self.peers[1].total(*pieces))
+
+    def nest(self) -> Any:
+        return call.get(self.peers[0].echo([self.peers[0].echo(1)]))
+
+    def error_of(self, method: str, *args: Any, timeout_s: float | None = None) -> tuple[str, str, str]:
+        """Return name, text and cause of what the first peer raises."""
+        try:
+            self.ask(method, *args, timeout_s=timeout_s)
+        except Exception as error:
+            return type(error).__name__, str(error), str(error.__cause__)
+        return "", "", ""
+
+    def call_itself(self) -> None:
+        self.keep("names")
+        self.kept()
+
+
+class Puller:
+    """A worker of a sharded parameter server that needs no driver."""
+
+    def __init__(self, servers: list[Any]) -> None:
+        self.servers = servers
+        self.first = chimera.get([server.value() for server in servers])
+
+    def train(self, steps: int) -> Any:
+        """Pull all shards and push as many ones, several times; return the last weights that this worker saw."""
+        weights = self.first
+        for _ in range(steps):
+            for server, shard in zip(self.servers, weights, strict=True):
+                server.add(np.ones_like(shard))
+            weights = chimera.get([server.value() for server in self.servers])
+        return weights
+
+
+class Shard:
+    """A slice of weights."""
+
+    def __init__(self, size: int) -> None:
+        self.weights = np.zeros(size, np.float32)
+
+    def value(self) -> Any:
+        return self.weights
+
+    def add(self, gradient: Any) -> None:
+        self.weights = self.weights + gradient

@@ -18,7 +18,7 @@ import psutil
 
 from chimera.core.engine import Disturbance, Engine
 from chimera.core.errors import ActorLost
-from conformance.actors import Faulty, Member, OddError, Relay
+from conformance.actors import Caller, Faulty, Member, OddError, Relay
 from conformance.worlds import World, world_named
 
 
@@ -82,6 +82,17 @@ def kill(world: World) -> dict[str, list[Any]]:
         engine.kill(relays[0])
         engine.kill(members[0])
         engine.get(relays[1].plus(np.zeros(100_000)), timeout_s=world.limit_s)
+    return seen
+
+
+def between_actors(world: World) -> dict[str, list[Any]]:
+    """Close while one actor waits for another, which hangs."""
+    with world.engine() as engine:
+        relays, _ = work_together(engine, world)
+        callers = [engine.spawn(Caller, relay) for relay in relays]
+        engine.get([caller.pass_on(np.zeros(50_000, np.float32)) for caller in callers], timeout_s=world.limit_s)
+        seen = footprint()
+        engine.wait([world.hang(relays[0]), *(caller.ask("echo", 1) for caller in callers)], timeout_s=0.1)
     return seen
 
 

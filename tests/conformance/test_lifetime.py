@@ -76,7 +76,7 @@ def assert_nothing_left(report: dict[str, Any], folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("scene", ["success", "failure", "busy", "kill", "disturbed"])
+@pytest.mark.parametrize("scene", ["success", "failure", "busy", "kill", "disturbed", "between_actors"])
 def test_nothing_is_left_after(world: World, scene: str, tmp_path: Path) -> None:
     assert_scene_leaves_nothing(world, scene, tmp_path)
 

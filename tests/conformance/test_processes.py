@@ -11,7 +11,7 @@ import pytest
 
 from chimera.core.engine import Disturbance, Engine
 from chimera.core.errors import ActorLost
-from conformance.actors import Member, Relay
+from conformance.actors import Caller, Member, Relay
 from conformance.test_disturbance import silent_names
 from conformance.test_lifetime import assert_scene_leaves_nothing
 from conformance.worlds import World
@@ -41,6 +41,19 @@ def test_sigkill_of_an_idle_actor_is_known_soon(engine: Engine, world: World) ->
     os.kill(engine.get(victim.pid(), timeout_s=world.limit_s), signal.SIGKILL)
     with pytest.raises(ActorLost):
         engine.get(victim.echo(1), timeout_s=KNOWN_WITHIN_S)
+
+
+def test_sigkill_of_a_callee_is_known_soon_to_the_actor_that_waits_for_it(engine: Engine, world: World) -> None:
+    victim = engine.spawn(Relay, name="victim")
+    caller = engine.spawn(Caller, victim)
+    (pid,) = engine.get(caller.ask("pid"), timeout_s=world.limit_s)
+    world.hang(victim)
+    waiting = caller.error_of("echo", 1)
+    assert engine.wait([waiting], timeout_s=0.1) == ([], [waiting])
+    os.kill(pid, signal.SIGKILL)
+    kind, text, _ = engine.get(waiting, timeout_s=KNOWN_WITHIN_S)
+    assert kind == "ActorLost"
+    assert "victim" in text
 
 
 def test_an_actor_that_ends_itself_is_lost(engine: Engine, world: World) -> None:

@@ -61,6 +61,21 @@ class Store:
     def pid(self) -> int:
         return os.getpid()
 
+    def feed(self, other: Any, size: int, times: int) -> Any:
+        """Let another actor keep and forget arrays of this one, and wait for the end of it only; return what is left."""
+        for _ in range(times):
+            other.keep(np.ones(size, np.float32))
+            other.forget()
+        return call.get(other.kept_sums())
+
+    def feed_results(self, other: Any, size: int, times: int) -> float:
+        """Take what another actor makes, and give it back to it."""
+        for _ in range(times):
+            other.keep(other.make(size))
+            other.forget()
+            made = call.get(other.make(size))
+        return float(made.sum())
+
     def threads(self) -> int:
         return len(os.listdir("/proc/self/task"))  # noqa: PTH208
 
@@ -189,7 +204,7 @@ def test_too_many_living_values_is_one_line(engine: Local) -> None:
 
 def test_too_many_actors_is_one_line() -> None:
     with Local(preload=[]) as engine:
-        engine._lanes.extend([engine._own] * (MAX_ACTORS - 1))
+        engine._lanes.extend([engine._calls.own] * (MAX_ACTORS - 1))
         with pytest.raises(ConfigurationError, match="at most; the simulated one"):
             engine.spawn(Store)
         engine._lanes.clear()
@@ -247,3 +262,20 @@ def test_where_there_is_no_futex_processes_nap_and_look(monkeypatch: pytest.Monk
         store = engine.spawn(Store)
         assert engine.get([store.echo(i) for i in range(50)]) == list(range(50))
         assert engine.wait([store.echo(1)], timeout_s=5)[1] == []
+
+
+def test_actors_make_more_calls_than_there_are_slots(engine: Local) -> None:
+    caller, callee = engine.spawn(Store), engine.spawn(Store)
+    times = SLOTS // 2 + 1000
+    # two calls and one argument in shared memory each time
+    assert engine.get(caller.feed(callee, 10, times), timeout_s=60) == []
+    assert sum(row.call in ("keep", "forget") for row in engine.trace()) == 2 * times
+
+
+def test_the_memory_of_what_actors_tell_each_other_is_used_again(engine: Local) -> None:
+    caller, callee = engine.spawn(Store), engine.spawn(Store)
+    size, turns, rounds = 500_000, 20, 10
+    for _ in range(rounds):
+        engine.get([caller.feed(callee, size, turns), caller.feed_results(callee, size, turns)], timeout_s=60)
+    used = engine.get([caller.used(), callee.used()], timeout_s=60)
+    assert max(used) <= 4 * size * 1.2 * 2 * turns  # what can be on its way within one round, of ten

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.core.errors import ConfigurationError
+
 
 @dataclass(slots=True)
 class Work:
@@ -30,6 +32,12 @@ class Surroundings:
         """Return uninitialised float32 memory that collectives of this engine can reach without a copy."""
         return np.empty(size, np.float32)
 
+    def get(self, refs: Any, timeout_s: float | None = None) -> Any:  # noqa: ARG002 - there is nothing to wait for
+        """Wait for what this actor has called on others."""
+        raise ConfigurationError(
+            "get waits inside a call of an actor; outside of actors it is the engine's: engine.get"
+        )
+
 
 _surroundings = Surroundings()
 
@@ -48,6 +56,28 @@ def work(*, samples: int = 0, elements: int = 0) -> None:
 def empty(size: int) -> NDArray[np.float32]:
     """Return uninitialised float32 memory, shape (size,), that this actor's collectives reach without a copy."""
     return _surroundings.empty(size)
+
+
+def get(refs: Any, timeout_s: float | None = None) -> Any:
+    """Return the value of a ref that this actor holds, or the values of a sequence in order; raise what the callee raised.
+
+    An actor that was given the handle of another calls it as the driver does: ``handle.method(...)`` returns a ref at
+    once, which may be an argument of further calls that the same actor makes. An actor that waits for a call on itself, or
+    for one that waits for it in turn, would wait for ever: the former is an error at once, the latter where the engine
+    can see it.
+
+    Raises
+    ------
+    TimeLimitError : ``timeout_s`` passed.
+    ActorLost : the actor that was called is dead.
+    RunError : this would wait for ever.
+    """
+    return _surroundings.get(refs, timeout_s)
+
+
+def current() -> Surroundings:
+    """Return the surroundings of this process; for engines."""
+    return _surroundings
 
 
 def enter(surroundings: Surroundings) -> Surroundings:

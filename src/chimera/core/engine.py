@@ -1,6 +1,7 @@
 """The engine's protocol: where actors run, in eight verbs (docs/architecture.md, section 3).
 
-Every engine promises: (1) an actor runs one call at a time, in the order the driver issued them; (2) a value, once
+Every engine promises: (1) an actor runs one call at a time; those of one caller, the driver or another actor, in the order
+it issued them; (2) a value, once
 returned or put, never changes; (3) a call on a dead actor raises `ActorLost` from its refs, and so do refs that depend on
 them; (4) an exception in an actor arrives as itself, with an `ActorError` that carries the remote traceback as its cause;
 (5) `wait` with a time limit returns by that limit; (6) every call leaves a `TraceRow`; (7) `close` leaves nothing behind.
@@ -72,6 +73,10 @@ class Actor(Protocol):
 
     ``actor.method(*args, **kwargs)`` returns one ref; with ``returns=n``, also with n = 1, the method must return n values,
     and n refs come back in a list. Refs among the arguments are resolved; refs inside lists or dicts are not.
+
+    A handle may travel to other actors, anywhere inside an argument. There it is the same: a call returns a ref at once,
+    which may be given to further calls of that actor, and `chimera.core.call.get` waits for values. A ref that is dropped
+    costs nothing more, and the call runs all the same.
     """
 
     @property

@@ -16,9 +16,9 @@ class TraceRow(msgspec.Struct, frozen=True, omit_defaults=True):
     start_s, end_s : when it began (all arguments there) and when its result stood.
     transfer_s : how long before ``start_s`` its arguments were on the way while the actor was idle, plus what moving data
         inside the call cost.
-    wait_s : how much of the call was spent waiting for other members of a group.
-    bytes_in, bytes_out : array bytes of the arguments that came from elsewhere, and of the results; a collective counts
-        in both.
+    wait_s : how much of the call was spent waiting for other members of a group, or for what it called on other actors.
+    bytes_in, bytes_out : array bytes of the arguments that came from elsewhere and of what it got from other actors, and of
+        the results; a collective counts in both.
     samples : how many samples it processed.
     error : the name of the exception it ended with, or nothing.
     """

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from chimera.core.errors import ConfigurationError
+
+_homes: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 class ActorHandle:
     """Any public attribute but ``name`` is one of the actor's methods.
 
+    It may travel to the actors of its engine, inside any argument: there it is a handle on the same actor.
+
     Parameters
     ----------
-    engine : has ``call(lane, method, *args, **kwargs)``.
-    lane : what the engine's driver side keeps about the actor; has a ``name``.
+    engine : the engine, or inside an actor what stands for it: has ``call(lane, method, *args, **kwargs)``; ``key``, which
+        tells this engine from others; ``place(lane)``, what must travel to find the actor; and ``handle(*place)``.
+    lane : what ``engine`` keeps about the actor; has a ``name``.
     """
 
     def __init__(self, engine: Any, lane: Any) -> None:
@@ -34,7 +40,43 @@ class ActorHandle:
         return bound
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise ConfigurationError("the handle of an actor stays in the driver; give other actors its refs")
+        return handle_of, (self._engine.key, self.name, self._engine.place(self._lane))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
+
+
+def receive_handles(home: Any) -> None:
+    """Let handles that arrive in this process, and bear the ``key`` of ``home``, be those that ``home`` gives."""
+    _homes[home.key] = home
+
+
+def handle_of(key: str, name: str, place: tuple[Any, ...]) -> Any:
+    """Return the handle that was pickled, in whatever process this is."""
+    home = _homes.get(key)
+    return ActorHandle(_Elsewhere(key, place), _Name(name)) if home is None else home.handle(*place)
+
+
+class _Name(NamedTuple):
+    name: str
+
+
+class _Elsewhere:
+    """Stands behind a handle in a process that is neither its driver nor an actor of its engine."""
+
+    def __init__(self, key: str, place: tuple[Any, ...]) -> None:
+        self.key, self._place = key, place
+
+    def call(self, lane: _Name, *_: Any, **__: Any) -> Any:
+        raise ConfigurationError(
+            f"the handle of {lane.name} works in the driver and in the actors of its own engine only"
+        )
+
+    def place(self, _: _Name) -> tuple[Any, ...]:
+        return self._place
+
+
+def check_returns(returns: int | None, actor: str, method: str) -> None:
+    """Raise ConfigurationError unless so many results can be asked for."""
+    if returns is not None and returns < 1:
+        raise ConfigurationError(f"{method!r} of {actor}: returns must be at least 1, not {returns}")

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
-import marshal
+import secrets
 import socket
 import sys
 import threading
@@ -19,6 +19,8 @@ from typing import Any, Self
 from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ActorLost, ConfigurationError, EngineClosedError, TimeLimitError
 from chimera.core.trace import TraceRow
+from chimera.engines.handle import check_returns, receive_handles
+from chimera.engines.local.calls import Calls
 from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.group import GroupHandle
 from chimera.engines.local.memory import (
@@ -34,13 +36,12 @@ from chimera.engines.local.memory import (
     create_file,
     fence,
 )
-from chimera.engines.local.process import CONSTRUCT, SPIN_S, Arrived, publish, read_value, write_value
+from chimera.engines.local.process import CONSTRUCT, SPIN_S, read_value
 from chimera.engines.local.refs import Lane, LocalActor, Ref
-from chimera.engines.local.rings import ROWS, write_call
+from chimera.engines.local.relay import Relay
+from chimera.engines.local.rings import ROWS
 from chimera.engines.local.server import end, start_server, watch
-from chimera.engines.local.values import Packed
 
-_INLINE_BYTES = 1 << 14
 _MIRRORED = ("numpy", "torch", "sklearn")
 
 
@@ -59,18 +60,23 @@ class Local:
         modules = [m for m in _MIRRORED if m in sys.modules] if preload is None else list(preload)
         self._memory = Memory(create_file(), DRIVER)
         self._doorbell = Doorbell(self._memory)
-        self._own = Lane(self._memory, DRIVER, "driver", -1)
         self._lanes: list[Lane] = []
+        self._calls = Calls(self._memory, self._doorbell, self._lanes, self._began_s)
         self._handles: list[LocalActor] = []
         self._memory.own.words[ACTORS] = 1
+        self.key = f"local-{secrets.token_hex(6)}"
+        self._memory.own.bytes[NAME_AT : NAME_AT + len(self.key)] = self.key.encode()
+        receive_handles(self)
+        self._relay = Relay(self._calls, self._memory, self._doorbell, self._lanes)
         self._control, theirs = socket.socketpair()
         with theirs:
-            self._server = start_server(modules, theirs, self._memory.fd)
+            self._server = start_server(modules, theirs, self._relay.theirs, self._memory.fd)
+        self._relay.start()
         self._deaths: list[Lane] = []
-        state = self._control, self._lanes, self._deaths, self._doorbell
+        state = self._control, self._lanes, self._deaths, self._doorbell, self._relay.wake
         self._monitor = threading.Thread(target=watch, args=state, name="chimera-monitor", daemon=True)
         self._monitor.start()
-        parts = self._server, self._control, self._monitor, self._memory
+        parts = self._server, self._control, self._monitor, self._relay, self._memory
         self._end = weakref.finalize(self, end, *parts)
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
@@ -107,10 +113,7 @@ class Local:
     def put(self, value: Any) -> Ref:
         """Copy a value into shared memory, once."""
         self._check_open()
-        slot, generation = self._own.new_slot()
-        write_value(self._memory, slot, generation, Packed(value))
-        publish(self._memory, slot, generation)
-        return Ref(self._own, slot, generation, "put", 0)
+        return self._calls.put(value)
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
         """Return the value of a ref, or the values of a sequence; arrays are read-only views of shared memory."""
@@ -129,7 +132,7 @@ class Local:
 
         def enough() -> bool:
             nonlocal pending
-            self._send_backlogs()
+            self._calls.send_backlogs()
             known = [ref.lane.ready(ref) or ref.lane.dead for ref in pending]
             done.extend(ref for ref, is_known in zip(pending, known, strict=True) if is_known)
             pending = [ref for ref, is_known in zip(pending, known, strict=True) if not is_known]
@@ -168,7 +171,8 @@ class Local:
 
     def trace(self) -> list[TraceRow]:
         """Return the rows of the calls that ended since the last time."""
-        return [row for lane in self._lanes for row in lane.trace(self._began_s)]
+        with self._calls.lock:
+            return [row for lane in self._lanes for row in lane.trace(self._began_s)]
 
     def lost(self) -> list[LocalActor]:
         """Return the handles of the dead, in the order of their deaths."""
@@ -183,7 +187,7 @@ class Local:
 
     def close(self) -> None:
         """Kill all processes and let go of the shared memory. Arrays that were fetched stay."""
-        for lane in (self._own, *self._lanes):
+        for lane in (self._calls.own, *self._lanes):
             lane.closed = True
         self._end()
 
@@ -198,47 +202,30 @@ class Local:
     def call(self, lane: Lane, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
         """Issue a call; the handle's methods lead here."""
         self._check_open()
-        if lane.issued - lane.rows_read >= ROWS:
+        if returns is not None:
+            check_returns(returns, lane.name, method)
+        calls = self._calls
+        while lane.issued - lane.rows_read >= ROWS and not calls.has_room(lane):
             self._await_row(lane)
-        if returns is not None and returns < 1:
-            raise ConfigurationError(f"{method!r} of {lane.name}: returns must be at least 1, not {returns}")
-        outs = [lane.new_slot() for _ in range(returns or 1)]
-        refs = [Ref(lane, slot, generation, method, lane.issued) for slot, generation in outs]
-        message = marshal.dumps([lane.issued, method, returns, outs, *self._arguments(args, kwargs, lane)])
-        lane.issued += 1
-        lane.calls.append(method)
-        if lane.backlog or not write_call(lane.region, message):
-            lane.backlog.append(message)
-        fence()
-        if self._memory.own.awaited[lane.actor]:
-            self._doorbell.ring(lane.actor)
+        with calls.lock:
+            arguments = calls.arguments(args, kwargs, lane)
+            outs = [lane.new_slot()] if returns is None else lane.new_slots(returns)
+            refs = calls.issue(lane, method, returns, outs, *arguments)
         return refs[0] if returns is None else refs
 
-    def _arguments(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], lane: Lane
-    ) -> tuple[list[Arrived | None], dict[str, Arrived], bytes | Arrived | None]:
-        """Return what stands for the arguments in a message: the refs among them, and all others packed, or put if large."""
-        refs = [self._arrival(a, lane) if type(a) is Ref else None for a in args]
-        named = {k: self._arrival(a, lane) for k, a in kwargs.items() if type(a) is Ref} if kwargs else {}
-        if None not in refs and len(named) == len(kwargs):
-            return refs, named, None
-        plain = [a for a in args if type(a) is not Ref], {k: a for k, a in kwargs.items() if k not in named}
-        packed = Packed(plain)
-        if packed.buffers or len(packed.stream) > _INLINE_BYTES:
-            return refs, named, self._arrival(self.put(plain), lane)
-        return refs, named, packed.stream
+    def handle(self, actor: int, _: str) -> LocalActor:
+        """Return the handle on an actor, for one that comes back from an actor."""
+        return self._handles[actor - 1]
 
-    def _arrival(self, ref: Ref, lane: Lane) -> Arrived:
-        """Count one more reader of a ref's value, and return what stands for it in a message."""
-        region, place = ref.lane.region, ref.slot * MAX_ACTORS + lane.actor
-        region.issued[place] = (region.issued[place] + 1) & 0xFFFF
-        return ref.lane.actor, ref.slot, ref.generation, ref.number
+    def place(self, lane: Lane) -> tuple[int, str]:
+        """Return what must travel with a handle."""
+        return lane.actor, lane.name
 
     def _value(self, ref: Ref, deadline: float | None) -> Any:
         lane = ref.lane
 
         def known() -> bool:
-            self._send_backlogs()
+            self._calls.send_backlogs()
             return lane.ready(ref) or lane.dead
 
         if not self._doorbell.await_calls(known, {lane.actor: ref.number + 1}, SPIN_S, deadline):
@@ -257,17 +244,10 @@ class Local:
         region = lane.region
 
         def room() -> bool:
-            self._send_backlogs()
+            self._calls.send_backlogs()
             return region.words[ROWS_WRITTEN] > lane.rows_read or lane.dead
 
         self._doorbell.await_calls(room, {lane.actor: lane.rows_read + 1}, SPIN_S)
-        lane.keep_rows(self._began_s)
-
-    def _send_backlogs(self) -> None:
-        for lane in self._lanes:
-            while lane.backlog and write_call(lane.region, lane.backlog[0]):
-                lane.backlog.popleft()
-                self._doorbell.ring(lane.actor)
 
     def _request(self, request: dict[str, Any]) -> None:
         with contextlib.suppress(BrokenPipeError):  # the server died: the monitor counts every actor as lost

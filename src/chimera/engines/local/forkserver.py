@@ -20,6 +20,7 @@ import sys
 from typing import Any, NoReturn
 
 from chimera.core.engine import Disturbance
+from chimera.engines.local.asking import Asking
 from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.memory import Memory
 from chimera.engines.local.process import ActorProcess
@@ -32,8 +33,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 class ForkServer:
     """Forks actors, reaps them and reports their ends."""
 
-    def __init__(self, control: socket.socket, memory_fd: int) -> None:
-        self._control, self._memory_fd = control, memory_fd
+    def __init__(self, control: socket.socket, requests: socket.socket, memory_fd: int) -> None:
+        self._control, self._requests, self._memory_fd = control, requests, memory_fd
         self._actors: dict[int, int] = {}  # process id: actor
         self._disturbances = Disturbances(os.kill)  # no process id in it can be used again before the process is reaped
 
@@ -99,7 +100,8 @@ class ForkServer:
             sys.path[:] = request["path"]  # the driver's may have grown since this server began
             _prepare_process(request["threads"], parent)
             memory = Memory(self._memory_fd, actor)
-            ActorProcess(memory, Doorbell(memory), request["name"]).run()
+            doorbell = Doorbell(memory)
+            ActorProcess(memory, doorbell, Asking(memory, doorbell, self._requests), request["name"]).run()
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -142,7 +144,8 @@ def main() -> None:
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # the collector must not write to pages that all actors share
-    server = ForkServer(socket.socket(fileno=options["control"]), options["memory"])
+    control, requests = (socket.socket(fileno=options[name]) for name in ("control", "requests"))
+    server = ForkServer(control, requests, options["memory"])
     try:
         server.serve()
     finally:

@@ -2,8 +2,9 @@
 
 Each actor owns one region of it, and the driver owns region 0. A region holds words that say how its owner is doing, slots
 that say where results lie, counters of who still reads them, a ring for the calls that the driver sends, a ring for trace
-rows, and a heap for data. Every word has one writer, so no locks are needed. The file has no name: it vanishes with the last
-process that has it open, however that process ends.
+rows, a table of the driver's answers to calls that the owner makes on other actors, and a heap for data. Every word has one
+writer, so no locks are needed between processes. The file has no name: it vanishes with the last process that has it open,
+however that process ends.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _SLOTS_AT = 8192
 _ISSUED_AT = 2 * _MIB
 _DONE_AT = 10 * _MIB
 ROWS_AT = 18 * _MIB
+_ANSWERS_AT = 20 * _MIB
 CALLS_AT = 24 * _MIB
 CALLS_BYTES = 8 * _MIB
 _HEAP_AT = 32 * _MIB
@@ -59,6 +61,10 @@ OFFSET, NBYTES, ARRAY_BYTES, DONE_NS = (
     5,
     6,
 )  # owner: where the result lies, its size, its array bytes, when it stood
+
+# Words of an answer, all written by the driver: which ticket it answers, and where its value will stand.
+ANSWERS, ANSWER_WORDS = 1 << 14, 8
+TICKET = 0
 
 _barrier = threading.Lock()
 
@@ -94,6 +100,7 @@ class Region:
         self.awaited = view[_AWAITED_AT : _AWAITED_AT + MAX_ACTORS * 8].cast("q")
         self.gathering = view[_GATHERING_AT : _GATHERING_AT + MAX_ACTORS]
         self.slots = view[_SLOTS_AT : _SLOTS_AT + SLOTS * SLOT_WORDS * 8].cast("q")
+        self.answers = view[_ANSWERS_AT : _ANSWERS_AT + ANSWERS * ANSWER_WORDS * 8].cast("q")
         self.issued = view[_ISSUED_AT : _ISSUED_AT + SLOTS * MAX_ACTORS * 2].cast("H")
         self.done = view[_DONE_AT : _DONE_AT + SLOTS * MAX_ACTORS * 2].cast("H")
 

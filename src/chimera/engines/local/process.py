@@ -58,12 +58,13 @@ class LocalSurroundings(call.Surroundings):
 
     Attributes
     ----------
-    waited_s, collective_bytes : what the collectives of the running call have cost so far.
+    asking : makes calls on other actors (`chimera.engines.local.asking.Asking`).
+    waited_s, collective_bytes : what the collectives and the waits of the running call have cost so far.
     """
 
-    def __init__(self, memory: Memory, doorbell: Doorbell) -> None:
+    def __init__(self, memory: Memory, doorbell: Doorbell, asking: Any) -> None:
         super().__init__()
-        self.memory, self.doorbell = memory, doorbell
+        self.memory, self.doorbell, self.asking = memory, doorbell, asking
         self.waited_s, self.collective_bytes = 0.0, 0
         self.groups: dict[int, Any] = {}
 
@@ -76,13 +77,21 @@ class LocalSurroundings(call.Surroundings):
         offset = self.memory.heap.allocate(4 * size)
         return self.memory.block(self.memory.me, offset, 4 * size).view(np.float32)
 
+    def get(self, refs: Any, timeout_s: float | None = None) -> Any:
+        """Wait for what this actor has called on others."""
+        began = time.monotonic()
+        try:
+            return self.asking.get(refs, timeout_s)
+        finally:
+            self.waited_s += time.monotonic() - began
+
 
 class ActorProcess:
     """The loop of one actor."""
 
-    def __init__(self, memory: Memory, doorbell: Doorbell, name: str) -> None:
-        self._memory, self._doorbell, self._name = memory, doorbell, name
-        self._surroundings = LocalSurroundings(memory, doorbell)
+    def __init__(self, memory: Memory, doorbell: Doorbell, asking: Any, name: str) -> None:
+        self._memory, self._doorbell, self._name, self._asking = memory, doorbell, name, asking
+        self._surroundings = LocalSurroundings(memory, doorbell, asking)
         self._target: Any = None
         self._unmade: Failure | None = None  # why the constructor failed; every call then fails alike
         call.enter(self._surroundings)
@@ -131,11 +140,13 @@ class ActorProcess:
         end = time.monotonic()
         collective, waited = surroundings.collective_bytes, surroundings.waited_s
         surroundings.collective_bytes, surroundings.waited_s = 0, 0.0
-        counts = bytes_in + collective, bytes_out + collective, call.take_work().samples
+        received, self._asking.received_bytes = self._asking.received_bytes, 0
+        counts = bytes_in + collective + received, bytes_out + collective, call.take_work().samples
         write_row(self._memory.own, (number, start, end, start - began, waited, *counts, error))
         for slot, generation in outs:  # after the row: whoever knows a result also finds the row of its call
             publish(self._memory, slot, generation, failed)
         self._doorbell.ring_for_call(number + 1)
+        self._asking.flush()
 
     def _arguments(
         self, refs: list[Arrived | None], named: dict[str, Arrived], plain: bytes | Arrived | None

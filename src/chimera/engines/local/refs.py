@@ -75,6 +75,28 @@ class Lane:
         self.region.slots[slot * SLOT_WORDS + GENERATION] = generation
         return slot, generation
 
+    def new_slots(self, count: int) -> list[tuple[int, int]]:
+        """Return several such slots, or take none."""
+        slots: list[tuple[int, int]] = []
+        try:
+            slots.extend(self.new_slot() for _ in range(count))
+        except RunError:
+            for slot, generation in slots:
+                self.region.slots[slot * SLOT_WORDS + GENERATION] = generation - 1
+                self._dropped.append(slot)
+            raise
+        return slots
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every slot has been used."""
+        return self._unused == SLOTS
+
+    @property
+    def expects_slots(self) -> bool:
+        """Whether slots will become free by themselves."""
+        return bool(self._dropped)
+
     def drop(self, slot: int, generation: int) -> None:
         """Note that no more calls will be given this value."""
         if not self.closed:
@@ -89,7 +111,10 @@ class Lane:
         for _ in range(min(attempts, len(self._dropped))):
             slot = self._dropped.popleft()
             stands = self.region.ready(slot, self.region.slots[slot * SLOT_WORDS + GENERATION])
-            if stands and not self.region.unread(slot, self._memory.actors(), self._memory.dead):
+            if not stands:
+                if self.dead:  # it never will, for nobody
+                    return slot
+            elif not self.region.unread(slot, self._memory.actors(), self._memory.dead):
                 return slot
             self._dropped.append(slot)
         return None

@@ -10,34 +10,47 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.memory import DEAD, Memory
 from chimera.engines.local.refs import Lane
+from chimera.engines.local.relay import Relay
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def start_server(modules: list[str], control: socket.socket, memory_fd: int) -> subprocess.Popen[bytes]:
-    """Start the fork server; it serves the other end of ``control`` and has imported ``modules`` before its first fork."""
+def start_server(
+    modules: list[str], control: socket.socket, requests: socket.socket, memory_fd: int
+) -> subprocess.Popen[bytes]:
+    """Start the fork server; it serves the other end of ``control`` and has imported ``modules`` before its first fork.
+
+    Its actors write to ``requests``.
+    """
     options = {
         "path": sys.path,
         "preload": modules,
         "control": control.fileno(),
+        "requests": requests.fileno(),
         "memory": memory_fd,
     }
     threads = {name: os.environ.get(name, "1") for name in _THREAD_VARIABLES}
     return subprocess.Popen(
         [sys.executable, "-u", "-m", "chimera.engines.local.forkserver", json.dumps(options)],
         stdin=subprocess.DEVNULL,
-        pass_fds=(control.fileno(), memory_fd),
+        pass_fds=(control.fileno(), requests.fileno(), memory_fd),
         env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         start_new_session=True,
     )
 
 
-def watch(control: socket.socket, lanes: list[Lane], deaths: list[Lane], doorbell: Doorbell) -> None:
-    """Note what the fork server reports of deaths and disturbances, and wake everybody: anybody may wait for the dead."""
+def watch(
+    control: socket.socket, lanes: list[Lane], deaths: list[Lane], doorbell: Doorbell, tell: Callable[[], None]
+) -> None:
+    """Note what the fork server reports of deaths and disturbances, and wake everybody: anybody may wait for the dead.
+
+    ``tell`` is called after that.
+    """
     received = b""
     while True:
         try:
@@ -55,6 +68,7 @@ def watch(control: socket.socket, lanes: list[Lane], deaths: list[Lane], doorbel
             else:
                 lane.disturbed += 1
         _mark_dead(dead, lanes, deaths, doorbell)
+        tell()
     _mark_dead([lane for lane in lanes if not lane.dead], lanes, deaths, doorbell)
 
 
@@ -71,6 +85,7 @@ def end(
     server: subprocess.Popen[bytes],
     control: socket.socket,
     monitor: threading.Thread,
+    relay: Relay,
     memory: Memory,
 ) -> None:
     """Close the control socket, on which the server kills all actors and goes; wait for it, and let go of the memory."""
@@ -82,5 +97,6 @@ def end(
         server.kill()
         server.wait()
     monitor.join()
+    relay.stop()
     control.close()
     memory.close()

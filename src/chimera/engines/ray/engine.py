@@ -14,15 +14,16 @@ from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ActorLost, ConfigurationError, EngineClosedError, TimeLimitError
 from chimera.core.trace import TraceRow
 from chimera.engines.failure import Failure
+from chimera.engines.handle import check_returns, receive_handles
 from chimera.engines.ray.disturber import Disturbers
 from chimera.engines.ray.failure import translated
 from chimera.engines.ray.group import GroupHandle, living_actors
-from chimera.engines.ray.host import CONSTRUCT, ROW, Host, clock_of_this_machine
+from chimera.engines.ray.host import CONSTRUCT, Host, clock_of_this_machine
 from chimera.engines.ray.pulse import SEEN_WITHIN_S, forget_engine, look
-from chimera.engines.ray.refs import Issued, Lane, RayActor, Ref
+from chimera.engines.ray.refs import ROW, Issued, Lane, RayActor, Ref
 from chimera.engines.ray.reservation import Placement, Reservations
 from chimera.engines.ray.roster import Roster
-from chimera.engines.ray.rows import take_rows
+from chimera.engines.ray.rows import take_rows, take_rows_of_actors
 from chimera.engines.ray.session import Session
 
 _MOST_ROWS = 1000
@@ -76,14 +77,16 @@ class Ray:
         self._ray = ray
         self._began_s = time.monotonic()
         self._clock = clock_of_this_machine()
-        self._key = f"chimera-{secrets.token_hex(6)}"
+        self.key = f"chimera-{secrets.token_hex(6)}"
+        receive_handles(self)
         self._host = ray.remote(Host)
         self._reservations = Reservations(cpus_per_actor, placement, reserve_timeout_s)
         self._roster = Roster(self._reservations.give_back)
         self._handles: list[RayActor] = []
         self._groups = 0
-        self._disturbers = Disturbers(self._key)
-        parts = self._session, self._key, self._roster.lanes, self._reservations, self._disturbers
+        self._actors_may_call = False
+        self._disturbers = Disturbers(self.key)
+        parts = self._session, self.key, self._roster.lanes, self._reservations, self._disturbers
         self._end = weakref.finalize(self, _end, *parts)
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
@@ -110,7 +113,7 @@ class Ray:
         self._check_open()
         self._roster.look_for_deaths()  # a reserved place may have become free
         rank, resources = len(self._handles), resources or Resources()
-        key, name = f"{self._key}-{rank}", name or f"actor {rank}"
+        key, name = f"{self.key}-{rank}", name or f"actor {rank}"
         seat = self._reservations.take(resources)
         options = self._reservations.options(resources, seat)
         handle = self._host.options(name=key, max_restarts=0, max_task_retries=0, **options).remote(
@@ -120,6 +123,7 @@ class Ray:
         self._roster.add(lane)
         self._handles.append(RayActor(self, lane))
         self.call(lane, CONSTRUCT, actor_type, *args, **kwargs)
+        lane.made = lane.calls[-1].row
         return self._handles[rank]
 
     def put(self, value: Any) -> Ref:
@@ -167,7 +171,7 @@ class Ray:
         self._check_open()
         self._groups += 1
         members = [(actor._lane.key, actor.name) for actor in actors]
-        return GroupHandle(f"{self._key}/{self._groups}", members)
+        return GroupHandle(f"{self.key}/{self._groups}", members)
 
     def kill(self, actor: RayActor) -> None:
         """Have Ray kill the actor's process."""
@@ -218,6 +222,8 @@ class Ray:
         """Return the rows of the calls that ended since the last time."""
         if self._end.alive:
             self._take_rows()
+            if self._actors_may_call:
+                take_rows_of_actors(self._roster.lanes, self._began_s)
         return [row for lane in self._roster.lanes for row in lane.give_rows()]
 
     def lost(self) -> list[RayActor]:
@@ -248,11 +254,19 @@ class Ray:
     ) -> None:
         self.close()
 
+    def handle(self, rank: int, *_: Any) -> RayActor:
+        """Return the handle on an actor, for one that comes back from an actor."""
+        return self._handles[rank]
+
+    def place(self, lane: Lane) -> tuple[int, str, str, Any, Any]:
+        """Return what must travel with a handle; from then on actors may call one another."""
+        self._actors_may_call = True
+        return lane.rank, lane.key, lane.name, lane.handle, lane.made
+
     def call(self, lane: Lane, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
         """Issue a call; the handle's methods lead here."""
         self._check_open()
-        if returns is not None and returns < 1:
-            raise ConfigurationError(f"{method!r} of {lane.name}: returns must be at least 1, not {returns}")
+        check_returns(returns, lane.name, method)
         if lane.died_s is not None:
             return self._lost_results(lane, method, returns)
         if len(lane.calls) > _MOST_ROWS:
@@ -314,7 +328,7 @@ class Ray:
         """Return refs that raise `ActorLost`, and so do those that depend on them."""
         error = ActorLost(f"{lane.name} died; the call {method!r} has no result")
         now = time.monotonic()
-        row = ROW.pack(now, now, 0, 0, 0, 0, 0, b"ActorLost")
+        row = ROW.pack(now, now, now, 0, 0, 0, 0, 0, b"ActorLost")
         issued = Issued(lane, method, now, (), self._ray.put(row))
         lane.calls.append(issued)
         refs = [Ref(issued, self._put(Failure(error, lane.name, method))) for _ in range(returns or 1)]
@@ -356,6 +370,6 @@ def _end(session: Session, key: str, lanes: list[Lane], reservations: Reservatio
     finally:
         for lane in lanes:
             lane.calls.clear()
-            lane.handle = None
+            lane.handle = lane.made = None
             lane._remotes.clear()
         session.leave()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 import sys
 import time
 from collections.abc import Sequence
@@ -13,12 +12,12 @@ from typing import Any
 from chimera.core import call
 from chimera.core.errors import ConfigurationError
 from chimera.engines.failure import Failure
+from chimera.engines.ray.asking import Asking
 from chimera.engines.ray.pulse import send_pulse
+from chimera.engines.ray.refs import ROW
 from chimera.engines.threads import limit_threads
 
 CONSTRUCT = "__init__"
-ROW = struct.Struct("ddddqqq24s")
-"""Start and end on the driver's clock, seconds moving data and waiting in groups, bytes in and out, samples, error."""
 
 Header = tuple[str, int | None, Sequence[int] | None]
 """Method, number of results asked for, and which positional arguments this actor itself has made."""
@@ -30,14 +29,15 @@ class RaySurroundings(call.Surroundings):
     Attributes
     ----------
     me : this actor's key, its name in Ray.
-    waited_s, moved_s, collective_bytes : what the collectives of the running call have cost so far.
+    asking : makes calls on other actors (`chimera.engines.ray.asking.Asking`).
+    waited_s, moved_s, collective_bytes : what the collectives and the waits of the running call have cost so far.
     groups : the groups that this actor has met in, by key.
     sign_s : when the running call gave its last sign of life, on this machine's monotonic clock; None between calls.
     """
 
-    def __init__(self, me: str) -> None:
+    def __init__(self, me: str, asking: Any) -> None:
         super().__init__()
-        self.me = me
+        self.me, self.asking = me, asking
         self.waited_s, self.moved_s, self.collective_bytes = 0.0, 0.0, 0
         self.groups: dict[str, Any] = {}
         self.sign_s: float | None = None
@@ -46,6 +46,14 @@ class RaySurroundings(call.Surroundings):
         """Give a sign of life, for the pulse to send."""
         if self.sign_s is not None:
             self.sign_s = time.monotonic()
+
+    def get(self, refs: Any, timeout_s: float | None = None) -> Any:
+        """Wait for what this actor has called on others."""
+        began_s = time.monotonic()
+        try:
+            return self.asking.get(refs, timeout_s)
+        finally:
+            self.waited_s += time.monotonic() - began_s
 
     def take_costs(self) -> tuple[float, float, int]:
         """Return seconds moving data, seconds waiting and bytes since the last time, and begin anew."""
@@ -68,13 +76,16 @@ class Host:
     def __init__(self, key: str, name: str, threads: int, path: list[str], clock: tuple[str, float]) -> None:
         sys.path.extend(entry for entry in path if entry not in sys.path and Path(entry).is_dir())
         _limit_threads(threads)
-        self._surroundings = RaySurroundings(key)
-        call.enter(self._surroundings)
         self._name = name
         self._target: Any = None
         self._unmade: Failure | None = None  # why the constructor failed; every call then fails alike
         machine, offset_s = clock_of_this_machine()
         self._shift_s = 0.0 if machine == clock[0] else offset_s - clock[1]
+        self._asking = Asking(key, self._shift_s)
+        self._surroundings = RaySurroundings(key, self._asking)
+        self._idle_s = 0.0  # since when, on the driver's clock
+        self._rows: list[tuple[str, bytes]] = []
+        call.enter(self._surroundings)
         send_pulse(key, lambda: (self._surroundings.sign_s or time.monotonic()) + self._shift_s)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
@@ -102,11 +113,33 @@ class Host:
             values = [failure] * (returns or 1)
         bytes_out = 0 if failure is not None else sum(map(call.nbytes, values))
         moved_s, waited_s, collective = self._surroundings.take_costs()
-        end_s = time.monotonic()
         self._surroundings.sign_s = None
-        times = start_s + self._shift_s, end_s + self._shift_s, moved_s, waited_s
-        counts = bytes_in + collective, bytes_out + collective, call.take_work().samples
+        received, self._asking.received_bytes = self._asking.received_bytes, 0
+        start_s, end_s = start_s + self._shift_s, time.monotonic() + self._shift_s
+        times = start_s, end_s, self._idle_s, moved_s, waited_s
+        self._idle_s = end_s
+        counts = bytes_in + collective + received, bytes_out + collective, call.take_work().samples
         return (ROW.pack(*times, *counts, failure.kind.encode()[:24] if failure else b""), *values)
+
+    def call_of_actor(self, asked_s: float | None, _: bytes | None, /, *args: Any, **kwargs: Any) -> Any:
+        """Run a call that another actor made, and keep its row; return the results.
+
+        Parameters
+        ----------
+        asked_s : when it was issued, on the driver's clock; None if it was given refs.
+        _ : what it had to wait for.
+        """
+        packed, *values = self.call(*args, **kwargs)
+        row = list(ROW.unpack(packed))
+        if asked_s is not None:
+            row[3] += max(row[0] - max(asked_s, row[2]), 0.0)
+        self._rows.append((args[0][0], ROW.pack(*row)))
+        return values[0] if len(values) == 1 else values
+
+    def give_rows(self) -> list[tuple[str, bytes]]:
+        """Return method and row of each call that other actors made, since the last time."""
+        rows, self._rows = self._rows, []
+        return rows
 
     def _values(self, method: str, returns: int | None, given: list[Any], kwargs: dict[str, Any]) -> list[Any]:
         if method == CONSTRUCT:

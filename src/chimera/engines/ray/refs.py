@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from chimera.core.engine import Resources
 from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import ActorHandle
-from chimera.engines.ray.host import ROW
 from chimera.engines.ray.pulse import Pulse
 
-if TYPE_CHECKING:
-    pass
+ROW = struct.Struct("dddddqqq24s")
+"""Start and end on the driver's clock, when the actor was idle before that, seconds moving data and waiting for others, bytes
+in and out, samples, error."""
 
 
 class Issued:
@@ -63,6 +64,7 @@ class Lane:
     placed : whether it is known to have found a place.
     pulse : its signs of life.
     seat : the place it has in a reservation.
+    made : Ray's ref of the row of the call that makes the user's object.
     """
 
     def __init__(self, key: str, name: str, rank: int, resources: Resources, handle: Any, seat: Any) -> None:
@@ -82,6 +84,8 @@ class Lane:
         self._rows: list[TraceRow] = []
         self._last_end_s = 0.0
         self._remotes: dict[int, Callable[..., list[Any]]] = {}
+        self._asked_for_rows: Any = None
+        self.made: Any = None
 
     def remote(self, results: int) -> Callable[..., list[Any]]:
         """Return Ray's function that issues a call with so many results, the row besides."""
@@ -91,9 +95,23 @@ class Lane:
         return self._remotes[results]
 
     def give_rows(self) -> list[TraceRow]:
-        """Return the rows that have come since the last time."""
+        """Return the rows that have come since the last time, oldest first."""
         rows, self._rows = self._rows, []
-        return rows
+        return sorted(rows, key=lambda row: row.start_s)
+
+    def ask_for_rows(self) -> Any:
+        """Return Ray's ref of the rows of calls that other actors have made on this one."""
+        if self._asked_for_rows is None and self.died_s is None:
+            self._asked_for_rows = self.handle.give_rows.options(enable_task_events=False).remote()
+        return self._asked_for_rows
+
+    def take_rows_of_actors(self, rows: list[tuple[str, bytes]], began_s: float) -> None:
+        """Keep the rows that were asked for."""
+        self._asked_for_rows = None
+        for method, packed in rows:
+            start_s, end_s, _, moved_s, waited_s, *counts, kind = ROW.unpack(packed)
+            times = start_s - began_s, end_s - began_s, moved_s, waited_s
+            self._keep_row(method, times, counts, kind.rstrip(b"\0").decode())
 
     def take_row(self, packed: bytes | None, error: str, began_s: float) -> None:
         """Keep the row of the oldest call, which has come or never will."""
@@ -104,19 +122,25 @@ class Lane:
             bytes_in = bytes_out = samples = 0
         else:
             self.placed = True
-            start_s, end_s, moved_s, waited_s, bytes_in, bytes_out, samples, kind = ROW.unpack(packed)
+            start_s, end_s, idle_s, moved_s, waited_s, bytes_in, bytes_out, samples, kind = ROW.unpack(packed)
             error = kind.rstrip(b"\0").decode()
-            idle_s = max(issued.issued_s, self._last_end_s, *(parent.end_s for parent in issued.parents), 0.0)
+            idle_s = max(issued.issued_s, self._last_end_s, idle_s, *(parent.end_s for parent in issued.parents), 0.0)
             moved_s += max(start_s - idle_s, 0.0)
         issued.end_s = self._last_end_s = end_s
         issued.parents, issued.row = (), None
+        times = start_s - began_s, end_s - began_s, moved_s, waited_s
+        self._keep_row(issued.method, times, (bytes_in, bytes_out, samples), error)
+
+    def _keep_row(self, method: str, times: tuple[float, ...], counts: Sequence[int], error: str) -> None:
+        start_s, end_s, moved_s, waited_s = times
+        bytes_in, bytes_out, samples = counts
         self._rows.append(
             TraceRow(
                 actor=self.name,
                 rank=self.rank,
-                call=issued.method,
-                start_s=start_s - began_s,
-                end_s=end_s - began_s,
+                call=method,
+                start_s=start_s,
+                end_s=end_s,
                 bytes_in=bytes_in,
                 bytes_out=bytes_out,
                 transfer_s=moved_s,

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from chimera.engines.ray.failure import translated
-from chimera.engines.ray.host import ROW
-from chimera.engines.ray.refs import Lane
+from chimera.engines.ray.refs import ROW, Lane
+
+_PATIENCE_S = 0.1
 
 
 def take_rows(lanes: Sequence[Lane], began_s: float, name_of: Callable[[str], str | None]) -> None:
@@ -37,6 +38,22 @@ def take_rows(lanes: Sequence[Lane], began_s: float, name_of: Callable[[str], st
             found.append((end_s, lane, row, error))
     for _, lane, row, error in sorted(found, key=lambda entry: entry[0]):  # what made arguments before what took them
         lane.take_row(row, error, began_s)
+
+
+def take_rows_of_actors(lanes: Sequence[Lane], began_s: float) -> None:
+    """Bring the rows of calls that actors have made, from those that answer now; a busy one does it another time."""
+    import ray
+    from ray.exceptions import RayError
+
+    asked = {ref: lane for lane in lanes if (ref := lane.ask_for_rows()) is not None}
+    if not asked:
+        return
+    ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_PATIENCE_S)
+    for ref in ready:
+        rows: list[tuple[str, bytes]] = []
+        with contextlib.suppress(RayError):  # who died took its last rows along
+            rows = ray.get(ref)
+        asked[ref].take_rows_of_actors(rows, began_s)
 
 
 def _packed(refs: Sequence[Any], name_of: Callable[[str], str | None]) -> dict[Any, tuple[bytes | None, str]]:

@@ -39,7 +39,7 @@ class Node:
     fate : what ``crash_s`` is: it crashed, was killed, or exited.
     factor : how many times as long as on the median machine a call takes here.
     queue : calls issued that cannot run yet: an argument is not computed, or a call before them is suspended.
-    suspended : the call that waits inside for a group.
+    suspended : the call that waits inside for a group, or for another actor.
     health : what goes wrong with it short of its death.
     stuck : calls that were computed and will not end after all, because an actor hangs; in order.
     """
@@ -83,7 +83,8 @@ class Call:
 
     Attributes
     ----------
-    args, kwargs : refs, and `Stored` values given by the driver; empty once the call has ended.
+    sender : the node of whoever issued it: an actor's, or the driver's.
+    args, kwargs : refs, and `Stored` values given by the sender; empty once the call has ended.
     inputs : the calls whose results it takes.
     clock_s : how far it has come while it runs.
     end_s : when its result stands; infinite until that is computed.
@@ -97,12 +98,15 @@ class Call:
 
     __slots__ = (
         "args", "bytes_in", "bytes_out", "clock_s", "end_s", "error", "factor", "inputs", "issued_s", "known_s", "kwargs",
-        "meetings", "method", "node", "order", "planned", "refs", "returns", "samples", "start_s", "strand", "transfer_s",
-        "transit_s", "wait_s", "waiters",
+        "meetings", "method", "node", "order", "planned", "refs", "returns", "samples", "sender", "start_s", "strand",
+        "transfer_s", "transit_s", "wait_s", "waiters",
     )  # fmt: skip
 
-    def __init__(self, node: Node, method: str, order: int, issued_s: float, returns: int | None = None) -> None:
-        self.node, self.method, self.order, self.issued_s, self.returns = node, method, order, issued_s, returns
+    def __init__(
+        self, sender: Node, node: Node, method: str, order: int, issued_s: float, returns: int | None = None
+    ) -> None:
+        self.sender, self.node, self.method, self.order = sender, node, method, order
+        self.issued_s, self.returns = issued_s, returns
         self.args: list[Ref | Stored] = []
         self.kwargs: dict[str, Ref | Stored] = {}
         self.refs = [Ref(self) for _ in range(returns or 1)]
@@ -128,6 +132,11 @@ class Call:
     def ready(self) -> bool:
         """Whether all its arguments are computed."""
         return all(call.end_s < math.inf for call in self.inputs)
+
+    @property
+    def arrives_s(self) -> float:
+        """When its message arrives; its arguments may come later."""
+        return self.issued_s + self.sender.port.latency_to(self.node.port)
 
     def row(self) -> TraceRow:
         """Return its row of the trace."""
@@ -162,7 +171,7 @@ class Ref:
 
 
 class ActorHandle:
-    """The driver's handle on an actor: any attribute is a method that returns a `Ref` at once."""
+    """A handle on an actor: any attribute is a method that returns a `Ref` at once. It may travel to other actors."""
 
     __slots__ = ("_engine", "_node")
 
@@ -179,11 +188,23 @@ class ActorHandle:
             raise AttributeError(f"{method!r} is private to the actor {self._node.name!r}")
         return partial(self._engine.issue, self._node, method)
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("an actor's handle stays with the driver")
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._engine.reduced(self._node)
 
     def __repr__(self) -> str:
         return f"<actor {self._node.name!r}>"
+
+
+def construct(call: Call) -> Outcome:
+    """Make the actor itself, in the place of its type."""
+    node = call.node
+    try:
+        args = [value.open() for value in call.args]
+        node.target = node.target(*args, **{key: value.open() for key, value in call.kwargs.items()})
+        return (), None
+    except Exception as error:
+        node.failure = travelled(error, call)
+        return (), node.failure
 
 
 def run(call: Call) -> Outcome:

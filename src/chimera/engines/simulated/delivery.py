@@ -9,13 +9,13 @@ from chimera.engines.simulated.call import Call, Node, Ref
 _end_s = attrgetter("call.end_s")
 
 
-def arrival_s(call: Call, driver: Node) -> float:
+def arrival_s(call: Call) -> float:
     """Send the message and the arguments of ``call``; return when it can start."""
     node, ready_s = call.node, max(call.issued_s, call.node.join_s)
     values = [*call.args, *call.kwargs.values()] if call.kwargs else call.args
     refs = [value for value in values if isinstance(value, Ref)]
     own = 0 if len(refs) == len(values) else sum(value.nbytes for value in values if not isinstance(value, Ref))
-    message_s = driver.port.send(node.port, own, ready_s)
+    message_s = call.sender.port.send(node.port, own, ready_s)
     arrived_s, left_s, size = deliver(refs, node, ready_s)
     call.transit_s = arrived_s - left_s
     if message_s >= arrived_s:

@@ -11,16 +11,20 @@ from typing import Any, Self, overload
 from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ConfigurationError, EngineClosedError, RunError, TimeLimitError
 from chimera.core.trace import TraceRow
+from chimera.engines.handle import handle_of, receive_handles
 from chimera.engines.simulated.availability import Availability
 from chimera.engines.simulated.call import ActorHandle, Call, Node, Ref
 from chimera.engines.simulated.compute import Compute
 from chimera.engines.simulated.delivery import deliver
+from chimera.engines.simulated.events import SimulatedSurroundings
 from chimera.engines.simulated.group import SimulatedGroup
 from chimera.engines.simulated.network import Network
 from chimera.engines.simulated.options import options
 from chimera.engines.simulated.scheduler import CONSTRUCTOR, Scheduler
 from chimera.engines.simulated.values import Stored
 from chimera.engines.threads import limit_threads
+
+_numbers = itertools.count()
 
 
 @ENGINES.register("simulated")
@@ -54,6 +58,8 @@ class Simulated:
         self._scheduler = Scheduler(self._driver, self._compute, seed)
         self._give_back_threads: Callable[[], None] | None = None
         self._closed = False
+        self.key = f"simulated-{next(_numbers)}"
+        receive_handles(self)
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
         """Nothing to do: there is always room."""
@@ -74,13 +80,13 @@ class Simulated:
         rank = len(self._nodes)
         name = f"actor {rank}" if name is None else name
         node = Node(name, rank, self._network.port(name))
-        node.target = actor_type
+        node.target, node.surroundings = actor_type, SimulatedSurroundings(self._scheduler.events)
         node.factor = self._compute.actor_factor(self._seed, name)
         if name not in self._names:
             node.join_s = self._availability.join.get(name, 0.0)
             node.leave_s = self._availability.leave.get(name, math.inf)
             node.crash_s = self._availability.crash.get(name, math.inf)
-        call = Call(node, CONSTRUCTOR, next(self._order), self._scheduler.now_s)
+        call = Call(self._driver, node, CONSTRUCTOR, next(self._order), self._scheduler.now_s)
         call.take(args, kwargs)
         self._nodes.append(node)
         self._names.add(name)
@@ -91,7 +97,7 @@ class Simulated:
     def put(self, value: Any) -> Ref:
         """See `Engine.put`."""
         self._check_open()
-        call = Call(self._driver, "put", next(self._order), self._scheduler.now_s)
+        call = Call(self._driver, self._driver, "put", next(self._order), self._scheduler.now_s)
         call.start_s = call.end_s = call.known_s = call.issued_s
         ref, call.refs = call.refs[0], []
         ref.stored = Stored(value)
@@ -102,7 +108,9 @@ class Simulated:
         self._check_open()
         if returns is not None and returns < 1:
             raise ConfigurationError(f"{node.name}.{method}: returns = {returns!r} must be 1 or more")
-        call = Call(node, method, next(self._order), self._scheduler.now_s, returns)
+        caller = self._scheduler.events.calling()
+        sender, issued_s = (self._driver, self._scheduler.now_s) if caller is None else (caller.node, caller.clock_s)
+        call = Call(sender, node, method, next(self._order), sender.health.sends_s(issued_s), returns)
         call.take(args, kwargs)
         refs = call.refs
         self._scheduler.issue(call)
@@ -151,6 +159,7 @@ class Simulated:
     def kill(self, actor: Any) -> None:
         """See `Engine.kill`."""
         self._check_open()
+        self._scheduler.events.catch_up()
         node: Node = actor._node
         if node.gone_s > self._scheduler.now_s:
             node.crash_s, node.fate = self._scheduler.now_s, "was killed"
@@ -159,6 +168,7 @@ class Simulated:
     def disturb(self, actor: Any, disturbance: Disturbance) -> None:
         """See `Engine.disturb`; without an end, a cut is a hang. Calls computed ahead of the clock move with it."""
         self._check_open()
+        self._scheduler.events.catch_up()
         node: Node = actor._node
         if node.gone_s > self._scheduler.now_s:
             self._scheduler.disturb(node, disturbance)
@@ -168,6 +178,16 @@ class Simulated:
         now_s = self._scheduler.now_s
         still = [n for n in self._nodes if n.health.silent_since_s(now_s) + after_s <= now_s < n.gone_s]
         return [self._handles[node.rank] for node in still]
+
+    def reduced(self, node: Node) -> tuple[Any, ...]:
+        """Return what a handle is pickled as; from then on actors may call one another."""
+        self._scheduler.events.on = True
+        return handle_of, (self.key, node.name, (node.rank,))
+
+    def handle(self, rank: int) -> ActorHandle:
+        """Return the handle on an actor, for whoever received it."""
+        self._scheduler.events.check_receiver(self._nodes[rank].name)
+        return self._handles[rank]
 
     def now(self) -> float:
         """Virtual seconds since the engine began."""
@@ -183,15 +203,18 @@ class Simulated:
 
     def trace(self) -> list[TraceRow]:
         """Return the rows of the calls that ended since the last time, by the time of their end, then by rank."""
+        self._scheduler.events.catch_up()
         return self._scheduler.timeline.take_rows(self._scheduler.now_s)
 
     def lost(self) -> list[ActorHandle]:
         """See `Engine.lost`."""
+        self._scheduler.events.catch_up()
         gone = [(node.gone_s, node.rank) for node in self._nodes if node.gone_s <= self._scheduler.now_s]
         return [self._handles[rank] for _, rank in sorted(gone)]
 
     def state(self) -> dict[str, Any]:
         """Return the clock, and how many calls each actor has had: the stragglers of the next ones follow from that."""
+        self._scheduler.events.catch_up()
         return {"now_s": self.now(), "calls": {node.name: node.calls for node in self._nodes}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -225,15 +248,21 @@ class Simulated:
         return math.inf if timeout_s is None else self._scheduler.now_s + max(0.0, timeout_s)
 
     def _known_times_s(self, refs: Sequence[Ref], count: int, deadline_s: float) -> list[float]:
-        """Return when the driver can know of each ref, after the deaths that may end a wait in a group before that."""
+        """Return when the driver can know of each ref, after what may happen, or end a wait, before that."""
+        events = self._scheduler.events
+        events.catch_up()
         while True:
             times_s = [ref.call.known_s for ref in refs]
             if count <= 0 or max(times_s) < math.inf:
                 return times_s
             lost_s, node = self._scheduler.next_loss()
-            if lost_s == math.inf or lost_s > min(_smallest(times_s, count), deadline_s):
+            next_s = events.next_s()
+            if min(lost_s, next_s) == math.inf or min(lost_s, next_s) > min(_smallest(times_s, count), deadline_s):
                 return times_s
-            self._scheduler.lose(node, lost_s)
+            if next_s <= lost_s:
+                events.step()
+            else:
+                self._scheduler.lose(node, lost_s)
 
     def _fetch(self, refs: Sequence[Ref], timeout_s: float | None) -> list[Any]:
         scheduler, deadline_s = self._scheduler, self._deadline_s(timeout_s)

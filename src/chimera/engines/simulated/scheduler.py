@@ -9,9 +9,10 @@ from functools import partial
 from chimera.core.call import Work, enter
 from chimera.core.engine import Disturbance
 from chimera.core.errors import ActorLost
-from chimera.engines.simulated.call import Call, Node, Outcome, run, travelled
+from chimera.engines.simulated.call import Call, Node, Outcome, construct, run
 from chimera.engines.simulated.compute import Compute
 from chimera.engines.simulated.delivery import arrival_s
+from chimera.engines.simulated.events import Events
 from chimera.engines.simulated.group import SimulatedGroup
 from chimera.engines.simulated.health import Health
 from chimera.engines.simulated.strand import Abandoned, Strand
@@ -25,7 +26,8 @@ class Scheduler:
     """Runs calls in the driver's order, and computes when each starts and ends.
 
     A call runs as soon as its arguments are computed and no call before it on its actor is suspended. Calls of members of a
-    group run on strands, because they may have to wait inside; all others run on the driver's own thread.
+    group run on strands, because they may have to wait inside; all others run on the driver's own thread. Once actors may
+    call one another (`Events`), all run on strands and in the order of virtual time.
 
     Attributes
     ----------
@@ -37,6 +39,7 @@ class Scheduler:
         self.timeline = Timeline()
         self._driver, self._compute, self._seed = driver, compute, seed
         self._nodes: list[Node] = [driver]
+        self.events = Events(self, self._nodes)
         self._deferred = 0
         self._running: Call | None = None
         self._hung: list[Node] = []
@@ -51,15 +54,21 @@ class Scheduler:
         node = call.node
         if call.method == CONSTRUCTOR:
             self._nodes.append(node)
-        if node.queue or node.blocked or not call.ready:
-            node.queue.append(call)
+        if self.events.on or node.queue or node.blocked or not call.ready:
+            self.events.enqueue(call)
             self._deferred += 1
             for other in call.inputs:
                 if other.end_s == math.inf:
                     other.waiters.append(call)
         else:
             self._begin(call)
-        self.pump()
+        if self._running is None:
+            self.pump()
+
+    def begin_next(self, node: Node) -> None:
+        """Begin the first call in the queue of ``node``."""
+        self._deferred -= 1
+        self._begin(node.queue.popleft())
 
     def pump(self) -> None:
         """Run everything that can run, one at a time and in a fixed order."""
@@ -67,13 +76,15 @@ class Scheduler:
             if self._resumes:
                 call, error = self._resumes.popleft()
                 assert call.strand is not None
-                self._advance(call, partial(call.strand.resume, error))
+                self.advance(call, partial(call.strand.resume, error))
                 continue
             node = self._agenda.popleft()
+            if self.events.on:
+                self.events.schedule(node)
+                continue
             while node.queue and not node.blocked and node.queue[0].ready:
-                self._deferred -= 1
-                self._begin(node.queue.popleft())
-        if self.timeline.settle(self.now_s) and not self._deferred:
+                self.begin_next(node)
+        if self.timeline.settle(self.now_s) and not self._deferred and not self.events.waits:
             for node in self._nodes:
                 node.port.uplink.forget(self.now_s)
                 node.port.downlink.forget(self.now_s)
@@ -89,6 +100,7 @@ class Scheduler:
         for group in node.groups:
             group.member_lost(node, lost_s)
         node.health = Health()  # the dead suffer nothing
+        self._deferred -= self.events.lose(node)
         self._agenda.extend(other for other in self._nodes if other.queue)  # some may have been stuck
         self.pump()
 
@@ -106,6 +118,7 @@ class Scheduler:
         elif node.suspended and disturbance.what == "hang" and node.suspended.clock_s > self.now_s:
             node.suspended.clock_s += disturbance.for_s
         self.timeline.disturb(node, disturbance, self.now_s)
+        self.events.disturb(node, disturbance, hung_s)
         if hung_s < math.inf:
             for group in node.groups:
                 group.meet_if_complete()
@@ -165,7 +178,7 @@ class Scheduler:
 
     def explain(self, call: Call) -> str:
         """Say for whom the driver would wait for ever."""
-        return explain(call, self._suspended, len(self._nodes))
+        return explain(call, self._suspended, self.events.awaited_by, len(self._nodes))
 
     def close(self) -> None:
         """End all strands, and let go of the actors."""
@@ -183,38 +196,34 @@ class Scheduler:
             return self._fail(call, failed.error, max(call.issued_s, failed.end_s))
         if node.failure is not None:
             return self._fail(call, node.failure, call.issued_s)
-        if node.refuses(call.issued_s):
+        if node.refuses(call.issued_s) or not call.ready:
             return self._refuse(call)
         if call.method == CONSTRUCTOR:
             return self._construct(call)
-        start_s = arrival_s(call, self._driver)
+        start_s = arrival_s(call)
         if node.refuses(start_s):
             return self._refuse(call)
         call.start_s = start_s
         call.factor = node.factor * self._compute.call_factor(self._seed, node.name, node.calls)
         call.clock_s = node.health.ends_s(start_s, call.factor * self._compute.seconds_per_call)
         node.calls += 1
-        if not node.groups:
-            return self._run_here(call)
-        if not self._idle:
-            self._idle.append(Strand())
-            self._strands.append(self._idle[-1])
-        call.strand = self._idle.pop()
-        return self._advance(call, partial(call.strand.begin, partial(run, call)))
+        if node.groups or self.events.on:
+            return self._run_on_strand(call, partial(run, call))
+        return self._run_here(call)
 
     def _construct(self, call: Call) -> None:
         node = call.node
+        call.clock_s = node.free_s = max([call.issued_s, *(other.end_s for other in call.inputs)])
+        if self.events.on:
+            call.factor = 0.0  # what it computes costs nothing, but it may wait for others
+            return self._run_on_strand(call, partial(construct, call))
         before, self._running = enter(node.surroundings), None
         try:
-            args = [value.open() for value in call.args]
-            node.target = node.target(*args, **{key: value.open() for key, value in call.kwargs.items()})
-        except Exception as error:
-            node.failure = travelled(error, call)
+            construct(call)
         finally:
             enter(before)
             node.surroundings.work = Work()
-        node.free_s = max([call.issued_s, *(other.end_s for other in call.inputs)])
-        self._resolve(call, node.free_s, node.free_s)
+        return self._resolve(call, node.free_s, node.free_s)
 
     def _run_here(self, call: Call) -> None:
         before, self._running = enter(call.node.surroundings), call
@@ -228,7 +237,14 @@ class Scheduler:
             self._finish(call, outcome)
             self._running = None
 
-    def _advance(self, call: Call, switch: partial[None]) -> None:
+    def _run_on_strand(self, call: Call, job: partial[Outcome]) -> None:
+        if not self._idle:
+            self._idle.append(Strand())
+            self._strands.append(self._idle[-1])
+        call.strand = self._idle.pop()
+        self.advance(call, partial(call.strand.begin, job))
+
+    def advance(self, call: Call, switch: partial[None]) -> None:
         """Let a call on a strand go on until it ends or waits again."""
         strand = call.strand
         assert strand is not None

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from chimera.engines.simulated.call import Call
 from chimera.engines.simulated.group import SimulatedGroup
 
 
-def explain(call: Call, suspended: Mapping[Call, SimulatedGroup], limit: int) -> str:
-    """Say for whom the driver would wait for ever; ``limit`` is how many actors there are, to end a circle."""
+def explain(
+    call: Call, suspended: Mapping[Call, SimulatedGroup], awaited_by: Callable[[Call], Call | None], limit: int
+) -> str:
+    """Say for whom the driver would wait for ever.
+
+    Parameters
+    ----------
+    suspended : in which group a call waits, if it does.
+    awaited_by : the call on another actor that a call waits for, if it does.
+    limit : how many actors there are, to end a circle.
+    """
     steps: list[str] = []
     while call not in suspended:
         if call.node.health.hung_s < math.inf:
             return "; ".join([*steps, f"{call.method!r} of {call.node.name} does not end: {_hangs(call)}"])
-        blocker = _blocker(call)
+        blocker = awaited_by(call) or _blocker(call)
         if blocker is None or len(steps) > limit:
             return "; ".join([*steps, f"{call.method!r} of {call.node.name} was interrupted"])
         steps.append(f"{call.method!r} of {call.node.name} waits for {blocker.method!r} of {blocker.node.name}")

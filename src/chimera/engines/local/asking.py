@@ -1,0 +1,227 @@
+"""The actor's side of calls on other actors: it asks the driver, which alone writes to the rings, and reads values itself.
+
+A request is a datagram; the driver's answer, where the value will stand, comes into the actor's own table of answers. So a
+call returns at once, and only `Asking.get` waits.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import marshal
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from chimera.core.errors import ActorLost, ConfigurationError, EngineClosedError, RunError, TimeLimitError
+from chimera.engines.handle import check_returns, receive_handles
+from chimera.engines.local.calls import INLINE_BYTES
+from chimera.engines.local.doorbell import Doorbell
+from chimera.engines.local.memory import (
+    ANSWER_WORDS,
+    ANSWERS,
+    ARRAY_BYTES,
+    DEAD,
+    DRIVER,
+    SLOT_WORDS,
+    TICKET,
+    Memory,
+    fence,
+)
+from chimera.engines.local.process import SPIN_S, actor_name, publish, read_value, write_value
+from chimera.engines.local.refs import LocalActor
+from chimera.engines.local.values import Packed
+
+_GRANTS = 4
+
+
+class Peer(NamedTuple):
+    """Another actor, as a handle inside an actor knows it."""
+
+    actor: int
+    name: str
+
+
+class HeldRef:
+    """A ref that an actor holds: a place in its table of answers, and the ticket that is answered there."""
+
+    __slots__ = ("__weakref__", "asking", "entry", "method", "peer", "ticket")
+
+    def __init__(self, asking: Asking, entry: int, ticket: int, peer: Peer, method: str) -> None:
+        self.asking, self.entry, self.ticket, self.peer, self.method = asking, entry, ticket, peer, method
+
+    def __del__(self) -> None:
+        self.asking.dropped.append(self.entry)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise ConfigurationError(
+            "a ref that an actor holds is an argument of its own in calls of that actor, and no more"
+        )
+
+    def __repr__(self) -> str:
+        return f"<Ref to {self.method!r} of {self.peer.name}>"
+
+
+class Asking:
+    """Stands for the engine behind the handles that an actor was given.
+
+    Parameters
+    ----------
+    requests : a datagram socket that the driver reads.
+
+    Attributes
+    ----------
+    dropped : entries of refs that are gone, of which the driver does not know yet.
+    received_bytes : array bytes that `get` brought from others.
+    """
+
+    def __init__(self, memory: Memory, doorbell: Doorbell, requests: socket.socket) -> None:
+        self._memory, self._doorbell, self._requests = memory, doorbell, requests
+        self.key = actor_name(memory, DRIVER)
+        self.dropped: deque[int] = deque()
+        self.received_bytes = 0
+        self._me = Peer(memory.me, actor_name(memory, memory.me))
+        self._answers = memory.own.answers
+        self._tickets = itertools.count(1)
+        self._free: list[int] = []
+        self._unused = 0
+        self._grants: deque[HeldRef] = deque()  # slots of this actor, for arguments that lie in shared memory
+        self._handles: dict[int, LocalActor] = {}
+        receive_handles(self)
+
+    def handle(self, actor: int, name: str) -> LocalActor:
+        """Return this process's handle on an actor."""
+        if actor not in self._handles:
+            self._handles[actor] = LocalActor(self, Peer(actor, name))
+        return self._handles[actor]
+
+    def place(self, peer: Peer) -> tuple[int, str]:
+        """Return what must travel with a handle."""
+        return peer.actor, peer.name
+
+    def call(self, peer: Peer, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
+        """Have a call issued; the handle's methods lead here."""
+        check_returns(returns, peer.name, method)
+        entries = [a.entry if type(a) is HeldRef else None for a in args]
+        named = {k: a.entry for k, a in kwargs.items() if type(a) is HeldRef}
+        plain: bytes | int | None = None
+        grants: list[tuple[int, int]] = []
+        if None in entries or len(named) < len(kwargs):
+            packed = Packed(
+                ([a for a in args if type(a) is not HeldRef], {k: a for k, a in kwargs.items() if k not in named})
+            )
+            plain = packed.stream
+            if packed.buffers or len(packed.stream) > INLINE_BYTES:
+                granted, grants = self._granted()
+                _, slot, generation, _ = self._place(granted)
+                write_value(self._memory, slot, generation, packed)
+                publish(self._memory, slot, generation)
+                plain = granted.entry
+        refs = [self._new_ref(peer, method) for _ in range(returns or 1)]
+        outs = [(ref.entry, ref.ticket) for ref in refs]
+        self._send((peer.actor, method, returns, outs, entries, named, plain), grants)
+        return refs[0] if returns is None else refs
+
+    def get(self, refs: Any, timeout_s: float | None = None) -> Any:
+        """Return the value of a ref, or the values of a sequence; arrays are read-only views of shared memory."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        if isinstance(refs, Sequence):
+            return [self._value(ref, deadline) for ref in refs]
+        return self._value(refs, deadline)
+
+    def flush(self) -> None:
+        """Tell the driver which refs are gone, so that their slots and memory can be used again."""
+        if self.dropped:
+            self._send(None, [])
+
+    def _value(self, ref: HeldRef, deadline: float | None) -> Any:
+        self._await_answer(ref, deadline, DRIVER if ref.peer.actor == self._me.actor else ref.peer.actor)
+        actor, slot, generation, number = self._place(ref)
+        region = self._memory.region(actor)
+
+        def known() -> bool:
+            return region.ready(slot, generation) or region.words[DEAD] == 1
+
+        if actor == self._memory.me and not region.ready(slot, generation):
+            raise RunError(
+                f"{ref.peer.name} would wait for ever: its call {ref.method!r} on itself comes after this one"
+            )
+        if not self._doorbell.await_calls(known, {actor: number + 1}, SPIN_S, deadline):
+            raise _too_late(ref)
+        fence()
+        if not region.ready(slot, generation):
+            raise ActorLost(f"{ref.peer.name} died; its call {ref.method!r} has no result")
+        if actor != self._memory.me:
+            self.received_bytes += region.slots[slot * SLOT_WORDS + ARRAY_BYTES]
+        value, failed = read_value(self._memory, actor, slot, release=functools.partial(_keep, ref))
+        if failed:
+            raise value.exception()
+        return value
+
+    def _granted(self) -> tuple[HeldRef, list[tuple[int, int]]]:
+        """Return a granted slot of this actor's own, and what to ask for besides: as many as keep this from waiting."""
+        asked: list[tuple[int, int]] = []
+        if not self._grants:
+            self._send(None, self._ask_for_grants(_GRANTS))
+        elif not self._is_answered(self._grants[0]):
+            asked += self._ask_for_grants(1)
+        granted = self._grants.popleft()
+        self._await_answer(granted, None, DRIVER)
+        if self._place(granted)[0] != self._memory.me:
+            self._value(granted, None)  # it says why there is none
+        return granted, asked + self._ask_for_grants(1)
+
+    def _ask_for_grants(self, count: int) -> list[tuple[int, int]]:
+        refs = [self._new_ref(self._me, "put") for _ in range(count)]
+        self._grants.extend(refs)
+        return [(ref.entry, ref.ticket) for ref in refs]
+
+    def _new_ref(self, peer: Peer, method: str) -> HeldRef:
+        if not self._free and self._unused == ANSWERS:
+            self.flush()
+        if self._free:
+            entry = self._free.pop()
+        elif self._unused < ANSWERS:
+            entry, self._unused = self._unused, self._unused + 1
+        else:
+            raise RunError(f"{self._me.name} holds {ANSWERS} refs: let go of those that are no longer needed")
+        return HeldRef(self, entry, next(self._tickets), peer, method)
+
+    def _send(self, asked: tuple[Any, ...] | None, grants: list[tuple[int, int]]) -> None:
+        """Ask for a call and for slots, and tell of the refs that are gone: their entries are free after that."""
+        dropped = [self.dropped.popleft() for _ in range(len(self.dropped))]
+        try:
+            self._requests.send(marshal.dumps([self._memory.me, dropped, asked, grants]))
+        except OSError as error:
+            raise EngineClosedError("the local engine is closed") from error
+        self._free.extend(dropped)
+
+    def _is_answered(self, ref: HeldRef) -> bool:
+        return self._answers[ref.entry * ANSWER_WORDS + TICKET] == ref.ticket
+
+    def _await_answer(self, ref: HeldRef, deadline: float | None, ringer: int) -> None:
+        """Wait until it is known where a value will stand.
+
+        Parameters
+        ----------
+        ringer : who rings: the driver when it has answered, or the actor that was called when it is done with a call.
+        """
+        if not self._doorbell.await_calls(lambda: self._is_answered(ref), {ringer: 1}, SPIN_S, deadline):
+            raise _too_late(ref)
+        fence()
+
+    def _place(self, ref: HeldRef) -> tuple[int, int, int, int]:
+        """Return where the value of an answered ref will stand."""
+        at = ref.entry * ANSWER_WORDS + TICKET + 1
+        actor, slot, generation, number = self._answers[at : at + 4]
+        return actor, slot, generation, number
+
+
+def _too_late(ref: HeldRef) -> TimeLimitError:
+    return TimeLimitError(f"{ref.method!r} of {ref.peer.name} did not end within its time limit")
+
+
+def _keep(ref: HeldRef) -> None:
+    """Hold a ref for as long as this call of it is held."""

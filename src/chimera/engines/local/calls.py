@@ -1,0 +1,107 @@
+"""How calls are issued, by the driver's own thread and by the one that issues them for actors."""
+
+from __future__ import annotations
+
+import marshal
+import threading
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from chimera.engines.failure import Failure
+from chimera.engines.local.doorbell import Doorbell
+from chimera.engines.local.memory import DRIVER, MAX_ACTORS, Memory, fence
+from chimera.engines.local.process import Arrived, Out, publish, write_value
+from chimera.engines.local.refs import Lane, Ref
+from chimera.engines.local.rings import ROWS, write_call
+from chimera.engines.local.values import Packed
+
+INLINE_BYTES = 1 << 14
+
+Arguments: TypeAlias = tuple[list[Arrived | None], dict[str, Arrived], bytes | Arrived | None]
+"""What stands for the arguments in a message: the refs among them, and all others packed, or put if large."""
+
+
+class Calls:
+    """The driver's writing side: slots, rings of calls and counters of readers.
+
+    Attributes
+    ----------
+    lock : whoever writes holds it; all words of the driver still have one writer at a time.
+    own : the lane of the values that the driver puts.
+    """
+
+    def __init__(self, memory: Memory, doorbell: Doorbell, lanes: list[Lane], began_s: float) -> None:
+        self._memory, self._doorbell, self._lanes, self._began_s = memory, doorbell, lanes, began_s
+        self.lock = threading.RLock()
+        self.own = Lane(memory, DRIVER, "driver", -1)
+
+    def put(self, value: Any) -> Ref:
+        """Copy a value into shared memory, once; a `Failure` is what its readers raise."""
+        packed = Packed(value)
+        with self.lock:
+            slot, generation = self.own.new_slot()
+            write_value(self._memory, slot, generation, packed)
+            publish(self._memory, slot, generation, int(type(value) is Failure))
+        return Ref(self.own, slot, generation, "put", 0)
+
+    def has_room(self, lane: Lane) -> bool:
+        """Whether one more call may be on its way: each needs a place in the ring of rows."""
+        if lane.issued - lane.rows_read < ROWS:
+            return True
+        with self.lock:
+            lane.keep_rows(self._began_s)
+        return lane.dead or lane.issued - lane.rows_read < ROWS
+
+    def issue(
+        self,
+        lane: Lane,
+        method: str,
+        returns: int | None,
+        outs: Sequence[Out],
+        refs: list[Arrived | None],
+        named: dict[str, Arrived],
+        plain: bytes | Arrived | None,
+    ) -> list[Ref]:
+        """Send a call, and return the refs to its results, which will lie in the slots ``outs``; with the lock held."""
+        results = [Ref(lane, slot, generation, method, lane.issued) for slot, generation in outs]
+        message = marshal.dumps([lane.issued, method, returns, outs, refs, named, plain])
+        lane.issued += 1
+        lane.calls.append(method)
+        if (lane.backlog or not write_call(lane.region, message)) and not lane.dead:
+            lane.backlog.append(message)
+        fence()
+        if self._memory.own.awaited[lane.actor]:
+            self._doorbell.ring(lane.actor)
+        return results
+
+    def arguments(self, args: Sequence[Any], kwargs: dict[str, Any], lane: Lane) -> Arguments:
+        """Return what stands for the arguments of a call; with the lock held."""
+        refs = [self.arrival(a, lane) if type(a) is Ref else None for a in args]
+        named = {k: self.arrival(a, lane) for k, a in kwargs.items() if type(a) is Ref} if kwargs else {}
+        if None not in refs and len(named) == len(kwargs):
+            return refs, named, None
+        plain = [a for a in args if type(a) is not Ref], {k: a for k, a in kwargs.items() if k not in named}
+        packed = Packed(plain)
+        if packed.buffers or len(packed.stream) > INLINE_BYTES:
+            return refs, named, self.arrival(self.put(plain), lane)
+        return refs, named, packed.stream
+
+    def arrival(self, ref: Ref, lane: Lane) -> Arrived:
+        """Count one more reader of a ref's value, and return what stands for it in a message; with the lock held."""
+        region, place = ref.lane.region, ref.slot * MAX_ACTORS + lane.actor
+        region.issued[place] = (region.issued[place] + 1) & 0xFFFF
+        return ref.lane.actor, ref.slot, ref.generation, ref.number
+
+    def send_backlogs(self) -> bool:
+        """Send what the rings had no room for; return whether some of it still waits."""
+        waiting = False
+        for lane in self._lanes:
+            if lane.backlog:
+                with self.lock:
+                    if lane.dead:
+                        lane.backlog.clear()
+                    while lane.backlog and write_call(lane.region, lane.backlog[0]):
+                        lane.backlog.popleft()
+                        self._doorbell.ring(lane.actor)
+                waiting = waiting or bool(lane.backlog)
+        return waiting

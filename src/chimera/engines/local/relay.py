@@ -1,0 +1,171 @@
+"""The driver's side of calls between actors: a thread that takes the requests of actors and issues their calls."""
+
+from __future__ import annotations
+
+import contextlib
+import marshal
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from chimera.core.errors import RunError
+from chimera.engines.failure import Failure
+from chimera.engines.local.calls import Calls
+from chimera.engines.local.doorbell import Doorbell
+from chimera.engines.local.memory import ANSWER_WORDS, TICKET, Memory, fence
+from chimera.engines.local.process import Out
+from chimera.engines.local.refs import Lane, Ref
+
+Issue: TypeAlias = Callable[[list[Out]], list[Ref]]
+"""Makes refs to values that will lie in these slots."""
+
+_LARGEST = 1 << 20
+_RETRY_S = 1e-3
+
+
+class Relay:
+    """Holds the refs of actors for them, until they let go of them or die.
+
+    Attributes
+    ----------
+    theirs : where actors send their requests.
+    """
+
+    def __init__(self, calls: Calls, memory: Memory, doorbell: Doorbell, lanes: list[Lane]) -> None:
+        self._calls, self._memory, self._doorbell, self._lanes = calls, memory, doorbell, lanes
+        self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._held: dict[int, dict[int, Ref]] = {}
+        self._postponed: dict[
+            int, deque[list[Any]]
+        ] = {}  # by caller: what there is no room for now, and what follows it
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, name="chimera-relay", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Have it look who is dead."""
+        with contextlib.suppress(OSError):
+            self.theirs.send(b"")
+
+    def stop(self) -> None:
+        """End, and let go of everything."""
+        self._ending = True
+        self.wake()
+        self._thread.join()
+        self._held.clear()
+        self._ours.close()
+        self.theirs.close()
+
+    def _run(self) -> None:
+        timeout_s: float | None = None
+        while True:
+            waits = self._calls.send_backlogs() or bool(self._postponed)
+            if timeout_s != (timeout_s := _RETRY_S if waits else None):
+                self._ours.settimeout(timeout_s)
+            try:
+                request = self._ours.recv(_LARGEST)
+            except TimeoutError:
+                request = b""
+            if self._ending:
+                return
+            if request:
+                self._take(marshal.loads(request))
+            else:
+                self._retry()
+
+    def _take(self, request: list[Any]) -> None:
+        caller = request[0]
+        if caller in self._postponed or not self._serve(request):
+            self._postponed.setdefault(caller, deque()).append(request)
+
+    def _retry(self) -> None:
+        for caller, requests in list(self._postponed.items()):
+            while requests and self._serve(requests[0]):
+                requests.popleft()
+            if not requests:
+                del self._postponed[caller]
+        for caller in list(self._held):
+            if self._lanes[caller - 1].dead and caller not in self._postponed:
+                del self._held[caller]
+
+    def _serve(self, request: list[Any]) -> bool:
+        """Do what is asked, and return True; or return False if there is no room for it now."""
+        caller, dropped, asked, grants = request
+        held = self._held.setdefault(caller, {})
+        for entry in dropped:
+            held.pop(entry, None)
+        request[1] = ()
+        if asked is not None and not self._issue(caller, held, *asked):
+            return False
+        request[2] = None
+        lane = self._lanes[caller - 1]
+
+        def grant(outs: list[Out]) -> list[Ref]:
+            return [Ref(lane, slot, generation, "put", 0) for slot, generation in outs]
+
+        if grants and not self._answer(caller, held, grants, lane, "put", grant):
+            return False
+        fence()
+        if self._memory.own.awaited[caller]:
+            self._doorbell.ring(caller)
+        return True
+
+    def _issue(
+        self,
+        caller: int,
+        held: dict[int, Ref],
+        target: int,
+        method: str,
+        returns: int | None,
+        results: list[tuple[int, int]],
+        entries: list[int | None],
+        named: dict[str, int],
+        plain: bytes | int | None,
+    ) -> bool:
+        lane, calls = self._lanes[target - 1], self._calls
+        if not calls.has_room(lane):
+            return False
+
+        def issue(outs: list[Out]) -> list[Ref]:
+            refs = [None if entry is None else calls.arrival(held[entry], lane) for entry in entries]
+            kwargs = {name: calls.arrival(held[entry], lane) for name, entry in named.items()}
+            rest = calls.arrival(held[plain], lane) if isinstance(plain, int) else plain
+            return calls.issue(lane, method, returns, outs, refs, kwargs, rest)
+
+        return self._answer(caller, held, results, lane, method, issue)
+
+    def _answer(
+        self, caller: int, held: dict[int, Ref], results: list[tuple[int, int]], lane: Lane, method: str, issue: Issue
+    ) -> bool:
+        """Give slots of ``lane`` to ``issue``, and tell the caller what came of it; return False if there are none now."""
+        with self._calls.lock:
+            try:
+                outs = lane.new_slots(len(results))
+            except RunError as error:
+                if lane.expects_slots or self._calls.own.is_full:
+                    return False
+                failed = self._calls.put(Failure(error, lane.name, method))
+                self._tell(caller, results, failed.lane, [(failed.slot, failed.generation)] * len(results))
+                held.update((entry, failed) for entry, _ in results)
+                self._doorbell.ring(caller)
+                return True
+            self._tell(caller, results, lane, outs)  # before the call is issued: its end, not this, wakes the caller
+            held.update((entry, ref) for (entry, _), ref in zip(results, issue(outs), strict=True))
+            if lane.dead:
+                self._doorbell.ring(caller)
+        return True
+
+    def _tell(self, caller: int, results: list[tuple[int, int]], lane: Lane, outs: list[Out]) -> None:
+        """Write down for the caller where the results of the next call of ``lane`` will stand."""
+        answers = self._memory.region(caller).answers
+        for (entry, ticket), (slot, generation) in zip(results, outs, strict=True):
+            at = entry * ANSWER_WORDS + TICKET
+            for word, value in enumerate((lane.actor, slot, generation, lane.issued), at + 1):
+                answers[word] = value
+            fence()
+            answers[at] = ticket
