@@ -46,6 +46,14 @@ def joined(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
     sys.path.remove(str(folder))
 
 
+@pytest.fixture(autouse=True)
+def alone(joined: Any) -> None:
+    """Wait until the last test's actors and nodes are gone: Ray hears of that a little later."""
+    import ray
+
+    until(lambda: ray.cluster_resources()["CPU"] == ray.available_resources().get("CPU") == 4)
+
+
 @pytest.fixture
 def engine(joined: Any) -> Iterator[Ray]:
     with Ray() as engine:
@@ -53,11 +61,23 @@ def engine(joined: Any) -> Iterator[Ray]:
 
 
 @pytest.fixture
-def second_node(joined: Any) -> Iterator[Any]:
-    node = joined.add_node(num_cpus=4, object_store_memory=200 << 20, resources={"second": 4})
-    yield node
-    if node in joined.list_all_nodes():
-        joined.remove_node(node)
+def add_node(joined: Any) -> Iterator[Callable[..., Any]]:
+    """Give what adds a node, until the end of the test at most."""
+    added = []
+
+    def add(**resources: float) -> Any:
+        added.append(joined.add_node(num_cpus=4, object_store_memory=200 << 20, resources=resources))
+        return added[-1]
+
+    yield add
+    for node in added:
+        if node in joined.list_all_nodes():
+            joined.remove_node(node)
+
+
+@pytest.fixture
+def second_node(add_node: Callable[..., Any]) -> Any:
+    return add_node(second=4)
 
 
 def on_second(**custom: float) -> Resources:
@@ -178,22 +198,22 @@ def test_actors_that_fit_on_no_single_node_have_no_room(engine: Ray, second_node
     at_once(engine, [Resources()] * 2)
 
 
-def test_a_place_on_a_node_that_died_counts_again_once_ray_has_moved_it(engine: Ray, joined: Any) -> None:
-    node = joined.add_node(num_cpus=4, object_store_memory=200 << 20, resources={"second": 4})
+def test_a_place_on_a_node_that_died_counts_again_once_ray_has_moved_it(
+    engine: Ray, joined: Any, second_node: Any, add_node: Callable[..., Any]
+) -> None:
     engine.reserve([on_second()])
     victim = engine.spawn(Relay, name="away", resources=on_second())
     engine.get(victim.echo(1), timeout_s=LIMIT_S)
-    joined.remove_node(node, allow_graceful=False)
+    joined.remove_node(second_node, allow_graceful=False)
     with pytest.raises(ActorLost):
         engine.get(victim.wait_for_ever(0), timeout_s=LIMIT_S)
     with pytest.raises(TimeLimitError, match="0 of 0 second"):
         at_once(engine, [on_second()])
-    node = joined.add_node(num_cpus=4, object_store_memory=200 << 20, resources={"second": 1})
+    add_node(second=1)
     until(lambda: has_room(engine, on_second()))
     replacement = engine.spawn(Relay, resources=on_second())
     assert engine.get(replacement.echo(2), timeout_s=LIMIT_S) == 2
     assert not has_room(engine, on_second())  # it took the place itself, and none beside it
-    joined.remove_node(node)
 
 
 @pytest.mark.parametrize("groups", [1, 2], ids=lambda groups: f"{groups} reservations")
@@ -225,6 +245,7 @@ def until(holds: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + LIMIT_S
     while not holds():
         assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 class EnoughError(Exception):
@@ -234,24 +255,28 @@ class EnoughError(Exception):
 class Growing(Callback):
     """Adds a node when the first rounds are over, and ends the run some rounds after two workers have joined."""
 
-    def __init__(self, cluster: Any) -> None:
-        self._cluster, self.node = cluster, None
-        self.told: list[tuple[str, str]] = []
+    def __init__(self, add_node: Callable[[], Any]) -> None:
+        self._add_node, self._grown = add_node, False
+        self.told: set[tuple[str, str]] = set()
 
     def on_event(self, event: Event) -> None:
-        assert self.node is not None
-        self.told.append((event.event, event.actor))
+        assert self._grown
+        self.told.add((event.event, event.actor))
 
     def on_progress(self, progress: Progress) -> None:
-        if self.node is None:
-            self.node = self._cluster.add_node(num_cpus=4, object_store_memory=200 << 20)
+        if not self._grown:
+            self._grown = True
+            self._add_node()
         elif len(self.told) == 2:
             assert progress.workers == {f"worker {i}": "running" for i in range(4)}
             raise EnoughError
 
 
-def test_workers_join_a_run_when_a_node_joins_the_cluster(engine: Ray, joined: Any, tmp_path: Path) -> None:
-    growing = Growing(joined)
+@pytest.mark.slow
+def test_workers_join_a_run_when_a_node_joins_the_cluster(
+    engine: Ray, add_node: Callable[[], Any], tmp_path: Path
+) -> None:
+    growing = Growing(add_node)
     with pytest.raises(EnoughError):
         chimera.train(
             {"name": "mlp", "hidden": [16]},
@@ -261,13 +286,12 @@ def test_workers_join_a_run_when_a_node_joins_the_cluster(engine: Ray, joined: A
             max_workers=4,
             strategy={"name": "parameter-server", "shards": 2},
             batch_size=16,
-            max_seconds=LIMIT_S,
+            max_seconds=5 * LIMIT_S,
             log_every=20,
             callbacks=[growing],
             out=tmp_path / "run",
         )
-    assert growing.told == [("worker joined", "worker 2"), ("worker joined", "worker 3")]
-    joined.remove_node(growing.node)
+    assert growing.told == {("worker joined", "worker 2"), ("worker joined", "worker 3")}
 
 
 def test_only_what_the_engine_started_is_ended(joined: Any) -> None:
@@ -286,10 +310,7 @@ def test_only_what_the_engine_started_is_ended(joined: Any) -> None:
     assert ray.is_initialized()
     assert ray.get(bystander.ping.remote()) == "still here"
     assert ray.util.list_named_actors() == ["bystander"]
-    deadline = time.monotonic() + 10
-    while ray.available_resources().get("CPU") != 4 and time.monotonic() < deadline:
-        pass
-    assert ray.available_resources()["CPU"] == 4
+    until(lambda: ray.available_resources().get("CPU") == 4)
     assert all(group["state"] == "REMOVED" for group in ray.util.placement_group_table().values())
     ray.kill(bystander)
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from chimera.core.engine import Resources
 from chimera.core.errors import TimeLimitError
+from chimera.engines.ray.refs import Lane
 
 Placement = Literal["pack", "spread"]
 
@@ -115,17 +116,18 @@ class Reservations:
         amounts = {"CPU": cpus, "GPU": resources.gpus, **resources.custom}
         return {name: amount for name, amount in amounts.items() if amount}
 
-    def check_unplaced(self, waiting: Mapping[str, Resources], since_s: float) -> None:
-        """Raise if actors that were spawned without a reservation have waited too long for room.
+    def check_unplaced(self, waiting: Sequence[Lane]) -> None:
+        """Raise if some of these actors have waited too long for room; one whose reserved place stands has room.
 
         Raises
         ------
         TimeLimitError : says what was asked and what is free.
         """
-        if time.monotonic() - since_s > self._timeout_s:
-            raise TimeLimitError(
-                _no_room(", ".join(waiting), self._timeout_s, [self.bundle(r) for r in waiting.values()])
-            )
+        before_s = time.monotonic() - self._timeout_s
+        late = [lane for lane in waiting if lane.spawned_s < before_s and not (lane.seat and _stands(lane.seat))]
+        if late:
+            bundles = [self.bundle(lane.resources) for lane in late]
+            raise TimeLimitError(_no_room(", ".join(lane.name for lane in late), self._timeout_s, bundles))
 
     def close(self) -> None:
         """Give all room back."""

@@ -68,8 +68,7 @@ class Waiting:
         unplaced = self._roster.unplaced()
         if not unplaced:
             return left
-        waiting = {lane.name: lane.resources for lane in unplaced}
-        self._reservations.check_unplaced(waiting, min(lane.spawned_s for lane in unplaced))
+        self._reservations.check_unplaced(unplaced)
         return _LOOK_FOR_PLACES_S if left is None else min(left, _LOOK_FOR_PLACES_S)
 
     def _fetched(self, refs: Sequence[Ref], deadline: float | None) -> list[Any]:
