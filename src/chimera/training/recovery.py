@@ -13,7 +13,7 @@ from chimera.training.tolerance import Tolerance
 from chimera.training.watch import Watch
 
 _PATIENCE_S = 1.0
-"""How long the others wait for a worker that is started anew; after that it comes when it stands."""
+"""How long the others wait for a worker that is started; once that was not enough, nobody waits for any."""
 _PATIENCE_FOR_ROOM_S = 30.0
 """How long a run waits for room that it cannot go on without."""
 _THEN = {
@@ -51,6 +51,7 @@ class Recovery:
         self._servers: list[int] = []
         self._parameters_lost = self._data_left = False
         self._recruits = Recruits(engine, cluster, watch)
+        self._patience_s = _PATIENCE_S
         self._respawned = set(cluster.names)  # who was there before, if it comes
 
     def survive(self, error: ActorLost) -> Iterator[Told]:
@@ -78,7 +79,7 @@ class Recovery:
         self._data_left |= bool(workers) and self._policy == "redistribute"
         yield from self._start_servers()
         yield from self._start_workers()
-        yield from self._admit(_PATIENCE_S)
+        yield from self._admit(self._patience_s)
         while len(self._cluster.workers) < self._min_workers:
             yield from self._start_workers(_PATIENCE_FOR_ROOM_S)
             if not self._recruits:
@@ -99,11 +100,12 @@ class Recovery:
 
     def grow(self) -> Iterator[Told]:
         """Let those in who stand by now, and start more as far as they are wanted and there is room."""
+        before = len(self._recruits)
         yield from self._start_workers()
         while (self.asked_for or len(self._cluster.names) < self._max_workers) and self._cluster.has_room():
             self.asked_for = max(self.asked_for - 1, 0)
             self._recruits.start(f"worker {len(self._cluster.names)}")
-        yield from self._admit(0)
+        yield from self._admit(self._patience_s if len(self._recruits) > before else 0)
 
     def end(self) -> None:
         """Kill those who have not come in."""
@@ -144,6 +146,8 @@ class Recovery:
             else:
                 self._respawned.add(name)
                 yield "worker joined", name, f"{len(self._cluster.workers)} workers are there now"
+        if self._recruits and patience_s:
+            self._patience_s = 0.0  # here, processes take long to start
 
     def _how(self, name: str) -> str:
         if name in self._watch.hung:
