@@ -62,7 +62,6 @@ def survived(folder: Path, servers: bool, **options: Any) -> Counter[str]:
         evaluate_every=1000,
         snapshot_every=50,
         max_restarts=1000,
-        worker_timeout_s=10,
         faults=deaths(servers),
         out=folder,
         **options,

@@ -95,6 +95,8 @@ class FaultScript:
         self, engine: Engine, actors: Sequence[Any], rounds: int, seconds: float
     ) -> Iterator[tuple[str, str, str]]:
         """Let happen what is due, and yield what is to be told: event, actor and detail."""
+        dead = set(map(id, engine.lost()))
+        actors = [actor for actor in actors if id(actor) not in dead]
         due = [f for f in self._faults if seconds >= f.at_s or (f.step is not None and rounds >= f.step)]
         self._faults = [f for f in self._faults if f not in due]
         for fault in due:

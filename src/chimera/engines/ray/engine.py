@@ -211,7 +211,7 @@ class Ray:
         living = [lane for lane in self._roster.lanes if lane.died_s is None]
         look(living)
         before_s = time.monotonic() - after_s - SEEN_WITHIN_S
-        begun = [lane for lane in living if lane.pulse.process is not None]
+        begun = [lane for lane in living if lane not in self._roster.unplaced()]
         return [self._handles[lane.rank] for lane in begun if lane.pulse.sign_s <= before_s]
 
     def now(self) -> float:
