@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from chimera.core.engine import Engine
@@ -84,7 +85,7 @@ class Recovery:
             yield from self._start_workers(_PATIENCE_FOR_ROOM_S)
             if not self._recruits:
                 break
-            yield from self._admit(None)
+            yield from self._admit(math.inf)
         self._cluster.check_enough(names)
         if self._parameters_lost:
             yield "went back", "", self.go_back()
@@ -132,7 +133,7 @@ class Recovery:
                 return  # it comes when there is
             self._workers.pop(0)
 
-    def _admit(self, patience_s: float | None) -> Iterator[Told]:
+    def _admit(self, patience_s: float) -> Iterator[Told]:
         for name, why_not in self._recruits.admit(patience_s):
             if why_not:
                 self._workers.append(name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import ActorHandle
-from chimera.engines.local.memory import DEAD, DROPPED, GENERATION, SIGN_NS, SLOT_WORDS, SLOTS, Memory
+from chimera.engines.local.memory import DEAD, DROPPED, GENERATION, ROWS_WRITTEN, SIGN_NS, SLOT_WORDS, SLOTS, Memory
 from chimera.engines.local.rings import read_rows
 
 if TYPE_CHECKING:
