@@ -44,3 +44,19 @@ def test_the_first_to_answer_is_first_and_ties_go_by_rank() -> None:
 def test_a_death_is_told_before_anybody_else_wins() -> None:
     with pytest.raises(ActorLost, match="1 died"):
         run([30, 10, 20], crash={"1": 5.0})
+
+
+def test_who_has_answered_comes_before_who_is_asked_now_and_old_answers_count_for_nothing() -> None:
+    with chimera.engine("simulated", compute={"seconds_per_sample": 1.0}) as engine:
+        cluster = TrainingCluster(engine, lambda rank: engine.spawn(Runner, name=str(rank)), 3, lambda _: [])
+        pending = {
+            worker.name: worker.run(samples) for worker, samples in zip(cluster.workers, [30, 20, 10], strict=True)
+        }
+        engine.get(list(pending.values()))
+        assert cluster.first(pending) == "2"
+        pending["2"] = cluster.workers[2].run(1)
+        assert cluster.first(pending) == "1"
+        pending = {
+            worker.name: worker.run(samples) for worker, samples in zip(cluster.workers, [30, 20, 10], strict=True)
+        }
+        assert cluster.first(pending) == "2"

@@ -159,9 +159,15 @@ class TrainingLoop:
 
     def _end(self, window: deque[Round], count: int) -> None:
         """Wait for the first ``count`` rounds of the window, and count them."""
-        for _ in range(count):
-            over = window.popleft()
-            self._engine.get(over.done)
+        rounds = [window.popleft() for _ in range(count)]
+        asked_at_once = True
+        try:
+            self._engine.get([ref for over in rounds for ref in over.done])  # some engines charge by the question
+        except Exception:  # raised again below, once the rounds before it are counted
+            asked_at_once = False
+        for over in rounds:
+            if not asked_at_once:
+                self._engine.get(over.done)
             self.counters.rounds += over.rounds
             self.staleness.update(over.staleness)
             self._cluster.round = self.counters.rounds
