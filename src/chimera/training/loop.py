@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -163,9 +164,14 @@ class TrainingLoop:
 
     def _end(self, window: deque[Round], count: int) -> None:
         """Wait for the first ``count`` rounds of the window, and count them."""
-        for _ in range(count):
-            over = window.popleft()
-            told = self._watch.get(over.done)
+        rounds = [window.popleft() for _ in range(count)]
+        values: Iterator[Any] | None = None
+        with contextlib.suppress(Exception):  # it is raised again below, once the rounds before it are counted
+            values = iter(
+                self._watch.get([ref for over in rounds for ref in over.done])
+            )  # some engines charge by the question
+        for over in rounds:
+            told = self._watch.get(over.done) if values is None else [next(values) for _ in over.done]
             self._meter.counters.rounds += over.rounds
             self.staleness.update(over.staleness)
             self._cluster.round = self._meter.counters.rounds
