@@ -130,6 +130,16 @@ def _moment(when: Any) -> str:
     return f"step {when}" if isinstance(when, int) else f"{when:.9f}".rstrip("0").rstrip(".") + " s"
 
 
-def as_sentences(faults: Iterable[Any]) -> list[str]:
-    """Return how the faults are told, as an experiment file has them."""
-    return [Fault.read(given).text for given in faults]
+def as_sentences(faults: Iterable[Any], workers: int) -> list[str]:
+    """Return how the faults are told, as an experiment file has them.
+
+    Raises
+    ------
+    ConfigurationError : one cannot be read, or is for a worker that a run with so many will not have.
+    """
+    read = [Fault.read(given) for given in faults]
+    for fault in read:
+        kind, _, number = fault.actor.partition(" ")
+        if kind == "worker" and int(number) >= workers:
+            raise ConfigurationError(f"{fault.text!r}: the run has {workers} workers, from 'worker 0' on")
+    return [fault.text for fault in read]
