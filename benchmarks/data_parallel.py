@@ -104,10 +104,11 @@ def measure_plain(variant: str, network: str) -> float:
     return sum(json.loads(process.communicate()[0].splitlines()[-1]) for process in processes)
 
 
-def measure_chimera(variant: str, network: str) -> float:
+def measure_chimera(variant: str, network: str, engine: str = "local", rounds: tuple[int, int] | None = None) -> float:
+    """Return samples per second after the ``rounds`` to warm up, over those to measure."""
     from chimera.training.trainer import Trainer
 
-    warm_up, steps = STEPS[network]
+    warm_up, steps = rounds or STEPS[network]
     strategy = {"name": "parameter-server", "shards": 2} if variant.endswith("-2") else variant
     data = arrays()
     with tempfile.TemporaryDirectory() as folder:
@@ -115,7 +116,7 @@ def measure_chimera(variant: str, network: str) -> float:
             f"{__file__}:{network}",
             (data, tuple(array[:BATCH] for array in data)),
             strategy=strategy,
-            engine="local",
+            engine=engine,
             workers=WORKERS,
             batch_size=BATCH,
             optimizer={"name": "sgd", "lr": 0.01},

@@ -48,7 +48,8 @@ def test_with_stragglers_waiting_for_nobody_is_faster_to_the_same_accuracy(summa
     quorum = ("--set", "strategy.name=parameter-server", "--set", "strategy.quorum=0.875")
     backup = summary("stragglers.toml", *quorum, *waits, "--out", tmp_path / "most")
     assert {run["stopped_by"] for run in (asynchronous, synchronous, backup)} == {"target"}
-    assert asynchronous["seconds"] < synchronous["seconds"]
+    assert asynchronous["seconds"] < synchronous["seconds"]  # by how much is partly luck; this is not:
+    assert asynchronous["samples_per_second"] > 1.5 * synchronous["samples_per_second"]
     assert backup["seconds"] / backup["rounds"] < synchronous["seconds"] / synchronous["rounds"]
     assert sum(asynchronous["staleness"].values()) == asynchronous["rounds"]
 

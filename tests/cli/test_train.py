@@ -69,6 +69,16 @@ def test_the_command_line_wins_over_the_file_and_later_settings_over_earlier(inv
     assert (summary["engine"], summary["workers"], summary["rounds"]) == ("simulated", 3, 2)
 
 
+def test_faults_strike_and_stand_in_the_written_experiment(invoke, experiment, tmp_path):
+    faults = ["--fault", "kill worker 1 at step 2", "--fault", "slow worker 0 by 2 for 1 s at step 3"]
+    result = invoke("train", experiment, *faults, "--json", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["lost_workers"] == 1
+    again = invoke("train", tmp_path / "out" / "experiment.toml", "--json", "--out", tmp_path / "again")
+    assert json.loads(again.stdout)["lost_workers"] == 1
+    assert (tmp_path / "again" / "events.jsonl").read_text() == (tmp_path / "out" / "events.jsonl").read_text()
+
+
 def test_a_pipe_gets_plain_lines_one_for_each_evaluation(invoke, experiment, tmp_path):
     result = invoke("train", experiment, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
@@ -102,6 +112,7 @@ def test_quiet_says_nothing(invoke, experiment, tmp_path):
         (["--engine", "warp"], "unknown engine 'warp'; known: "),
         (["--workers", "100000"], "100000"),
         (["--workers", "0"], "--workers"),
+        (["--fault", "maim worker 2 at step 3"], "is no fault: write it like"),
         (["--wrokers", "2"], "--wrokers"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -74,3 +74,53 @@ def test_a_gradient_that_is_not_finite_is_left_out_on_ray_too(
     assert told[0] == told[1] != []
     assert {actor for _, actor, _ in told[0]} == {"worker 1"}
     np.testing.assert_allclose(*(run.trained.parameters() for run in runs), atol=2e-6)
+
+
+@pytest.mark.parametrize("strategy", [{"name": "parameter-server", "shards": 2}, {"name": "all-reduce"}], ids=str)
+def test_the_dead_and_the_hung_are_survived_on_ray_and_copies_stay_identical(
+    ray_engine: Engine, strategy: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[Any] = []
+    kill, ending = ray_engine.kill, {"now": False}
+
+    def look_and_kill(actor: Any) -> None:
+        if (
+            ending["now"] and actor.name.startswith("worker") and ray_engine.get(actor.step()) == 60
+        ):  # not one that had not come in yet
+            copies.append(ray_engine.get(actor.weights()).arrays[0].copy())
+        kill(actor)
+
+    class AtTheEnd(chimera.Callback):
+        def on_progress(self, progress: chimera.Progress) -> None:
+            ending["now"] = progress.rounds == 60
+
+    monkeypatch.setattr(ray_engine, "kill", look_and_kill)
+    servers = ["kill server 1 at step 20"] if strategy["name"] == "parameter-server" else []
+    run = chimera.train(
+        "mlp",
+        "digits",
+        engine=ray_engine,
+        workers=3,
+        strategy=strategy,
+        batch_size=16,
+        rounds=60,
+        evaluate_every=20,
+        worker_timeout_s=8,
+        max_restarts=5,
+        faults=["kill worker 1 at step 5", *servers, "hang worker 2 at step 40"],
+        callbacks=[AtTheEnd()],
+        optimizer={"name": "sgd", "lr": 0.1, "momentum": 0.9},
+        out=tmp_path / "run",
+    )
+    struck = {event.actor: event for event in run.events if event.event == "fault"}
+    lost = {event.actor: event for event in run.events if event.event.endswith("lost")}
+    assert set(lost) == set(struck) == {"worker 1", "worker 2"} | ({"server 1"} if servers else set())
+    assert "died" in lost["worker 1"].detail
+    assert "gave no sign of life" in lost["worker 2"].detail
+    assert lost["worker 1"].seconds - struck["worker 1"].seconds < 3
+    assert ("went back" in {event.event for event in run.events}) == bool(servers)
+    assert run.cost.rounds == 60
+    assert run.metrics["accuracy"] > 0.6
+    if not servers:
+        assert len(copies) >= 2
+        assert all(np.array_equal(copies[0], copy) for copy in copies)

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import asdict
 
 import pytest
 
 from chimera.core.errors import ConfigurationError
-from chimera.report.run_files import read_run, replace_file
+from chimera.report.run_files import COUNTERS, read_run, replace_file
+from chimera.training.budget import Counters
 
 
 def test_a_whole_run_is_read_without_a_word(runs):
@@ -32,6 +34,10 @@ def test_a_file_cut_anywhere_gives_the_rows_before_the_cut(runs, name):
         read = len(run.metrics) if name == "metrics.jsonl" else sum(len(lane.starts) for lane in run.lanes)
         assert read == complete
         assert bool(run.notes) == (content[kept - 1 : kept] != b"\n" and content[kept : kept + 1] != b"\n")
+
+
+def test_what_the_trainer_counts_is_no_metric_of_the_model():
+    assert {*asdict(Counters()), "round", "epoch"} - {"rounds"} == set(COUNTERS)
 
 
 def test_a_broken_line_in_the_middle_costs_that_line_alone(runs):

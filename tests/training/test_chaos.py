@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +16,11 @@ import pytest
 import chimera
 
 SECONDS = 60
-WORKERS = 4
 pytestmark = pytest.mark.slow
 
 
 def deaths(servers: bool) -> list[tuple[float, str]]:
-    chance = random.Random(7)
-    faults = [(float(second), f"kill worker {chance.randrange(WORKERS)}") for second in range(1, SECONDS)]
+    faults = [(float(second), "kill any worker") for second in range(1, SECONDS)]
     return faults + ([(20.5, "kill server 0"), (40.5, "kill server 1")] if servers else [])
 
 
@@ -55,18 +52,15 @@ def nothing_left() -> Iterator[None]:
     assert shared() - segments == set()
 
 
-def survived(folder: Path, servers: bool, **options: Any) -> chimera.Run:
+def survived(folder: Path, servers: bool, **options: Any) -> Counter[str]:
     run = chimera.train(
         "mlp",
         "digits",
-        workers=WORKERS,
         batch_size=32,
         optimizer={"name": "sgd", "lr": 0.05, "momentum": 0.9},
-        max_seconds=SECONDS + 2,
         evaluate_every=1000,
         snapshot_every=50,
         max_restarts=1000,
-        worker_timeout_s=10,
         faults=deaths(servers),
         out=folder,
         **options,
@@ -74,17 +68,19 @@ def survived(folder: Path, servers: bool, **options: Any) -> chimera.Run:
     counts = Counter(event.event for event in run.events)
     figures = {**counts, "rounds": run.cost.rounds, "lost_rounds": run.cost.lost_rounds, "goodput": run.cost.goodput}
     print(json.dumps(figures))  # noqa: T201 - for whoever runs it with -s
-    assert counts["worker lost"] > 0.7 * SECONDS
     assert counts["worker dropped"] == 0
-    assert counts["server lost"] == counts["server respawned"] == (2 if servers else 0)
     assert run.metrics["accuracy"] > 0.95
-    return run
+    return counts
 
 
 @pytest.mark.parametrize("strategy", [{"name": "parameter-server", "shards": 2}, "all-reduce"], ids=str)
 def test_training_on_processes_survives_a_minute_of_deaths(strategy: Any, tmp_path: Path) -> None:
     with nothing_left():
-        survived(tmp_path / "run", servers=strategy != "all-reduce", strategy=strategy, engine="local")
+        servers = strategy != "all-reduce"
+        options = {"strategy": strategy, "engine": "local", "workers": 4, "max_seconds": SECONDS + 2}
+        counts = survived(tmp_path / "run", servers, **options)
+    assert counts["worker lost"] == SECONDS - 1
+    assert counts["server lost"] == counts["server respawned"] == 2 * servers
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
@@ -104,8 +100,11 @@ def test_training_on_ray_survives_a_minute_of_deaths_and_that_of_a_node(tmp_path
             engine = {"name": "ray", "address": cluster.address, "placement": "spread"}
             killer = NodeKiller(cluster, second)
             strategy = {"name": "parameter-server", "shards": 2}
-            run = survived(tmp_path / "run", servers=True, strategy=strategy, engine=engine, callbacks=[killer])
+            # A process of Ray that imports torch costs two seconds of a core: two cores hardly do more meanwhile.
+            options = {"strategy": strategy, "engine": engine, "workers": 6, "max_seconds": 3 * SECONDS}
+            counts = survived(tmp_path / "run", servers=True, **options, callbacks=[killer])
             assert killer.node is None
-            assert max(row["round"] for row in run.rows) > 0
+            assert counts["worker lost"] > SECONDS / 2
+            assert counts["server lost"] >= 2  # and one more, if it was on the node
         finally:
             cluster.shutdown()

@@ -98,3 +98,19 @@ def test_however_often_the_data_is_dealt_anew_no_sample_is_dealt_twice_in_an_epo
     for begin in range(0, len(read), samples):
         epoch = read[begin : begin + samples]
         assert len(set(epoch)) == len(epoch)
+
+
+def test_who_has_answered_comes_before_who_is_asked_now_and_old_answers_count_for_nothing() -> None:
+    with chimera.engine("simulated", compute={"seconds_per_sample": 1.0}) as engine:
+        cluster = TrainingCluster(engine, Runners(engine), dealing(3))
+        pending = {
+            worker.name: worker.run(samples) for worker, samples in zip(cluster.workers, [30, 20, 10], strict=True)
+        }
+        engine.get(list(pending.values()))
+        assert cluster.first(pending) == "2"
+        pending["2"] = cluster.workers[2].run(1)
+        assert cluster.first(pending) == "1"
+        pending = {
+            worker.name: worker.run(samples) for worker, samples in zip(cluster.workers, [30, 20, 10], strict=True)
+        }
+        assert cluster.first(pending) == "2"

@@ -230,6 +230,14 @@ def test_a_fault_strikes_at_its_time(fit: Fit, engine: str) -> None:
         assert 0.3 <= struck[0] < 0.6 <= struck[1]
 
 
+def test_a_fault_may_strike_any_worker_and_strikes_the_same_one_again(fit: Fit) -> None:
+    faults = [f"kill any worker at step {step}" for step in range(2, 20, 2)]
+    runs = [fit(name, faults=faults, max_restarts=9) for name in ("once", "again")]
+    struck = [[actor for event, actor in told(run) if event == "fault"] for run in runs]
+    assert struck[0] == struck[1]
+    assert set(struck[0]) == {"worker 0", "worker 1", "worker 2"}
+
+
 def test_a_fault_that_nobody_is_there_for_is_told(fit: Fit) -> None:
     run = fit(strategy="all-reduce", faults=["kill server 3 at step 5"])
     assert told(run) == [("fault missed", "server 3")]
@@ -257,7 +265,7 @@ def test_a_sentence_says_what_a_pair_says(what: tuple[Any, ...], kind: str, numb
     moment = f"step {when}" if isinstance(when, int) else f"{when:f} s"
     fault, same = Fault.read(f"{text} at {moment}"), Fault.read((moment, text))
     assert fault == same
-    assert Fault.read(as_sentences([(when, text)])[0]).actor == f"{kind} {number}"
+    assert Fault.read(as_sentences([(when, text)], workers=1000)[0]).actor == f"{kind} {number}"
     assert (fault.step, fault.at_s) == ((when, float("inf")) if isinstance(when, int) else (None, when))
     expected = None if verb == "kill" else Disturbance(verb, float(factor or 4), float(for_s or "inf"))
     assert fault.disturbance == expected
@@ -267,7 +275,8 @@ def test_a_sentence_says_what_a_pair_says(what: tuple[Any, ...], kind: str, numb
     "given",
     ["", "kill", "kill worker at step 3", "kill worker 2", "kill worker 2 at round 3", "maim worker 2 at step 3",
      "kill worker 2 for 3 s at step 3", "hang worker 2 by 3 at step 3", ("soon", "kill worker 1"), (True, "kill worker 1"),
-     ("step 1",), 17, "kill worker -1 at step 3", "slow worker 1 by 0.5 at step 3"],
+     ("step 1",), 17, "kill worker -1 at step 3", "kill any at step 3",
+     "kill any worker 2 at step 3", "kill worker 3 at step 3", "slow worker 1 by 0.5 at step 3"],
 )  # fmt: skip
 def test_what_is_no_fault_is_told_before_anything_runs(fit: Fit, given: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:

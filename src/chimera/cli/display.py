@@ -157,7 +157,7 @@ class LiveDisplay(Display):
         table.add_column(style="dim")
         table.add_column()
         for name, value in outcome(run.summary()):
-            table.add_row(name, Text(value, style="bold" if name in ("metrics", "lost workers") else ""))
+            table.add_row(name, Text(value, style="bold" if name in ("metrics", "lost workers", "lost rounds") else ""))
         table.add_row("report", Text(str(report), style=f"cyan link {report.resolve().as_uri()}", overflow="fold"))
         self._console.print(table)
 
@@ -238,8 +238,9 @@ def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("workers", f"{summary['workers']} on {summary['engine']}"),
         ("stopped by", str(summary["stopped_by"])),
     ]
-    if summary["lost_workers"]:
-        rows.insert(5, ("lost workers", str(summary["lost_workers"])))
+    for what in ("lost_rounds", "lost_workers"):
+        if summary.get(what):
+            rows.insert(5, (what.replace("_", " "), f"{summary[what]:,}"))
     return rows
 
 

@@ -170,8 +170,8 @@ class Engine(Protocol):
 
         An actor gives one whenever it begins or ends a call, declares `work`, meets a group, or wakes while it waits: for
         calls, for arguments, for a group. One that computes for long inside one call looks the same as one that hangs. Who
-        has not begun yet, because its process still starts, is not silent. Below 1 s or so it says little: signs are given,
-        and seen, now and then.
+        has not begun yet, because its process starts or its constructor runs, is not silent. Below 1 s or so it says little:
+        signs are given, and seen, now and then.
         """
 
     def now(self) -> float:

@@ -107,6 +107,8 @@ def _cards(run: RunFiles) -> str:
     lost = figures.get("lost_workers", 0)
     lost = len(lost) if isinstance(lost, Sequence) else lost
     cards.append(("lost workers", number(lost), "bad" if lost else ""))
+    if lost_rounds := figures.get("lost_rounds", 0):
+        cards.append(("lost rounds", number(lost_rounds), "bad"))
     cards.append(("stopped by", str(figures.get("stopped_by", "") if run.finished else "unfinished") or "-", ""))
     items = (
         f'<div class="card {kind}{" long" if len(value) > 14 else ""}"><dt>{_text(label)}</dt><dd>{_text(value)}</dd></div>'

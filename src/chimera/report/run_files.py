@@ -23,7 +23,7 @@ from chimera.report.timeline import Lane, lanes_of
 
 T = TypeVar("T")
 
-COUNTERS = ("round", "epoch", "samples", "seconds", "bytes_up", "bytes_down")
+COUNTERS = ("round", "epoch", "samples", "seconds", "bytes_up", "bytes_down", "lost_rounds")
 _CHUNK_BYTES = 1 << 22
 
 
@@ -88,7 +88,7 @@ class RunFiles:
         last = self.metrics[-1]
         seconds = last.get("seconds") or 0.0
         counted: dict[str, Any] = {
-            key: last[key] for key in ("samples", "seconds", "bytes_up", "bytes_down") if key in last
+            key: last[key] for key in ("samples", "seconds", "bytes_up", "bytes_down", "lost_rounds") if key in last
         }
         evaluated: dict[str, Any] = {}
         for row in self.metrics:

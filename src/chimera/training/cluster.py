@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -56,6 +57,9 @@ class TrainingCluster:
         self.shards: list[Any] = []
         self.round, self.horizon = 0, 1
         self._late: dict[str, Any] = {}  # workers that still compute an answer nobody waits for
+        self._answers: deque[tuple[str, Any]] = (
+            deque()
+        )  # that were there when `first` last waited, and what they answered
 
     def servers(self, shards: int) -> list[Any]:
         """Return the parameter shards; the same ones each time."""
@@ -95,14 +99,25 @@ class TrainingCluster:
         ------
         ActorLost : one of them is dead.
         """
-        names = [str(worker.name) for worker in self.workers if worker.name in pending]
-        heads = {name: _head(pending[name]) for name in names}
-        done, _ = self._watch.wait(heads.values(), 1)
-        if dead := self._dead() & set(heads):
-            raise ActorLost(f"{', '.join(sorted(dead))} died")
-        winner = next(name for name, ref in heads.items() if ref is done[0])
+        heads = {str(worker.name): _head(pending[worker.name]) for worker in self.workers if worker.name in pending}
+        winner = self._next_answer(heads)
+        if winner is None:
+            done, _ = self._watch.wait(heads.values(), 1)
+            if dead := self._dead() & set(heads):
+                raise ActorLost(f"{', '.join(sorted(dead))} died")
+            names = {id(ref): name for name, ref in heads.items()}
+            self._answers = deque((names[id(ref)], ref) for ref in done)
+            winner, _ = self._answers.popleft()
         self._late = {name: ref for name, ref in heads.items() if name != winner}
         return winner
+
+    def _next_answer(self, heads: Mapping[str, Any]) -> str | None:
+        """Return who else had answered when `first` last waited, the earliest of them: there is no need to ask again."""
+        while self._answers:
+            name, ref = self._answers.popleft()
+            if heads.get(name) is ref:
+                return name
+        return None
 
     def group(self) -> Any:
         """Return a group of the living workers, in rank order."""

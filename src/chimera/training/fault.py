@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from chimera.core.engine import Disturbance, Engine
 from chimera.core.errors import ConfigurationError
 
 _NUMBER = r"(\d+(?:\.\d+)?)"
-_WHAT = re.compile(rf"(kill|hang|slow(?: down)?|cut off) (worker|server) (\d+)(?: by {_NUMBER})?(?: for {_NUMBER} ?s)?")
+_WHAT = re.compile(
+    rf"(kill|hang|slow(?: down)?|cut off) ((?:any )?(?:worker|server)(?: \d+)?)(?: by {_NUMBER})?(?: for {_NUMBER} ?s)?"
+)
 _WHEN = re.compile(rf"step (\d+)|{_NUMBER} ?s")
 _EXAMPLE = "write it like 'kill worker 2 at step 50' or 'slow worker 0 by 4 for 2 s at 1.5 s'"
 
@@ -24,7 +27,7 @@ class Fault:
     Attributes
     ----------
     text : how it is told.
-    actor : ``worker 2`` or ``server 0``.
+    actor : ``worker 2`` or ``server 0``; or ``any worker``, one of the living, by chance.
     step : it strikes when so many rounds are over; or None.
     at_s : it strikes so many seconds after training began, in the engine's time; infinite where ``step`` says when.
     disturbance : what goes wrong; None for death.
@@ -40,9 +43,9 @@ class Fault:
     def read(cls, given: Any) -> Fault:
         """Return the fault that a sentence or a pair (when, what) describes.
 
-        The sentence is ``kill``, ``hang``, ``slow`` or ``cut off``; ``worker`` or ``server`` and its number; ``by`` a factor
-        (of ``slow``); ``for`` so many ``s`` (but not ``kill``); and ``at step`` n or ``at`` so many ``s``. In a pair, a whole
-        number is a step and any other number a time.
+        The sentence is ``kill``, ``hang``, ``slow`` or ``cut off``; ``worker 2``, ``server 0`` or ``any worker``; ``by`` a
+        factor (of ``slow``); ``for`` so many ``s`` (but not ``kill``); and ``at step`` n or ``at`` so many ``s``. In a pair, a
+        whole number is a step and any other number a time.
         """
         if isinstance(given, str):
             what, at, when = given.strip().rpartition(" at ")
@@ -54,7 +57,9 @@ class Fault:
         found, moment = _WHAT.fullmatch(what), _WHEN.fullmatch(when)
         if found is None or moment is None:
             raise ConfigurationError(f"{text!r} is no fault: {_EXAMPLE}")
-        verb, kind, number, factor, for_s = found.groups()
+        verb, actor, factor, for_s = found.groups()
+        if actor.startswith("any") == actor[-1].isdigit():
+            raise ConfigurationError(f"{text!r}: {actor!r} is nobody; say 'worker 2' or 'any worker'")
         verb = verb.removesuffix(" down")
         if (factor and verb != "slow") or (for_s and verb == "kill"):
             raise ConfigurationError(f"{text!r}: {'by' if factor else 'for'} says nothing here; {_EXAMPLE}")
@@ -64,7 +69,7 @@ class Fault:
         step, at_s = moment.groups()
         return cls(
             text,
-            f"{kind} {number}",
+            actor,
             None if step is None else int(step),
             math.inf if at_s is None else float(at_s),
             disturbance,
@@ -90,14 +95,18 @@ class FaultScript:
         self, engine: Engine, actors: Sequence[Any], rounds: int, seconds: float
     ) -> Iterator[tuple[str, str, str]]:
         """Let happen what is due, and yield what is to be told: event, actor and detail."""
+        dead = set(map(id, engine.lost()))
+        actors = [actor for actor in actors if id(actor) not in dead]
         due = [f for f in self._faults if seconds >= f.at_s or (f.step is not None and rounds >= f.step)]
         self._faults = [f for f in self._faults if f not in due]
         for fault in due:
-            actor = next((actor for actor in actors if actor.name == fault.actor), None)
-            if actor is None:
+            kind = fault.actor.removeprefix("any ")
+            there = [a for a in actors if a.name == kind or (kind != fault.actor and a.name.startswith(f"{kind} "))]
+            if not there:
                 yield "fault missed", fault.actor, f"{fault.text}: nobody of that name is there"
                 continue
-            yield "fault", fault.actor, fault.text
+            actor = random.Random(f"{fault.text}, {rounds}").choice(there)
+            yield "fault", actor.name, fault.text
             if fault.disturbance is None:
                 engine.kill(actor)
             else:
@@ -118,9 +127,19 @@ def _moment(when: Any) -> str:
         return when.strip()
     if isinstance(when, bool) or not isinstance(when, int | float):
         raise ConfigurationError(f"{when!r} is no time of a fault: a whole number is a step, any other number seconds")
-    return f"step {when}" if isinstance(when, int) else f"{when:g} s"
+    return f"step {when}" if isinstance(when, int) else f"{when:.9f}".rstrip("0").rstrip(".") + " s"
 
 
-def as_sentences(faults: Iterable[Any]) -> list[str]:
-    """Return how the faults are told, as an experiment file has them."""
-    return [Fault.read(given).text for given in faults]
+def as_sentences(faults: Iterable[Any], workers: int) -> list[str]:
+    """Return how the faults are told, as an experiment file has them.
+
+    Raises
+    ------
+    ConfigurationError : one cannot be read, or is for a worker that a run with so many will not have.
+    """
+    read = [Fault.read(given) for given in faults]
+    for fault in read:
+        kind, _, number = fault.actor.partition(" ")
+        if kind == "worker" and int(number) >= workers:
+            raise ConfigurationError(f"{fault.text!r}: the run has {workers} workers, from 'worker 0' on")
+    return [fault.text for fault in read]

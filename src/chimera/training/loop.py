@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -92,8 +93,8 @@ class TrainingLoop:
         with self._interrupt:
             rounds = self._strategy.rounds(self._cluster)
             while True:
-                reason = self._budget.reached(self._meter.counters, self.metrics, self._train_size)
-                if reason is not None and self._checkpointed_at == self._meter.counters.rounds:
+                reason = self._budget.reached(self.counters, self.metrics, self._train_size)
+                if reason is not None and self._checkpointed_at == self.counters.rounds:
                     return reason
                 try:
                     if reason is None:
@@ -115,26 +116,26 @@ class TrainingLoop:
         self._meter.counters = Counters(**state["counters"])
         self.metrics = state["metrics"]
         self._losses = tuple(state["losses"])
-        self._evaluated_at = self._checkpointed_at = self._meter.counters.rounds
+        self._evaluated_at = self._checkpointed_at = self.counters.rounds
         self.staleness = _staleness(state)
-        self._cluster.round = self._meter.counters.rounds
+        self._cluster.round = self.counters.rounds
         self._strategy.restore(state["strategy"])
         self._cluster.restore(state["cluster"])
         self._snapshot = state
         self._probe.model.load(state["weights"])
         self._probe.model.load_buffers(state["buffers"])
-        self._faults.forget(self._meter.counters.rounds, self._meter.counters.seconds)
+        self._faults.forget(self.counters.rounds, self.counters.seconds)
         self._engine.restore(state["engine"])  # last: what restoring took is not part of the run
         self._engine.trace()
         goes_on = state["engine"] and self._engine.now() == state["engine"]["now_s"]
-        self._meter.began_s = state["began_s"] if goes_on else self._engine.now() - self._meter.counters.seconds
+        self._meter.began_s = state["began_s"] if goes_on else self._engine.now() - self.counters.seconds
 
     def _horizon(self) -> int:
         samples = self._strategy.batches_per_round(len(self._cluster.workers)) * self._batch_size
-        left = self._budget.rounds_left(self._meter.counters, self._train_size, samples)
-        next_fault = self._faults.rounds_left(self._meter.counters.rounds)
+        left = self._budget.rounds_left(self.counters, self._train_size, samples)
+        next_fault = self._faults.rounds_left(self.counters.rounds)
         joining = _AHEAD if self._recovery.expecting else None
-        ends = left, next_fault, joining, self._cadence.until_next(self._meter.counters.rounds)
+        ends = left, next_fault, joining, self._cadence.until_next(self.counters.rounds)
         return min(rounds for rounds in ends if rounds is not None)
 
     def _advance(self, rounds: Iterator[Round], horizon: int) -> None:
@@ -163,24 +164,28 @@ class TrainingLoop:
 
     def _end(self, window: deque[Round], count: int) -> None:
         """Wait for the first ``count`` rounds of the window, and count them."""
-        for _ in range(count):
-            over = window.popleft()
-            told = self._watch.get(over.done)
-            self._meter.counters.rounds += over.rounds
+        rounds = [window.popleft() for _ in range(count)]
+        refs = [ref for over in rounds for ref in over.done]
+        values: Iterator[Any] | None = None
+        with contextlib.suppress(Exception):  # it is raised again below, once the rounds before it are counted
+            values = iter(self._watch.get(refs))  # at once: some engines charge by the question
+        for over in rounds:
+            told = self._watch.get(over.done) if values is None else [next(values) for _ in over.done]
+            self.counters.rounds += over.rounds
             self.staleness.update(over.staleness)
-            self._cluster.round = self._meter.counters.rounds
+            self._cluster.round = self.counters.rounds
             rejected = self._rejections.of(told, self._cluster.workers)
             self._announcer.events(("gradient rejected", each.actor, each.detail) for each in rejected)
 
     def _look(self) -> bool:
         """Look at the model as far as it is time; return whether a checkpoint was written."""
-        rounds, cadence = self._meter.counters.rounds, self._cadence
-        over = self._budget.reached(self._meter.counters, {}, self._train_size) is not None
+        rounds, cadence = self.counters.rounds, self._cadence
+        over = self._budget.reached(self.counters, {}, self._train_size) is not None
         evaluate, log = rounds % cadence.evaluate_every == 0, rounds % cadence.log_every == 0
         if evaluate or over:
             self.metrics = self._probe.evaluate()
             self._evaluated_at = rounds
-            over = over or self._budget.reached(self._meter.counters, self.metrics, self._train_size) == "target"
+            over = over or self._budget.reached(self.counters, self.metrics, self._train_size) == "target"
         if evaluate or log or over:
             self._record()
         checkpoint = over or rounds % cadence.checkpoint_every == 0
@@ -196,13 +201,13 @@ class TrainingLoop:
         self._loss, self._losses = (total / count if count else None), (0.0, 0)
         self._meter.count(looked=True)
         row: dict[str, Any] = {
-            "round": self._meter.counters.rounds,
-            "epoch": self._meter.counters.samples / self._train_size,
-            **{k: v for k, v in asdict(self._meter.counters).items() if k != "rounds"},
+            "round": self.counters.rounds,
+            "epoch": self.counters.samples / self._train_size,
+            **{k: v for k, v in asdict(self.counters).items() if k != "rounds"},
         }
         if self._loss is not None:
             row["train_loss"] = self._loss
-        if self._evaluated_at == self._meter.counters.rounds:
+        if self._evaluated_at == self.counters.rounds:
             row.update(self.metrics)
         self._announcer.measured(row, self._progress())
 
@@ -226,13 +231,13 @@ class TrainingLoop:
             "began_s": self._meter.began_s,
             "engine": self._engine.state(),
         }
-        self._checkpoints.write(self._meter.counters.rounds, state)
-        self._checkpointed_at = self._meter.counters.rounds
+        self._checkpoints.write(self.counters.rounds, state)
+        self._checkpointed_at = self.counters.rounds
 
     def _take_snapshot(self, cluster: dict[str, Any] | None = None) -> dict[str, Any]:
         """Keep what the run needs to go on from here after a loss of parameters."""
         self._snapshot = {
-            "counters": asdict(self._meter.counters),
+            "counters": asdict(self.counters),
             "staleness": dict(self.staleness),
             "strategy": self._strategy.state(),
             "cluster": cluster or self._cluster.parameters(),
@@ -258,9 +263,7 @@ class TrainingLoop:
     def _strike(self) -> float:
         """Let the faults happen whose time has come, and return when the engine's clock is to be looked at next."""
         actors = (*self._cluster.workers, *self._cluster.shards)
-        self._announcer.events(
-            self._faults.strike(self._engine, actors, self._meter.counters.rounds, self._meter.seconds())
-        )
+        self._announcer.events(self._faults.strike(self._engine, actors, self.counters.rounds, self._meter.seconds()))
         return self._meter.began_s + self._faults.next_s()
 
     def _survive(self, error: ActorLost) -> None:
@@ -274,10 +277,10 @@ class TrainingLoop:
 
     def _recover(self, error: ActorLost) -> None:
         if self._announcer.events(self._recovery.survive(error)):
-            self._meter.counters.lost_rounds += 1  # the one that the death cut short
+            self.counters.lost_rounds += 1  # the one that the death cut short
 
     def _progress(self) -> Progress:
-        used = self._meter.counters
+        used = self.counters
         living = {worker.name for worker in self._cluster.workers}
         return Progress(
             rounds=used.rounds,

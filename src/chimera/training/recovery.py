@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from chimera.core.engine import Engine
@@ -13,7 +14,7 @@ from chimera.training.tolerance import Tolerance
 from chimera.training.watch import Watch
 
 _PATIENCE_S = 1.0
-"""How long the others wait for a worker that is started anew; after that it comes when it stands."""
+"""How long the others wait for a worker that is started; once that was not enough, nobody waits for any."""
 _PATIENCE_FOR_ROOM_S = 30.0
 """How long a run waits for room that it cannot go on without."""
 _THEN = {
@@ -51,6 +52,7 @@ class Recovery:
         self._servers: list[int] = []
         self._parameters_lost = self._data_left = False
         self._recruits = Recruits(engine, cluster, watch)
+        self._patience_s = _PATIENCE_S
         self._respawned = set(cluster.names)  # who was there before, if it comes
 
     def survive(self, error: ActorLost) -> Iterator[Told]:
@@ -78,12 +80,12 @@ class Recovery:
         self._data_left |= bool(workers) and self._policy == "redistribute"
         yield from self._start_servers()
         yield from self._start_workers()
-        yield from self._admit(_PATIENCE_S)
+        yield from self._admit(self._patience_s)
         while len(self._cluster.workers) < self._min_workers:
             yield from self._start_workers(_PATIENCE_FOR_ROOM_S)
             if not self._recruits:
                 break
-            yield from self._admit(None)
+            yield from self._admit(math.inf)
         self._cluster.check_enough(names)
         if self._parameters_lost:
             yield "went back", "", self.go_back()
@@ -99,11 +101,12 @@ class Recovery:
 
     def grow(self) -> Iterator[Told]:
         """Let those in who stand by now, and start more as far as they are wanted and there is room."""
+        before = len(self._recruits)
         yield from self._start_workers()
         while (self.asked_for or len(self._cluster.names) < self._max_workers) and self._cluster.has_room():
             self.asked_for = max(self.asked_for - 1, 0)
             self._recruits.start(f"worker {len(self._cluster.names)}")
-        yield from self._admit(0)
+        yield from self._admit(self._patience_s if len(self._recruits) > before else 0)
 
     def end(self) -> None:
         """Kill those who have not come in."""
@@ -130,7 +133,7 @@ class Recovery:
                 return  # it comes when there is
             self._workers.pop(0)
 
-    def _admit(self, patience_s: float | None) -> Iterator[Told]:
+    def _admit(self, patience_s: float) -> Iterator[Told]:
         for name, why_not in self._recruits.admit(patience_s):
             if why_not:
                 self._workers.append(name)
@@ -144,6 +147,8 @@ class Recovery:
             else:
                 self._respawned.add(name)
                 yield "worker joined", name, f"{len(self._cluster.workers)} workers are there now"
+        if self._recruits and patience_s:
+            self._patience_s = 0.0  # here, processes take long to start
 
     def _how(self, name: str) -> str:
         if name in self._watch.hung:

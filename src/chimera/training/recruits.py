@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,8 +28,10 @@ class Recruits:
         worker = self._cluster.start(name)
         self._starting[name] = worker, worker.step()
 
-    def admit(self, patience_s: float | None) -> Iterator[tuple[str, str]]:
+    def admit(self, patience_s: float) -> Iterator[tuple[str, str]]:
         """Let those in who stand, after waiting so long for all of them; yield each name, and why it did not come if so.
+
+        With endless patience, one of them is enough.
 
         Raises
         ------
@@ -37,7 +40,11 @@ class Recruits:
         if not self._starting:
             return
         try:
-            self._watch.wait([ref for _, ref in self._starting.values()], len(self._starting), patience_s)
+            refs = [ref for _, ref in self._starting.values()]
+            if patience_s == math.inf:
+                self._watch.wait(refs)
+            else:
+                self._watch.wait(refs, len(refs), patience_s)
         except TimeLimitError as error:  # the engine's own: it has no room for somebody
             for name, (worker, _) in list(self._starting.items()):
                 self._engine.kill(worker)

@@ -138,7 +138,7 @@ class Trainer:
         for key, every in self._every.items():
             if every is not None and every < 1:
                 raise ConfigurationError(f"{key} must be at least 1, not {every}")
-        self._faults, self._seed = as_sentences(faults), seed
+        self._faults, self._seed = as_sentences(faults, max(workers, max_workers or 0)), seed
         self._recovery: Recovery | None = None
         self._worker_resources = resources_of("worker_resources", worker_resources)
         self._server_resources = server_resources_of(server_resources)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import ActorHandle
-from chimera.engines.local.memory import DEAD, DROPPED, GENERATION, SIGN_NS, SLOT_WORDS, SLOTS, Memory
+from chimera.engines.local.memory import DEAD, DROPPED, GENERATION, ROWS_WRITTEN, SIGN_NS, SLOT_WORDS, SLOTS, Memory
 from chimera.engines.local.rings import read_rows
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ class Lane:
         return self.region.words[DEAD] == 1
 
     def silent_s(self) -> float:
-        """For how long the actor has given no sign of life; not at all before its process has begun."""
-        sign_ns = self.region.words[SIGN_NS]
-        return (time.monotonic_ns() - sign_ns) / 1e9 if sign_ns else 0.0
+        """For how long the actor has given no sign of life; not at all before its constructor has ended."""
+        begun = self.region.words[ROWS_WRITTEN] > 0
+        return (time.monotonic_ns() - self.region.words[SIGN_NS]) / 1e9 if begun else 0.0
 
     def new_slot(self) -> tuple[int, int]:
         """Return a slot that nobody uses, and the generation of this use."""

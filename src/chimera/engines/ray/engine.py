@@ -194,7 +194,8 @@ class Ray(RealTime):
         living = [lane for lane in self._roster.lanes if lane.died_s is None]
         look(living)
         before_s = time.monotonic() - after_s - SEEN_WITHIN_S
-        begun = [lane for lane in living if lane.pulse.process is not None]
+        unplaced = self._roster.unplaced()
+        begun = [lane for lane in living if lane not in unplaced]
         return [self._handles[lane.rank] for lane in begun if lane.pulse.sign_s <= before_s]
 
     def trace(self) -> list[TraceRow]:

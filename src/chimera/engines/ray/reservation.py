@@ -19,6 +19,7 @@ _FIRST_WORD_S = 2.0
 """How long somebody waits before it is said for what."""
 _AT_ONCE_S = 1.0
 """What Ray may take to give room that there is."""
+_LOOK_FOR_PLACE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class Reservations:
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
         """Hold room for all these actors, or raise and hold none.
 
-        With a ``timeout_s``, places that died actors have left count too, as far as their nodes are alive. With 0, nothing is
-        said while there is no room.
+        With a ``timeout_s``, places that died actors have left count too, once they stand: Ray moves those of a node that is
+        lost. With 0, nothing is said while there is no room.
 
         Raises
         ------
@@ -57,11 +58,11 @@ class Reservations:
         """
         from ray.util.placement_group import placement_group, remove_placement_group
 
+        what = f"{len(resources)} actors"
+        if timeout_s is not None:
+            resources = self._without_places(resources, timeout_s, what)
         bundles = [bundle for r in resources if (bundle := self.bundle(r))]
         if not bundles:
-            return
-        what = f"{len(resources)} actors"
-        if timeout_s is not None and all(self._has_free(r, resources.count(r)) for r in resources):
             return
         if timeout_s == 0 and not _fits(bundles):
             raise TimeLimitError(f"the cluster cannot hold {what} now: {asked_and_free(bundles)}")
@@ -137,9 +138,20 @@ class Reservations:
             remove_placement_group(group)
         self._groups, self._free = [], []
 
-    def _has_free(self, resources: Resources, count: int) -> bool:
-        seats = [seat for seat in self._free if seat.resources == resources]
-        return len(seats) >= count and sum(map(_stands, seats)) >= count
+    def _without_places(self, resources: Sequence[Resources], timeout_s: float, what: str) -> list[Resources]:
+        """Return those for whom no place is left over; the places that are must stand in time."""
+        left, missing, deadline = sorted(self._free, key=_stands, reverse=True), [], time.monotonic() + timeout_s
+        for each in resources:
+            seat = next((seat for seat in left if seat.resources == each), None)
+            if seat is None:
+                missing.append(each)
+                continue
+            left.remove(seat)
+            while not _stands(seat):
+                if time.monotonic() >= deadline:
+                    raise TimeLimitError(f"the places of {what} do not stand: {asked_and_free([self.bundle(each)])}")
+                time.sleep(_LOOK_FOR_PLACE_S)
+        return missing
 
 
 def _stands(seat: Seat) -> bool:
