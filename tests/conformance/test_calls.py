@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -80,27 +82,42 @@ def test_results_that_cannot_be_counted_are_an_error(engine: Engine, world: Worl
         engine.get(first, timeout_s=world.limit_s)
 
 
+@pytest.fixture(scope="module")
+def mirror(world: World) -> Iterator[Mirror]:
+    """Give one actor that many tests may send values through: each process costs time to start."""
+    with world.engine() as engine:
+        relay = engine.spawn(Relay)
+        yield Mirror(engine, relay, world.limit_s)
+
+
+@dataclass
+class Mirror:
+    engine: Engine
+    relay: Any
+    limit_s: float
+
+    def there_and_back(self, value: Any) -> Any:
+        """Return a value after two journeys through an actor, the second from a result of it."""
+        return self.engine.get(self.relay.echo(self.relay.echo(value)), timeout_s=self.limit_s)
+
+
 VALUES = [None, True, 3, 2.5, "text", b"bytes", (1, "a"), [1, [2.0]], {"a": [1], "b": None}, {1, 2}, np.float32(1.5)]
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_plain_values_arrive_as_they_are(engine: Engine, world: World, value: Any) -> None:
-    relay = engine.spawn(Relay)
-    there_and_back = engine.get(relay.echo(relay.echo(value)), timeout_s=world.limit_s)
+def test_plain_values_arrive_as_they_are(mirror: Mirror, value: Any) -> None:
+    there_and_back = mirror.there_and_back(value)
     assert there_and_back == value
     assert type(there_and_back) is type(value)
-    assert engine.get(relay.echo(engine.put(value)), timeout_s=world.limit_s) == value
+    assert mirror.there_and_back(mirror.engine.put(value)) == value
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bool", "uint8", "complex64", "U5"])
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 0, 2), (7, 5), (70_001,)], ids=str)
-def test_arrays_of_any_kind_and_shape_arrive_as_they_are(
-    engine: Engine, world: World, dtype: str, shape: tuple[int, ...]
-) -> None:
-    relay = engine.spawn(Relay)
+def test_arrays_of_any_kind_and_shape_arrive_as_they_are(mirror: Mirror, dtype: str, shape: tuple[int, ...]) -> None:
     array = (np.arange(np.prod(shape, dtype=int)) % 3).reshape(shape).astype(dtype)
     for sent in (array, array.T, array[..., ::2] if shape else array):
-        back = engine.get(relay.echo(relay.echo(sent)), timeout_s=world.limit_s)
+        back = mirror.there_and_back(sent)
         assert (back.dtype, back.shape) == (sent.dtype, sent.shape)
         np.testing.assert_array_equal(back, sent)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from chimera.core.errors import ActorLost
 from conformance.actors import Member, Relay
 from conformance.worlds import World
 
+Crew: TypeAlias = tuple[Engine, list[Any]]
 SIZES = [0, 1, 2, 3, 5, 63, 64, 65, 1000, 10_007]
 
 
@@ -24,12 +26,20 @@ def same_bits(arrays: list[np.ndarray]) -> bool:
     return all(array.tobytes() == arrays[0].tobytes() for array in arrays)
 
 
+@pytest.fixture(scope="module")
+def four(world: World) -> Iterator[Crew]:
+    """Give four actors that groups of any size are made of: each process costs time to start."""
+    with world.engine() as engine:
+        yield engine, members(engine, 4)[0]
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 @pytest.mark.parametrize("op", ["default", "mean", "sum"])
 def test_all_reduce_gives_everyone_the_same_bits_of_the_right_values(
-    engine: Engine, world: World, count: int, op: str
+    four: Crew, world: World, count: int, op: str
 ) -> None:
-    actors, group = members(engine, count)
+    engine, actors = four[0], four[1][:count]
+    group = engine.group(actors)
     for size in SIZES:
         for shared in (False, True):
             results = engine.get([a.reduce(group, size, op, shared) for a in actors], timeout_s=world.limit_s)
@@ -42,8 +52,9 @@ def test_all_reduce_gives_everyone_the_same_bits_of_the_right_values(
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_broadcast_gives_everyone_the_array_of_the_root(engine: Engine, world: World, count: int) -> None:
-    actors, group = members(engine, count)
+def test_broadcast_gives_everyone_the_array_of_the_root(four: Crew, world: World, count: int) -> None:
+    engine, actors = four[0], four[1][:count]
+    group = engine.group(actors)
     for size in (0, 1, 1001):
         for root in range(count):
             results = engine.get([a.spread(group, size, root) for a in actors], timeout_s=world.limit_s)
@@ -53,8 +64,9 @@ def test_broadcast_gives_everyone_the_array_of_the_root(engine: Engine, world: W
                 np.testing.assert_array_equal(array, expected)
 
 
-def test_many_collectives_within_one_call(engine: Engine, world: World) -> None:
-    actors, group = members(engine, 3)
+def test_many_collectives_within_one_call(four: Crew, world: World) -> None:
+    engine, actors = four[0], four[1][:3]
+    group = engine.group(actors)
     results = engine.get([a.repeat(group, 100, 257) for a in actors], timeout_s=world.limit_s)
     arrays = engine.get([a.inputs(257) for a in actors], timeout_s=world.limit_s)
     for turn in range(100):
@@ -64,29 +76,33 @@ def test_many_collectives_within_one_call(engine: Engine, world: World) -> None:
         np.testing.assert_allclose(result, expected, rtol=1e-4)
 
 
-def test_many_calls_with_one_collective_each_issued_ahead(engine: Engine, world: World) -> None:
-    actors, group = members(engine, 3)
+def test_many_calls_with_one_collective_each_issued_ahead(four: Crew, world: World) -> None:
+    engine, actors = four[0], four[1][:3]
+    group = engine.group(actors)
     refs = [actor.meet(group) for _ in range(100) for actor in actors]
     assert engine.get(refs, timeout_s=world.limit_s) == [3] * 300
 
 
-def test_members_may_be_called_in_any_order(engine: Engine, world: World) -> None:
-    actors, group = members(engine, 3)
+def test_members_may_be_called_in_any_order(four: Crew, world: World) -> None:
+    engine, actors = four[0], four[1][:3]
+    group = engine.group(actors)
     refs = {rank: actors[rank].reduce(group, 10, "sum") for rank in (2, 0, 1)}
     arrays = [array for array, _ in engine.get([refs[rank] for rank in range(3)], timeout_s=world.limit_s)]
     assert same_bits(arrays)
 
 
-def test_an_actor_in_several_groups(engine: Engine, world: World) -> None:
-    actors, everyone = members(engine, 4)
+def test_an_actor_in_several_groups(four: Crew, world: World) -> None:
+    engine, actors = four
+    everyone = engine.group(actors)
     pairs = [engine.group(actors[:2]), engine.group(actors[2:])]
     assert [everyone.size, pairs[0].size] == [4, 2]
     refs = [actor.pair_then_all(pairs[rank // 2], everyone) for rank, actor in enumerate(actors)]
     assert engine.get(refs, timeout_s=world.limit_s) == [12.0] * 4  # 2 (0 + 1) + 2 (2 + 3)
 
 
-def test_results_of_collectives_feed_other_actors(engine: Engine, world: World) -> None:
-    actors, group = members(engine, 2)
+def test_results_of_collectives_feed_other_actors(four: Crew, world: World) -> None:
+    engine, actors = four[0], four[1][:2]
+    group = engine.group(actors)
     refs = [actor.repeat(group, 2, 8) for actor in actors]
     total = engine.spawn(Relay).total(*refs)
     values = engine.get(refs, timeout_s=world.limit_s)

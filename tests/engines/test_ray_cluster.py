@@ -5,20 +5,23 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import chimera
 from chimera.core.engine import Resources
 from chimera.core.errors import ActorLost, TimeLimitError
 from chimera.engines.ray import Ray
 from chimera.engines.ray.session import HEALTH_CHECKS
+from chimera.training.callback import Callback, Event, Progress
 from conformance.actors import Member, Relay
 
 KNOWN_WITHIN_S = 3.0
+AT_ONCE_S = 5.0  # or else it waits for a minute
 LIMIT_S = 60.0
 
 
@@ -43,6 +46,14 @@ def joined(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
     sys.path.remove(str(folder))
 
 
+@pytest.fixture(autouse=True)
+def alone(joined: Any) -> None:
+    """Wait until the last test's actors and nodes are gone: Ray hears of that a little later."""
+    import ray
+
+    until(lambda: ray.cluster_resources()["CPU"] == ray.available_resources().get("CPU") == 4)
+
+
 @pytest.fixture
 def engine(joined: Any) -> Iterator[Ray]:
     with Ray() as engine:
@@ -50,11 +61,23 @@ def engine(joined: Any) -> Iterator[Ray]:
 
 
 @pytest.fixture
-def second_node(joined: Any) -> Iterator[Any]:
-    node = joined.add_node(num_cpus=4, object_store_memory=200 << 20, resources={"second": 4})
-    yield node
-    if node in joined.list_all_nodes():
-        joined.remove_node(node)
+def add_node(joined: Any) -> Iterator[Callable[..., Any]]:
+    """Give what adds a node, until the end of the test at most."""
+    added = []
+
+    def add(**resources: float) -> Any:
+        added.append(joined.add_node(num_cpus=4, object_store_memory=200 << 20, resources=resources))
+        return added[-1]
+
+    yield add
+    for node in added:
+        if node in joined.list_all_nodes():
+            joined.remove_node(node)
+
+
+@pytest.fixture
+def second_node(add_node: Callable[..., Any]) -> Any:
+    return add_node(second=4)
 
 
 def on_second(**custom: float) -> Resources:
@@ -117,7 +140,7 @@ def test_room_that_cannot_be_had_says_what_was_asked_and_what_is_free(
             TimeLimitError, match=r"3 actors within 2.5 s: asked 6 CPUs, .*; free 4 of 4 CPUs, 0 of 0 GPUs"
         ):
             engine.reserve([Resources(threads=2)] * 3)
-        assert 2.5 <= time.monotonic() - began_s < 5
+        assert 2.5 <= time.monotonic() - began_s < 10
         assert "waiting for room for 3 actors: asked 6 CPUs" in caplog.text
         assert caplog.records[-1].levelno == logging.WARNING
         engine.reserve([Resources(threads=2)] * 2)  # nothing of the first is held
@@ -129,12 +152,146 @@ def test_room_that_cannot_be_had_says_what_was_asked_and_what_is_free(
 
 
 def test_an_actor_that_finds_no_room_is_an_error_and_no_endless_wait(joined: Any) -> None:
-    with Ray(reserve_timeout_s=1.5) as engine:
+    with Ray(reserve_timeout_s=6.0) as engine:  # longer than a process may take to start
         fine, too_large = engine.spawn(Relay), engine.spawn(Relay, name="too large", resources=Resources(gpus=1.0))
         assert engine.get(fine.echo(1), timeout_s=LIMIT_S) == 1
         for use in (engine.get, engine.wait):
-            with pytest.raises(TimeLimitError, match=r"too large within 1.5 s: asked 1 CPUs, 1 GPUs, .*0 of 0 GPUs"):
+            with pytest.raises(TimeLimitError, match=r"too large within 6 s: asked 1 CPUs, 1 GPUs, .*0 of 0 GPUs"):
                 use([too_large.echo(1)])
+
+
+def test_whether_there_is_room_is_known_at_once(joined: Any, caplog: pytest.LogCaptureFixture) -> None:
+    one, two = [Resources()], [Resources(threads=2)]
+    with Ray() as engine:
+        engine.reserve(one * 2)
+        engine.reserve(two, timeout_s=0)
+        actors = [engine.spawn(Relay, resources=needs) for needs in (*one * 2, *two)]
+        engine.get([actor.echo(1) for actor in actors], timeout_s=LIMIT_S)
+        for needs in (one, two):
+            with pytest.raises(TimeLimitError, match=r"1 actors .*: asked [12] CPUs, .*; free 0 of 4 CPUs"):
+                at_once(engine, needs)
+        assert caplog.records == []
+        engine.kill(actors[2])
+        at_once(engine, two)
+        with pytest.raises(TimeLimitError):
+            at_once(engine, one)  # the place of another kind is no place
+        ended = actors[0].die()
+        engine.wait([ended], timeout_s=LIMIT_S)
+        at_once(engine, one)
+        actors = [engine.spawn(Relay, resources=needs) for needs in (*one, *two)]
+        assert engine.get([actor.echo(2) for actor in actors], timeout_s=LIMIT_S) == [2, 2]
+
+
+def at_once(engine: Ray, resources: list[Resources]) -> None:
+    """Reserve without waiting."""
+    began_s = time.monotonic()
+    try:
+        engine.reserve(resources, timeout_s=0)
+    finally:
+        assert time.monotonic() - began_s < AT_ONCE_S
+
+
+def test_actors_that_fit_on_no_single_node_have_no_room(engine: Ray, second_node: Any) -> None:
+    engine.reserve([Resources(threads=3)] * 2)
+    with pytest.raises(TimeLimitError, match=r"cannot hold 1 actors now: asked 2 CPUs, .*; free 2 of 8 CPUs"):
+        at_once(engine, [Resources(threads=2)])
+    at_once(engine, [Resources()] * 2)
+
+
+def test_a_place_on_a_node_that_died_counts_again_once_ray_has_moved_it(
+    engine: Ray, joined: Any, second_node: Any, add_node: Callable[..., Any]
+) -> None:
+    engine.reserve([on_second()])
+    victim = engine.spawn(Relay, name="away", resources=on_second())
+    engine.get(victim.echo(1), timeout_s=LIMIT_S)
+    joined.remove_node(second_node, allow_graceful=False)
+    with pytest.raises(ActorLost):
+        engine.get(victim.wait_for_ever(0), timeout_s=LIMIT_S)
+    with pytest.raises(TimeLimitError, match="0 of 0 second"):
+        at_once(engine, [on_second()])
+    add_node(second=1)
+    until(lambda: has_room(engine, on_second()))
+    replacement = engine.spawn(Relay, resources=on_second())
+    assert engine.get(replacement.echo(2), timeout_s=LIMIT_S) == 2
+    assert not has_room(engine, on_second())  # it took the place itself, and none beside it
+
+
+@pytest.mark.parametrize("groups", [1, 2], ids=lambda groups: f"{groups} reservations")
+def test_a_place_that_stands_is_taken_before_one_whose_node_died(joined: Any, second_node: Any, groups: int) -> None:
+    four = Resources(threads=4)  # a node's all
+    with Ray(placement="spread") as engine:
+        for _ in range(groups):
+            engine.reserve([four] * (2 // groups))
+        actors = [engine.spawn(Relay, name=f"relay {i}", resources=four) for i in range(2)]
+        engine.get([actor.echo(1) for actor in actors], timeout_s=LIMIT_S)
+        joined.remove_node(second_node, allow_graceful=False)
+        until(lambda: len(engine.lost()) == 1)
+        assert not has_room(engine, four)
+        (other,) = (actor for actor in actors if actor not in engine.lost())
+        engine.kill(other)
+        at_once(engine, [four])
+        assert engine.get(engine.spawn(Relay, resources=four).echo(2), timeout_s=LIMIT_S) == 2
+
+
+def has_room(engine: Ray, resources: Resources) -> bool:
+    try:
+        at_once(engine, [resources])
+    except TimeLimitError:
+        return False
+    return True
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+class EnoughError(Exception):
+    """Ends a run."""
+
+
+class Growing(Callback):
+    """Adds a node when the first rounds are over, and ends the run some rounds after two workers have joined."""
+
+    def __init__(self, add_node: Callable[[], Any]) -> None:
+        self._add_node, self._grown = add_node, False
+        self.told: set[tuple[str, str]] = set()
+
+    def on_event(self, event: Event) -> None:
+        assert self._grown
+        self.told.add((event.event, event.actor))
+
+    def on_progress(self, progress: Progress) -> None:
+        if not self._grown:
+            self._grown = True
+            self._add_node()
+        elif len(self.told) == 2:
+            assert progress.workers == {f"worker {i}": "running" for i in range(4)}
+            raise EnoughError
+
+
+@pytest.mark.slow
+def test_workers_join_a_run_when_a_node_joins_the_cluster(
+    engine: Ray, add_node: Callable[[], Any], tmp_path: Path
+) -> None:
+    growing = Growing(add_node)
+    with pytest.raises(EnoughError):
+        chimera.train(
+            {"name": "mlp", "hidden": [16]},
+            "digits",
+            engine=engine,
+            workers=2,
+            max_workers=4,
+            strategy={"name": "parameter-server", "shards": 2},
+            batch_size=16,
+            max_seconds=5 * LIMIT_S,
+            log_every=20,
+            callbacks=[growing],
+            out=tmp_path / "run",
+        )
+    assert growing.told == {("worker joined", "worker 2"), ("worker joined", "worker 3")}
 
 
 def test_only_what_the_engine_started_is_ended(joined: Any) -> None:
@@ -153,10 +310,7 @@ def test_only_what_the_engine_started_is_ended(joined: Any) -> None:
     assert ray.is_initialized()
     assert ray.get(bystander.ping.remote()) == "still here"
     assert ray.util.list_named_actors() == ["bystander"]
-    deadline = time.monotonic() + 10
-    while ray.available_resources().get("CPU") != 4 and time.monotonic() < deadline:
-        pass
-    assert ray.available_resources()["CPU"] == 4
+    until(lambda: ray.available_resources().get("CPU") == 4)
     assert all(group["state"] == "REMOVED" for group in ray.util.placement_group_table().values())
     ray.kill(bystander)
 

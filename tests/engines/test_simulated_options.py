@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import re
 import tomllib
@@ -107,6 +108,7 @@ class Threads:
 
 
 def test_the_arithmetic_has_one_thread_while_the_engine_is_open_whatever_the_machine() -> None:
+    importlib.import_module("torch")  # has a pool of its own
     with threadpool_limits(2):
         with Simulated() as engine:
             assert engine.get(engine.spawn(Threads).count()) == {1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from chimera.core.errors import ConfigurationError
@@ -80,3 +80,17 @@ def check_returns(returns: int | None, actor: str, method: str) -> None:
     """Raise ConfigurationError unless so many results can be asked for."""
     if returns is not None and returns < 1:
         raise ConfigurationError(f"{method!r} of {actor}: returns must be at least 1, not {returns}")
+
+
+def results(value: Any, actor: str, method: str, returns: int | None) -> list[Any]:
+    """Return what a method returned as the values of its refs; raise ConfigurationError unless they are so many."""
+    if returns is None:
+        return [value]
+    values = list(value) if isinstance(value, Iterable) else None
+    if values is None or len(values) != returns:
+        got = f"a {type(value).__name__}" if values is None else f"{len(values)} values"
+        raise ConfigurationError(
+            f"{method!r} of {actor} was called with returns={returns} and returned {got}: "
+            f"let it return a tuple or list of {returns}"
+        )
+    return values

@@ -10,9 +10,9 @@ def limit_threads(threads: int) -> Callable[[], None]:
     """Limit the libraries that are loaded already, and return what gives them back what they had."""
     from threadpoolctl import threadpool_limits
 
-    pools = threadpool_limits(threads)
     torch = sys.modules.get("torch")
-    before = 0 if torch is None else torch.get_num_threads()
+    before = 0 if torch is None else torch.get_num_threads()  # asked first, for the pools are torch's too
+    pools = threadpool_limits(threads)
     if torch is not None:
         torch.set_num_threads(threads)
 

@@ -12,12 +12,11 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from chimera.core.engine import ENGINES, Disturbance, Resources
-from chimera.core.errors import ActorLost, ConfigurationError, EngineClosedError, TimeLimitError
+from chimera.core.errors import ActorLost, ConfigurationError, TimeLimitError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import check_returns, receive_handles
 from chimera.engines.local.calls import Calls
@@ -41,12 +40,13 @@ from chimera.engines.local.refs import Lane, LocalActor, Ref
 from chimera.engines.local.relay import Relay
 from chimera.engines.local.rings import ROWS
 from chimera.engines.local.server import end, start_server, watch
+from chimera.engines.real_time import RealTime
 
 _MIRRORED = ("numpy", "torch", "sklearn")
 
 
 @ENGINES.register("local")
-class Local:
+class Local(RealTime):
     """Processes on this machine; values travel through shared memory.
 
     Parameters
@@ -56,7 +56,7 @@ class Local:
     """
 
     def __init__(self, *, preload: Sequence[str] | None = None) -> None:
-        self._began_s = time.monotonic()
+        super().__init__()
         modules = [m for m in _MIRRORED if m in sys.modules] if preload is None else list(preload)
         self._memory = Memory(create_file(), DRIVER)
         self._doorbell = Doorbell(self._memory)
@@ -165,10 +165,6 @@ class Local:
         """Return the handles of the living that have given no sign of life for ``after_s`` seconds."""
         return [self._handles[lane.rank] for lane in self._lanes if not lane.dead and lane.silent_s() >= after_s]
 
-    def now(self) -> float:
-        """Seconds since the engine began."""
-        return time.monotonic() - self._began_s
-
     def trace(self) -> list[TraceRow]:
         """Return the rows of the calls that ended since the last time."""
         with self._calls.lock:
@@ -178,26 +174,11 @@ class Local:
         """Return the handles of the dead, in the order of their deaths."""
         return [self._handles[lane.rank] for lane in self._deaths]
 
-    def state(self) -> dict[str, Any]:
-        """Return nothing: time is real here."""
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Do nothing."""
-
     def close(self) -> None:
         """Kill all processes and let go of the shared memory. Arrays that were fetched stay."""
         for lane in (self._calls.own, *self._lanes):
             lane.closed = True
-        self._end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+        super().close()
 
     def call(self, lane: Lane, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
         """Issue a call; the handle's methods lead here."""
@@ -252,10 +233,6 @@ class Local:
     def _request(self, request: dict[str, Any]) -> None:
         with contextlib.suppress(BrokenPipeError):  # the server died: the monitor counts every actor as lost
             self._control.sendall(json.dumps(request).encode() + b"\n")
-
-    def _check_open(self) -> None:
-        if not self._end.alive:
-            raise EngineClosedError("the local engine is closed")
 
 
 def _keep(ref: Ref) -> None:

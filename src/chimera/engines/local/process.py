@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core import call
-from chimera.core.errors import ActorLost, ConfigurationError
+from chimera.core.errors import ActorLost
 from chimera.engines.failure import Failure
+from chimera.engines.handle import results
 from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.memory import (
     ARRAY_BYTES,
@@ -168,13 +169,7 @@ class ActorProcess:
             return [None]
         if self._unmade is not None:
             raise FailedArgumentError(self._unmade)
-        value = getattr(self._target, method)(*args, **kwargs)
-        if returns is None:
-            return [value]
-        values = list(value)
-        if len(values) != returns:
-            raise ConfigurationError(f"{method!r} was called with returns={returns} and returned {len(values)} values")
-        return values
+        return results(getattr(self._target, method)(*args, **kwargs), self._name, method, returns)
 
     def _await_arguments(self, arguments: list[Arrived]) -> int:
         """Wait until all stand, and return how many array bytes of them came from elsewhere."""

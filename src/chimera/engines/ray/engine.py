@@ -6,34 +6,31 @@ import secrets
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from chimera.core.engine import ENGINES, Disturbance, Resources
-from chimera.core.errors import ActorLost, ConfigurationError, EngineClosedError, TimeLimitError
+from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
-from chimera.engines.failure import Failure
-from chimera.engines.handle import check_returns, receive_handles
+from chimera.engines.handle import receive_handles
+from chimera.engines.ray.calls import Calls
 from chimera.engines.ray.disturber import Disturbers
-from chimera.engines.ray.failure import translated
 from chimera.engines.ray.group import GroupHandle, living_actors
 from chimera.engines.ray.host import CONSTRUCT, Host, clock_of_this_machine
 from chimera.engines.ray.pulse import SEEN_WITHIN_S, forget_engine, look
-from chimera.engines.ray.refs import ROW, Issued, Lane, RayActor, Ref
+from chimera.engines.ray.refs import Lane, RayActor, Ref
 from chimera.engines.ray.reservation import Placement, Reservations
 from chimera.engines.ray.roster import Roster
-from chimera.engines.ray.rows import take_rows, take_rows_of_actors
 from chimera.engines.ray.session import Session
+from chimera.engines.ray.waiting import Waiting
+from chimera.engines.real_time import RealTime
 
-_MOST_ROWS = 1000
-_LOOK_FOR_PLACES_S = 1.0
 _LOOK_FOR_PROCESS_S = 0.05
 _LEAVING_S = 5.0
 
 
 @ENGINES.register("ray", requires="ray", extra="ray")
-class Ray:
+class Ray(RealTime):
     """Actors of Ray, on this machine or a cluster; values travel through Ray's object store.
 
     A session of Ray that this process has already is used and left as it is; otherwise one is joined or started.
@@ -75,7 +72,7 @@ class Ray:
         import ray
 
         self._ray = ray
-        self._began_s = time.monotonic()
+        super().__init__()
         self._clock = clock_of_this_machine()
         self.key = f"chimera-{secrets.token_hex(6)}"
         receive_handles(self)
@@ -84,7 +81,8 @@ class Ray:
         self._roster = Roster(self._reservations.give_back)
         self._handles: list[RayActor] = []
         self._groups = 0
-        self._actors_may_call = False
+        self._calls = Calls(self._roster, self._began_s)
+        self._waiting = Waiting(self._roster, self._reservations)
         self._disturbers = Disturbers(self.key)
         parts = self._session, self.key, self._roster.lanes, self._reservations, self._disturbers
         self._end = weakref.finalize(self, _end, *parts)
@@ -98,6 +96,7 @@ class Ray:
             is free.
         """
         self._check_open()
+        self._roster.look_for_deaths(at_once=True)  # a reserved place may have become free
         self._reservations.reserve(resources, timeout_s)
 
     def spawn(
@@ -111,7 +110,7 @@ class Ray:
     ) -> RayActor:
         """Start a Ray actor and return its handle at once."""
         self._check_open()
-        self._roster.look_for_deaths()  # a reserved place may have become free
+        self._roster.look_for_deaths()  # as in `reserve`
         rank, resources = len(self._handles), resources or Resources()
         key, name = f"{self.key}-{rank}", name or f"actor {rank}"
         seat = self._reservations.take(resources)
@@ -129,40 +128,24 @@ class Ray:
     def put(self, value: Any) -> Ref:
         """Store a value in Ray's object store, once."""
         self._check_open()
-        return Ref(Issued(None, "put", time.monotonic(), (), None), self._put(value))
+        return self._calls.put(value)
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
         """Return the value of a ref, or the values of a sequence; arrays are read-only views of the object store."""
         self._check_open()
         several = isinstance(refs, Sequence)
         asked: list[Ref] = list(refs) if several else [refs]
-        values = self._values(asked, None if timeout_s is None else time.monotonic() + timeout_s)
-        for value in values:
-            if type(value) is Failure:
-                raise value.exception()
+        values = self._waiting.values(asked, None if timeout_s is None else time.monotonic() + timeout_s)
         return values if several else values[0]
 
     def wait(self, refs: Iterable[Ref], count: int = 1, timeout_s: float | None = None) -> tuple[list[Ref], list[Ref]]:
         """Return (done, pending) once ``count`` refs are done or the time is over."""
         self._check_open()
         asked = list(refs)
-        objects = list(dict.fromkeys(ref.object for ref in asked))
-        count = min(count, len(objects))
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        ready: set[Any] = set()
-        while objects:
-            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-            patience = self._patience(left) if count else 0.0
-            done, others = self._ray.wait(objects, num_returns=max(count, 1), timeout=patience, fetch_local=False)
-            if others and len(done) >= count:  # Ray tells of no more than it was asked for
-                more, _ = self._ray.wait(others, num_returns=len(others), timeout=0, fetch_local=False)
-                done += more
-            ready = set(done)
-            if len(ready) >= count or _over(deadline):
-                break
+        ready = self._waiting.until_done(asked, count, None if timeout_s is None else time.monotonic() + timeout_s)
         finished = [ref for ref in asked if ref.object in ready]
         if len(finished) > 1:
-            self._take_rows()
+            self._calls.take_rows()
             finished.sort(key=lambda ref: ref.issued.end_s)
         return finished, [ref for ref in asked if ref.object not in ready]
 
@@ -199,7 +182,7 @@ class Ray:
             if lane.pulse.process is not None:
                 self._disturbers.disturb(lane.pulse.process, disturbance)
                 return
-            self._patience(None)
+            self._waiting.patience(None)
             time.sleep(_LOOK_FOR_PROCESS_S)
             self._roster.look_for_deaths()
 
@@ -214,17 +197,11 @@ class Ray:
         begun = [lane for lane in living if lane not in self._roster.unplaced()]
         return [self._handles[lane.rank] for lane in begun if lane.pulse.sign_s <= before_s]
 
-    def now(self) -> float:
-        """Seconds since the engine began."""
-        return time.monotonic() - self._began_s
-
     def trace(self) -> list[TraceRow]:
         """Return the rows of the calls that ended since the last time."""
         if self._end.alive:
-            self._take_rows()
-            if self._actors_may_call:
-                take_rows_of_actors(self._roster.lanes, self._began_s)
-        return [row for lane in self._roster.lanes for row in lane.give_rows()]
+            self._calls.take_all_rows()
+        return self._calls.give_rows()
 
     def lost(self) -> list[RayActor]:
         """Return the handles of the dead, in the order in which their deaths became known."""
@@ -232,27 +209,12 @@ class Ray:
             self._roster.look_for_deaths()
         return [self._handles[lane.rank] for lane in self._roster.deaths]
 
-    def state(self) -> dict[str, Any]:
-        """Return nothing: time is real here."""
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Do nothing."""
-
     def close(self) -> None:
         """Kill the actors, give back what was reserved, and end Ray if it was started here.
 
         Arrays that were fetched stay; after leaving a cluster that goes on, its store may use their memory again: copy them.
         """
-        self._end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+        super().close()
 
     def handle(self, rank: int, *_: Any) -> RayActor:
         """Return the handle on an actor, for one that comes back from an actor."""
@@ -260,98 +222,13 @@ class Ray:
 
     def place(self, lane: Lane) -> tuple[int, str, str, Any, Any]:
         """Return what must travel with a handle; from then on actors may call one another."""
-        self._actors_may_call = True
+        self._calls.actors_may_call = True
         return lane.rank, lane.key, lane.name, lane.handle, lane.made
 
     def call(self, lane: Lane, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
         """Issue a call; the handle's methods lead here."""
         self._check_open()
-        check_returns(returns, lane.name, method)
-        if lane.died_s is not None:
-            return self._lost_results(lane, method, returns)
-        if len(lane.calls) > _MOST_ROWS:
-            self._take_rows()
-        parents = [a.issued for a in args if type(a) is Ref]
-        own = [i for i, a in enumerate(args) if type(a) is Ref and a.issued.lane is lane] if parents else None
-        given = [a.object if type(a) is Ref else a for a in args]
-        if kwargs:
-            parents += [a.issued for a in kwargs.values() if type(a) is Ref]
-            kwargs = {k: a.object if type(a) is Ref else a for k, a in kwargs.items()}
-        try:
-            row, *objects = lane.remote(returns or 1)((method, returns, own or None), *given, **kwargs)
-        except TypeError as error:
-            raise _cannot_travel(error) from error
-        issued = Issued(lane, method, time.monotonic(), tuple(parents), row)
-        lane.calls.append(issued)
-        return Ref(issued, objects[0]) if returns is None else [Ref(issued, o) for o in objects]
-
-    def _values(self, refs: list[Ref], deadline: float | None) -> list[Any]:
-        from ray.exceptions import GetTimeoutError, RayError
-
-        objects = [ref.object for ref in refs]
-        while True:
-            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-            patience = self._patience(left)
-            try:
-                values: list[Any] = self._ray.get(objects, timeout=patience)
-                return values
-            except GetTimeoutError as error:
-                if _over(deadline):  # Ray may return a little early
-                    said = refs[0].issued.method
-                    raise TimeLimitError(f"{said!r} or a call beside it did not end within its time limit") from error
-            except RayError as error:
-                raise self._error(refs, error) from None
-
-    def _error(self, refs: list[Ref], error: BaseException) -> BaseException:
-        """Return what to raise for Ray's ``error``: the first ref in order that failed says it."""
-        done, _ = self._ray.wait(list(dict.fromkeys(ref.object for ref in refs)), num_returns=1, timeout=0)
-        call = next((ref.issued.method for ref in refs if ref.object in done), refs[0].issued.method)
-        found = translated(error, call, self._roster.name_of_dead)
-        if isinstance(found, ActorLost):
-            self._roster.look_for_deaths(at_once=True)
-        return found
-
-    def _patience(self, left: float | None) -> float | None:
-        """Return how long to wait at a stretch; while actors have no place yet, see that they do not wait too long."""
-        unplaced = self._roster.unplaced()
-        if not unplaced:
-            return left
-        waiting = {lane.name: lane.resources for lane in unplaced}
-        self._reservations.check_unplaced(waiting, min(lane.spawned_s for lane in unplaced))
-        return _LOOK_FOR_PLACES_S if left is None else min(left, _LOOK_FOR_PLACES_S)
-
-    def _take_rows(self) -> None:
-        """Bring the rows of calls that have ended to the lanes."""
-        take_rows(self._roster.lanes, self._began_s, self._roster.name_of_dead)
-
-    def _lost_results(self, lane: Lane, method: str, returns: int | None) -> Any:
-        """Return refs that raise `ActorLost`, and so do those that depend on them."""
-        error = ActorLost(f"{lane.name} died; the call {method!r} has no result")
-        now = time.monotonic()
-        row = ROW.pack(now, now, now, 0, 0, 0, 0, 0, b"ActorLost")
-        issued = Issued(lane, method, now, (), self._ray.put(row))
-        lane.calls.append(issued)
-        refs = [Ref(issued, self._put(Failure(error, lane.name, method))) for _ in range(returns or 1)]
-        return refs[0] if returns is None else refs
-
-    def _put(self, value: Any) -> Any:
-        try:
-            return self._ray.put(value)
-        except TypeError as error:
-            raise _cannot_travel(error) from error
-
-    def _check_open(self) -> None:
-        if not self._end.alive:
-            raise EngineClosedError("the ray engine is closed")
-
-
-def _over(deadline: float | None) -> bool:
-    return deadline is not None and time.monotonic() >= deadline
-
-
-def _cannot_travel(error: TypeError) -> ConfigurationError:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return ConfigurationError(f"a value cannot travel to another process: {lines[0] if lines else error}")
+        return self._calls.issue(lane, method, returns, args, kwargs)
 
 
 def _end(session: Session, key: str, lanes: list[Lane], reservations: Reservations, disturbers: Disturbers) -> None:

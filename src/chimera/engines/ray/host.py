@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from chimera.core import call
-from chimera.core.errors import ConfigurationError
 from chimera.engines.failure import Failure
+from chimera.engines.handle import results
 from chimera.engines.ray.asking import Asking
 from chimera.engines.ray.pulse import send_pulse
 from chimera.engines.ray.refs import ROW
@@ -145,13 +145,7 @@ class Host:
         if method == CONSTRUCT:
             self._target = given[0](*given[1:], **kwargs)
             return [None]
-        value = getattr(self._target, method)(*given, **kwargs)
-        if returns is None:
-            return [value]
-        values = list(value)
-        if len(values) != returns:
-            raise ConfigurationError(f"{method!r} was called with returns={returns} and returned {len(values)} values")
-        return values
+        return results(getattr(self._target, method)(*given, **kwargs), self._name, method, returns)
 
 
 def clock_of_this_machine() -> tuple[str, float]:

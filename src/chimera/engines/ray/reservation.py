@@ -10,12 +10,14 @@ from typing import Any, Literal
 
 from chimera.core.engine import Resources
 from chimera.core.errors import TimeLimitError
+from chimera.engines.ray.refs import Lane
 
 Placement = Literal["pack", "spread"]
 
 _log = logging.getLogger("chimera.engines.ray")
 _FIRST_WORD_S = 2.0
 """How long somebody waits before it is said for what."""
+_LOOK_S = 0.05
 _AT_ONCE_S = 1.0
 """What Ray may take to give room that there is."""
 
@@ -73,7 +75,7 @@ class Reservations:
                     _log.warning("waiting for room for %s: %s", what, asked_and_free(bundles))
                 while not group.wait(0.5):
                     if time.monotonic() - began_s > limit_s:
-                        raise TimeLimitError(self._no_room(what, bundles))
+                        raise TimeLimitError(_no_room(what, limit_s, bundles))
         except BaseException:
             remove_placement_group(group)
             raise
@@ -82,9 +84,9 @@ class Reservations:
         self._free += [Seat(group, index, r) for index, r in enumerate(with_bundle)]
 
     def take(self, resources: Resources) -> Seat | None:
-        """Return a free reserved place for such an actor, if there is one."""
+        """Return a free reserved place for such an actor, if there is one; one that stands before one that Ray must move."""
         seats = [seat for seat in self._free if seat.resources == resources]
-        seat = next((seat for seat in seats if len(seats) == 1 or seat.group.wait(0)), None)
+        seat = next((seat for seat in seats[:-1] if _stands(seat)), seats[-1] if seats else None)
         if seat is not None:
             self._free.remove(seat)
         return seat
@@ -115,15 +117,18 @@ class Reservations:
         amounts = {"CPU": cpus, "GPU": resources.gpus, **resources.custom}
         return {name: amount for name, amount in amounts.items() if amount}
 
-    def check_unplaced(self, waiting: Mapping[str, Resources], since_s: float) -> None:
-        """Raise if actors that were spawned without a reservation have waited too long for room.
+    def check_unplaced(self, waiting: Sequence[Lane]) -> None:
+        """Raise if some of these actors have waited too long for room; one whose reserved place stands has room.
 
         Raises
         ------
         TimeLimitError : says what was asked and what is free.
         """
-        if time.monotonic() - since_s > self._timeout_s:
-            raise TimeLimitError(self._no_room(", ".join(waiting), [self.bundle(r) for r in waiting.values()]))
+        before_s = time.monotonic() - self._timeout_s
+        late = [lane for lane in waiting if lane.spawned_s < before_s and not (lane.seat and _stands(lane.seat))]
+        if late:
+            bundles = [self.bundle(lane.resources) for lane in late]
+            raise TimeLimitError(_no_room(", ".join(lane.name for lane in late), self._timeout_s, bundles))
 
     def close(self) -> None:
         """Give all room back."""
@@ -142,13 +147,22 @@ class Reservations:
                 missing.append(each)
                 continue
             left.remove(seat)
-            while not seat.group.wait(0.1 if timeout_s else 0):
+            while not _stands(seat):
                 if time.monotonic() >= deadline:
                     raise TimeLimitError(f"the places of {what} do not stand: {asked_and_free([self.bundle(each)])}")
+                time.sleep(_LOOK_S)
         return missing
 
-    def _no_room(self, what: str, bundles: Sequence[Mapping[str, float]]) -> str:
-        return f"the cluster could not hold {what} within {self._timeout_s:g} s: {asked_and_free(bundles)}"
+
+def _stands(seat: Seat) -> bool:
+    """Whether the place is on a node, and not on its way from one that died."""
+    from ray.util import placement_group_table
+
+    return bool(placement_group_table(seat.group)["bundles_to_node_id"][seat.index])
+
+
+def _no_room(what: str, limit_s: float, bundles: Sequence[Mapping[str, float]]) -> str:
+    return f"the cluster could not hold {what} within {limit_s:g} s: {asked_and_free(bundles)}"
 
 
 def asked_and_free(bundles: Sequence[Mapping[str, float]]) -> str:
@@ -166,10 +180,17 @@ def asked_and_free(bundles: Sequence[Mapping[str, float]]) -> str:
 
 
 def _fits(bundles: Sequence[Mapping[str, float]]) -> bool:
-    import ray
+    """Whether the nodes have room for all, as far as Ray's last news say; each takes the first node that has."""
+    from ray._private.state import available_resources_per_node
 
-    free = ray.available_resources()
-    return all(sum(b.get(name, 0.0) for b in bundles) <= free.get(name, 0.0) for b in bundles for name in b)
+    nodes: list[dict[str, float]] = [dict(free) for free in available_resources_per_node().values()]
+    for bundle in bundles:
+        node = next((n for n in nodes if all(n.get(name, 0.0) >= bundle[name] for name in bundle)), None)
+        if node is None:
+            return False
+        for name, amount in bundle.items():
+            node[name] -= amount
+    return True
 
 
 def _number(name: str, amount: float) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import traceback
 from collections import deque
-from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from chimera.core.call import Surroundings
-from chimera.core.errors import ActorError, ActorLost, ConfigurationError
+from chimera.core.errors import ActorError, ActorLost
 from chimera.core.trace import TraceRow
+from chimera.engines.handle import results
 from chimera.engines.simulated.health import Health
 from chimera.engines.simulated.values import Packed, Stored
 
@@ -212,22 +212,10 @@ def run(call: Call) -> Outcome:
     try:
         args = [value.open() for value in call.args]
         kwargs = {key: value.open() for key, value in call.kwargs.items()}
-        return _stored(call, getattr(call.node.target, call.method)(*args, **kwargs)), None
+        value = getattr(call.node.target, call.method)(*args, **kwargs)
+        return tuple(map(Stored, results(value, call.node.name, call.method, call.returns))), None
     except Exception as error:
         return (), travelled(error, call)
-
-
-def _stored(call: Call, result: Any) -> tuple[Stored, ...]:
-    if call.returns is None:
-        return (Stored(result),)
-    values = tuple(result) if isinstance(result, Iterable) else None
-    if values is None or len(values) != call.returns:
-        got = f"a {type(result).__name__}" if values is None else f"{len(values)} values"
-        raise ConfigurationError(
-            f"{call.node.name}.{call.method} was called with returns={call.returns} and returned {got}: "
-            f"let it return a tuple or list of {call.returns}"
-        )
-    return tuple(map(Stored, values))
 
 
 def travelled(error: Exception, call: Call) -> BaseException:

@@ -11,7 +11,7 @@ from typing import Any, Self, overload
 from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ConfigurationError, EngineClosedError, RunError, TimeLimitError
 from chimera.core.trace import TraceRow
-from chimera.engines.handle import handle_of, receive_handles
+from chimera.engines.handle import check_returns, handle_of, receive_handles
 from chimera.engines.simulated.availability import Availability
 from chimera.engines.simulated.call import ActorHandle, Call, Node, Ref
 from chimera.engines.simulated.compute import Compute
@@ -106,8 +106,7 @@ class Simulated:
     def issue(self, node: Node, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
         """Call ``method`` on the actor of ``node``; what an actor's handle does."""
         self._check_open()
-        if returns is not None and returns < 1:
-            raise ConfigurationError(f"{node.name}.{method}: returns = {returns!r} must be 1 or more")
+        check_returns(returns, node.name, method)
         caller = self._scheduler.events.calling()
         sender, issued_s = (self._driver, self._scheduler.now_s) if caller is None else (caller.node, caller.clock_s)
         call = Call(sender, node, method, next(self._order), sender.health.sends_s(issued_s), returns)

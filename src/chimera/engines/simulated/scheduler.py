@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from functools import partial
+from operator import itemgetter
 
 from chimera.core.call import Work, enter
 from chimera.core.engine import Disturbance
@@ -15,9 +16,9 @@ from chimera.engines.simulated.delivery import arrival_s
 from chimera.engines.simulated.events import Events
 from chimera.engines.simulated.group import SimulatedGroup
 from chimera.engines.simulated.health import Health
-from chimera.engines.simulated.strand import Abandoned, Strand
+from chimera.engines.simulated.strand import Abandoned, Strands
 from chimera.engines.simulated.timeline import Timeline
-from chimera.engines.simulated.waiting import explain
+from chimera.engines.simulated.waiting import explain, losses
 
 CONSTRUCTOR = "__init__"
 
@@ -46,8 +47,7 @@ class Scheduler:
         self._suspended: dict[Call, SimulatedGroup] = {}
         self._resumes: deque[tuple[Call, BaseException | None]] = deque()
         self._agenda: deque[Node] = deque()
-        self._strands: list[Strand] = []
-        self._idle: list[Strand] = []
+        self._strands = Strands()
 
     def issue(self, call: Call) -> None:
         """Run ``call``, or put it off until it can run."""
@@ -127,16 +127,7 @@ class Scheduler:
 
     def next_loss(self) -> tuple[float, Node]:
         """Return the first death that will end the wait of a suspended or a stuck call: when, and whose."""
-        first = math.inf, self._driver
-        for node in self._hung:
-            first = min(first, (min(node.crash_s, node.leave_s), node), key=lambda loss: loss[0])
-        for group in dict.fromkeys(self._suspended.values()):
-            missing = group.missing()
-            for node in group.nodes:
-                absent = node in missing and node.suspended is None
-                lost_s = min(node.crash_s, node.leave_s) if absent else node.crash_s
-                first = min(first, (lost_s, node), key=lambda loss: loss[0])
-        return first
+        return min(losses(self._hung, self._suspended.values()), key=itemgetter(0), default=(math.inf, self._driver))
 
     def lose(self, node: Node, lost_s: float) -> None:
         """Let all who wait for ``node`` know of its death, and run on."""
@@ -182,9 +173,7 @@ class Scheduler:
 
     def close(self) -> None:
         """End all strands, and let go of the actors."""
-        for strand in self._strands:
-            strand.end()
-        self._strands.clear()
+        self._strands.end()
         for node in self._nodes:
             node.target = None
             node.queue.clear()
@@ -238,10 +227,7 @@ class Scheduler:
             self._running = None
 
     def _run_on_strand(self, call: Call, job: partial[Outcome]) -> None:
-        if not self._idle:
-            self._idle.append(Strand())
-            self._strands.append(self._idle[-1])
-        call.strand = self._idle.pop()
+        call.strand = self._strands.lend()
         self.advance(call, partial(call.strand.begin, job))
 
     def advance(self, call: Call, switch: partial[None]) -> None:
@@ -255,7 +241,7 @@ class Scheduler:
         finally:
             enter(before)
             if strand.outcome is not None:
-                self._idle.append(strand)
+                self._strands.give_back(strand)
                 self._finish(call, strand.outcome)
             self._running = None
 

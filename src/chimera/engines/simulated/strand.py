@@ -87,3 +87,28 @@ class Strand:
                 self.outcome = (), error
             self._job = None
             self._halt()
+
+
+class Strands:
+    """Those of one engine: one that has ended its call takes the next."""
+
+    def __init__(self) -> None:
+        self._all: list[Strand] = []
+        self._idle: list[Strand] = []
+
+    def lend(self) -> Strand:
+        """Return one for a call to run on."""
+        if not self._idle:
+            self._idle.append(Strand())
+            self._all.append(self._idle[-1])
+        return self._idle.pop()
+
+    def give_back(self, strand: Strand) -> None:
+        """Take back one whose call has ended."""
+        self._idle.append(strand)
+
+    def end(self) -> None:
+        """End all threads; calls that are suspended on them are unwound."""
+        for strand in self._all:
+            strand.end()
+        self._all.clear()

@@ -1,12 +1,29 @@
-"""For whom a call waits that will never end."""
+"""For whom a call waits, and what will end that."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from chimera.engines.simulated.call import Call
+from chimera.engines.simulated.call import Call, Node
 from chimera.engines.simulated.group import SimulatedGroup
+
+
+def losses(hung: Iterable[Node], groups: Iterable[SimulatedGroup]) -> Iterator[tuple[float, Node]]:
+    """Yield each death to come that ends somebody's wait: when, and whose.
+
+    Parameters
+    ----------
+    hung : whose calls are stuck.
+    groups : those in which somebody waits.
+    """
+    for node in hung:
+        yield min(node.crash_s, node.leave_s), node
+    for group in dict.fromkeys(groups):
+        missing = group.missing()
+        for node in group.nodes:
+            absent = node in missing and node.suspended is None
+            yield min(node.crash_s, node.leave_s) if absent else node.crash_s, node
 
 
 def explain(

@@ -1,0 +1,97 @@
+"""The driver's calls: each goes to Ray at once, and its row of the trace comes when it has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from chimera.core.errors import ActorLost, ConfigurationError
+from chimera.core.trace import TraceRow
+from chimera.engines.failure import Failure
+from chimera.engines.handle import check_returns
+from chimera.engines.ray.refs import ROW, Issued, Lane, Ref
+from chimera.engines.ray.roster import Roster
+from chimera.engines.ray.rows import take_rows, take_rows_of_actors
+
+_MOST_ROWS = 1000
+
+
+class Calls:
+    """Issues calls and remembers them until their rows have come.
+
+    Parameters
+    ----------
+    roster : whose lanes the calls go to.
+    began_s : when the engine began; rows count from there.
+
+    Attributes
+    ----------
+    actors_may_call : whether some actor may hold a handle on another, and so leave rows of its own.
+    """
+
+    def __init__(self, roster: Roster, began_s: float) -> None:
+        import ray
+
+        self._ray, self._roster, self._began_s = ray, roster, began_s
+        self.actors_may_call = False
+
+    def put(self, value: Any) -> Ref:
+        """Store a value in Ray's object store, once."""
+        return Ref(Issued(None, "put", time.monotonic(), (), None), self._put(value))
+
+    def issue(self, lane: Lane, method: str, returns: int | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Issue a call and return its ref, or the list of its refs if it is said how many."""
+        check_returns(returns, lane.name, method)
+        if lane.died_s is not None:
+            return self._lost_results(lane, method, returns)
+        if len(lane.calls) > _MOST_ROWS:
+            self.take_rows()
+        parents = [a.issued for a in args if type(a) is Ref]
+        own = [i for i, a in enumerate(args) if type(a) is Ref and a.issued.lane is lane] if parents else None
+        given = [a.object if type(a) is Ref else a for a in args]
+        if kwargs:
+            parents += [a.issued for a in kwargs.values() if type(a) is Ref]
+            kwargs = {k: a.object if type(a) is Ref else a for k, a in kwargs.items()}
+        try:
+            row, *objects = lane.remote(returns or 1)((method, returns, own or None), *given, **kwargs)
+        except TypeError as error:
+            raise _cannot_travel(error) from error
+        issued = Issued(lane, method, time.monotonic(), tuple(parents), row)
+        lane.calls.append(issued)
+        return Ref(issued, objects[0]) if returns is None else [Ref(issued, o) for o in objects]
+
+    def take_rows(self) -> None:
+        """Bring the rows of calls that have ended to the lanes."""
+        take_rows(self._roster.lanes, self._began_s, self._roster.name_of_dead)
+
+    def take_all_rows(self) -> None:
+        """Bring those of the calls between actors too."""
+        self.take_rows()
+        if self.actors_may_call:
+            take_rows_of_actors(self._roster.lanes, self._began_s)
+
+    def give_rows(self) -> list[TraceRow]:
+        """Return the rows that have been brought since the last time, oldest first per actor."""
+        return [row for lane in self._roster.lanes for row in lane.give_rows()]
+
+    def _lost_results(self, lane: Lane, method: str, returns: int | None) -> Any:
+        """Return refs that raise `ActorLost`, and so do those that depend on them."""
+        error = ActorLost(f"{lane.name} died; the call {method!r} has no result")
+        now = time.monotonic()
+        row = ROW.pack(now, now, now, 0, 0, 0, 0, 0, b"ActorLost")
+        issued = Issued(lane, method, now, (), self._ray.put(row))
+        lane.calls.append(issued)
+        refs = [Ref(issued, self._put(Failure(error, lane.name, method))) for _ in range(returns or 1)]
+        return refs[0] if returns is None else refs
+
+    def _put(self, value: Any) -> Any:
+        try:
+            return self._ray.put(value)
+        except TypeError as error:
+            raise _cannot_travel(error) from error
+
+
+def _cannot_travel(error: TypeError) -> ConfigurationError:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return ConfigurationError(f"a value cannot travel to another process: {lines[0] if lines else error}")
