@@ -85,8 +85,7 @@ class Reservations:
 
     def take(self, resources: Resources) -> Seat | None:
         """Return a free reserved place for such an actor, if there is one; one that stands before one that Ray must move."""
-        seats = [seat for seat in self._free if seat.resources == resources]
-        seat = next((seat for seat in seats[:-1] if _stands(seat)), seats[-1] if seats else None)
+        seat = _best(resources, self._free)
         if seat is not None:
             self._free.remove(seat)
         return seat
@@ -142,7 +141,7 @@ class Reservations:
         """Return those for whom no place is left over; the places that are must stand in time."""
         left, missing, deadline = list(self._free), [], time.monotonic() + timeout_s
         for each in resources:
-            seat = next((seat for seat in left if seat.resources == each), None)
+            seat = _best(each, left)
             if seat is None:
                 missing.append(each)
                 continue
@@ -152,6 +151,11 @@ class Reservations:
                     raise TimeLimitError(f"the places of {what} do not stand: {asked_and_free([self.bundle(each)])}")
                 time.sleep(_LOOK_S)
         return missing
+
+
+def _best(resources: Resources, free: Sequence[Seat]) -> Seat | None:
+    seats = [seat for seat in free if seat.resources == resources]
+    return next((seat for seat in seats[:-1] if _stands(seat)), seats[-1] if seats else None)
 
 
 def _stands(seat: Seat) -> bool:
