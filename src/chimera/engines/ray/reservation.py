@@ -17,9 +17,9 @@ Placement = Literal["pack", "spread"]
 _log = logging.getLogger("chimera.engines.ray")
 _FIRST_WORD_S = 2.0
 """How long somebody waits before it is said for what."""
+_LOOK_S = 0.05
 _AT_ONCE_S = 1.0
 """What Ray may take to give room that there is."""
-_LOOK_FOR_PLACE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,7 @@ class Reservations:
 
     def take(self, resources: Resources) -> Seat | None:
         """Return a free reserved place for such an actor, if there is one; one that stands before one that Ray must move."""
-        seats = [seat for seat in self._free if seat.resources == resources]
-        seat = next((seat for seat in seats[:-1] if _stands(seat)), seats[-1] if seats else None)
+        seat = _best(resources, self._free)
         if seat is not None:
             self._free.remove(seat)
         return seat
@@ -140,9 +139,9 @@ class Reservations:
 
     def _without_places(self, resources: Sequence[Resources], timeout_s: float, what: str) -> list[Resources]:
         """Return those for whom no place is left over; the places that are must stand in time."""
-        left, missing, deadline = sorted(self._free, key=_stands, reverse=True), [], time.monotonic() + timeout_s
+        left, missing, deadline = list(self._free), [], time.monotonic() + timeout_s
         for each in resources:
-            seat = next((seat for seat in left if seat.resources == each), None)
+            seat = _best(each, left)
             if seat is None:
                 missing.append(each)
                 continue
@@ -150,8 +149,13 @@ class Reservations:
             while not _stands(seat):
                 if time.monotonic() >= deadline:
                     raise TimeLimitError(f"the places of {what} do not stand: {asked_and_free([self.bundle(each)])}")
-                time.sleep(_LOOK_FOR_PLACE_S)
+                time.sleep(_LOOK_S)
         return missing
+
+
+def _best(resources: Resources, free: Sequence[Seat]) -> Seat | None:
+    seats = [seat for seat in free if seat.resources == resources]
+    return next((seat for seat in seats[:-1] if _stands(seat)), seats[-1] if seats else None)
 
 
 def _stands(seat: Seat) -> bool:
