@@ -104,7 +104,7 @@ def test_training_on_ray_survives_a_minute_of_deaths_and_that_of_a_node(tmp_path
             options = {"strategy": strategy, "engine": engine, "workers": 6, "max_seconds": 3 * SECONDS}
             counts = survived(tmp_path / "run", servers=True, **options, callbacks=[killer])
             assert killer.node is None
-            assert counts["worker lost"] > SECONDS / 2
+            assert counts["worker lost"] > 6  # nobody can be killed while nobody has started yet
             assert counts["server lost"] >= 2  # and one more, if it was on the node
         finally:
             cluster.shutdown()
