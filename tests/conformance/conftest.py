@@ -27,6 +27,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("world", marked, indirect=True, scope="package")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        world, scene = given.get("world"), given.get("scene")
+        if isinstance(world, World) and scene and world.scenes and scene not in world.scenes:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="package")
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """Give one engine after the other, each with the ground it stands on; pytest runs all tests of one before the next."""

@@ -25,6 +25,7 @@ class World:
     plugin : the engine's registered name.
     starts_itself : whether the engine starts, and so ends, everything there is.
     slow : whether the kit takes minutes there; it then runs with ``-m slow`` only.
+    scenes : those of `test_lifetime` that the default run has there, the others being slow; none named means all.
     ground : what must stand before an engine can be made, and for how long; several engines may stand on it.
     """
 
@@ -36,6 +37,7 @@ class World:
     plugin: str | None = None
     starts_itself: bool = True
     slow: bool = False
+    scenes: frozenset[str] = frozenset()
     ground: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def engine(self) -> Engine:
@@ -79,7 +81,8 @@ WORLDS = [World("simulated", virtual_time=True, real_processes=False)]
 if importlib.util.find_spec("chimera.engines.local") and importlib.util.find_spec("chimera.engines.local.engine"):
     WORLDS.append(World("local", virtual_time=False, real_processes=True))
 if importlib.util.find_spec("ray"):
-    WORLDS.append(World("ray", virtual_time=False, real_processes=True, ground=one_ray_node))
+    some = frozenset({"failure", "kill", "between_actors", "interrupted_in_calls"})  # each starts a Ray of its own
+    WORLDS.append(World("ray", virtual_time=False, real_processes=True, ground=one_ray_node, scenes=some))
     WORLDS.append(
         World(
             "ray-two-nodes",
