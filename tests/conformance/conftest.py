@@ -30,8 +30,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        world, scene = given.get("world"), given.get("scene")
-        if isinstance(world, World) and scene and world.scenes and scene not in world.scenes:
+        world = given.get("world")
+        if isinstance(world, World) and world.at_leisure & {given.get("scene"), getattr(item, "originalname", None)}:
             item.add_marker(pytest.mark.slow)
 
 

@@ -25,7 +25,7 @@ class World:
     plugin : the engine's registered name.
     starts_itself : whether the engine starts, and so ends, everything there is.
     slow : whether the kit takes minutes there; it then runs with ``-m slow`` only.
-    scenes : those of `test_lifetime` that the default run has there, the others being slow; none named means all.
+    at_leisure : tests, and scenes of `test_lifetime`, that run there with ``-m slow`` only.
     ground : what must stand before an engine can be made, and for how long; several engines may stand on it.
     """
 
@@ -37,7 +37,7 @@ class World:
     plugin: str | None = None
     starts_itself: bool = True
     slow: bool = False
-    scenes: frozenset[str] = frozenset()
+    at_leisure: frozenset[str] = frozenset()
     ground: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def engine(self) -> Engine:
@@ -81,8 +81,16 @@ WORLDS = [World("simulated", virtual_time=True, real_processes=False)]
 if importlib.util.find_spec("chimera.engines.local") and importlib.util.find_spec("chimera.engines.local.engine"):
     WORLDS.append(World("local", virtual_time=False, real_processes=True))
 if importlib.util.find_spec("ray"):
-    some = frozenset({"failure", "kill", "between_actors", "interrupted_in_calls"})  # each starts a Ray of its own
-    WORLDS.append(World("ray", virtual_time=False, real_processes=True, ground=one_ray_node, scenes=some))
+    RAY_AT_LEISURE = frozenset(
+        {
+            # Each starts a Ray of its own; four others do so by default.
+            *("success", "busy", "disturbed"),
+            *("interrupted_in_collectives", "interrupted_in_a_hung_call", "interrupted_while_one_is_stopped"),
+            # Stalled once for a minute in some 200 runs; why is not known.
+            "test_a_group_waits_for_a_member_that_hangs_and_goes_on",
+        }
+    )
+    WORLDS.append(World("ray", virtual_time=False, real_processes=True, ground=one_ray_node, at_leisure=RAY_AT_LEISURE))
     WORLDS.append(
         World(
             "ray-two-nodes",
