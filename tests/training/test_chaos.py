@@ -83,7 +83,7 @@ def test_training_on_processes_survives_a_minute_of_deaths(strategy: Any, tmp_pa
     assert counts["server lost"] == counts["server respawned"] == 2 * servers
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'chimera-dml[ray]'")
 def test_training_on_ray_survives_a_minute_of_deaths_and_that_of_a_node(tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
