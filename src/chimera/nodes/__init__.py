@@ -1,0 +1,1 @@
+"""REST nodes: masters and workers as small web servers, and what starts them."""
