@@ -37,11 +37,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "$(PYTHON) cannot make virtual environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,nodes]"
 	@touch $@
 
 $(TESTABLE): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,ray,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,ray,nodes,dev]"
 	@touch $@
 
 clean:

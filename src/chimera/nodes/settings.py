@@ -1,0 +1,305 @@
+"""What the nodes are told: names, ports, addresses, limits, secrets; from keywords, the environment or `chimera.toml`.
+
+A setting has one name everywhere: ``workers_port`` as keyword and in the table ``[nodes]`` of `chimera.toml`,
+``CHIMERA_WORKERS_PORT`` in the environment. A keyword wins over the environment, that over the file, that over the default.
+"""
+
+from __future__ import annotations
+
+import ast
+import ipaddress
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, StrictInt, StrictStr, ValidationError, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from chimera.core.errors import ConfigurationError
+
+FILE = Path("chimera.toml")
+TABLE = "nodes"
+MASTER_KEYS = ("master", "port", "options")  # of the same table: which master `chimera nodes up` runs, and where
+
+MIN_CPU_SHARES, MAX_CPU_SHARES = 2, 262_144  # the kernel's own bounds
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")  # of a host name, RFC 1123
+_NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._/:@-]{0,254}")
+_TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")  # what an Authorization header can carry
+
+_ALLOWED = {
+    "network_name": "a name of letters, digits, '_', '.' and '-' that begins with a letter or digit",
+    "network_prefix": "the first three numbers of an IPv4 network, such as '192.168.10'",
+    "network_subnet_mask": "a whole number from 8 to 29",
+    "workers_nodes_names": "a list of different host names (letters, digits and '-'), as JSON or a Python literal",
+    "workers_cpu_shares": f"a list of whole numbers from {MIN_CPU_SHARES} to {MAX_CPU_SHARES}, one for each worker",
+    "workers_mapped_ports": "a list of different ports from 1 to 65535, one for each worker",
+    "workers_host": "an IP address or a host name",
+    "workers_port": "a port from 0 to 65535 (0: any that is free)",
+    "workers_endpoints_max_retries": "a whole number from 0 to 1000",
+    "workers_endpoints_timeout": "a number of seconds above 0, at most 86400",
+    "launcher": "'auto', 'docker' or 'process'",
+    "token": "1 to 4096 visible ASCII characters without spaces",
+    "tls_cert": "the path of a file that is there",
+    "tls_key": "the path of a file that is there",
+    "base_image": "the name of a container image, such as 'python:3.12-slim'",
+    "max_body_bytes": "a whole number of bytes, at least 1024",
+    "train_data": "the path of a folder",
+    "worker_name": "a host name (letters, digits and '-')",
+    "start_timeout": "a number of seconds above 0, at most 86400",
+}
+
+
+def _parsed(value: Any) -> Any:
+    """Return the list that a text spells, as JSON or as a Python literal."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return ast.literal_eval(value.strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        raise ValueError("not a list") from None
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, bool | float):  # pydantic would read True as 1
+        raise ValueError("not a whole number")
+    return value
+
+
+def _main_stem() -> str | None:
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(file).stem if file else None
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Names = Annotated[tuple[StrictStr, ...], NoDecode, BeforeValidator(_parsed)]
+Numbers = Annotated[tuple[StrictInt, ...], NoDecode, BeforeValidator(_parsed)]
+
+
+class Settings(BaseSettings):
+    """The settings of a node, checked. `read_settings` makes them.
+
+    Attributes
+    ----------
+    network_name, network_prefix, network_subnet_mask : the Docker network of the workers, ``<prefix>.0/<mask>``.
+    workers_nodes_names : a name for each worker; its file is ``chimera_workers/<name>.py``, its data ``<train_data>/<name>``.
+    workers_cpu_shares : the weight of each worker where processors are scarce; only their ratios count.
+    workers_mapped_ports : the port of each worker on this machine.
+    workers_host : the address that masters, and workers started by hand, listen on.
+    workers_port : the port of a worker in its container, or of one that is started by hand.
+    workers_endpoints_max_retries : how often a master asks a worker again that failed.
+    workers_endpoints_timeout : seconds that a worker has for one answer.
+    launcher : where workers run: ``docker``, ``process``, or ``auto`` for Docker where its daemon answers.
+    token : what every request must bear, in ``Authorization: Bearer <token>``. None asks for nothing.
+    tls_cert, tls_key : files of a certificate and its key; with them all nodes speak HTTPS.
+    base_image : the image, with Python in it, that the workers' image is built on.
+    max_body_bytes : a longer body of a request is refused.
+    train_data : the folder with a folder of data for each worker.
+    worker_name : the name of the worker that this process is; by default that of its main file.
+    start_timeout : seconds that the workers have to come up.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="CHIMERA_", frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    network_name: str = "chimera-network"
+    network_prefix: str = "192.168.10"
+    network_subnet_mask: Whole = Field(24, ge=8, le=29)
+    workers_nodes_names: Names = Field(("worker",), min_length=1)
+    workers_cpu_shares: Numbers = (2,)
+    workers_mapped_ports: Numbers = (101,)
+    workers_host: str = "0.0.0.0"
+    workers_port: Whole = Field(80, ge=0, le=65_535)
+    workers_endpoints_max_retries: Whole = Field(0, ge=0, le=1000)
+    workers_endpoints_timeout: Seconds = 100.0
+    launcher: Literal["auto", "docker", "process"] = "auto"
+    token: str | None = Field(None, repr=False)
+    tls_cert: Path | None = None
+    tls_key: Path | None = Field(None, repr=False)
+    base_image: str = "python:3.12-slim"
+    max_body_bytes: Whole = Field(256 * 2**20, ge=1024)
+    train_data: Path = Path("chimera_train_data")
+    worker_name: str | None = Field(default_factory=_main_stem)
+    start_timeout: Seconds = 120.0
+
+    @property
+    def workers_urls(self) -> tuple[str, ...]:
+        """The address of each worker as a master on this machine sees it, in the order of the names."""
+        scheme = "https" if self.tls_cert else "http"
+        return tuple(f"{scheme}://localhost:{port}" for port in self.workers_mapped_ports)
+
+    @property
+    def network(self) -> ipaddress.IPv4Network:
+        """The network of the workers' containers."""
+        return ipaddress.IPv4Network(f"{self.network_prefix}.0/{self.network_subnet_mask}")
+
+    def for_worker(self) -> dict[str, str]:
+        """Return what a worker must know of these settings, as variables of its environment."""
+        told: dict[str, object] = {
+            "CHIMERA_WORKERS_ENDPOINTS_MAX_RETRIES": self.workers_endpoints_max_retries,
+            "CHIMERA_WORKERS_ENDPOINTS_TIMEOUT": self.workers_endpoints_timeout,
+            "CHIMERA_MAX_BODY_BYTES": self.max_body_bytes,
+            "CHIMERA_TRAIN_DATA": self.train_data.absolute(),
+        }
+        if self.token:
+            told["CHIMERA_TOKEN"] = self.token
+        if self.tls_cert and self.tls_key:
+            told |= {"CHIMERA_TLS_CERT": self.tls_cert.absolute(), "CHIMERA_TLS_KEY": self.tls_key.absolute()}
+        return {name: str(value) for name, value in told.items()}
+
+    @field_validator("network_name", "base_image", "token", "workers_host", "worker_name")
+    @classmethod
+    def _spelt(cls, value: str | None, info: Any) -> str | None:
+        if value is None:
+            return None
+        patterns = {"network_name": _NETWORK, "base_image": _IMAGE, "token": _TOKEN, "worker_name": _LABEL}
+        pattern = patterns.get(info.field_name)
+        if not (pattern.fullmatch(value) if pattern else _is_host(value)):
+            raise ValueError("not so spelt")
+        return value
+
+    @field_validator("network_prefix")
+    @classmethod
+    def _prefix(cls, value: str) -> str:
+        if not re.fullmatch(r"\d{1,3}(\.\d{1,3}){2}", value):
+            raise ValueError("not three numbers")
+        address = ipaddress.IPv4Address(f"{value}.0")
+        if address.is_loopback or address.is_multicast or address.is_reserved or address.packed[0] == 0:
+            raise ValueError("no network for hosts")
+        return value
+
+    @field_validator("workers_nodes_names")
+    @classmethod
+    def _names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(map(_LABEL.fullmatch, value)) or len({name.lower() for name in value}) < len(value):
+            raise ValueError("not different host names")
+        return value
+
+    @field_validator("workers_cpu_shares")
+    @classmethod
+    def _shares(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        return _within(value, MIN_CPU_SHARES, MAX_CPU_SHARES)
+
+    @field_validator("workers_mapped_ports")
+    @classmethod
+    def _ports(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("not different")
+        return _within(value, 1, 65_535)
+
+    @field_validator("tls_cert", "tls_key")
+    @classmethod
+    def _file(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.is_file():
+            raise ValueError("not there")
+        return value
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        counts = {
+            name: len(getattr(self, name))
+            for name in ("workers_nodes_names", "workers_cpu_shares", "workers_mapped_ports")
+        }
+        if len(set(counts.values())) > 1:
+            said = ", ".join(f"{_variable(name)} has {count}" for name, count in counts.items())
+            raise ConfigurationError(f"the lists must be of one length, an element for each worker: {said}")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, missing = ("CERT", "KEY") if self.tls_cert else ("KEY", "CERT")
+            raise ConfigurationError(f"CHIMERA_TLS_{given} is set, and CHIMERA_TLS_{missing} is not: both or none")
+        whole = f"CHIMERA_NETWORK_PREFIX {self.network_prefix!r} with CHIMERA_NETWORK_SUBNET_MASK {self.network_subnet_mask}"
+        try:
+            network = self.network
+        except ValueError:
+            raise ConfigurationError(
+                f"{whole}: {self.network_prefix}.0/{self.network_subnet_mask} has host bits set; "
+                "let the prefix end in zeros where the mask is below 24"
+            ) from None
+        room = min(network.num_addresses, 256) - 3  # without the network, the gateway and the broadcast address
+        if counts["workers_nodes_names"] > room:
+            raise ConfigurationError(
+                f"{whole} has addresses for {room} workers, and {len(self.workers_nodes_names)} are named"
+            )
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the names are the library's
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Say in which order the sources are asked: keywords, the environment, the file."""
+        table = {key: value for key, value in read_table().items() if key not in MASTER_KEYS}
+        return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=table)
+
+
+def read_settings(**given: Any) -> Settings:
+    """Read the settings as they are now; ``given`` wins over the environment, that over `chimera.toml`.
+
+    Raises
+    ------
+    ConfigurationError : a value that cannot be used; the message names its variable, the value and what is allowed.
+    """
+    known = Settings.model_fields
+    for place, keys in (("a node", given), (f"{FILE}, table [{TABLE}]:", read_table())):
+        unknown = [key for key in keys if key not in known and (keys is given or key not in MASTER_KEYS)]
+        if unknown:
+            raise ConfigurationError(f"{place} has no setting {unknown[0]!r}; there are: {', '.join(known)}")
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise ConfigurationError("; ".join(dict.fromkeys(map(_told, error.errors())))) from None
+
+
+def read_table() -> dict[str, Any]:
+    """Return the table ``[nodes]`` of the `chimera.toml` in the working folder; empty without one."""
+    if not FILE.is_file():
+        return {}
+    try:
+        table = tomllib.loads(FILE.read_text(encoding="utf-8")).get(TABLE, {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{FILE} is no TOML: {error}") from None
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"{FILE}: {TABLE} must be a table, [{TABLE}]")
+    return table
+
+
+def _told(error: Any) -> str:
+    field = str(error["loc"][0])
+    value = "its value" if field == "token" else repr(error["input"])  # of a list, the element that is wrong
+    return f"{_variable(field)}: {value} cannot be used; allowed: {_ALLOWED[field]}"
+
+
+def _variable(field: str) -> str:
+    return f"CHIMERA_{field.upper()}"
+
+
+def _within(values: Sequence[int], lowest: int, highest: int) -> tuple[int, ...]:
+    if not values or not all(lowest <= value <= highest for value in values):
+        raise ValueError("out of range")
+    return tuple(values)
+
+
+def _is_host(value: str) -> bool:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        labels = value.removesuffix(".").split(".")
+        return len(value) <= 253 and all(map(_LABEL.fullmatch, labels)) and not labels[-1].isdigit()
+    return True
