@@ -68,7 +68,9 @@ class HttpEngine(RealTime):
             raise ConfigurationError(f"engine 'http', option 'retries': must be at least 0, not {retries!r}")
         addresses = [Address.of(url) for url in ([nodes] if isinstance(nodes, str) else nodes)]
         if not addresses:
-            raise ConfigurationError("engine 'http', option 'nodes': give at least one, such as 'http://127.0.0.1:5001'")
+            raise ConfigurationError(
+                "engine 'http', option 'nodes': give at least one, such as 'http://127.0.0.1:5001'"
+            )
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ConfigurationError("engine 'http', option 'token': a token is printable ASCII text")
         super().__init__()

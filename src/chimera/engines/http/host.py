@@ -49,7 +49,9 @@ class Host:
     most_actors : how many there may be at once.
     """
 
-    def __init__(self, kinds: Mapping[str, Callable[..., Any]], *, forget_after_s: float = 60.0, most_actors: int = 1000) -> None:
+    def __init__(
+        self, kinds: Mapping[str, Callable[..., Any]], *, forget_after_s: float = 60.0, most_actors: int = 1000
+    ) -> None:
         self.kinds = dict(kinds)
         self._forget_after_s, self._most_actors = forget_after_s, most_actors
         self._lock = threading.Lock()
@@ -70,7 +72,9 @@ class Host:
         request = _read(body)
         kind = request.get("kind")
         if not isinstance(kind, str) or kind not in self.kinds:
-            raise ConfigurationError(f"this node hosts no {kind!r}; it hosts: {', '.join(sorted(self.kinds)) or 'nothing'}")
+            raise ConfigurationError(
+                f"this node hosts no {kind!r}; it hosts: {', '.join(sorted(self.kinds)) or 'nothing'}"
+            )
         if not _NAME.fullmatch(actor):
             raise ConfigurationError(f"{actor!r} is no name for an actor")
         threads = request.get("threads", 1)

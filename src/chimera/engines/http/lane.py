@@ -80,10 +80,10 @@ class Lane(ABC):
     def perform(self, call: Call) -> Outcome:
         """Run one call, in this lane's thread; the refs among its arguments stand."""
 
-    def interrupt(self, why: str) -> None:
+    def interrupt(self, why: str) -> None:  # noqa: B027 - there is nothing to end in the driver's own process
         """End what the thread waits for, from another thread, because the actor is dead."""
 
-    def leave(self) -> None:
+    def leave(self) -> None:  # noqa: B027 - see above
         """Let go of what the thread had, at its end."""
 
     def _live(self) -> None:

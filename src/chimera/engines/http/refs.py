@@ -59,7 +59,9 @@ class HttpActor(ActorHandle):
     """The handle on an actor of this engine."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise ConfigurationError(f"the handle of {self.name} stays in the driver: actors over HTTP do not call one another")
+        raise ConfigurationError(
+            f"the handle of {self.name} stays in the driver: actors over HTTP do not call one another"
+        )
 
 
 class Outcome(NamedTuple):
@@ -90,7 +92,9 @@ class Call:
 
     __slots__ = ("args", "body", "kwargs", "method", "needs", "refs", "returns")
 
-    def __init__(self, lane: Lane, method: str, returns: int | None, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, lane: Lane, method: str, returns: int | None, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> None:
         self.method, self.returns, self.args, self.kwargs = method, returns, args, kwargs
         self.body: bytes | None = None
         self.needs = [a for a in (*args, *kwargs.values()) if type(a) is Ref]

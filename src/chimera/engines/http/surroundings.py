@@ -52,7 +52,7 @@ class _ByThread(Surroundings):
         return found
 
     @property
-    def work(self) -> Work:  # type: ignore[override]
+    def work(self) -> Work:
         return self._current.work
 
     @work.setter
