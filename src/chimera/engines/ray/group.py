@@ -158,8 +158,9 @@ class RayGroup:
             self._lost = f"a group of {self.size} actors broke apart: {error}"
             raise ActorLost(self._lost) from error
         finally:
-            if self._lost is not None and self._link is not None:
+            if self._lost is not None and self._link is not None:  # nobody is to wait for this member either
                 self._link.end()
+                self._link = None
             self._surroundings.waited_s += time.monotonic() - began_s
 
     def _await(self, link: Link, work: Any) -> None:

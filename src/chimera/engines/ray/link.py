@@ -70,13 +70,13 @@ class GlooLink:
         try:
             work.wait(timedelta(seconds=within_s))
         except RuntimeError:
-            if work.is_completed():
-                raise
-            return False
+            if not work.is_completed():
+                return False
+            work.wait()  # over, maybe only just: this raises what went wrong, if anything did
         return True
 
     def end(self) -> None:
-        """Do nothing: gloo notices by itself."""
+        """Do nothing: who drops the group closes its connections."""
 
 
 class NcclLink:
@@ -145,13 +145,14 @@ def _tcp_store(store: Any, rank: int) -> Any:
     """Return a store of torch's own, which nccl needs whole; the first member serves it and says where in ``store``."""
     from ray.util import get_node_ip_address
 
+    tcp_store: Any = importlib.import_module("torch.distributed").TCPStore
     if rank == 0:
         host = get_node_ip_address()
-        served = c10d().TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        served = tcp_store(host, 0, is_master=True, wait_for_workers=False)
         store.set("store", f"{host} {served.port}")
         return served
     host, port = store.get("store").decode().split()
-    return c10d().TCPStore(host, int(port), is_master=False, wait_for_workers=False)
+    return tcp_store(host, int(port), is_master=False, wait_for_workers=False)
 
 
 def c10d() -> Any:
