@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ import chimera
 from chimera.core.engine import Resources
 from chimera.core.errors import ConfigurationError
 from chimera.engines.ray import Ray
+from chimera.engines.ray.link import has_gpus_of_their_own
 from chimera.training.callback import Callback
 
 LIMIT_S = 60.0
@@ -38,6 +40,11 @@ def pretended() -> Iterator[None]:
 class Probe:
     def visible(self) -> str | None:
         return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+class Member:
+    def mean(self, group: Any, number: float) -> Any:
+        return group.all_reduce(np.full(3, number, np.float32))
 
 
 class Bundles(Callback):
@@ -86,3 +93,25 @@ def test_a_gpu_that_ray_gives_and_torch_does_not_see_is_one_line(tmp_path: Path)
     with pytest.raises(ConfigurationError, match=r"torch sees no GPU .* \(CUDA_VISIBLE_DEVICES is '[01]'\)") as caught:
         fit(tmp_path / "run", **asked)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ([b"GPU-1", b"GPU-2"], True),
+        ([b"GPU-1", b"GPU-1"], False),
+        ([b"GPU-1", b"cpu"], False),
+        ([b"cpu", b"cpu"], False),
+    ],
+)
+def test_members_meet_on_gpus_only_where_each_has_one_of_its_own(devices: list[bytes], expected: bool) -> None:
+    assert has_gpus_of_their_own(devices) is expected
+
+
+@pytest.mark.usefixtures("pretended")
+def test_members_whose_torch_sees_no_gpu_meet_all_the_same() -> None:
+    with Ray() as engine:
+        members = [engine.spawn(Member, resources=Resources(gpus=1)) for _ in range(2)]
+        group = engine.group(members)
+        means = engine.get([member.mean(group, rank) for rank, member in enumerate(members)], LIMIT_S)
+    assert [mean.tolist() for mean in means] == [[0.5] * 3] * 2

@@ -1,8 +1,7 @@
-"""Collectives between Ray actors, through torch.distributed's gloo; they meet through Ray's key-value store."""
+"""Collectives between Ray actors, through torch.distributed; they meet through Ray's key-value store."""
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,12 +14,11 @@ from numpy.typing import NDArray
 from chimera.core import call
 from chimera.core.errors import ActorLost, ConfigurationError
 from chimera.engines.ray.host import RaySurroundings
+from chimera.engines.ray.link import FOR_EVER, Link, c10d, connect
 from chimera.engines.ray.pulse import NAMESPACE
 
 _LOOK_FOR_DEATHS_S = 0.5
-_CONNECT_S = 10.0
 _KNOWN_WITHIN_S = 3.0
-_FOR_EVER = timedelta(days=365)  # a late member is no error; a dead one is looked for besides
 
 
 class GroupHandle:
@@ -63,7 +61,7 @@ class RayGroup:
             raise ConfigurationError("this actor is not a member of the group it was given")
         self._surroundings, self._key, self._members = surroundings, key, members
         self._rank = keys.index(surroundings.me)
-        self._gloo: Any = None
+        self._link: Link | None = None
         self._lost: str | None = None
 
     @property
@@ -75,10 +73,10 @@ class RayGroup:
         """Return when all members have arrived."""
         if self.size == 1:
             return
-        with self._meeting() as gloo:
-            options = _c10d().BarrierOptions()
-            options.timeout = _FOR_EVER
-            self._await(gloo.barrier(options))
+        with self._meeting() as link:
+            options = c10d().BarrierOptions()
+            options.timeout = FOR_EVER
+            self._await(link, link.group.barrier(options))
 
     def all_reduce(self, array: NDArray[np.float32], op: Literal["mean", "sum"] = "mean") -> NDArray[np.float32]:
         """Reduce in place over all members, in rank order; every member gets the same bits."""
@@ -100,60 +98,59 @@ class RayGroup:
         if self.size == 1 or flat.size == 0:
             self.barrier()
             return array
-        with self._meeting() as gloo:
-            import torch
-
-            options = _c10d().BroadcastOptions()
-            options.rootRank, options.timeout = root, _FOR_EVER
-            self._await(gloo.broadcast([torch.from_numpy(flat)], options))
+        with self._meeting() as link:
+            options = c10d().BroadcastOptions()
+            options.rootRank, options.timeout = root, FOR_EVER
+            tensor = link.tensor(flat)
+            self._await(link, link.group.broadcast([tensor], options))
+            link.bring(tensor, flat)
         if self._rank != root:
             self._surroundings.collective_bytes += flat.nbytes
         return array
 
     def _add_two(self, flat: NDArray[np.float32]) -> None:
-        """Add with gloo's own all-reduce: of two members, either order gives the same bits."""
-        with self._meeting() as gloo:
-            import torch
-
-            options = _c10d().AllreduceOptions()
-            options.timeout = _FOR_EVER
-            self._await(gloo.allreduce([torch.from_numpy(flat)], options))
+        """Add with torch's own all-reduce: of two members, either order gives the same bits."""
+        with self._meeting() as link:
+            options = c10d().AllreduceOptions()
+            options.timeout = FOR_EVER
+            tensor = link.tensor(flat)
+            self._await(link, link.group.allreduce([tensor], options))
+            link.bring(tensor, flat)
 
     def _add_in_rank_order(self, flat: NDArray[np.float32]) -> None:
         """Give each member one slice of all vectors, add it there in rank order, and share the sums.
 
         A ring moves as much, but starts each slice at another rank, and so adds in another order.
         """
-        with self._meeting() as gloo:
-            import torch
-
+        with self._meeting() as link:
+            own = link.tensor(flat)
             width = -(-flat.size // self.size)
-            mine = torch.zeros(width * self.size)
-            mine[: flat.size] = torch.from_numpy(flat)
-            slices = torch.empty(self.size, width)
-            exchange = _c10d().AllToAllOptions()
-            exchange.timeout = _FOR_EVER
-            self._await(gloo.alltoall_base(slices.view(-1), mine, [], [], exchange))
+            mine = own.new_zeros(width * self.size)
+            mine[: flat.size] = own
+            slices = own.new_empty(self.size, width)
+            exchange = c10d().AllToAllOptions()
+            exchange.timeout = FOR_EVER
+            self._await(link, link.group.alltoall_base(slices.view(-1), mine, [], [], exchange))
             total = slices[0]
             for other in slices[1:]:
                 total += other
-            share = _c10d().AllgatherOptions()
-            share.timeout = _FOR_EVER
-            self._await(gloo._allgather_base(mine, total, share))
-            flat[:] = mine[: flat.size].numpy()
+            share = c10d().AllgatherOptions()
+            share.timeout = FOR_EVER
+            self._await(link, link.group._allgather_base(mine, total, share))
+            link.bring(mine[: flat.size], flat)
 
     @contextmanager
-    def _meeting(self) -> Iterator[Any]:
+    def _meeting(self) -> Iterator[Link]:
         """Give the connected group, and turn what the death of a member causes into `ActorLost`."""
         if self._lost is not None:
             raise ActorLost(self._lost)
         began_s = time.monotonic()
         self._surroundings.alive()
         try:
-            if self._gloo is None:
-                self._gloo = self._connected()
-            yield self._gloo
-        except RuntimeError as error:  # what gloo and the store raise
+            if self._link is None:
+                self._link = connect(_store(self._key, self._look_for_deaths), self._rank, self.size)
+            yield self._link
+        except RuntimeError as error:  # what torch and the store raise
             deadline = time.monotonic() + _KNOWN_WITHIN_S
             while time.monotonic() < deadline:
                 self._look_for_deaths()
@@ -161,32 +158,15 @@ class RayGroup:
             self._lost = f"a group of {self.size} actors broke apart: {error}"
             raise ActorLost(self._lost) from error
         finally:
+            if self._lost is not None and self._link is not None:  # nobody is to wait for this member either
+                self._link.end()
+                self._link = None
             self._surroundings.waited_s += time.monotonic() - began_s
 
-    def _connected(self) -> Any:
-        from ray.util import get_node_ip_address
-
-        store = _store(self._key, self._look_for_deaths)
-        store.set(f"here/{self._rank}", b"1")
-        store.wait([f"here/{rank}" for rank in range(self.size)])  # from here on all connect at the same time
-        gloo = _c10d().ProcessGroupGloo
-        options = gloo._Options()
-        options._devices = [gloo.create_device(hostname=get_node_ip_address())]
-        options._timeout = timedelta(seconds=_CONNECT_S)
-        options._threads = 1
-        return gloo(store, self._rank, self.size, options)
-
-    def _await(self, work: Any) -> None:
+    def _await(self, link: Link, work: Any) -> None:
         """Wait for all members, and look from time to time whether they live."""
-        while True:
-            try:
-                work.wait(timedelta(seconds=_LOOK_FOR_DEATHS_S))
-            except RuntimeError:
-                if work.is_completed():
-                    raise
-                self._look_for_deaths()
-            else:
-                return
+        while not link.done(work, _LOOK_FOR_DEATHS_S):
+            self._look_for_deaths()
 
     def _look_for_deaths(self) -> None:
         """Raise `ActorLost` if a member is dead; looking is a sign of life."""
@@ -199,10 +179,10 @@ class RayGroup:
 
 
 def _store(prefix: str, look_for_deaths: Callable[[], None]) -> Any:
-    """Return a store for gloo's rendezvous in Ray's key-value store; who waits in it looks for deaths."""
+    """Return a store for a rendezvous in Ray's key-value store; who waits in it looks for deaths."""
     from ray.experimental import internal_kv
 
-    base: Any = _c10d().Store
+    base: Any = c10d().Store
 
     class KeyValueStore(base):  # type: ignore[misc]  # torch is imported late
         def set(self, key: str, value: bytes | str) -> None:
@@ -223,11 +203,6 @@ def _store(prefix: str, look_for_deaths: Callable[[], None]) -> Any:
                 self.get(key)
 
     return KeyValueStore()
-
-
-def _c10d() -> Any:
-    """Return torch's collectives; in an actor only, since torch takes long to import."""
-    return importlib.import_module("torch.distributed.distributed_c10d")
 
 
 def living_actors() -> set[str]:

@@ -1,0 +1,160 @@
+"""What connects the members of a group: torch.distributed's nccl where each has a GPU of its own, else gloo."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+FOR_EVER = timedelta(days=365)  # a late member is no error; a dead one is looked for besides
+_CONNECT_S = 10.0
+_LOOK_EVERY_S = 0.0001
+_CPU = b"cpu"
+
+
+class Link(Protocol):
+    """A connected group.
+
+    Attributes
+    ----------
+    group : torch's process group.
+    """
+
+    group: Any
+
+    def tensor(self, flat: NDArray[np.float32]) -> Any:
+        """Return a vector as a tensor where the group computes; it may be the same memory."""
+
+    def bring(self, tensor: Any, flat: NDArray[np.float32]) -> None:
+        """Write what stands in a tensor into a vector on the host."""
+
+    def done(self, work: Any, within_s: float) -> bool:
+        """Wait for a collective, so long at most; return whether it is over, and raise what went wrong with it."""
+
+    def end(self) -> None:
+        """Give up what is under way: a member is dead."""
+
+
+class GlooLink:
+    """Between hosts."""
+
+    def __init__(self, store: Any, rank: int, size: int) -> None:
+        from ray.util import get_node_ip_address
+
+        gloo = c10d().ProcessGroupGloo
+        options = gloo._Options()
+        options._devices = [gloo.create_device(hostname=get_node_ip_address())]
+        options._timeout = timedelta(seconds=_CONNECT_S)
+        options._threads = 1
+        self.group = gloo(store, rank, size, options)
+
+    def tensor(self, flat: NDArray[np.float32]) -> Any:
+        """Return a view."""
+        import torch
+
+        return torch.from_numpy(flat)
+
+    def bring(self, tensor: Any, flat: NDArray[np.float32]) -> None:
+        """Copy what is not there yet."""
+        result = tensor.numpy()
+        if not np.may_share_memory(result, flat):
+            np.copyto(flat, result)
+
+    def done(self, work: Any, within_s: float) -> bool:
+        """Wait with gloo's own time limit."""
+        try:
+            work.wait(timedelta(seconds=within_s))
+        except RuntimeError:
+            if not work.is_completed():
+                return False
+            work.wait()  # over, maybe only just: this raises what went wrong, if anything did
+        return True
+
+    def end(self) -> None:
+        """Do nothing: who drops the group closes its connections."""
+
+
+class NcclLink:
+    """Between GPUs. Vectors live on the host (decisions/0008), so that each collective copies in and out."""
+
+    def __init__(self, store: Any, rank: int, size: int) -> None:
+        import torch
+
+        nccl = c10d().ProcessGroupNCCL
+        options = nccl.Options()
+        options._timeout = FOR_EVER
+        self._device = torch.device("cuda", torch.cuda.current_device())
+        self.group = nccl(_tcp_store(store, rank), rank, size, options)
+
+    def tensor(self, flat: NDArray[np.float32]) -> Any:
+        """Return a copy on this actor's GPU."""
+        import torch
+
+        return torch.from_numpy(flat).to(self._device)
+
+    def bring(self, tensor: Any, flat: NDArray[np.float32]) -> None:
+        """Copy from the GPU."""
+        np.copyto(flat, tensor.cpu().numpy())
+
+    def done(self, work: Any, within_s: float) -> bool:
+        """Look again and again: nccl's own wait only orders streams, or waits without a limit."""
+        deadline_s = time.monotonic() + within_s
+        while not work.is_completed():
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(_LOOK_EVERY_S)
+        work.wait()
+        return True
+
+    def end(self) -> None:
+        """Abort: a kernel that waits for a dead member would never end."""
+        self.group.abort()
+
+
+def connect(store: Any, rank: int, size: int) -> Link:
+    """Meet the other members in a store, and connect with them.
+
+    Each says which GPU it has; all see the same words, and so choose alike.
+    """
+    store.set(f"here/{rank}", own_gpu())
+    devices = [store.get(f"here/{other}") for other in range(size)]  # from here on all connect at the same time
+    return (NcclLink if has_gpus_of_their_own(devices) else GlooLink)(store, rank, size)
+
+
+def has_gpus_of_their_own(devices: Sequence[bytes]) -> bool:
+    """Return whether each member has a GPU, and no two the same: nccl takes one rank a GPU."""
+    return _CPU not in devices and len(set(devices)) == len(devices)
+
+
+def own_gpu() -> bytes:
+    """Return what names the GPU that Ray gave this actor, if torch can use it with nccl."""
+    import ray
+    import torch
+
+    if not ray.get_gpu_ids() or not torch.cuda.is_available() or not hasattr(c10d(), "ProcessGroupNCCL"):
+        return _CPU
+    return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid).encode()
+
+
+def _tcp_store(store: Any, rank: int) -> Any:
+    """Return a store of torch's own, which nccl needs whole; the first member serves it and says where in ``store``."""
+    from ray.util import get_node_ip_address
+
+    tcp_store: Any = importlib.import_module("torch.distributed").TCPStore
+    if rank == 0:
+        host = get_node_ip_address()
+        served = tcp_store(host, 0, is_master=True, wait_for_workers=False)
+        store.set("store", f"{host} {served.port}")
+        return served
+    host, port = store.get("store").decode().split()
+    return tcp_store(host, int(port), is_master=False, wait_for_workers=False)
+
+
+def c10d() -> Any:
+    """Return torch's collectives; in an actor only, since torch takes long to import."""
+    return importlib.import_module("torch.distributed.distributed_c10d")
