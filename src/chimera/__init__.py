@@ -3,9 +3,10 @@
 Layers, from the top; an import goes down, never up, never sideways between the five families::
 
     cli
-     └─ training
-         └─ strategies · codecs · data · models · engines · report
-             └─ core
+     └─ nodes
+         └─ training
+             └─ strategies · codecs · data · models · engines · report
+                 └─ core
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from chimera.data.dataset import Dataset, Split
     from chimera.models.sklearn_model import SklearnModel
     from chimera.models.torch_model import TorchModel
+    from chimera.nodes.run import run
     from chimera.training.callback import Callback, Event, Progress
     from chimera.training.experiment import Experiment
     from chimera.training.run import Run
@@ -39,6 +41,7 @@ _PLACES = {
     "TorchModel": "chimera.models.torch_model",
     "Trainer": "chimera.training.trainer",
     "get": "chimera.core.call",
+    "run": "chimera.nodes.run",
     "train": "chimera.training.trainer",
 }
 
@@ -56,6 +59,7 @@ __all__ = [
     "__version__",
     "engine",
     "get",
+    "run",
     "train",
     "utils",
 ]

@@ -16,16 +16,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, StrictInt, StrictStr, ValidationError, field_validator, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from chimera.core.errors import ConfigurationError, MissingExtraError
 
-from chimera.core.errors import ConfigurationError
+try:
+    from pydantic import BeforeValidator, Field, StrictInt, StrictStr, ValidationError, field_validator, model_validator
+    from pydantic_settings import (
+        BaseSettings,
+        InitSettingsSource,
+        NoDecode,
+        PydanticBaseSettingsSource,
+        SettingsConfigDict,
+    )
+except ModuleNotFoundError as error:
+    raise MissingExtraError("a REST node", error.name or "pydantic_settings", "nodes") from None
 
 FILE = Path("chimera.toml")
 TABLE = "nodes"
@@ -34,6 +37,8 @@ MASTER_KEYS = ("master", "port", "options")  # of the same table: which master `
 MIN_CPU_SHARES, MAX_CPU_SHARES = 2, 262_144  # the kernel's own bounds
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")  # of a host name, RFC 1123
 _NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?([<>=!~]=?[A-Za-z0-9.*+!,<>=~-]+)?")
+_FOLDER = re.compile(r"(?!\.{1,2}$)[^/\0]+")
 _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._/:@-]{0,254}")
 _TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")  # what an Authorization header can carry
 
@@ -53,9 +58,10 @@ _ALLOWED = {
     "tls_cert": "the path of a file that is there",
     "tls_key": "the path of a file that is there",
     "base_image": "the name of a container image, such as 'python:3.12-slim'",
+    "image_packages": "a list of requirements such as 'torch>=2.6', as JSON or a Python literal",
     "max_body_bytes": "a whole number of bytes, at least 1024",
     "train_data": "the path of a folder",
-    "worker_name": "a host name (letters, digits and '-')",
+    "worker_name": "the name of a folder, without '/'",
     "start_timeout": "a number of seconds above 0, at most 86400",
 }
 
@@ -108,6 +114,7 @@ class Settings(BaseSettings):
     token : what every request must bear, in ``Authorization: Bearer <token>``. None asks for nothing.
     tls_cert, tls_key : files of a certificate and its key; with them all nodes speak HTTPS.
     base_image : the image, with Python in it, that the workers' image is built on.
+    image_packages : what that image holds beside Chimera and its dependencies, such as ``torch``.
     max_body_bytes : a longer body of a request is refused.
     train_data : the folder with a folder of data for each worker.
     worker_name : the name of the worker that this process is; by default that of its main file.
@@ -131,6 +138,7 @@ class Settings(BaseSettings):
     tls_cert: Path | None = None
     tls_key: Path | None = Field(None, repr=False)
     base_image: str = "python:3.12-slim"
+    image_packages: Names = ()
     max_body_bytes: Whole = Field(256 * 2**20, ge=1024)
     train_data: Path = Path("chimera_train_data")
     worker_name: str | None = Field(default_factory=_main_stem)
@@ -166,7 +174,7 @@ class Settings(BaseSettings):
     def _spelt(cls, value: str | None, info: Any) -> str | None:
         if value is None:
             return None
-        patterns = {"network_name": _NETWORK, "base_image": _IMAGE, "token": _TOKEN, "worker_name": _LABEL}
+        patterns = {"network_name": _NETWORK, "base_image": _IMAGE, "token": _TOKEN, "worker_name": _FOLDER}
         pattern = patterns.get(info.field_name)
         if not (pattern.fullmatch(value) if pattern else _is_host(value)):
             raise ValueError("not so spelt")
@@ -187,6 +195,13 @@ class Settings(BaseSettings):
     def _names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if not all(map(_LABEL.fullmatch, value)) or len({name.lower() for name in value}) < len(value):
             raise ValueError("not different host names")
+        return value
+
+    @field_validator("image_packages")
+    @classmethod
+    def _packages(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(map(_REQUIREMENT.fullmatch, value)):
+            raise ValueError("not requirements")
         return value
 
     @field_validator("workers_cpu_shares")

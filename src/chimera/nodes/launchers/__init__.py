@@ -1,0 +1,1 @@
+"""Where workers are started: containers or processes of this machine."""

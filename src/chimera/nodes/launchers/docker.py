@@ -1,0 +1,263 @@
+"""Workers as Docker containers: one image, one network, a container each.
+
+A container runs as a user who is not root, with no capability, on a file system that it cannot write; it sees its own data and
+the folder of worker files, both read-only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chimera.core.errors import ConfigurationError
+from chimera.nodes.launchers.image import reason, worker_image
+from chimera.nodes.launchers.launcher import LauncherError, Say, Worker
+from chimera.nodes.settings import Settings
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+ANSWER_S = 3.0  # how long a daemon may take to say that it is there
+STOP_S = 5
+RESTARTS = 3
+SECOND_NS = 10**9
+LABEL, FOLDER_LABEL, RUN_LABEL = "chimera.node", "chimera.folder", "chimera.run"
+DATA, FILES = "/data", "/workers"  # in the containers
+
+
+def connect() -> DockerClient:
+    """Return a client of the Docker daemon that the environment names.
+
+    Raises
+    ------
+    LauncherError : the SDK is not installed, or no daemon answers.
+    """
+    try:
+        import docker
+    except ModuleNotFoundError:
+        raise LauncherError("the Docker SDK is not installed: pip install 'chimera-dml[nodes]'") from None
+    from docker.errors import DockerException
+
+    try:
+        client = docker.from_env(timeout=ANSWER_S)
+        client.ping()
+    except (DockerException, OSError) as error:
+        raise LauncherError(f"no Docker daemon answers ({reason(error)})") from error
+    client.api.timeout = 120
+    return client
+
+
+class DockerLauncher:
+    """Each worker is a container that bears its name, as a host name too, with an address of its own on a network.
+
+    Its port is published on 127.0.0.1, and with a token on all addresses of this machine. Should this process die without
+    stopping its containers, a small process that watches it removes them.
+    """
+
+    name = "docker"
+
+    def __init__(self, settings: Settings, client: DockerClient, say: Say) -> None:
+        self._settings, self._client, self._say = settings, client, say
+        self._run = uuid.uuid4().hex
+        self._containers: dict[str, Any] = {}
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    def start(self, workers: Sequence[Worker]) -> None:
+        """Build the image if need be, make the network, and start a container for each worker."""
+        settings = self._settings
+        with _translated("cannot start the workers' containers"):
+            image = worker_image(self._client, settings.base_image, settings.image_packages, self._say)
+            for worker in workers:
+                self._replace_stale(self.container_name(worker))
+            self._guard = guard(self._run)
+            self._make_network()
+            for number, worker in enumerate(workers):
+                options = self.container_options(worker, number, image)
+                self._containers[worker.name] = container = self._client.containers.create(**options)
+                container.start()
+
+    def container_name(self, worker: Worker) -> str:
+        """Return the name of a worker's container, which is unique on this machine."""
+        return f"{self._settings.network_name}-{worker.name}"
+
+    def container_options(self, worker: Worker, number: int, image: str) -> dict[str, Any]:
+        """Return the arguments of the SDK's ``containers.create`` for the worker of this number, from 0."""
+        from docker.types import Mount
+
+        settings = self._settings
+        port = settings.workers_port or 80
+        environment = {
+            **settings.for_worker(),
+            "CHIMERA_TRAIN_DATA": DATA,
+            "CHIMERA_WORKERS_HOST": "0.0.0.0",
+            "CHIMERA_WORKERS_PORT": str(port),
+            "CHIMERA_WORKER_NAME": worker.name,
+        }
+        mounts = {str(worker.data): f"{DATA}/{worker.name}", str(worker.file.parent): FILES}
+        for variable in ("CHIMERA_TLS_CERT", "CHIMERA_TLS_KEY"):
+            if variable in environment:
+                mounts[environment[variable]] = environment[variable] = f"/tls/{variable.lower()}.pem"
+        endpoint = self._client.api.create_endpoint_config(
+            aliases=[worker.name], ipv4_address=str(settings.network[number + 2])
+        )
+        return {
+            "image": image,
+            "command": ["python", f"{FILES}/{worker.file.name}"],
+            "name": self.container_name(worker),
+            "hostname": worker.name,
+            "labels": self._labels("worker"),
+            "user": f"{os.getuid()}:{os.getgid()}" if os.getuid() else "10001:10001",
+            "environment": environment,
+            "mounts": [Mount(inside, here, type="bind", read_only=True) for here, inside in mounts.items()],
+            "ports": {f"{port}/tcp": ("0.0.0.0" if settings.token else "127.0.0.1", worker.port)},
+            "network": settings.network_name,
+            "networking_config": {settings.network_name: endpoint},
+            "cpu_shares": worker.cpu_shares,
+            "restart_policy": {"Name": "on-failure", "MaximumRetryCount": RESTARTS},
+            "healthcheck": {
+                "test": ["CMD", "python", "-m", "chimera.nodes.health"],
+                "interval": 10 * SECOND_NS,
+                "timeout": 6 * SECOND_NS,
+                "start_period": 30 * SECOND_NS,
+                "retries": 3,
+            },
+            "read_only": True,
+            "tmpfs": {"/tmp": "mode=1777", "/home/chimera": "mode=1777"},
+            "cap_drop": ["ALL"],
+            "security_opt": ["no-new-privileges"],
+            "sysctls": {"net.ipv4.ip_unprivileged_port_start": "0"},  # port 80 without root
+            "init": True,
+            "log_config": {"type": "json-file", "config": {"max-size": "10m", "max-file": "2"}},
+        }
+
+    def ended(self) -> dict[str, str]:
+        """Return whose container runs no more, and how it ended; one that is about to be started again counts as running."""
+        how = {}
+        with _translated("cannot ask Docker for the workers"):
+            for name, container in self._containers.items():
+                container.reload()
+                if container.status not in ("created", "running", "restarting"):
+                    how[name] = f"{container.status} with code {container.attrs['State']['ExitCode']}"
+        return how
+
+    def log(self, name: str, lines: int) -> str:
+        """Return the last lines that a worker wrote."""
+        return log_of(self._client, self._containers[name].name, lines) if name in self._containers else ""
+
+    def log_places(self) -> dict[str, str]:
+        """Return the container of each log."""
+        return {name: f"container:{container.name}" for name, container in self._containers.items()}
+
+    def stop(self) -> None:
+        """Stop and remove the containers, and the network if nobody else is on it."""
+        with _translated("cannot stop the workers' containers"):
+            remove_run(self._client, self._run)
+        self._containers = {}
+        if self._guard is not None and self._guard.stdin is not None:
+            self._guard.stdin.close()  # it finds nothing to remove
+            self._guard.wait()
+            self._guard = None
+
+    def _labels(self, what: str) -> dict[str, str]:
+        return {LABEL: what, FOLDER_LABEL: str(Path.cwd()), RUN_LABEL: self._run}
+
+    def _replace_stale(self, name: str) -> None:
+        from docker.errors import NotFound
+
+        try:
+            stale = self._client.containers.get(name)
+        except NotFound:
+            return
+        if LABEL not in stale.labels:
+            raise ConfigurationError(
+                f"there is a container {name!r} that is not Chimera's: remove or rename it, or set CHIMERA_NETWORK_NAME"
+            )
+        elsewhere = stale.labels.get(FOLDER_LABEL)
+        if stale.status == "running" and elsewhere != str(Path.cwd()):
+            raise ConfigurationError(
+                f"the container {name!r} runs for {elsewhere}: stop that first, or set CHIMERA_NETWORK_NAME, "
+                "CHIMERA_NETWORK_PREFIX and CHIMERA_WORKERS_MAPPED_PORTS to others"
+            )
+        self._say(f"replacing the container {name}, left from before ({stale.status})")
+        stale.remove(force=True)
+
+    def _make_network(self) -> None:
+        from docker.types import IPAMConfig, IPAMPool
+
+        name, subnet = self._settings.network_name, str(self._settings.network)
+        for network in self._client.networks.list(names=[f"^{name}$"]):
+            pools = [pool.get("Subnet") for pool in (network.attrs["IPAM"]["Config"] or [])]
+            if pools == [subnet]:
+                return
+            network.reload()
+            if LABEL not in (network.attrs["Labels"] or {}) or network.containers:
+                raise ConfigurationError(
+                    f"there is a Docker network {name!r} with {', '.join(map(str, pools)) or 'no subnet'} and not "
+                    f"{subnet}: set CHIMERA_NETWORK_NAME to another name, or its prefix and mask to these"
+                )
+            self._say(f"replacing the network {name}, left from before")
+            network.remove()
+        pool = IPAMPool(subnet=subnet, gateway=str(self._settings.network[1]))
+        self._client.networks.create(
+            name, driver="bridge", ipam=IPAMConfig(pool_configs=[pool]), labels=self._labels("network")
+        )
+
+
+def remove_run(client: DockerClient, run: str) -> None:
+    """Remove the containers and the network that bear this run's label."""
+    from docker.errors import APIError, NotFound
+
+    of_run = {"label": f"{RUN_LABEL}={run}"}
+    containers = client.containers.list(all=True, filters=of_run)
+    for container in containers:  # all are told before the first is waited for
+        with contextlib.suppress(NotFound, APIError):
+            container.kill("SIGTERM")
+    for container in containers:
+        with contextlib.suppress(NotFound):
+            with contextlib.suppress(APIError):
+                container.stop(timeout=STOP_S)
+            container.remove(force=True)
+    for network in client.networks.list(filters=of_run):
+        with contextlib.suppress(NotFound, APIError):  # another run has joined it
+            network.remove()
+
+
+def log_of(client: DockerClient, container: str, lines: int | None) -> str:
+    """Return the last lines of a container's log, all with ``lines`` None; empty if there is no such container."""
+    from docker.errors import NotFound
+
+    with _translated(f"cannot read the log of {container}"):
+        try:
+            return str(client.containers.get(container).logs(tail=lines or "all"), errors="replace")
+        except NotFound:
+            return ""
+
+
+def guard(run: str) -> subprocess.Popen[bytes]:
+    """Start a process that waits for this one's end, and then removes what is left of the run."""
+    command = [sys.executable, "-m", __name__, json.dumps(run)]
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True)
+
+
+@contextlib.contextmanager
+def _translated(what: str) -> Iterator[None]:
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException  # the SDK lets these through when the daemon goes away
+
+    try:
+        yield
+    except (DockerException, RequestException) as error:
+        raise LauncherError(f"{what}: {reason(error)}") from error
+
+
+if __name__ == "__main__":
+    sys.stdin.buffer.read()  # until the other end is closed, however
+    remove_run(connect(), json.loads(sys.argv[1]))
