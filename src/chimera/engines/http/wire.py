@@ -1,0 +1,339 @@
+"""Values as bytes of the safetensors format, for bodies of requests and answers: no code and no pickle in them.
+
+The arrays are the tensors of the file; what they belong to is a small JSON text in its metadata, under ``value``. There a
+number, a string, a truth value, ``null`` and a list stand for themselves, and an object with one key for the rest: ``{"a": 0}``
+is tensor 0, ``{"d": {...}}`` a dictionary, ``{"t": [...]}`` a tuple, and so on (see `_Writer`, `_Reader`). Whoever has a library
+for safetensors can read and write it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.message import Encoded
+
+CONTENT_TYPE = "application/vnd.chimera+safetensors"
+
+_TYPES = {
+    "BOOL": "|b1",
+    "I8": "|i1",
+    "I16": "<i2",
+    "I32": "<i4",
+    "I64": "<i8",
+    "U8": "|u1",
+    "U16": "<u2",
+    "U32": "<u4",
+    "U64": "<u8",
+    "F16": "<f2",
+    "F32": "<f4",
+    "F64": "<f8",
+}
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+_OTHER_TYPES = re.compile(r"(<c(8|16)|[<|][US][1-9]\d{0,5}|>([iu][248]|f[248]|c(8|16)|U[1-9]\d{0,5}))")
+_ALIGN = 8
+_PAD = "_"  # a tensor that fills the file up to a multiple of 8 bytes, so that one inside another lies aligned
+_MOST_HEADER_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class _Registered:
+    type: type
+    name: str
+    to_plain: Callable[[Any], Any]
+    from_plain: Callable[[Any], Any]
+
+
+_by_type: dict[type, _Registered] = {}
+_by_name: dict[str, _Registered] = {}
+
+
+def register(type_: type, name: str, to_plain: Callable[[Any], Any], from_plain: Callable[[Any], Any], /) -> None:
+    """Let values of exactly this type travel.
+
+    Parameters
+    ----------
+    name : what the type is called on the wire.
+    to_plain : makes a value of types that travel already.
+    from_plain : makes the value again. It is given what a stranger may have written: it must check it, and run no code of it.
+    """
+    entry = _Registered(type_, name, to_plain, from_plain)
+    known = _by_name.get(name)
+    if known is not None and known.type.__qualname__ != type_.__qualname__:
+        raise ConfigurationError(f"two types are called {name!r} on the wire: {known.type.__name__}, {type_.__name__}")
+    _by_type[type_] = _by_name[name] = entry
+
+
+class Packed:
+    """A value that is packed already; it is put into the bytes of another as it is.
+
+    Attributes
+    ----------
+    data : what `pack` returned, or a view of it.
+    """
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self.data = data
+
+    def open(self) -> Any:
+        """Return the value."""
+        return unpack(self.data)
+
+
+def pack(value: Any) -> bytes:
+    """Return a value as bytes.
+
+    Raises
+    ------
+    ConfigurationError : it holds something that cannot travel.
+    """
+    writer = _Writer()
+    try:
+        structure = msgspec.json.encode(writer.plain(value)).decode()
+    except RecursionError as error:
+        raise ConfigurationError("a value that contains itself, or is nested very deeply, cannot travel") from error
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(f"a string that is no valid Unicode cannot travel: {error}") from error
+    return writer.file(structure)
+
+
+def unpack(data: bytes | bytearray | memoryview, *, open_inner: bool = True) -> Any:
+    """Return the value that `pack` was given. Its arrays are read-only views of ``data``, which must not change.
+
+    Parameters
+    ----------
+    open_inner : whether what was `Packed` inside is opened too, or returned as that.
+
+    Raises
+    ------
+    DataError : the bytes are not of this form.
+    """
+    view = memoryview(data).toreadonly().cast("B")
+    try:
+        structure, tensors = _tensors(view)
+        return _Reader(tensors, open_inner).value(structure)
+    except DataError:
+        raise
+    except RecursionError as error:
+        raise DataError("the body is nested too deeply") from error
+    except (msgspec.MsgspecError, ValueError, TypeError, KeyError, AttributeError, OverflowError, IndexError) as error:
+        raise DataError(f"the body is no value of Chimera's: {type(error).__name__}: {error}") from error
+
+
+class _Writer:
+    """Makes a value plain, and collects its arrays."""
+
+    def __init__(self) -> None:
+        self._arrays: list[tuple[int, str, tuple[int, ...], memoryview]] = []  # alignment, type, shape, bytes
+
+    def plain(self, value: Any) -> Any:
+        kind = type(value)
+        if value is None or kind is bool or kind is str:
+            return value
+        if kind is int:
+            return value if -(1 << 63) <= value < 1 << 63 else {"i": str(value)}
+        if kind is float:
+            return value if math.isfinite(value) else {"f": str(value)}
+        if kind is np.ndarray:
+            return {"a": self._array(value)}
+        if kind is list:
+            return [self.plain(part) for part in value]
+        if kind is tuple:
+            return {"t": [self.plain(part) for part in value]}
+        if kind is dict:
+            if not all(type(key) is str for key in value):
+                raise ConfigurationError("a dictionary with keys that are not strings cannot travel over HTTP")
+            return {"d": {key: self.plain(part) for key, part in value.items()}}
+        return self._rarer(kind, value)
+
+    def _rarer(self, kind: type, value: Any) -> Any:
+        if kind is Packed:
+            return {"p": self._bytes(value.data)}
+        if kind in (bytes, bytearray):
+            return {"b": self._bytes(value)}
+        if kind in (set, frozenset):
+            return {"s" if kind is set else "z": [self.plain(part) for part in value]}
+        if kind is complex:
+            return {"c": [self.plain(value.real), self.plain(value.imag)]}
+        if kind in _by_type:
+            entry = _by_type[kind]
+            return {"r": [entry.name, self.plain(entry.to_plain(value))]}
+        if isinstance(value, np.generic):
+            return {"n": self._array(np.asarray(value))}
+        raise ConfigurationError(
+            f"a value of type {kind.__name__} cannot travel over HTTP: only numbers, text and arrays do"
+        )
+
+    def _bytes(self, data: bytes | memoryview) -> int:
+        view = memoryview(data).cast("B")
+        return self._add(_ALIGN, "U8", (view.nbytes,), view)
+
+    def _array(self, array: NDArray[Any]) -> Any:
+        name = _NAMES.get(array.dtype.str)
+        if name is None and not _OTHER_TYPES.fullmatch(array.dtype.str):
+            raise ConfigurationError(f"an array of type {array.dtype} cannot travel over HTTP")
+        shape = array.shape
+        if not array.flags.c_contiguous:
+            array = np.ascontiguousarray(array).reshape(shape)
+        flat = memoryview(b"")
+        if array.size:
+            flat = memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+        if name is not None:
+            return self._add(array.itemsize, name, shape, flat)
+        return [self._add(array.dtype.alignment, "U8", (flat.nbytes,), flat), array.dtype.str, list(shape)]
+
+    def _add(self, alignment: int, name: str, shape: tuple[int, ...], data: memoryview) -> int:
+        self._arrays.append((alignment, name, shape, data))
+        return len(self._arrays) - 1
+
+    def file(self, structure: str) -> bytes:
+        """Return everything; what needs alignment most lies first."""
+        header: dict[str, Any] = {"__metadata__": {"value": structure}}
+        parts: list[bytes | memoryview] = [b""]
+        at = 0
+        order = sorted(range(len(self._arrays)), key=lambda index: -self._arrays[index][0])
+        for index in order:
+            alignment, name, shape, data = self._arrays[index]
+            if short := -at % min(alignment, _ALIGN):  # behind something packed, bytes or text
+                header[f"{_PAD}{index}"] = _described("U8", (short,), at, short)
+                parts.append(b"\0" * short)
+                at += short
+            header[str(index)] = _described(name, shape, at, data.nbytes)
+            parts.append(data)
+            at += data.nbytes
+        if short := -at % _ALIGN:
+            header[_PAD] = _described("U8", (short,), at, short)
+            parts.append(b"\0" * short)
+        text = msgspec.json.encode(header)
+        text += b" " * (-len(text) % _ALIGN)
+        parts[0] = len(text).to_bytes(8, "little") + text
+        return b"".join(parts)
+
+
+def _described(name: str, shape: tuple[int, ...], at: int, size: int) -> dict[str, Any]:
+    return {"dtype": name, "shape": shape, "data_offsets": (at, at + size)}
+
+
+class _Tensor(msgspec.Struct):
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+_read_header = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_read_metadata = msgspec.json.Decoder(dict[str, str]).decode
+_read_tensor = msgspec.json.Decoder(_Tensor).decode
+
+
+def _tensors(view: memoryview) -> tuple[Any, dict[int, NDArray[Any]]]:
+    """Return the structure, and the tensors by their numbers; nothing is copied."""
+    if view.nbytes < 8:
+        raise DataError(f"a body of {view.nbytes} bytes is no safetensors file")
+    length = int.from_bytes(view[:8], "little")
+    if length > min(view.nbytes - 8, _MOST_HEADER_BYTES):
+        raise DataError(f"the body has {view.nbytes} bytes, and says that its header alone has {length}")
+    header = _read_header(view[8 : 8 + length])
+    structure = _read_metadata(header.pop("__metadata__"))["value"]
+    data = view[8 + length :]
+    tensors: dict[int, NDArray[Any]] = {}
+    described = [(name, _read_tensor(raw)) for name, raw in header.items()]
+    end = 0
+    for name, tensor in sorted(described, key=lambda entry: entry[1].data_offsets):
+        begin, last = tensor.data_offsets
+        if begin != end or not begin <= last <= data.nbytes:
+            raise DataError(f"tensor {name!r} lies at {begin} to {last}, where it cannot")
+        end = last
+        dtype = np.dtype(_TYPES[tensor.dtype])
+        if min(tensor.shape, default=0) < 0 or math.prod(tensor.shape) * dtype.itemsize != last - begin:
+            raise DataError(f"tensor {name!r} of shape {tensor.shape} does not have {last - begin} bytes")
+        if not name.startswith(_PAD):
+            tensors[int(name)] = np.frombuffer(data[begin:last], dtype).reshape(tensor.shape)
+    if end != data.nbytes:
+        raise DataError(f"{data.nbytes - end} bytes of the body belong to no tensor")
+    return msgspec.json.decode(structure), tensors
+
+
+class _Reader:
+    """Makes a value of what `_Writer` made plain. Each tensor serves once, so that a small body stays a small value."""
+
+    def __init__(self, tensors: dict[int, NDArray[Any]], open_inner: bool) -> None:
+        self._tensors, self._open_inner = tensors, open_inner
+
+    def value(self, plain: Any) -> Any:
+        kind = type(plain)
+        if kind is list:
+            return [self.value(part) for part in plain]
+        if kind is not dict:
+            return plain
+        ((tag, inner),) = plain.items()
+        if tag == "a":
+            return self._array(inner)
+        if tag == "d":
+            return {key: self.value(part) for key, part in inner.items()}
+        if tag == "t":
+            return tuple([self.value(part) for part in inner])
+        return self._rarer(tag, inner)
+
+    def _rarer(self, tag: str, inner: Any) -> Any:
+        if tag == "p":
+            packed = Packed(memoryview(self._array(inner)))  # type: ignore[arg-type]
+            return unpack(packed.data) if self._open_inner else packed
+        if tag == "b":
+            return self._array(inner).tobytes()
+        if tag in ("s", "z"):
+            parts = [self.value(part) for part in inner]
+            return set(parts) if tag == "s" else frozenset(parts)
+        if tag == "f" or tag == "i":
+            return float(inner) if tag == "f" else int(inner)
+        if tag == "c":
+            return complex(*[self.value(part) for part in inner])
+        if tag == "n":
+            return self._array(inner)[()]
+        if tag == "r":
+            name, content = inner
+            if name not in _by_name:
+                raise DataError(f"nobody here knows the type {name!r}")
+            return _by_name[name].from_plain(self.value(content))
+        raise DataError(f"nothing is known of {tag!r}")
+
+    def _array(self, place: Any) -> NDArray[Any]:
+        if type(place) is int:
+            return self._tensors.pop(place)
+        index, name, shape = place
+        if not _OTHER_TYPES.fullmatch(name):
+            raise DataError(f"no array is of type {name!r}")
+        data, dtype = self._tensors.pop(index), np.dtype(name)
+        if not all(type(length) is int and length >= 0 for length in shape):
+            raise DataError(f"no array has the shape {shape}")
+        if math.prod(shape) * dtype.itemsize != data.nbytes:
+            raise DataError(f"an array of type {name} and shape {shape} does not have {data.nbytes} bytes")
+        return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _encoded(plain: Mapping[str, Any]) -> Encoded:
+    codec, size, arrays, meta = plain["codec"], plain["size"], tuple(plain["arrays"]), plain["meta"]
+    numbers = all(type(value) in (int, float, bool) for value in meta.values())
+    if not (type(codec) is str and type(size) is int and size >= 0 and numbers):
+        raise DataError("an encoded vector has the name of a codec, a size and numbers")
+    if not all(type(array) is np.ndarray for array in arrays):
+        raise DataError("an encoded vector consists of arrays")
+    return Encoded(codec, size, arrays, meta)
+
+
+register(
+    Encoded,
+    "encoded",
+    lambda value: {"codec": value.codec, "size": value.size, "arrays": list(value.arrays), "meta": dict(value.meta)},
+    _encoded,
+)
+register(slice, "slice", lambda value: [value.start, value.stop, value.step], lambda parts: slice(*parts))

@@ -1,0 +1,216 @@
+"""The web application that every node is, and the server that runs it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from typing import Any
+
+import orjson
+import uvicorn
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.security import HTTPBearer
+
+from chimera.core.errors import ConfigurationError, RunError
+from chimera.models.construction import first_line
+from chimera.nodes import metrics
+from chimera.nodes.errors import install_error_handlers
+from chimera.nodes.gate import Gate
+from chimera.nodes.logs import open_logs, status
+from chimera.nodes.metrics import Metrics
+from chimera.nodes.routing import documented, plain_router
+from chimera.nodes.security import warn_if_open
+from chimera.nodes.settings import Settings
+from chimera.version import __version__
+
+About = Mapping[str, Any]
+
+STOP_S = 3  # how long requests under way may take once the node is told to stop
+KEEP_ALIVE_S = 300  # how long an idle connection stays open; masters keep theirs between iterations
+_PAGE_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
+)
+
+
+def create_app(
+    *, title: str, settings: Settings, routers: Sequence[APIRouter], about: About | Callable[[], About]
+) -> FastAPI:
+    """Return an app with these routes, and with ``/health``, ``/metrics``, ``/docs`` and ``/openapi.json``.
+
+    Every request passes the `Gate`: token, limit of the body, metrics. Errors have the one form of `chimera.nodes.errors`.
+    Routes find the app's `Metrics` in ``request.app.state.metrics``.
+
+    Parameters
+    ----------
+    title : of the OpenAPI pages.
+    settings : of the node.
+    routers : its own routes.
+    about : what ``/health`` tells besides ``status``, ``chimera`` and ``binary``: ``name``, and ``kind``, which is ``master``
+        or ``worker``; a function is asked each time. The latency of a master's requests goes into the time log; that of a
+        worker's is written by the master who asks.
+    """
+    app = FastAPI(title=title, version=__version__, docs_url=None, redoc_url=None)
+    app.state.metrics = Metrics()
+    install_error_handlers(app)
+    told = about() if callable(about) else about
+    app.add_middleware(
+        Gate,
+        token=settings.token,
+        max_body_bytes=settings.max_body_bytes,
+        metrics=app.state.metrics,
+        logs_latency=str(told.get("kind", "")).endswith("master"),
+    )
+    locks: list[Any] = (
+        [Depends(HTTPBearer(auto_error=False))] if settings.token else []
+    )  # for the pages; the Gate checks
+    for router in routers:
+        app.include_router(router, dependencies=locks)
+    app.include_router(_metrics_router(), dependencies=locks)
+    app.include_router(_open_router(about))
+    return app
+
+
+def _open_router(about: About | Callable[[], About]) -> APIRouter:
+    router = plain_router()
+    page = files("chimera.nodes").joinpath("docs.html").read_bytes()
+    schema = {"type": "object", "required": ["status", "chimera", "binary"]}
+    example = {"status": "ok", "name": "tree1", "kind": "worker", "chimera": __version__, "binary": True}
+
+    @router.get(
+        "/health",
+        **documented("Whether the node is up, and what it is.", answer=schema, answer_example=example, binary=False),
+    )
+    async def health(_: Request) -> Response:
+        own = about() if callable(about) else about
+        body = {"status": "ok", **own, "chimera": __version__, "binary": True}
+        return Response(orjson.dumps(body), media_type="application/json")
+
+    @router.get("/docs", include_in_schema=False)
+    async def docs(_: Request) -> Response:
+        return Response(page, media_type="text/html", headers={"Content-Security-Policy": _PAGE_POLICY})
+
+    return router
+
+
+def _metrics_router() -> APIRouter:
+    router = plain_router()
+    text = {"description": "Done.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+
+    @router.get(
+        "/metrics",
+        summary="Figures for Prometheus.",
+        response_model=None,
+        responses={200: text},
+        response_class=Response,
+    )
+    async def figures(request: Request) -> Response:
+        return Response(request.app.state.metrics.page(), headers={"Content-Type": metrics.CONTENT_TYPE})
+
+    return router
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None] | None) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and self._on_started:
+            self._on_started()
+
+
+def serve(
+    app: FastAPI, *, host: str, port: int, settings: Settings, on_started: Callable[[], None] | None = None
+) -> None:
+    """Serve an app until SIGINT or SIGTERM; requests under way then have `STOP_S` seconds.
+
+    Parameters
+    ----------
+    host, port : where to listen; port 0 is any that is free.
+    settings : of the node: its token, certificate and key.
+    on_started : called, in the event loop, once requests are answered.
+
+    Raises
+    ------
+    ConfigurationError : it cannot listen there, or the certificate or its key cannot be used.
+    RunError : a router's start-up failed.
+    """
+    open_logs()
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=STOP_S,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(
+            f"CHIMERA_TLS_CERT {str(settings.tls_cert)!r} and CHIMERA_TLS_KEY {str(settings.tls_key)!r} cannot be used: "
+            f"{first_line(error)}; both must be PEM files, and belong to each other"
+        ) from error
+    with _listening(host, port) as listener:
+        port = listener.getsockname()[1]
+        warn_if_open(host, port, settings.token)
+        server = _Server(config, on_started)
+        status().info("%s listens on %s:%d", app.title, host, port)
+        with _signals_end(server):
+            server.run(sockets=[listener])
+        if server.lifespan.should_exit:
+            raise RunError(f"{app.title} could not start: see its error above")
+        status().info("%s has stopped", app.title)
+
+
+@contextmanager
+def _signals_end(server: uvicorn.Server) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the server, and not this process with it: whoever called `serve` has to tidy up.
+
+    The server sets handlers of its own while it runs, and raises the signal again afterwards: then these here are in place.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: Any) -> None:
+        server.should_exit = True
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    where = f"port {port} of {host}"
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+        listener = socket.create_server((address[0], port), family=family, backlog=1024)
+    except socket.gaierror as error:
+        raise ConfigurationError(
+            f"cannot listen on {host!r}: this machine has no such address; 127.0.0.1 is safe"
+        ) from error
+    except PermissionError as error:
+        raise ConfigurationError(f"{where} is for the system's own services: choose one from 1024") from error
+    except OSError as error:
+        taken = "it is taken: stop what listens there, or choose another port"
+        why = taken if "in use" in str(error) else error.strerror or str(error)
+        raise ConfigurationError(f"cannot listen on {where}: {why}") from error
+    with listener:
+        yield listener

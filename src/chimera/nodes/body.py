@@ -1,0 +1,71 @@
+"""Bodies of requests and answers: JSON for those who call by hand, the binary form of `wire` between Chimera's own nodes.
+
+A request says by its ``Content-Type`` what its body is. The answer is binary if ``Accept`` names that form, or names none in
+particular and the request was binary; else it is JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from chimera.core.errors import DataError
+from chimera.engines.http import wire
+
+JSON = "application/json"
+_OPTIONS = orjson.OPT_SERIALIZE_NUMPY
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """Return the JSON object, or the packed dictionary, that is the body.
+
+    Raises
+    ------
+    DataError : it is none.
+    """
+    body = await request.body()
+    if _is_binary(request):
+        value = wire.unpack(body)
+    else:
+        try:
+            value = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise DataError(f"the body is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise DataError("the body must be a JSON object")
+    return value
+
+
+def required(value: dict[str, Any], *keys: str) -> list[Any]:
+    """Return what stands under these keys.
+
+    Raises
+    ------
+    DataError : one is missing.
+    """
+    missing = [key for key in keys if key not in value]
+    if missing:
+        raise DataError(f"the body has no {' and no '.join(map(repr, missing))}; it needs {', '.join(map(repr, keys))}")
+    return [value[key] for key in keys]
+
+
+def answer(request: Request, value: dict[str, Any]) -> Response:
+    """Return the answer with this value, whose arrays are numeric, in the form that the client takes."""
+    accepted = request.headers.get("accept", "*/*")
+    if wire.CONTENT_TYPE in accepted or (_is_binary(request) and "*/*" in accepted):
+        return Response(wire.pack(value), media_type=wire.CONTENT_TYPE)
+    return Response(orjson.dumps(value, default=_plain, option=_OPTIONS), media_type=JSON)
+
+
+def _is_binary(request: Request) -> bool:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == wire.CONTENT_TYPE
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):  # of a kind or memory order that orjson has no quick way for
+        return value.tolist()
+    raise TypeError

@@ -1,0 +1,87 @@
+"""What every request to a node passes: the token, the limit of its body, the count of its seconds, the last catch of errors."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from chimera.nodes.errors import BodyTooLargeError, UnauthorizedError, response_to
+from chimera.nodes.logs import log_latency
+from chimera.nodes.metrics import Metrics
+from chimera.nodes.security import bears
+
+OPEN_PATHS = frozenset({"/health", "/docs"})  # the page at /docs is bare: what it shows, it asks for with a token
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+
+
+class Gate:
+    """ASGI middleware.
+
+    Parameters
+    ----------
+    app : what it stands before.
+    token : what every request must bear, except for `OPEN_PATHS`; None lets everybody in.
+    max_body_bytes : a longer body is refused: by its announced length before it is read, else as soon as it is too long.
+    metrics : where requests are counted.
+    logs_latency : whether the time log gets a line for each request that a route has answered, as a ``master``'s.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, token: str | None, max_body_bytes: int, metrics: Metrics, logs_latency: bool
+    ) -> None:
+        self._app, self._token, self._limit = app, token, max_body_bytes
+        self._metrics, self._logs_latency = metrics, logs_latency
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        status = 0
+        received = 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        async def limited() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._limit:
+                raise BodyTooLargeError(self._limit)
+            return message
+
+        try:
+            self._check(scope)
+            await self._app(scope, limited, noting)
+        except ClientDisconnect:
+            return
+        except Exception as error:  # the last place before the server, which knows nothing of our errors
+            if status:
+                raise  # half an answer is on its way: cutting it off is all that is left
+            await response_to(error)(scope, receive, noting)
+        finally:
+            self._note(scope, status, time.perf_counter() - began)
+
+    def _check(self, scope: Scope) -> None:
+        if self._token and scope["path"] not in OPEN_PATHS and not bears(scope["headers"], self._token):
+            raise UnauthorizedError
+        for name, value in scope["headers"]:
+            if name == b"content-length" and value.isdigit() and (len(value) > 18 or int(value) > self._limit):
+                raise BodyTooLargeError(self._limit)
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        route: Any = scope.get("route")
+        path = getattr(route, "path", None)
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        self._metrics.request_ended(method, path or "none", status, seconds)
+        if self._logs_latency and path and path.startswith("/v1/"):
+            host, port = scope.get("server") or ("localhost", None)
+            log_latency(f"{scope['scheme']}://localhost:{port}{path}" if port else f"{host}{path}", "master", seconds)

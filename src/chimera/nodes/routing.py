@@ -1,0 +1,64 @@
+"""Routes whose function reads the request and makes the answer itself: documented like others, without pydantic on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+
+from chimera.engines.http import wire
+from chimera.nodes.errors import responses
+
+
+class _Plain(APIRoute):
+    """A route without dependencies to resolve and without a body to validate."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        endpoint: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
+        return endpoint
+
+
+def plain_router(**options: Any) -> APIRouter:
+    """Return a router for functions ``async (request) -> Response``."""
+    return APIRouter(route_class=_Plain, **options)
+
+
+def documented(
+    summary: str,
+    *,
+    body: dict[str, Any] | None = None,
+    answer: dict[str, Any],
+    errors: tuple[int, ...] = (),
+    answer_example: Any = None,
+    example: Any = None,
+    binary: bool = True,
+) -> dict[str, Any]:
+    """Return the options of a plain route that make its OpenAPI page.
+
+    Parameters
+    ----------
+    summary : one line.
+    body, example : JSON schema of the request's body, if it has one, and an example.
+    answer, answer_example : the same of the answer.
+    errors : statuses beside 401, 413 and 500 that it may answer with.
+    binary : whether body and answer may also be of the form of `wire`.
+    """
+    extra: dict[str, Any] = (
+        {"requestBody": {"required": True, "content": _content(body, example, binary)}} if body else {}
+    )
+    ok = {"description": "Done.", "content": _content(answer, answer_example, binary)}
+    return {
+        "summary": summary,
+        "openapi_extra": extra,
+        "responses": {200: ok, **responses(401, 413, 500, *errors)},
+        "response_model": None,
+    }
+
+
+def _content(schema: dict[str, Any], example: Any, binary: bool) -> dict[str, Any]:
+    content: dict[str, Any] = {"application/json": {"schema": schema, "example": example}}
+    if binary:
+        content[wire.CONTENT_TYPE] = {"schema": {"type": "string", "format": "binary"}}
+    return content

@@ -1,0 +1,223 @@
+"""Tables of numbers: the rows of a request, the training data of a worker, and which column is which."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import DataError
+from chimera.data.table import read_csv
+from chimera.models.model import Task
+
+X_FILE, Y_FILE = "X_train.csv", "y_train.csv"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of finite numbers under columns.
+
+    Attributes
+    ----------
+    columns : a name a column.
+    rows : float64, shape (n, d).
+    """
+
+    columns: tuple[str, ...]
+    rows: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, columns: Any, rows: Any, *, what: str = "X_pred") -> Self:
+        """Check what a client sent.
+
+        Parameters
+        ----------
+        columns, rows : a list of names, and a list of lists of numbers or an array.
+        what : what their keys begin with, for messages: ``X_pred`` of ``X_pred_columns`` and ``X_pred_rows``.
+
+        Raises
+        ------
+        DataError : they are no such table.
+        """
+        if not isinstance(columns, list | tuple) or not all(isinstance(name, str) for name in columns):
+            raise DataError(f"{what}_columns must be a list of names")
+        values = numbers(rows, f"{what}_rows")
+        if values.size == 0 and values.ndim < 3:
+            values = values.reshape(len(values), -1) if len(values) else np.empty((0, len(columns)))
+        if values.ndim != 2 or values.shape[1] != len(columns):
+            raise DataError(
+                f"{what}_rows must be a list of rows with {len(columns)} numbers each, one for every name in {what}_columns; "
+                f"they have the shape {values.shape}"
+            )
+        return cls(tuple(columns), values)
+
+    def ordered(self, wanted: Sequence[str]) -> NDArray[np.float64]:
+        """Return the rows with their columns in the order of ``wanted``; see `match_columns`."""
+        order = match_columns(wanted, self.columns)
+        return self.rows if order == list(range(len(order))) else np.ascontiguousarray(self.rows[:, order])
+
+
+def numbers(value: Any, name: str, dtype: type[np.floating[Any]] = np.float64) -> NDArray[Any]:
+    """Return a list (of lists) of numbers, or an array of them, as a finite array of ``dtype``; ``name`` is for messages.
+
+    Raises
+    ------
+    DataError : it is none, it is ragged, or holds what is no finite number.
+    """
+    if not isinstance(value, list | tuple | np.ndarray):
+        raise DataError(f"{name} must be a list of numbers")
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise DataError(f"{name}: its rows must be equally long, and hold numbers only") from error
+    if array.size == 0:
+        return np.zeros(array.shape, dtype)
+    if array.dtype.kind not in "fiu":  # NumPy would make numbers of texts and truth values
+        raise DataError(f"{name} holds {_strange(value)}: only numbers can be used")
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = np.ascontiguousarray(array, dtype)
+    if not np.isfinite(array).all():
+        place = np.argwhere(~np.isfinite(array))[0].tolist()
+        raise DataError(
+            f"{name} holds {array[tuple(place)]} at {place}: only finite numbers of type {array.dtype} can be used"
+        )
+    return array
+
+
+def _strange(value: Any) -> str:
+    """Return what among nested lists is no number."""
+    if isinstance(value, np.ndarray):
+        return f"values of type {value.dtype}"
+    left = [value]
+    while left:
+        part = left.pop()
+        if isinstance(part, list | tuple):
+            left.extend(reversed(part))
+        elif isinstance(part, bool) or not isinstance(part, int | float):
+            return "null" if part is None else repr(part)[:40]
+    return "numbers beyond 64 bits"
+
+
+def match_columns(wanted: Sequence[str], given: Sequence[str]) -> list[int]:
+    """Return for each wanted column its place among those given; names are compared in lower case and trimmed.
+
+    Raises
+    ------
+    DataError : names that are missing, not wanted, or there twice; it names them all.
+    """
+    places = {_plain(name): place for place, name in enumerate(given)}
+    names = [_plain(name) for name in wanted]
+    if len(places) == len(given) and len(given) == len(names):
+        try:
+            return [places[name] for name in names]
+        except KeyError:
+            pass
+    missing = [name for name, plain in zip(wanted, names, strict=True) if plain not in places]
+    extra = [name for name in given if _plain(name) not in set(names)]
+    twice = [name for name, count in Counter(map(_plain, given)).items() if count > 1]
+    faults = {"missing": missing, "not known": extra, "given twice": twice}
+    said = "; ".join(f"{what}: {', '.join(map(repr, found))}" for what, found in faults.items() if found)
+    raise DataError(f"the columns do not fit: {said}")
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower()
+
+
+def read_training_data(
+    folder: Path, *, task: Task | None = None
+) -> tuple[NDArray[np.float64], tuple[str, ...], NDArray[Any], tuple[str, ...]]:
+    """Read ``X_train.csv`` and ``y_train.csv`` of a folder.
+
+    Parameters
+    ----------
+    task : with ``"regression"``, targets must be numbers, too.
+
+    Returns
+    -------
+    X : float64, shape (n, d), finite.
+    columns : their names.
+    y : shape (n,), or (n, k) for k columns: float64, int64, bool or texts.
+    y_columns : their names.
+
+    Raises
+    ------
+    DataError : a file that is missing, empty, ragged, or holds what is no number; it names the file and the row.
+    """
+    x_path, y_path = folder / X_FILE, folder / Y_FILE
+    absent = [str(path) for path in (x_path, y_path) if not path.is_file()]
+    if absent:
+        raise DataError(f"there is no {' and no '.join(absent)}: a worker's data are the folder named like it")
+    columns, frame = _frame(x_path)
+    rows = np.ascontiguousarray(
+        np.stack([_numeric(x_path, name, frame.iloc[:, i]) for i, name in enumerate(columns)], 1)
+    )
+    y_columns, targets = _frame(y_path)
+    if len(targets) != len(rows):
+        raise DataError(f"{x_path} has {len(rows)} rows and {y_path} has {len(targets)}: they must have equally many")
+    read = _numeric if task == "regression" else _target
+    values = [read(y_path, name, targets.iloc[:, i]) for i, name in enumerate(y_columns)]
+    return rows, columns, values[0] if len(values) == 1 else np.stack(values, 1), y_columns
+
+
+def _frame(path: Path) -> tuple[tuple[str, ...], Any]:
+    """Return the names in the first line, as they are spelt, and a frame of what is below."""
+    frame = read_csv(path, header=True)
+    if not len(frame):
+        raise DataError(f"{path} has no row below its line of names")
+    first = frame.index[0]
+    if first != 0 or frame.index.nlevels > 1:  # what pandas makes of rows that are longer than the line of names
+        raise DataError(f"{path}, row 1: it has more cells than the first line has names")
+    columns = tuple(str(name).strip() for name in frame.columns)
+    nameless = [place for place, name in enumerate(columns, 1) if not name or name.startswith("Unnamed: ")]
+    if nameless:
+        raise DataError(f"{path}: column {nameless[0]} has no name in the first line (an index? write it without one)")
+    counted = tuple(map(str, range(len(columns))))  # what pandas calls columns without names
+    if columns != counted and all(map(_is_number, columns)):
+        raise DataError(f"{path} must begin with a line of names; it begins with the numbers {', '.join(columns)[:60]}")
+    twice = [name for name, count in Counter(map(_plain, columns)).items() if count > 1]
+    if twice:
+        raise DataError(f"{path}: the column {twice[0]!r} is there twice")
+    return columns, frame
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _numeric(path: Path, name: str, column: Any) -> NDArray[np.float64]:
+    import pandas
+
+    _check_complete(path, name, column)
+    values = pandas.to_numeric(column, errors="coerce").to_numpy(np.float64)
+    finite = np.isfinite(values)
+    if not finite.all():
+        place = int(np.argmin(finite))
+        what = "is not finite" if np.isinf(values[place]) else "is not a number"
+        raise DataError(f"{path}, row {place + 1}, column {name!r}: {str(column.iloc[place])[:40]!r} {what}")
+    return np.asarray(values)
+
+
+def _target(path: Path, name: str, column: Any) -> NDArray[Any]:
+    _check_complete(path, name, column)
+    kind = getattr(column.dtype, "kind", "O")
+    if kind == "b":
+        return np.asarray(column.to_numpy(np.bool_))
+    if kind in "iu":
+        return np.asarray(column.to_numpy(np.int64))
+    return _numeric(path, name, column) if kind == "f" else np.array([str(text).strip() for text in column])
+
+
+def _check_complete(path: Path, name: str, column: Any) -> None:
+    missing = column.isna().to_numpy()
+    if missing.any():
+        raise DataError(f"{path}, row {int(np.argmax(missing)) + 1}: there is no value in the column {name!r}")

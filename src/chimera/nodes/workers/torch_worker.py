@@ -1,0 +1,175 @@
+"""A worker that computes the gradient of a neural network on its own rows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from numpy.typing import NDArray
+
+from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
+from chimera.models.construction import first_line
+from chimera.models.losses import LossFunction, make_loss
+from chimera.models.model import MODELS, Task
+from chimera.nodes.background import in_thread
+from chimera.nodes.body import answer, read_object, required
+from chimera.nodes.errors import NotFittedError
+from chimera.nodes.routing import documented, plain_router
+from chimera.nodes.settings import Settings
+from chimera.nodes.table import Table
+from chimera.nodes.workers import schemas
+from chimera.nodes.workers.estimator_worker import sendable
+from chimera.nodes.workers.gradient_worker import GradientWorker, Problem, float32_rows
+from chimera.nodes.workers.training_data import Data
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from chimera.models.torch_model import TorchModel
+
+_SEED = 0  # of the first weights: every worker that is asked for them has the same
+
+
+class TorchWorker(GradientWorker):
+    """Answers all parameters of a network, as one flat list, with the gradient of the loss over its own rows.
+
+    Its data sample also carries ``weights``, with which training begins, and an empty ``bias``. It predicts at
+    ``/v1/chimera/model/predict``, with the weights that come in the body, or those that came last.
+
+    Parameters
+    ----------
+    model_factory : a function without arguments (a class, say) that makes an ``nn.Module``; or the name of a model that
+        comes with Chimera, such as ``"mlp"``.
+    loss : its name or a function, see `chimera.models.torch_model.TorchModel`.
+    task : what outputs are: by default what the loss is for.
+    classes : all labels, sorted, where this worker's rows may lack some; by default those in its data.
+    options : of a model that was named.
+    settings : of the node; by default as they are now in the environment and in `chimera.toml`.
+
+    Raises
+    ------
+    ConfigurationError : no such model or loss, or a setting that cannot be used.
+    """
+
+    def __init__(
+        self,
+        model_factory: str | Callable[[], nn.Module],
+        loss: str | LossFunction = "cross-entropy",
+        *,
+        task: Task | None = None,
+        classes: Sequence[Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        if isinstance(model_factory, str):
+            MODELS.find(model_factory)
+        elif not callable(model_factory) or options:
+            raise ConfigurationError(
+                "a model factory is the name of a model or a function without arguments; options need a name"
+            )
+        try:
+            made = make_loss(loss, task)
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("a TorchWorker", "torch", "train") from error
+        self._factory, self._loss, self._options = model_factory, loss, dict(options or {})
+        self._loss_name, self._classes = made.name, None if classes is None else list(classes)
+        super().__init__(made.task, settings)
+
+    def sample_page(self) -> dict[str, Any]:
+        """Return what the OpenAPI pages say about the sample."""
+        return schemas.sample(weights=True)
+
+    def routers(self) -> list[APIRouter]:
+        """Return the routes of training, and that of predictions."""
+        router = plain_router(prefix="/v1/chimera/model", tags=["model"])
+        page = schemas.predict(self.task, weights=True)
+
+        @router.post("/predict", **documented("Predict for these rows.", **page, errors=(409, 422)))
+        async def predict(request: Request) -> Response:
+            value = await read_object(request)
+            table = Table.of(*required(value, "X_pred_columns", "X_pred_rows"))
+            predicted = await in_thread(self.predict, table, value.get("weights"), value.get("classes"))
+            request.app.state.metrics.rows_predicted(len(table.rows))
+            return answer(request, predicted)
+
+        return [*super().routers(), router]
+
+    def sample(self) -> dict[str, Any]:
+        """Return a few rows of the data, and the weights that training begins with."""
+        sample = super().sample()
+        with self._lock:
+            problem = self._current(self._classes)
+            first = self._model(problem.inputs.shape[1], problem.classes).parameters() if problem.loaded else None
+            weights = problem.model.parameters() if first is None else first
+            return {**sample, "weights": weights.copy(), "bias": []}
+
+    def fit_step(self, weights: Any, bias: Any, classes: Any = None) -> dict[str, Any]:
+        """Return the gradient at these weights; see `GradientWorker.fit_step`."""
+        return super().fit_step(weights, bias, self._classes if classes is None else classes)
+
+    def predict(self, table: Table, weights: Any = None, classes: Any = None) -> dict[str, Any]:
+        """Return the body of the answer for these rows.
+
+        Raises
+        ------
+        NotFittedError : no weights are given, and none came before.
+        DataError : the columns or the weights do not fit.
+        """
+        with self._lock:
+            problem = self._problem
+            if weights is not None:
+                problem = self._current(self._classes if classes is None else classes)
+                problem.load(weights, [])
+            if problem is None or not problem.loaded:
+                raise NotFittedError(f"{self.name} has no weights yet: train first, or send 'weights'")
+            rows = table.ordered(problem.columns).astype(np.float32)
+            outputs = problem.model.predict(rows) if len(rows) else None
+        if problem.classes is None:
+            return {"y_pred_rows": [] if outputs is None else outputs}
+        labels = problem.classes.tolist()
+        if outputs is None:
+            return {"y_pred_rows": [], "classes": labels, "y_proba_rows": []}
+        return {"y_pred_rows": sendable(problem.classes[outputs.argmax(1)]), "classes": labels, "y_proba_rows": outputs}
+
+    def make_problem(self, data: Data, classes: NDArray[Any] | None) -> Problem:
+        """Return the network's problem on these data; labels are numbered in the order of the classes."""
+        model = self._model(data.X.shape[1], classes)
+        targets = data.y.astype(np.float32) if classes is None else np.searchsorted(classes, data.y)
+        inputs = float32_rows(data)
+        try:
+            made = model.predict(inputs[:1])
+        except RuntimeError as error:
+            raise DataError(f"the network takes no rows with {inputs.shape[1]} columns: {first_line(error)}") from error
+        if classes is not None and made.shape[1] != len(classes):
+            raise DataError(f"the network tells {made.shape[1]} classes apart, and there are {len(classes)}")
+        return Problem(model, inputs, targets, data.columns, classes, (model.parameters().size,), 0)
+
+    def _model(self, width: int, classes: NDArray[Any] | None) -> TorchModel:
+        from chimera.models.torch_model import TorchModel
+
+        factory = self._factory
+        if isinstance(factory, str):
+            options = {"input_shape": (width,), "outputs": 1 if classes is None else self._outputs(len(classes))}
+            wanted = inspect.signature(MODELS.find(factory).factory).parameters
+            given = {name: value for name, value in options.items() if name in wanted and name not in self._options}
+            module: Any = partial(MODELS.create, factory, self._options, **given)
+        else:
+            module = factory
+        transform = None if classes is None else self._probabilities
+        return TorchModel(module, loss=self._loss, task=self.task, predict_transform=transform, seed=_SEED)
+
+    def _outputs(self, classes: int) -> int:
+        return 1 if self._loss_name == "bce-with-logits" and classes == 2 else classes
+
+    def _probabilities(self, outputs: Tensor) -> Tensor:
+        """Return the probability of each class, shape (n, classes)."""
+        import torch
+
+        if outputs.ndim == 1 or outputs.shape[1] == 1:
+            second = torch.sigmoid(outputs.reshape(-1, 1))
+            return torch.cat([1 - second, second], 1)
+        return outputs.exp() if self._loss_name == "nll" else outputs.softmax(1)
