@@ -117,9 +117,9 @@ def logs(
 
 @app.command("init")
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="A new folder, or one without these files.")] = Path(
-        "chimera_nodes"
-    ),
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="A new folder, or one without these files.")
+    ] = Path("chimera_nodes"),
 ) -> None:
     """Write a folder that runs as it is: a master, two workers with data of their own, a client."""
     from chimera.nodes.project import write_project

@@ -11,7 +11,7 @@ from typing import Any
 
 from chimera.core.errors import ConfigurationError
 from chimera.nodes.run import DEFAULT_PORT, run
-from chimera.nodes.settings import FILE, MASTER_KEYS, TABLE, read_table
+from chimera.nodes.settings import FILE, MASTER_KEYS, TABLE, read_settings, read_table
 
 MASTERS = {"aggregation": "AggregationMaster", "parameter-server": "ParameterServerMaster"}
 
@@ -35,6 +35,7 @@ def run_table() -> None:
     ------
     ConfigurationError : no such table, or a value of it that cannot be used.
     """
+    read_settings()  # finds keys that are none
     table = read_table()
     name, port, options = (table.get(key) for key in MASTER_KEYS)
     if name is None:
