@@ -21,6 +21,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         worlds = PROCESSES if metafunc.module.__name__.endswith("test_processes") else WORLDS
         if metafunc.function.__name__.startswith("test_nothing_is_left"):
             worlds = [world for world in worlds if world.starts_itself]
+        names = {metafunc.module.__name__.rpartition(".")[2], metafunc.function.__name__}
+        worlds = [world for world in worlds if not names & set(world.lacks)]
         marked = [
             pytest.param(world, id=world.name, marks=[pytest.mark.slow] if world.slow else []) for world in worlds
         ]

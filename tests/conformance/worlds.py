@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from chimera.core.engine import ENGINES, Engine
+from conformance.node import start_node
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class World:
     slow : whether the kit takes minutes there; it then runs with ``-m slow`` only.
     at_leisure : tests, and scenes of `test_lifetime`, that run there with ``-m slow`` only.
     ground : what must stand before an engine can be made, and for how long; several engines may stand on it.
+    lacks : what the engine's contract does not have: modules of the kit and single tests that do not run there, and why.
     """
 
     name: str
@@ -39,6 +41,7 @@ class World:
     slow: bool = False
     at_leisure: frozenset[str] = frozenset()
     ground: Callable[[], AbstractContextManager[Any]] = nullcontext
+    lacks: Mapping[str, str] = field(default_factory=dict)
 
     def engine(self) -> Engine:
         return ENGINES.create(self.plugin or self.name, self.options)
@@ -77,6 +80,34 @@ def two_ray_nodes() -> Iterator[Any]:
         cluster.shutdown()
 
 
+HTTP_OPTIONS: dict[str, Any] = {"nodes": []}
+"""The nodes are added when they listen: their ports are any that are free."""
+
+_NO_GROUPS = (
+    "nodes do not reach one another, so there are no groups: asking for one is an error (tests/engines/test_http.py)"
+)
+_NO_HANDLES = "nodes do not reach one another, so handles stay in the driver: sending one is an error"
+HTTP_LACKS = {
+    "test_groups": _NO_GROUPS,
+    "test_who_waits_is_not_silent": _NO_GROUPS,
+    "test_a_group_waits_for_a_member_that_hangs_and_goes_on": _NO_GROUPS,
+    "test_collectives_count_in_both_directions_and_waiting_is_told": _NO_GROUPS,
+    "test_handles": _NO_HANDLES,
+}
+
+
+@contextmanager
+def two_nodes() -> Iterator[None]:
+    """Run two nodes that host the actors of the kit, as processes."""
+    started = [start_node() for _ in range(2)]
+    try:
+        HTTP_OPTIONS["nodes"] = [node.url() for node in started]
+        yield
+    finally:
+        for node in started:
+            node.stop()
+
+
 WORLDS = [World("simulated", virtual_time=True, real_processes=False)]
 if importlib.util.find_spec("chimera.engines.local") and importlib.util.find_spec("chimera.engines.local.engine"):
     WORLDS.append(World("local", virtual_time=False, real_processes=True))
@@ -101,6 +132,31 @@ if importlib.util.find_spec("ray"):
             starts_itself=False,
             slow=True,
             ground=two_ray_nodes,
+        )
+    )
+
+
+if importlib.util.find_spec("fastapi") and importlib.util.find_spec("uvicorn"):
+    WORLDS.append(
+        World(
+            "http",
+            virtual_time=False,
+            real_processes=False,
+            starts_itself=False,
+            ground=two_nodes,
+            options=HTTP_OPTIONS,
+            lacks=HTTP_LACKS,
+        )
+    )
+    WORLDS.append(
+        World(
+            "http-in-driver",
+            virtual_time=False,
+            real_processes=False,
+            starts_itself=False,
+            plugin="http",
+            options={"nodes": ["http://127.0.0.1:9"]},
+            lacks=HTTP_LACKS,
         )
     )
 

@@ -2,8 +2,8 @@
 
 The arrays are the tensors of the file; what they belong to is a small JSON text in its metadata, under ``value``. There a
 number, a string, a truth value, ``null`` and a list stand for themselves, and an object with one key for the rest: ``{"a": 0}``
-is tensor 0, ``{"d": {...}}`` a dictionary, ``{"t": [...]}`` a tuple, and so on (see `_Writer`, `_Reader`). Whoever has a library
-for safetensors can read and write it.
+is tensor 0, ``{"d": {...}}`` a dictionary, ``{"t": [...]}`` a tuple, and so on (see `_Writer`, `_Reader`). Any library for
+safetensors can read and write it.
 """
 
 from __future__ import annotations

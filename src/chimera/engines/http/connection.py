@@ -1,0 +1,203 @@
+"""A kept-alive connection to one node, over the standard library's ``http.client``."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import select
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from chimera.core.errors import ConfigurationError, TimeLimitError
+from chimera.engines.http.wire import CONTENT_TYPE
+
+JSON = "application/json"
+ACCEPT = f"{CONTENT_TYPE}, {JSON}"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a node is.
+
+    Attributes
+    ----------
+    url : as the user wrote it, without a slash at the end; it stands in all messages.
+    path : what comes before the routes, usually nothing.
+    """
+
+    url: str
+    host: str
+    port: int
+    secure: bool
+    path: str
+
+    @classmethod
+    def of(cls, url: str) -> Address:
+        """Read a URL.
+
+        Raises
+        ------
+        ConfigurationError : it is not of the form ``http://host:port`` or ``https://host:port``.
+        """
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise ConfigurationError(f"engine 'http', option 'nodes': {url!r} cannot be used: {error}") from error
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ConfigurationError(f"engine 'http', option 'nodes': {url!r} is not of the form 'http://host:port'")
+        if parts.username or parts.password:
+            raise ConfigurationError("engine 'http', option 'nodes': give the token as 'token', not inside the URL")
+        secure = parts.scheme == "https"
+        return cls(url.rstrip("/"), parts.hostname, port or (443 if secure else 80), secure, parts.path.rstrip("/"))
+
+
+class Answer(NamedTuple):
+    """What a node answered."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+class Unreachable(Exception):  # noqa: N818 - it says what the node is
+    """Nobody listens there, or the connection broke off."""
+
+
+class Garbage(Exception):  # noqa: N818 - it says what came
+    """What came is no answer."""
+
+
+class Connection:
+    """One connection, for one thread; it is opened when first used, and anew when the node had closed it.
+
+    Parameters
+    ----------
+    token : sent with every request.
+    tls : how to check an https node; by default as the system does.
+    most_bytes : the size of the largest answer that is taken.
+    """
+
+    def __init__(self, address: Address, token: str | None, tls: ssl.SSLContext | None, most_bytes: int) -> None:
+        self._address, self._tls, self._most_bytes = address, tls, most_bytes
+        self._socket: socket.socket | None = None
+        self._broken_by: str | None = None
+        authorization = f"Authorization: Bearer {token}\r\n" if token else ""
+        name = f"[{address.host}]" if ":" in address.host else address.host
+        self._head = f"Host: {name}:{address.port}\r\nAccept: {ACCEPT}\r\n{authorization}"
+
+    def request(
+        self, verb: str, path: str, body: bytes = b"", content_type: str = JSON, *, timeout_s: float, idempotent: bool
+    ) -> Answer:
+        """Send a request and return the answer.
+
+        If the node closes a connection that was kept, an idempotent request is sent once more; others only where it is sure
+        that they were not sent.
+
+        Raises
+        ------
+        TimeLimitError : it took longer.
+        Unreachable : nobody listens, or the connection broke off.
+        Garbage : what came is no HTTP, or too large.
+        """
+        deadline_s, self._broken_by = time.monotonic() + timeout_s, None
+        kept = self._socket is not None and not self._was_closed()
+        try:
+            return self._exchange(verb, path, body, content_type, deadline_s)
+        except (ConnectionError, ssl.SSLEOFError) as error:
+            self._drop()
+            if not (kept and idempotent) or self._broken_by:
+                raise Unreachable(self._broken_by or _said(error)) from error
+        except TimeoutError as error:
+            self._drop()
+            raise TimeLimitError(f"{verb} {self._address.url}{path} took longer than {timeout_s:g} s") from error
+        except OSError as error:
+            self._drop()
+            if time.monotonic() >= deadline_s:
+                raise TimeLimitError(f"{verb} {self._address.url}{path} took longer than {timeout_s:g} s") from error
+            raise Unreachable(self._broken_by or _said(error)) from error
+        except (http.client.HTTPException, ValueError) as error:
+            self._drop()
+            if time.monotonic() >= deadline_s:
+                raise TimeLimitError(f"{verb} {self._address.url}{path} took longer than {timeout_s:g} s") from error
+            if self._broken_by:
+                raise Unreachable(self._broken_by) from error
+            raise Garbage(f"what came is no answer of HTTP: {_said(error)}") from error
+        left_s = max(deadline_s - time.monotonic(), 0.001)
+        return self.request(verb, path, body, content_type, timeout_s=left_s, idempotent=False)
+
+    def break_off(self, why: str) -> None:
+        """End the request under way, from another thread; it raises `Unreachable`, or `TimeLimitError` if its time is over."""
+        self._broken_by = why
+        opened = self._socket
+        if opened is not None:
+            with contextlib.suppress(OSError):
+                opened.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close it; the next request opens it again."""
+        self._drop()
+
+    def _exchange(self, verb: str, path: str, body: bytes, content_type: str, deadline_s: float) -> Answer:
+        opened = self._socket
+        if opened is None:
+            opened = self._open(deadline_s)
+        opened.settimeout(max(deadline_s - time.monotonic(), 0.001))
+        head = f"{verb} {self._address.path}{path} HTTP/1.1\r\n{self._head}"
+        if body or verb == "POST":
+            head += f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
+        opened.sendall(head.encode("latin-1") + b"\r\n" + body)  # one packet, where it fits into one
+        response = http.client.HTTPResponse(opened, method=verb)
+        try:
+            response.begin()
+            if (response.length or 0) > self._most_bytes:
+                raise http.client.HTTPException(f"{response.length} bytes, more than the {self._most_bytes} allowed")
+            read = response.read() if response.length is not None else response.read(self._most_bytes + 1)
+            if len(read) > self._most_bytes:
+                raise http.client.HTTPException(f"more than the {self._most_bytes} bytes allowed")
+            if response.will_close:
+                self._drop()
+            return Answer(response.status, response.headers.get("Content-Type", "").partition(";")[0].strip(), read)
+        finally:
+            response.close()
+
+    def _open(self, deadline_s: float) -> socket.socket:
+        address = self._address.host, self._address.port
+        opened = socket.create_connection(address, max(deadline_s - time.monotonic(), 0.001))
+        try:
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._address.secure:
+                tls = self._tls or ssl.create_default_context()
+                opened = tls.wrap_socket(opened, server_hostname=self._address.host)
+        except BaseException:
+            opened.close()
+            raise
+        self._socket = opened
+        return opened
+
+    def _was_closed(self) -> bool:
+        """Whether the node has closed the idle connection, or sent what nobody asked for; drop it then."""
+        opened: Any = self._socket
+        poll = select.poll()
+        poll.register(opened, select.POLLIN)
+        if poll.poll(0):
+            self._drop()
+            return True
+        return False
+
+    def _drop(self) -> None:
+        opened, self._socket = self._socket, None
+        if opened is not None:
+            opened.close()
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, http.client.RemoteDisconnected):
+        return "the connection was closed without an answer"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror[0].lower() + error.strerror[1:]
+    return f"{type(error).__name__}: {str(error)[:200]!r}"

@@ -1,0 +1,241 @@
+"""The HTTP engine's driver side."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import ssl
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from chimera.core.engine import ENGINES, Disturbance, Resources
+from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.trace import TraceRow
+from chimera.engines.handle import check_returns
+from chimera.engines.http.connection import Address
+from chimera.engines.http.lane import CONSTRUCT, Lane
+from chimera.engines.http.lanes import HostedLane, OwnLane, RemoteLane, RoutedLane
+from chimera.engines.http.node import Node
+from chimera.engines.http.refs import Board, Call, HttpActor, Ref, value_of
+from chimera.engines.http.surroundings import close_for_threads, open_for_threads
+from chimera.engines.real_time import RealTime
+
+_LEAVING_S = 2.0
+
+
+@ENGINES.register("http")
+class HttpEngine(RealTime):
+    """Actors in nodes that are there already, reached over HTTP; no code and no pickle goes over the wire.
+
+    What becomes of an actor depends on its class. One that nodes host (it is on their list) is made in the node with the fewest
+    actors of this engine. One with ``routes`` (see `Route`) is there before: the next node in order is bound to it. Any other
+    runs in the driver's process, in a thread. A class says ``hosted = True`` if it must never run in the driver, and
+    ``hosted = False`` if it always does.
+
+    Parameters
+    ----------
+    nodes : where they are: ``http://host:port``, one each.
+    token : the bearer token that the nodes want.
+    timeout_s : how long a call in a node may take; after that its ref raises `TimeLimitError`, though the node may go on.
+    retries : how often a call that failed on the way (nobody listens, the connection broke, the time was over, garbage came, or
+        a status of 500 or more without an exception of an actor) is sent again; the node may then run it more than once.
+    health_every_s : how often each node is looked at, so that a death is known though nobody calls.
+    tls_ca : a file with the certificates that https nodes are checked by; by default those of the system.
+    most_bytes : the size of the largest answer that is taken.
+    keeps_rows : whether the trace is kept; it grows until it is fetched.
+    on_answer : told the URL of every request of an actor that was answered, and how many seconds that took.
+    """
+
+    def __init__(
+        self,
+        *,
+        nodes: Sequence[str],
+        token: str | None = None,
+        timeout_s: float = 100.0,
+        retries: int = 0,
+        health_every_s: float = 1.0,
+        tls_ca: str | None = None,
+        most_bytes: int = 1 << 30,
+        keeps_rows: bool = True,
+        on_answer: Callable[[str, float], None] | None = None,
+    ) -> None:
+        for name, value in (("timeout_s", timeout_s), ("health_every_s", health_every_s), ("most_bytes", most_bytes)):
+            if not value > 0:
+                raise ConfigurationError(f"engine 'http', option {name!r}: must be above 0, not {value!r}")
+        if retries < 0:
+            raise ConfigurationError(f"engine 'http', option 'retries': must be at least 0, not {retries!r}")
+        addresses = [Address.of(url) for url in ([nodes] if isinstance(nodes, str) else nodes)]
+        if not addresses:
+            raise ConfigurationError(
+                "engine 'http', option 'nodes': give at least one, such as 'http://127.0.0.1:5001'"
+            )
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise ConfigurationError("engine 'http', option 'token': a token is printable ASCII text")
+        super().__init__()
+        self.key = secrets.token_hex(8)
+        self._remote = {"timeout_s": timeout_s, "retries": retries, "on_answer": on_answer}
+        options: dict[str, Any] = {"token": token, "tls": _tls(tls_ca), "most_bytes": most_bytes}
+        options |= {"engine_key": self.key, "health_every_s": health_every_s}
+        self._nodes = [Node(address, **options) for address in addresses]
+        self._bound = 0
+        self._board = Board(self._began_s, keeps_rows)
+        self._lanes: list[Lane] = []
+        self._handles: list[HttpActor] = []
+        open_for_threads()
+        self._end = weakref.finalize(self, _end, self._board, self._lanes, self._nodes)
+
+    def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:  # noqa: ARG002
+        """Do nothing: nodes set no limit that could be reserved."""
+        self._check_open()
+
+    def spawn(
+        self,
+        actor_type: Callable[..., Any],
+        /,
+        *args: Any,
+        resources: Resources | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> HttpActor:
+        """Make an actor, or bind a handle to one that is there, and return the handle at once.
+
+        Raises
+        ------
+        RunError : the class must be hosted, and no node that can be reached hosts it.
+        """
+        self._check_open()
+        rank = len(self._handles)
+        lane = self._lane(actor_type, name or f"actor {rank}", rank, resources or Resources())
+        made = self._call(lane, CONSTRUCT, None, args, kwargs)
+        self._lanes.append(lane)
+        self._handles.append(HttpActor(self, lane))
+        if isinstance(lane, RemoteLane):
+            lane.node.join(lane)
+        lane.thread.start()
+        lane.issue(made)
+        return self._handles[rank]
+
+    def put(self, value: Any) -> Ref:
+        """Keep a value in the driver; it is packed once, when it first travels."""
+        self._check_open()
+        return self._board.put(value)
+
+    def get(self, refs: Any, timeout_s: float | None = None) -> Any:
+        """Return the value of a ref, or the values of a sequence; arrays are read-only."""
+        self._check_open()
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        if isinstance(refs, Sequence):
+            return [value_of(ref, deadline_s) for ref in refs]
+        return value_of(refs, deadline_s)
+
+    def wait(self, refs: Iterable[Ref], count: int = 1, timeout_s: float | None = None) -> tuple[list[Ref], list[Ref]]:
+        """Return (done, pending) once ``count`` refs are done or the time is over."""
+        self._check_open()
+        return self._board.wait(list(refs), count, None if timeout_s is None else time.monotonic() + timeout_s)
+
+    def group(self, actors: Sequence[HttpActor]) -> Any:  # noqa: ARG002
+        """Refuse: the nodes do not reach one another."""
+        self._check_open()
+        raise ConfigurationError(
+            "the http engine has no groups, for its nodes do not reach one another: use a strategy with a server"
+        )
+
+    def kill(self, actor: HttpActor) -> None:
+        """Drop an actor. In a node, a call under way is not waited for; an actor that was there before stays there."""
+        self._check_open()
+        lane = actor._lane
+        if self._board.die(lane, "was killed") and isinstance(lane, RemoteLane):
+            lane.node.leave(lane)
+        lane.interrupt("it was killed")
+        lane.end()
+
+    def disturb(self, actor: HttpActor, disturbance: Disturbance) -> None:
+        """Hold back, or slow down, what goes to the actor and comes from it, on this side of the wire."""
+        self._check_open()
+        if actor._lane.died_s is None:
+            actor._lane.disturb(disturbance)
+
+    def silent(self, after_s: float) -> list[HttpActor]:
+        """Return the handles of the living that have given no sign of life for ``after_s`` seconds."""
+        now_s = time.monotonic()
+        return [self._handles[lane.rank] for lane in self._lanes if lane.silent_s(now_s) >= after_s]
+
+    def trace(self) -> list[TraceRow]:
+        """Return the rows of the calls that ended since the last time."""
+        rows: list[TraceRow] = []
+        with self._board.changed:
+            for lane in self._lanes:
+                rows += lane.rows
+                lane.rows = []
+        return rows
+
+    def lost(self) -> list[HttpActor]:
+        """Return the handles of the dead, in the order in which their deaths became known."""
+        with self._board.changed:
+            return [self._handles[lane.rank] for lane in self._board.deaths]
+
+    def fate(self, actor: HttpActor) -> str:
+        """Return what became of an actor, in one line: where it was, and why it is lost."""
+        return f"{actor.name} {actor._lane.fate}"
+
+    def call(self, lane: Lane, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
+        """Issue a call; the handle's methods lead here."""
+        self._check_open()
+        check_returns(returns, lane.name, method)
+        call = self._call(lane, method, returns, args, kwargs)
+        lane.issue(call)
+        return call.refs[0] if returns is None else call.refs
+
+    def _call(self, lane: Lane, method: str, returns: int | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
+        call = Call(lane, method, returns, args, kwargs)
+        lane.prepare(call)
+        return call
+
+    def _lane(self, actor_type: Callable[..., Any], name: str, rank: int, resources: Resources) -> Lane:
+        if getattr(actor_type, "routes", None):
+            node = self._nodes[self._bound % len(self._nodes)]
+            self._bound += 1
+            return RoutedLane(self._board, name, rank, node, actor_type=actor_type, **self._remote)
+        hosting: list[Node] = []
+        module, kind = actor_type.__module__, f"{actor_type.__module__}.{getattr(actor_type, '__qualname__', '')}"
+        wanted = getattr(actor_type, "hosted", None)
+        if wanted is not False:
+            told = {node: node.kinds() for node in self._nodes}
+            hosting = [node for node, kinds in told.items() if not isinstance(kinds, str) and kind in kinds]
+            if wanted and not hosting:
+                silent = [kinds for kinds in told.values() if isinstance(kinds, str)]
+                raise RunError(f"no node hosts {kind!r}: {'; '.join(silent) or 'it is on none of their lists'}")
+        if not hosting:
+            return OwnLane(self._board, name, rank, actor_type)
+        node = min(hosting, key=lambda each: each.actors)
+        key = f"{self.key}.{rank}"
+        return HostedLane(
+            self._board, name, rank, node, key=key, kind=kind, module=module, threads=resources.threads, **self._remote
+        )
+
+
+def _tls(ca: str | None) -> ssl.SSLContext | None:
+    if ca is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except OSError as error:
+        raise ConfigurationError(f"engine 'http', option 'tls_ca': {ca!r} cannot be used: {error}") from error
+
+
+def _end(board: Board, lanes: list[Lane], nodes: list[Node]) -> None:
+    for lane in lanes:
+        board.die(lane, "ended with its engine")
+        lane.interrupt("the engine was closed")
+        lane.end()
+    for node in nodes:
+        node.end()
+    until_s = time.monotonic() + _LEAVING_S
+    for lane in lanes:
+        with contextlib.suppress(RuntimeError):  # it has not begun
+            lane.thread.join(max(until_s - time.monotonic(), 0.01))
+    for node in nodes:
+        node.join_thread(max(until_s - time.monotonic(), 0.1))
+    close_for_threads()

@@ -1,0 +1,111 @@
+"""How a call fails: what the driver raises, and an actor's exception on its way from a node as plain values.
+
+The driver makes an exception anew only of a class that it knows without being told: one of Python's own, one of Chimera's, or
+one of the module of the actor's own class. It is made without its constructor, so a node decides over nothing but its arguments
+and attributes, which are plain values; any other exception arrives as `ActorError`, by its text.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from chimera.core import errors
+from chimera.core.errors import ActorError, ActorLost, ConfigurationError
+from chimera.engines.failure import Failure
+from chimera.engines.http import wire
+
+
+class Failed:
+    """What stands in the place of a value.
+
+    Attributes
+    ----------
+    exception : makes what is to be raised.
+    kind : the name of its type.
+    """
+
+    __slots__ = ("exception", "kind")
+
+    def __init__(self, exception: Callable[[], BaseException], kind: str) -> None:
+        self.exception, self.kind = exception, kind
+
+
+def lost(text: str) -> Failed:
+    """Return the failure of a call whose actor is dead."""
+    return Failed(lambda: ActorLost(text), ActorLost.__name__)
+
+
+def raised(error: BaseException) -> Failed:
+    """Return the failure that raises this."""
+    return Failed(lambda: error, type(error).__name__)
+
+
+def raised_by(error: BaseException, actor: str, call: str) -> Failed:
+    """Return the failure of a call in the driver's own process."""
+    failure = Failure(error, actor, call)
+    return Failed(failure.exception, failure.kind)
+
+
+def described(error: BaseException, call: str) -> dict[str, Any]:
+    """Return an actor's exception as plain values, on the node."""
+    failure = Failure(error, "", call)
+    content: dict[str, Any] | None = {"args": list(error.args), "state": dict(vars(error))}
+    try:
+        wire.pack(content)
+    except ConfigurationError:
+        content = None
+    return {
+        "kind": failure.kind,
+        "module": type(error).__module__,
+        "summary": failure.summary,
+        "traceback": failure.traceback,
+        "content": content,
+    }
+
+
+def revived(told: Mapping[str, Any], actor: str, call: str, module: str) -> Failed:
+    """Return the failure that `described` told of.
+
+    Parameters
+    ----------
+    module : the name of the module of the actor's class.
+    """
+    kind, summary = str(told.get("kind", "")), str(told.get("summary", ""))
+    text = f"{actor}, call {call!r}: {kind}: {summary}\n\n{told.get('traceback', '')}"
+    known = _known_type(kind, str(told.get("module", "")), module)
+    content = told.get("content")
+
+    def make() -> BaseException:
+        remote = ActorError(text)
+        if known is None or not isinstance(content, dict):
+            return remote
+        try:
+            error = known.__new__(known, *content.get("args", ()))
+            vars(error).update(content.get("state", {}))
+        except (TypeError, ValueError):
+            return remote
+        error.__cause__ = remote
+        return error
+
+    return Failed(make, kind)
+
+
+def of_error_body(name: str, text: str) -> BaseException:
+    """Return what an error of the documented form means: the exception of that name, where it is one that any caller knows."""
+    known = _known_type(name, "", "") or _known_type(name, "builtins", "")
+    if known is None or not issubclass(known, errors.ChimeraError | ValueError | TypeError | LookupError):
+        return ActorError(text)
+    error = known.__new__(known, text)
+    assert isinstance(error, BaseException)
+    return error
+
+
+def _known_type(kind: str, its_module: str, actors_module: str) -> type[Exception] | None:
+    places = {"builtins": builtins, "": errors, errors.__name__: errors}
+    if its_module == actors_module and its_module:
+        places[its_module] = sys.modules.get(its_module) or builtins
+    found = getattr(places.get(its_module), kind, None) if kind.isidentifier() else None
+    return found if isinstance(found, type) and issubclass(found, Exception) else None

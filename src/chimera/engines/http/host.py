@@ -1,0 +1,264 @@
+"""The node's side: hosts actors of an allow-list of classes for drivers elsewhere. It knows nothing of the web framework."""
+
+from __future__ import annotations
+
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from chimera.core import call as surroundings
+from chimera.core.call import nbytes
+from chimera.core.errors import ActorLost, ConfigurationError, DataError
+from chimera.engines.handle import check_returns, results
+from chimera.engines.http import wire
+from chimera.engines.http.connection import JSON
+from chimera.engines.http.failure import described
+from chimera.engines.http.lane import CONSTRUCT
+from chimera.engines.http.surroundings import ThreadSurroundings, close_for_threads, enter_thread, open_for_threads
+from chimera.engines.threads import limit_threads
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+_METHOD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,199}")
+
+
+class Reply(NamedTuple):
+    """What goes back."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+Done: TypeAlias = Callable[[Reply], None]
+"""Takes the reply, in the actor's thread."""
+
+
+class Host:
+    """The actors of a node.
+
+    Parameters
+    ----------
+    kinds : the classes that drivers may make actors of, by the names they ask for: ``module.qualname`` of the class in the
+        driver. Nothing else can be made, and of these only public methods can be called.
+    forget_after_s : an actor whose driver has neither called it nor asked after it for so long is dropped.
+    most_actors : how many there may be at once.
+    """
+
+    def __init__(
+        self, kinds: Mapping[str, Callable[..., Any]], *, forget_after_s: float = 60.0, most_actors: int = 1000
+    ) -> None:
+        self.kinds = dict(kinds)
+        self._forget_after_s, self._most_actors = forget_after_s, most_actors
+        self._lock = threading.Lock()
+        self._actors: dict[str, _Hosted] = {}
+        self._heard_s: dict[str, float] = {}  # of each driver, by the key of its engine
+        self._sweeper: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._give_back_threads: tuple[int, Callable[[], None]] | None = None
+
+    def create(self, actor: str, body: bytes, done: Done) -> None:
+        """Make an actor: ``kind`` in the body says of which class, the rest is a call of its constructor.
+
+        Raises
+        ------
+        ConfigurationError : the kind is not on the list, the name is taken or no name, or there are too many.
+        DataError : the body cannot be read.
+        """
+        request = _read(body)
+        kind = request.get("kind")
+        if not isinstance(kind, str) or kind not in self.kinds:
+            raise ConfigurationError(
+                f"this node hosts no {kind!r}; it hosts: {', '.join(sorted(self.kinds)) or 'nothing'}"
+            )
+        if not _NAME.fullmatch(actor):
+            raise ConfigurationError(f"{actor!r} is no name for an actor")
+        threads = request.get("threads", 1)
+        with self._lock:
+            if actor in self._actors or len(self._actors) >= self._most_actors or self._closed.is_set():
+                why = "the name is taken" if actor in self._actors else f"the node has {len(self._actors)} already"
+                raise ConfigurationError(f"no actor {actor!r} can be made here: {why}")
+            if isinstance(threads, int):
+                self._limit_threads(threads)
+            hosted = self._actors[actor] = _Hosted(actor, self.kinds[kind])
+            self._heard_s[_engine(actor)] = time.monotonic()
+            if self._sweeper is None:
+                self._sweeper = threading.Thread(target=self._sweep, name="chimera-host", daemon=True)
+                self._sweeper.start()
+        hosted.ask(CONSTRUCT, request, done)
+
+    def call(self, actor: str, method: str, body: bytes, done: Done) -> None:
+        """Call a method, after the calls before.
+
+        Raises
+        ------
+        ActorLost : there is no such actor, or no more.
+        ConfigurationError : such methods cannot be called from outside.
+        DataError : the body cannot be read.
+        """
+        if not _METHOD.fullmatch(method):
+            raise ConfigurationError(f"{method!r} is no method that can be called from outside")
+        request = _read(body)
+        with self._lock:
+            hosted = self._actors.get(actor)
+            self._heard_s[_engine(actor)] = time.monotonic()
+        if hosted is None:
+            raise ActorLost(f"there is no actor {actor!r} here")
+        hosted.ask(method, request, done)
+
+    def actors(self, engine: str) -> dict[str, float]:
+        """Return the actors of one driver, and for how many seconds each has given no sign of life; the driver lives, then."""
+        now_s = time.monotonic()
+        with self._lock:
+            found = {name: hosted for name, hosted in self._actors.items() if _engine(name) == engine}
+            if found:
+                self._heard_s[engine] = now_s
+        return {name: hosted.silent_s(now_s) for name, hosted in found.items()}
+
+    def kill(self, actor: str) -> bool:
+        """Drop an actor, and return whether there was one. A call under way is not waited for, and has no result."""
+        with self._lock:
+            hosted = self._actors.pop(actor, None)
+        if hosted is not None:
+            hosted.end()
+        return hosted is not None
+
+    def kill_all(self, engine: str | None = None) -> int:
+        """Drop the actors of one driver, or all; return how many."""
+        with self._lock:
+            names = [name for name in self._actors if engine is None or _engine(name) == engine]
+            if engine is not None:
+                self._heard_s.pop(engine, None)
+        return sum(self.kill(name) for name in names)
+
+    def close(self) -> None:
+        """Drop everything."""
+        self._closed.set()
+        self.kill_all()
+        with self._lock:
+            if self._give_back_threads is not None:
+                self._give_back_threads[1]()
+                self._give_back_threads = None
+        if self._sweeper is not None:
+            self._sweeper.join()
+
+    def _sweep(self) -> None:
+        while not self._closed.wait(min(self._forget_after_s / 4, 5.0)):
+            before_s = time.monotonic() - self._forget_after_s
+            with self._lock:
+                gone = [engine for engine, heard_s in self._heard_s.items() if heard_s < before_s]
+            for engine in gone:
+                self.kill_all(engine)
+
+    def _limit_threads(self, threads: int) -> None:
+        """Let arithmetic use as many threads as the actor that asked for most; they share the libraries of one process."""
+        if self._give_back_threads is None or threads > self._give_back_threads[0]:
+            if self._give_back_threads is not None:
+                self._give_back_threads[1]()
+            self._give_back_threads = threads, limit_threads(threads)
+
+
+class _Hosted:
+    """One actor, and the thread in which it lives."""
+
+    def __init__(self, name: str, kind: Callable[..., Any]) -> None:
+        self._name, self._kind = name, kind
+        self._target: Any = None
+        self._unmade: dict[str, Any] | None = None
+        self._surroundings = ThreadSurroundings()
+        self._queue: queue.SimpleQueue[tuple[str, dict[str, Any], Done] | None] = queue.SimpleQueue()
+        self._dead = False
+        threading.Thread(target=self._live, name=f"chimera-{name}", daemon=True).start()
+
+    def ask(self, method: str, request: dict[str, Any], done: Done) -> None:
+        self._queue.put((method, request, done))
+
+    def silent_s(self, now_s: float) -> float:
+        return now_s - (self._surroundings.sign_s or now_s)
+
+    def end(self) -> None:
+        self._dead = True
+        self._queue.put(None)
+
+    def _live(self) -> None:
+        open_for_threads()
+        enter_thread(self._surroundings)
+        try:
+            while (asked := self._queue.get()) is not None:
+                method, request, done = asked
+                done(_gone(self._name) if self._dead else self._run(method, request))
+        finally:
+            self._target = None
+            close_for_threads()
+
+    def _run(self, method: str, request: dict[str, Any]) -> Reply:
+        began_s = self._surroundings.sign_s = time.monotonic()
+        cost: dict[str, Any] = {"bytes_in": 0, "bytes_out": []}
+        told: dict[str, Any] = {"cost": cost}
+        status = 200
+        try:
+            if self._unmade is not None:
+                told["failure"] = self._unmade
+            else:
+                given, named, returns = _arguments(request)
+                cost["bytes_in"] = sum(map(nbytes, (*given, *named.values())))
+                values = self._values(method, given, named, returns)
+                told["values"] = [wire.Packed(wire.pack(value)) for value in values]
+                cost["bytes_out"] = [nbytes(value) for value in values]
+        except (Exception, SystemExit) as error:  # whatever an actor raises is the result of the call
+            told["failure"] = described(error, method)
+            if method == CONSTRUCT:
+                self._unmade = told["failure"]
+        if "failure" in told:
+            status = 500
+        self._surroundings.sign_s = None
+        cost["samples"] = surroundings.take_work().samples
+        cost["lasted_s"] = time.monotonic() - began_s
+        return Reply(status, wire.CONTENT_TYPE, wire.pack(told))
+
+    def _values(self, method: str, given: list[Any], named: dict[str, Any], returns: int | None) -> list[Any]:
+        if method == CONSTRUCT:
+            self._target = self._kind(*given, **named)
+            return [None]
+        return results(getattr(self._target, method)(*given, **named), self._name, method, returns)
+
+
+def error_reply(status: int, error: BaseException) -> Reply:
+    """Return an error in the documented form."""
+    details = {"errorCode": status, "errorMessage": type(error).__name__}
+    return Reply(status, JSON, msgspec.json.encode({"message": str(error), "details": details}))
+
+
+def _gone(name: str) -> Reply:
+    return error_reply(404, ActorLost(f"{name} was dropped"))
+
+
+def _read(body: bytes) -> dict[str, Any]:
+    request = wire.unpack(body)
+    if not isinstance(request, dict):
+        raise DataError("the body is no dictionary")
+    return request
+
+
+def _arguments(request: dict[str, Any]) -> tuple[list[Any], dict[str, Any], int | None]:
+    """Return positional and named arguments, and how many results are wanted."""
+    try:
+        given, named = request.get("call", [[], {}])
+        given, named, returns = list(given), dict(named), request.get("returns")
+        for place, value in request.get("places", {}).items():
+            given[int(place)] = value
+        named |= request.get("names", {})
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
+        raise DataError(f"the body is no call: {error}") from error
+    if returns is not None and not isinstance(returns, int):
+        raise DataError(f"returns is a whole number, not {returns!r}")
+    check_returns(returns, "the actor", "it")
+    return given, named, returns
+
+
+def _engine(actor: str) -> str:
+    return actor.partition(".")[0]

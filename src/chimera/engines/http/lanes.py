@@ -1,0 +1,288 @@
+"""The three kinds of actors: in the driver's process, hosted by a node, or there already behind documented routes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from chimera.core import call as surroundings
+from chimera.core.errors import ActorLost, DataError, TimeLimitError
+from chimera.engines.handle import results
+from chimera.engines.http import wire
+from chimera.engines.http.connection import Answer, Connection, Garbage, Unreachable
+from chimera.engines.http.failure import Failed, lost, raised, raised_by, revived
+from chimera.engines.http.lane import CONSTRUCT, Lane, opened
+from chimera.engines.http.node import ACTORS, Node
+from chimera.engines.http.refs import Board, Call, Outcome, Ref
+from chimera.engines.http.routes import Route, document_of, error_of, request_body
+from chimera.engines.http.surroundings import ThreadSurroundings, enter_thread
+from chimera.engines.http.values import Value, size_of
+
+_BETWEEN_TRIES_S = 0.1  # the first time, twice as long each further time
+
+
+class OwnLane(Lane):
+    """An actor in the driver's process."""
+
+    def __init__(self, board: Board, name: str, rank: int, actor_type: Callable[..., Any]) -> None:
+        super().__init__(board, name, rank)
+        self._type = actor_type
+        self._target: Any = None
+        self._surroundings = ThreadSurroundings()
+        self._entered = False
+
+    def last_sign_s(self, now_s: float) -> float:
+        """Return now between calls, else when the call gave the last one."""
+        return self._surroundings.sign_s or now_s
+
+    def perform(self, call: Call) -> Outcome:
+        """Run one call."""
+        if not self._entered:
+            enter_thread(self._surroundings)
+            self._entered = True
+        given, named = opened(call)
+        own = [type(a) is Ref and a.lane is self for a in (*call.args, *call.kwargs.values())]
+        came = [a for a, mine in zip((*given, *named.values()), own, strict=True) if not mine]
+        self._surroundings.sign_s = time.monotonic()
+        values: list[Value] | Failed
+        try:
+            values = [Value(value) for value in self._results(call, given, named)]
+        except (Exception, SystemExit) as error:  # whatever a user's actor raises is the result of its call
+            values = raised_by(error, self.name, call.method)
+        self._surroundings.sign_s = None
+        samples = surroundings.take_work().samples
+        out = 0 if isinstance(values, Failed) else sum(value.nbytes for value in values)
+        return Outcome(values, None, size_of(came), out, samples)
+
+    def _results(self, call: Call, given: list[Any], named: dict[str, Any]) -> list[Any]:
+        if call.method == CONSTRUCT:
+            self._target = self._type(*given, **named)
+            return [None]
+        return results(getattr(self._target, call.method)(*given, **named), self.name, call.method, call.returns)
+
+    def leave(self) -> None:
+        """Let go of the actor."""
+        self._target = None
+
+
+class RemoteLane(Lane):
+    """An actor in a node.
+
+    Parameters
+    ----------
+    timeout_s : how long a call may take.
+    retries : how often a call that failed on the way is sent again.
+    on_answer : told the URL of each request that was answered, and the seconds that took.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        name: str,
+        rank: int,
+        node: Node,
+        *,
+        timeout_s: float,
+        retries: int,
+        on_answer: Callable[[str, float], None] | None,
+    ) -> None:
+        super().__init__(board, name, rank)
+        self.node = node
+        self._timeout_s, self._retries, self._on_answer = timeout_s, retries, on_answer
+        self._connection: Connection = node.connection()
+        self.key: str | None = None  # what a node that hosts it calls it
+        self.called_s: float | None = None  # when the request under way was sent
+
+    def last_sign_s(self, now_s: float) -> float:
+        """Return when node or actor last showed that it lives; who is in a call shows nothing by being reachable."""
+        return self.sign_s if self.called_s is not None else max(self.sign_s, self.node.seen_s(now_s))
+
+    def interrupt(self, why: str) -> None:
+        """End the request under way."""
+        self._connection.break_off(why)
+
+    @property
+    def tries_again(self) -> bool:
+        """Whether a request is under way that would be sent again if it failed now."""
+        return self._retries > 0 and self.called_s is not None
+
+    def look_at_clock(self, now_s: float) -> None:
+        """End the request under way if it trickles on after its time."""
+        called_s = self.called_s
+        if called_s is not None and now_s > called_s + self._timeout_s + 0.5:
+            self._connection.break_off("its time was over")
+
+    def leave(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def ask(self, verb: str, path: str, body: bytes, content_type: str, *, idempotent: bool) -> Answer:
+        """Send a request; again if that failed on the way and retries are left.
+
+        Raises
+        ------
+        TimeLimitError, Unreachable, Garbage : see `Connection.request`; those of the last try.
+        """
+        for left in reversed(range(self._retries + 1)):
+            self.sign_s = self.called_s = time.monotonic()
+            try:
+                answer = self._connection.request(
+                    verb, path, body, content_type, timeout_s=self._timeout_s, idempotent=idempotent
+                )
+            except (TimeLimitError, Unreachable, Garbage):
+                if not left or self.died_s is not None:
+                    raise
+            else:
+                if self._on_answer is not None:
+                    self._on_answer(self.node.url + path, time.monotonic() - self.called_s)
+                if not left or answer.status < 500 or answer.content_type == wire.CONTENT_TYPE:
+                    return answer
+            finally:
+                self.called_s = None
+            time.sleep(_BETWEEN_TRIES_S * 2 ** (self._retries - left))
+        raise AssertionError("one try is always left")
+
+    def perish(self, why: str) -> Failed:
+        """Be dead from now on, and return what the call under way raises."""
+        if self._board.die(self, why):
+            self.node.leave(self)
+        return lost(f"{self.name} {self.fate}")
+
+
+class HostedLane(RemoteLane):
+    """An actor that a node hosts: made, called and ended by requests.
+
+    Parameters
+    ----------
+    key : the actor's name on the node.
+    kind : the name of its class there.
+    module : of its class here; exceptions of that module are made again.
+    threads : how many its arithmetic may use.
+    """
+
+    def __init__(self, *args: Any, key: str, kind: str, module: str, threads: int, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.key, self._kind, self._module, self._threads = key, kind, module, threads
+        self._path = f"{ACTORS}/{quote(key)}"
+
+    def prepare(self, call: Call) -> None:
+        """Pack what is there; refs follow when they stand."""
+        plain = [None if type(a) is Ref else a for a in call.args]
+        named = {k: a for k, a in call.kwargs.items() if type(a) is not Ref}
+        call.body = wire.pack([plain, named])
+
+    def perform(self, call: Call) -> Outcome:
+        """Send the call, and take the results as they came."""
+        assert call.body is not None
+        document: dict[str, Any] = {"call": wire.Packed(call.body)}
+        try:
+            if call.needs:
+                document["places"] = {str(i): _packed(a) for i, a in enumerate(call.args) if type(a) is Ref}
+                document["names"] = {k: _packed(a) for k, a in call.kwargs.items() if type(a) is Ref}
+        except Exception as error:  # a value that another actor made, and that cannot travel
+            return Outcome(raised_by(error, self.name, call.method))
+        if call.returns is not None:
+            document["returns"] = call.returns
+        path = self._path
+        if call.method == CONSTRUCT:
+            document |= {"kind": self._kind, "threads": self._threads}
+        else:
+            path += f"/{quote(call.method, safe='')}"
+        try:
+            answer = self.ask("POST", path, wire.pack(document), wire.CONTENT_TYPE, idempotent=False)
+            return self._read(call, answer)
+        except TimeLimitError as error:
+            return Outcome(raised(TimeLimitError(f"{self.name}, call {call.method!r}: {error}")))
+        except Unreachable as error:
+            return Outcome(self.perish(f"at {self.node.url} was lost: {error}"))
+        except (Garbage, DataError) as error:
+            return Outcome(self.perish(f"at {self.node.url} answered garbage: {error}"))
+
+    def _read(self, call: Call, answer: Answer) -> Outcome:
+        if answer.content_type != wire.CONTENT_TYPE:
+            error = error_of(answer, f"{self.node.url}{self._path}") if answer.status >= 400 else None
+            if error is None:
+                raise Garbage(f"the answer is of type {answer.content_type!r}")
+            if answer.status == 404 or isinstance(error, ActorLost):
+                return Outcome(self.perish(f"at {self.node.url} was lost: the node does not know it ({error})"))
+            return Outcome(raised(error))
+        told = wire.unpack(answer.body, open_inner=False)
+        if not isinstance(told, dict):
+            raise DataError("it is no dictionary")
+        cost = told["cost"] if isinstance(told.get("cost"), dict) else {}
+        lasted_s, samples = float(cost.get("lasted_s", 0.0)), int(cost.get("samples", 0))
+        bytes_in, bytes_out = int(cost.get("bytes_in", 0)), [int(size) for size in cost.get("bytes_out", ())]
+        values: Failed | list[Value]
+        if isinstance(told.get("failure"), dict):
+            values = revived(told["failure"], self.name, call.method, self._module)
+        else:
+            pieces = told.get("values")
+            if not (isinstance(pieces, list) and len(pieces) == len(call.refs) == len(bytes_out)):
+                raise DataError(f"it has not {len(call.refs)} values")
+            values = [Value.packed_as(piece, size) for piece, size in zip(pieces, bytes_out, strict=True)]
+        return Outcome(values, lasted_s, bytes_in, sum(bytes_out), samples)
+
+
+class RoutedLane(RemoteLane):
+    """An actor that was there before, behind documented routes; its object in the driver makes requests and reads answers.
+
+    Parameters
+    ----------
+    actor_type : has ``routes``; see `Route`. With ``failure_is_loss = True`` a call that fails, whatever the reason, means that
+        the actor is lost.
+    """
+
+    def __init__(self, *args: Any, actor_type: Callable[..., Any], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._type = actor_type
+        self._routes: Mapping[str, Route] = actor_type.routes  # type: ignore[attr-defined]
+        self._failure_is_loss = bool(getattr(actor_type, "failure_is_loss", False))
+        self._target: Any = None
+
+    def perform(self, call: Call) -> Outcome:
+        """Send the call to its route, or run it here if it has none."""
+        given, named = opened(call)
+        bytes_in = size_of((*given, *named.values()))
+        try:
+            value = self._value(call.method, given, named)
+            values = [Value(each) for each in results(value, self.name, call.method, call.returns)]
+        except Unreachable as error:
+            return Outcome(self.perish(f"at {self.node.url} was lost: {error}"))
+        except Garbage as error:
+            return Outcome(self.perish(f"at {self.node.url} answered garbage: {error}"))
+        except Exception as error:  # whatever the node or the code of the routed class raises is the result of the call
+            if self._failure_is_loss:
+                return Outcome(self.perish(f"at {self.node.url} failed: {type(error).__name__}: {error}"))
+            told = raised(error) if call.method in self._routes else raised_by(error, self.name, call.method)
+            return Outcome(told)
+        return Outcome(values, None, bytes_in, sum(value.nbytes for value in values))
+
+    def _value(self, method: str, given: list[Any], named: dict[str, Any]) -> Any:
+        if method == CONSTRUCT:
+            self._target = self._type(*given, **named)
+            return None
+        route = self._routes.get(method)
+        if route is None:
+            return getattr(self._target, method)(*given, **named)
+        body, content_type = request_body(route.encode(self._target, *given, **named), self.node.takes_binary())
+        answer = self.ask(route.verb, route.path, body, content_type, idempotent=route.idempotent)
+        if answer.status >= 400:
+            raise error_of(answer, f"{self.node.url}{route.path}")
+        document = document_of(answer)
+        try:
+            return route.decode(self._target, document)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise Garbage(f"{route.path} answered what cannot be used: {type(error).__name__}: {error}") from error
+
+    def leave(self) -> None:
+        """Let go of the object."""
+        super().leave()
+        self._target = None
+
+
+def _packed(ref: Ref) -> wire.Packed:
+    value = ref.outcome
+    assert isinstance(value, Value)
+    return value.packed()

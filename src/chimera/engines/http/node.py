@@ -1,0 +1,183 @@
+"""A node as the driver knows it, and the thread that sees whether it lives."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import ssl
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from chimera.core.errors import TimeLimitError
+from chimera.engines.http.connection import Address, Answer, Connection, Garbage, Unreachable
+from chimera.engines.http.routes import document_of
+
+if TYPE_CHECKING:
+    from chimera.engines.http.lanes import RemoteLane
+
+ACTORS = "/v1/chimera/actors"
+_HEALTH = "/health"
+_PATIENCE_S = 2.0
+"""How long a question about a node's health waits; who does not answer by then is silent, and not dead."""
+_DEATHS = ("refused", "reset", "closed", "broken", "route", "unreachable", "not known")
+
+
+class Node:
+    """One node.
+
+    Parameters
+    ----------
+    engine_key : tells the actors of this engine from those of others.
+    health_every_s : how often to look whether it lives, while it has actors of this engine.
+    """
+
+    def __init__(
+        self, address: Address, *, engine_key: str, token: str | None, tls: ssl.SSLContext | None, most_bytes: int,
+        health_every_s: float,
+    ) -> None:  # fmt: skip
+        self.url = address.url
+        self._address, self._token, self._tls, self._most_bytes = address, token, tls, most_bytes
+        self._key, self._every_s = engine_key, health_every_s
+        self._lock = threading.Lock()
+        self._lanes: list[RemoteLane] = []
+        self._kinds: frozenset[str] | None = None
+        self._binary: bool | None = None
+        self._seen_s = 0.0
+        self._hosts = False
+        self._commands: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._pulse = self.connection()
+
+    def connection(self) -> Connection:
+        """Return a new connection, not yet opened."""
+        return Connection(self._address, self._token, self._tls, self._most_bytes)
+
+    @property
+    def actors(self) -> int:
+        """How many actors of this engine it has."""
+        return len(self._lanes)
+
+    def kinds(self) -> frozenset[str] | str:
+        """Return which classes it hosts; or, for a node that did not tell, why not."""
+        if self._kinds is None:
+            connection = self.connection()
+            try:
+                answer = connection.request("GET", ACTORS, timeout_s=_PATIENCE_S, idempotent=True)
+                told = document_of(answer).get("kinds", []) if answer.status == 200 else []
+            except (TimeLimitError, Unreachable, Garbage) as error:
+                return f"{self.url}: {error}"
+            finally:
+                connection.close()
+            self._kinds = frozenset(kind for kind in told if isinstance(kind, str))
+        return self._kinds
+
+    def takes_binary(self) -> bool:
+        """Return whether it said that it takes bodies of `wire`; asked once."""
+        if self._binary is None:
+            connection = self.connection()
+            try:
+                answer = connection.request("GET", _HEALTH, timeout_s=_PATIENCE_S, idempotent=True)
+                self._binary = answer.status == 200 and document_of(answer).get("binary") is True
+            except (TimeLimitError, Unreachable, Garbage):
+                return (
+                    False  # a worker that knows the documented routes only may have no such route; ask again next time
+                )
+            finally:
+                connection.close()
+        return self._binary
+
+    def seen_s(self, now_s: float) -> float:
+        """Return when it last showed that it lives; between two looks at it, that is now."""
+        return now_s if now_s - self._seen_s < 2 * self._every_s else self._seen_s
+
+    def join(self, lane: RemoteLane) -> None:
+        """Take note of one more actor."""
+        with self._lock:
+            self._lanes.append(lane)
+            self._hosts = self._hosts or lane.key is not None
+            self._seen_s = time.monotonic()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name=f"chimera-pulse-{self.url}", daemon=True)
+                self._thread.start()
+
+    def leave(self, lane: RemoteLane) -> None:
+        """Take note of an actor's death, and let the node drop it."""
+        with self._lock:
+            if lane in self._lanes:
+                self._lanes.remove(lane)
+        if lane.key is not None:
+            self._commands.put(lane.key)
+
+    def end(self) -> None:
+        """Let the node drop all actors of this engine, and the thread end; see `join_thread`."""
+        self._commands.put(None)
+        self._pulse.break_off("the engine was closed")
+
+    def join_thread(self, timeout_s: float) -> None:
+        """Wait for the end of the thread."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        else:
+            self._pulse.close()
+
+    def _watch(self) -> None:
+        while True:
+            try:
+                key = self._commands.get(timeout=self._every_s)
+            except queue.Empty:
+                if self._lanes:
+                    self._look()
+                continue
+            if key is None:
+                break
+            self._ask("DELETE", f"{ACTORS}/{key}")
+        self._pulse.close()
+        if self._hosts:
+            last = self._pulse = self.connection()
+            with contextlib.suppress(TimeLimitError, Unreachable, Garbage):
+                last.request("DELETE", f"{ACTORS}?engine={self._key}", timeout_s=1.0, idempotent=True)
+            last.close()
+
+    def _look(self) -> None:
+        for lane in list(self._lanes):
+            lane.look_at_clock(time.monotonic())
+        hosted = any(lane.key is not None for lane in self._lanes)
+        asked_s = time.monotonic()
+        answer = self._ask("GET", f"{ACTORS}?engine={self._key}" if hosted else _HEALTH)
+        if answer is None:
+            return
+        self._seen_s = time.monotonic()
+        if not hosted or answer.status != 200:
+            return
+        with contextlib.suppress(Garbage):
+            actors = document_of(answer).get("actors")
+            if isinstance(actors, dict):
+                self._compare(actors, asked_s)
+
+    def _compare(self, actors: dict[str, Any], asked_s: float) -> None:
+        """Take the signs of life that the node tells of, and find who is not there any more."""
+        for lane in list(self._lanes):
+            key = lane.key
+            silent_s = actors.get(key) if key else None
+            if isinstance(silent_s, int | float):
+                lane.sign_s = max(lane.sign_s, time.monotonic() - silent_s)
+            elif key and lane.made_s < asked_s:
+                self._bury(lane, "the node does not know it any more")
+
+    def _ask(self, verb: str, path: str) -> Answer | None:
+        """Return an answer, or None if there was none; whose node is dead, is dead."""
+        try:
+            return self._pulse.request(verb, path, timeout_s=max(_PATIENCE_S, self._every_s), idempotent=True)
+        except Unreachable as error:
+            if any(word in str(error).lower() for word in _DEATHS):
+                for lane in list(self._lanes):
+                    if not lane.tries_again:
+                        self._bury(lane, str(error))
+        except (TimeLimitError, Garbage):
+            pass  # it is there, whatever it does
+        return None
+
+    def _bury(self, lane: RemoteLane, why: str) -> None:
+        lane.perish(f"at {self.url} was lost: {why}")
+        lane.interrupt(why)

@@ -1,0 +1,223 @@
+"""Refs, the calls that make them, and the board on which their ends are noted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from chimera.core.errors import ConfigurationError, TimeLimitError
+from chimera.core.trace import TraceRow
+from chimera.engines.handle import ActorHandle
+from chimera.engines.http.failure import Failed, lost
+from chimera.engines.http.values import Value
+
+if TYPE_CHECKING:
+    from chimera.engines.http.lane import Lane
+
+
+class Ref:
+    """A future for a value, or for the failure in its place.
+
+    Attributes
+    ----------
+    outcome : None while it does not stand.
+    ended : counts on from ref to ref, in the order in which they came to stand.
+    """
+
+    __slots__ = ("__weakref__", "_gate", "actor", "ended", "lane", "method", "outcome")
+
+    def __init__(self, lane: Lane | None, method: str) -> None:
+        self.lane, self.method = lane, method
+        self.actor = "the driver" if lane is None else lane.name
+        self.outcome: Value | Failed | None = None
+        self.ended = 0
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def await_outcome(self, timeout_s: float | None = None) -> Value | Failed | None:
+        """Return what it stands for, or None if the time is over."""
+        if self.outcome is None and self._gate.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0)):
+            self._gate.release()  # for the next who waits
+        return self.outcome
+
+    def stand(self, outcome: Value | Failed, ended: int) -> None:
+        """Stand for this from now on."""
+        self.outcome, self.ended = outcome, ended
+        self._gate.release()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise ConfigurationError("a ref travels as an argument of its own, not inside a list, a dict or an object")
+
+    def __repr__(self) -> str:
+        return f"<Ref to {self.method!r} of {self.actor}>"
+
+
+class HttpActor(ActorHandle):
+    """The handle on an actor of this engine."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise ConfigurationError(
+            f"the handle of {self.name} stays in the driver: actors over HTTP do not call one another"
+        )
+
+
+class Outcome(NamedTuple):
+    """How a call ended.
+
+    Attributes
+    ----------
+    values : as many as there are refs, or the failure of all of them.
+    lasted_s : how long the actor worked at it; None for as long as the whole took.
+    """
+
+    values: Sequence[Value] | Failed
+    lasted_s: float | None = None
+    bytes_in: int = 0
+    bytes_out: int = 0
+    samples: int = 0
+
+
+class Call:
+    """A call on its way.
+
+    Attributes
+    ----------
+    args, kwargs : values, and refs.
+    body : what of it was packed when it was issued.
+    needs : the refs among the arguments.
+    """
+
+    __slots__ = ("args", "body", "kwargs", "method", "needs", "refs", "returns")
+
+    def __init__(
+        self, lane: Lane, method: str, returns: int | None, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> None:
+        self.method, self.returns, self.args, self.kwargs = method, returns, args, kwargs
+        self.body: bytes | None = None
+        self.needs = [a for a in (*args, *kwargs.values()) if type(a) is Ref]
+        self.refs = [Ref(lane, method) for _ in range(returns or 1)]
+
+
+class Board:
+    """Where the ends of calls and the deaths of actors are noted.
+
+    Attributes
+    ----------
+    deaths : the dead, in order.
+    keeps_rows : whether the trace is kept.
+    """
+
+    def __init__(self, began_s: float, keeps_rows: bool) -> None:
+        self.changed = threading.Condition()
+        self.deaths: list[Lane] = []
+        self.keeps_rows = keeps_rows
+        self._began_s = began_s
+        self._ended = self._waiting = 0
+
+    def put(self, value: Any) -> Ref:
+        """Return a ref that stands."""
+        ref = Ref(None, "put")
+        with self.changed:
+            self._ended += 1
+            ref.stand(Value(value), self._ended)
+        return ref
+
+    def end(self, lane: Lane, call: Call, outcome: Outcome, began_s: float, ended_s: float, started_s: float) -> None:
+        """Let the refs of a call stand, unless its actor has died meanwhile.
+
+        Parameters
+        ----------
+        began_s, started_s, ended_s : when the call's turn had come, when the actor began, and when the result stood; by the
+            monotonic clock.
+        """
+        with self.changed:
+            if lane.died_s is not None:
+                return
+            lane.calls.remove(call)
+            self._stand(call, outcome.values)
+            self._row(lane, call, outcome, began_s, ended_s, started_s)
+
+    def die(self, lane: Lane, why: str) -> bool:
+        """Note a death once: no ref of the actor that does not stand yet will. Return whether it is news."""
+        with self.changed:
+            if lane.died_s is not None:
+                return False
+            lane.died_s, lane.fate = time.monotonic(), why
+            self.deaths.append(lane)
+            calls, lane.calls = lane.calls, deque()
+            for call in calls:
+                self._lose(lane, call)
+            self.changed.notify_all()
+        return True
+
+    def add(self, lane: Lane, call: Call) -> bool:
+        """Take note of a new call; return whether its actor lives."""
+        with self.changed:
+            if lane.died_s is None:
+                lane.calls.append(call)
+                return True
+            self._lose(lane, call)
+            return False
+
+    def wait(self, refs: Sequence[Ref], count: int, deadline_s: float | None) -> tuple[list[Ref], list[Ref]]:
+        """Return (done, pending) once so many are done, or at the deadline."""
+        count = min(count, len({id(ref) for ref in refs}))
+        with self.changed:
+            self._waiting += 1
+            try:
+                while len({id(ref) for ref in refs if ref.outcome is not None}) < count:
+                    left_s = None if deadline_s is None else deadline_s - time.monotonic()
+                    if left_s is not None and left_s <= 0:
+                        break
+                    self.changed.wait(left_s)
+            finally:
+                self._waiting -= 1
+            done = sorted((ref for ref in refs if ref.outcome is not None), key=lambda ref: ref.ended)
+            return done, [ref for ref in refs if ref.outcome is None]
+
+    def _lose(self, lane: Lane, call: Call) -> None:
+        text = f"{lane.name} {lane.fate}; the call {call.method!r} has no result"
+        self._stand(call, lost(text))
+        now_s = time.monotonic()
+        self._row(lane, call, Outcome(lost(text)), now_s, now_s, now_s)
+
+    def _stand(self, call: Call, values: Sequence[Value] | Failed) -> None:
+        self._ended += 1
+        for place, ref in enumerate(call.refs):
+            ref.stand(values if isinstance(values, Failed) else values[place], self._ended)
+        if self._waiting:
+            self.changed.notify_all()
+
+    def _row(self, lane: Lane, call: Call, outcome: Outcome, began_s: float, ended_s: float, started_s: float) -> None:
+        if self.keeps_rows:
+            row = TraceRow(
+                actor=lane.name,
+                rank=lane.rank,
+                call=call.method,
+                start_s=started_s - self._began_s,
+                end_s=ended_s - self._began_s,
+                bytes_in=outcome.bytes_in,
+                bytes_out=outcome.bytes_out,
+                transfer_s=started_s - began_s,
+                samples=outcome.samples,
+                error=outcome.values.kind if isinstance(outcome.values, Failed) else "",
+            )
+            lane.rows.append(row)
+
+
+def value_of(ref: Ref, deadline_s: float | None) -> Any:
+    """Return the value of a ref, or raise what stands in its place.
+
+    Raises
+    ------
+    TimeLimitError : it does not stand at the deadline.
+    """
+    outcome = ref.await_outcome(None if deadline_s is None else deadline_s - time.monotonic())
+    if outcome is None:
+        raise TimeLimitError(f"{ref.method!r} of {ref.actor} did not end within its time limit")
+    if isinstance(outcome, Failed):
+        raise outcome.exception()
+    return outcome.open()

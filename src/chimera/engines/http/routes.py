@@ -1,0 +1,94 @@
+"""Actors that are there already, behind documented routes: how a call becomes a request, and an answer a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from chimera.core.errors import DataError
+from chimera.engines.http import wire
+from chimera.engines.http.connection import JSON, Answer, Garbage
+from chimera.engines.http.failure import of_error_body
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """One method of a routed actor. The class names its routes: ``routes = {"gradient": Route(...)}``.
+
+    An object of the class stands in the driver. Methods without a route run there; for the others it makes the request and
+    reads the answer.
+
+    Attributes
+    ----------
+    verb, path : of the request.
+    encode : called with the object and the call's arguments; returns the body as a dictionary of plain values and arrays, or
+        None for a request without a body. It goes as JSON, its arrays as lists, or to those who take it as `wire`.
+    decode : called with the object and the body of the answer, a dictionary; returns the result of the call. An exception in
+        it means that the answer cannot be used.
+    idempotent : whether it does no harm to send the request again when a kept connection breaks off.
+    """
+
+    verb: str
+    path: str
+    encode: Callable[..., dict[str, Any] | None]
+    decode: Callable[[Any, dict[str, Any]], Any]
+    idempotent: bool = False
+
+
+def as_lists(array: Any) -> Any:
+    """Return what JSON has for an array or a number of NumPy's."""
+    if isinstance(array, np.ndarray | np.generic):
+        return array.tolist()
+    raise TypeError(f"a {type(array).__name__} has no place in JSON")
+
+
+def request_body(document: dict[str, Any] | None, binary: bool) -> tuple[bytes, str]:
+    """Return a body and its content type."""
+    if document is None:
+        return b"", JSON
+    if binary:
+        return wire.pack(document), wire.CONTENT_TYPE
+    return msgspec.json.encode(document, enc_hook=as_lists), JSON
+
+
+def document_of(answer: Answer) -> dict[str, Any]:
+    """Return the body of an answer.
+
+    Raises
+    ------
+    Garbage : it is no JSON object, and no `wire` either.
+    """
+    try:
+        if answer.content_type == wire.CONTENT_TYPE:
+            document = wire.unpack(answer.body)
+        elif answer.content_type == JSON:
+            document = msgspec.json.decode(answer.body)
+        else:
+            raise Garbage(f"the answer is of type {answer.content_type or 'none'!r}: {_begin(answer.body)}")
+    except (msgspec.MsgspecError, DataError, UnicodeDecodeError, RecursionError) as error:
+        raise Garbage(f"the answer cannot be read ({type(error).__name__}): {_begin(answer.body)}") from error
+    if not isinstance(document, dict):
+        raise Garbage(f"the answer is no JSON object: {_begin(answer.body)}")
+    return document
+
+
+def error_of(answer: Answer, where: str) -> BaseException:
+    """Return the exception that an answer of status 400 or more means.
+
+    Raises
+    ------
+    Garbage : it has none of the documented form.
+    """
+    document = document_of(answer)
+    details = document.get("details")
+    name = details.get("errorMessage", "") if isinstance(details, dict) else ""
+    message = str(document.get("message") or document.get("detail") or "it does not say why")
+    return of_error_body(str(name), f"{where} answered {answer.status} ({name or 'an error'}): {message}")
+
+
+def _begin(body: bytes) -> str:
+    return f"{body[:60]!r}{'...' if len(body) > 60 else ''}"

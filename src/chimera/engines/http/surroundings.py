@@ -1,0 +1,97 @@
+"""What actors that share a process as threads may ask of the engine: each thread its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core import call
+from chimera.core.call import Surroundings, Work
+from chimera.core.errors import ConfigurationError
+
+
+class ThreadSurroundings(Surroundings):
+    """Those of one actor.
+
+    Attributes
+    ----------
+    sign_s : when the running call gave its last sign of life, by the monotonic clock; None between calls.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sign_s: float | None = None
+
+    def alive(self) -> None:
+        """Give a sign of life."""
+        if self.sign_s is not None:
+            self.sign_s = time.monotonic()
+
+    def get(self, refs: Any, timeout_s: float | None = None) -> Any:  # noqa: ARG002 - actors hold no refs here
+        """Refuse: no handle comes here, and so no ref."""
+        raise ConfigurationError("actors of the http engine have no handles on others: only the driver waits for calls")
+
+
+class _ByThread(Surroundings):
+    """Those of the process: whoever asks gets those of his thread, or those from before."""
+
+    def __init__(self) -> None:
+        self._own = threading.local()
+        self.before = Surroundings()
+
+    def enter(self, own: ThreadSurroundings) -> None:
+        self._own.surroundings = own
+
+    @property
+    def _current(self) -> Surroundings:
+        found: Surroundings = getattr(self._own, "surroundings", self.before)
+        return found
+
+    @property
+    def work(self) -> Work:
+        return self._current.work
+
+    @work.setter
+    def work(self, work: Work) -> None:
+        self._current.work = work
+
+    def alive(self) -> None:
+        self._current.alive()
+
+    def empty(self, size: int) -> NDArray[np.float32]:
+        return self._current.empty(size)
+
+    def get(self, refs: Any, timeout_s: float | None = None) -> Any:
+        return self._current.get(refs, timeout_s)
+
+
+_by_thread = _ByThread()
+_lock = threading.Lock()
+_users = 0
+
+
+def open_for_threads() -> None:
+    """Let threads have surroundings of their own, until whoever asked for it has called `close_for_threads`."""
+    global _users
+    with _lock:
+        if _users == 0:
+            _by_thread.before = call.enter(_by_thread)
+        _users += 1
+
+
+def close_for_threads() -> None:
+    """Take back one `open_for_threads`."""
+    global _users
+    with _lock:
+        _users -= 1
+        if _users == 0 and call.current() is _by_thread:
+            call.enter(_by_thread.before)
+
+
+def enter_thread(own: ThreadSurroundings) -> None:
+    """Let these be the surroundings of this thread."""
+    _by_thread.enter(own)
