@@ -44,9 +44,8 @@ def connect() -> DockerClient:
         import docker
     except ModuleNotFoundError:
         raise LauncherError("the Docker SDK is not installed: pip install 'chimera-dml[nodes]'") from None
-    from docker.errors import DockerException
-
     from docker.constants import DEFAULT_UNIX_SOCKET
+    from docker.errors import DockerException
 
     host = docker.utils.kwargs_from_env().get("base_url") or DEFAULT_UNIX_SOCKET
     try:
