@@ -107,7 +107,15 @@ class Group(Protocol):
 
 
 class Engine(Protocol):
-    """Where actors run. Also a context manager that closes itself."""
+    """Where actors run. Also a context manager that closes itself.
+
+    Attributes
+    ----------
+    nodes_own_data : whether workers are made where they have a model and data of their own, and are sent neither; elsewhere
+        both come from the driver.
+    """
+
+    nodes_own_data: bool
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
         """Hold room for actors that need these, all or none; spawns with equal resources then take it.

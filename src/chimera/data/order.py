@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -111,6 +112,24 @@ class ShardOrder:
 
 def _shard_order(indices: NDArray[Any], batch_size: int, seed: int, rank: int, steps_per_epoch: float) -> ShardOrder:
     return ShardOrder(indices, batch_size=batch_size, seed=seed, rank=rank, steps_per_epoch=steps_per_epoch)
+
+
+@dataclass(frozen=True)
+class OwnOrder:
+    """The order of a worker whose data only it knows; it is made where they are.
+
+    Attributes
+    ----------
+    batch_size : how many samples a step takes.
+    seed : of the permutations.
+    """
+
+    batch_size: int
+    seed: int
+
+    def of(self, samples: int, rank: int) -> ShardOrder:
+        """Return the order in which the worker of a rank reads so many samples of its own."""
+        return ShardOrder(np.arange(samples), batch_size=self.batch_size, seed=self.seed, rank=rank)
 
 
 def orders(

@@ -14,6 +14,7 @@ from chimera.core.errors import EngineClosedError
 class RealTime:
     """Counts the seconds, has no state to go back to, and ends once; the engine sets ``_end``, which does that."""
 
+    nodes_own_data = False
     _end: weakref.finalize[..., Any]
 
     def __init__(self) -> None:

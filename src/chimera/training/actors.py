@@ -14,6 +14,7 @@ from chimera.data.order import Order
 from chimera.models.device import GPU, check_movable
 from chimera.models.model import Model
 from chimera.models.pickling import ensure_picklable
+from chimera.training.counterpart import Counterpart
 from chimera.training.learner import Learner
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.parameter_shard import ParameterShard
@@ -26,7 +27,8 @@ class Actors:
     ----------
     engine : where they run.
     model : what all begin with.
-    train : the data of the workers; put once and shared.
+    train : the data of the workers; put once and shared. Where nodes own the data, model and data are told to the workers
+        as a `Counterpart`, and not sent.
     optimizer, codec, seed : see `Learner` and `ParameterShard`.
     worker_resources, server_resources : what each of them is to have of its machine.
 
@@ -54,7 +56,10 @@ class Actors:
         self._engine, self._optimizer, self._codec, self._seed = engine, optimizer, codec, seed
         self._initial, self._layout = model.parameters().copy(), model.layout
         try:
-            self._dataset, self._replica = engine.put(train), engine.put(model)
+            if engine.nodes_own_data:
+                self._dataset, self._replica = None, Counterpart.of(self._layout, train)
+            else:
+                self._dataset, self._replica = engine.put(train), engine.put(model)
         except ConfigurationError:
             ensure_picklable(model)  # it knows which attribute is to blame
             raise

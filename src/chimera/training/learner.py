@@ -23,7 +23,7 @@ from chimera.training.rejection import ADVICE, Applied, Rejected, fault, fault_o
 
 
 class Learner:
-    """One worker.
+    """One worker. Where nodes own the data, it is made there, see `chimera.nodes.workers.learner`.
 
     Parameters
     ----------
@@ -40,6 +40,8 @@ class Learner:
     ------
     ConfigurationError : the model cannot compute there.
     """
+
+    hosted = True  # where some actors live in nodes and others in the driver (the engine http), this one lives in a node
 
     def __init__(
         self,
@@ -122,6 +124,10 @@ class Learner:
     def weights(self) -> Encoded:
         """Return all parameters."""
         return Encoded("identity", self._model.layout.size, (self._model.parameters(),))
+
+    def samples(self) -> int:
+        """Return how many rows the data set has that it reads from."""
+        return len(self._dataset)
 
     def step(self) -> int:
         """Return how many steps it has taken or computed gradients for."""

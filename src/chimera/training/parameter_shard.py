@@ -28,6 +28,8 @@ class ParameterShard:
     codec : name and options of the codec of the downlink.
     """
 
+    hosted = False  # where some actors live in nodes and others in the driver (the engine http), this one lives in the driver
+
     def __init__(
         self,
         weights: Flat,

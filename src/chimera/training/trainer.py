@@ -11,7 +11,7 @@ from chimera.codecs.codec import CODECS
 from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.data.dataset import Dataset, Split
-from chimera.data.order import Order, orders
+from chimera.data.order import OwnOrder, orders
 from chimera.data.partition import PARTITIONERS, Partitioner
 from chimera.models.model import Model
 from chimera.strategies.strategy import STRATEGIES, Strategy
@@ -195,8 +195,12 @@ class Trainer:
         engine, owned = open_engine(self._engine)  # before the data: its processes import while this one loads
         try:
             split = split_of(self._data, self._seed)
-            if self._workers > len(split.train):
+            if not engine.nodes_own_data and self._workers > len(split.train):
                 raise ConfigurationError(f"{self._workers} workers cannot share {len(split.train)} training samples")
+            if engine.nodes_own_data and self._tolerance.on_worker_loss == "redistribute":
+                raise ConfigurationError(
+                    "on_worker_loss 'redistribute' needs data that can be sent: here each node keeps its own"
+                )
             self._optimizer.check()
             model = model_of(self._model, split.train, self._seed)
             self._folder.begin(Experiment.of(**self._experiment).to_toml(), self._seed)
@@ -212,7 +216,8 @@ class Trainer:
             )
             actors.reserve_workers(self._workers)
             watch = Watch(engine, self._tolerance.worker_timeout_s)
-            cluster = TrainingCluster(engine, actors, self._dealing(split.train), watch, self._tolerance.min_workers)
+            dealing = self._dealing(None if engine.nodes_own_data else split.train)
+            cluster = TrainingCluster(engine, actors, dealing, watch, self._tolerance.min_workers)
             try:
                 return self._fit(engine, watch, cluster, split, model)
             finally:
@@ -225,7 +230,8 @@ class Trainer:
     def _fit(self, engine: Engine, watch: Watch, cluster: TrainingCluster, split: Split, model: Model) -> Run:
         checkpoints = Checkpoints(str(self._folder.path / "checkpoints"))
         saved = checkpoints.read_last() if self._folder.resumes else None
-        watch.get([worker.step() for worker in cluster.workers])  # what a constructor raises shows here
+        sizes = watch.get([worker.samples() for worker in cluster.workers])  # what a constructor raises shows here
+        train_size = sum(sizes) if engine.nodes_own_data else len(split.train)
         engine.trace()
         samples_per_round = self._strategy.batches_per_round(self._workers) * self._batch_size
         history = History(self._folder.path, saved["files"] if saved else None)
@@ -237,10 +243,10 @@ class Trainer:
             strategy=self._strategy,
             cluster=cluster,
             probe=Probe(engine, watch, self._strategy, cluster, model=model, test=split.test, buffers=buffers),
-            train_size=len(split.train),
+            train_size=train_size,
             batch_size=self._batch_size,
             budget=self._budget,
-            cadence=Cadence.of(self._budget, len(split.train) / samples_per_round, self._workers, **self._every),
+            cadence=Cadence.of(self._budget, train_size / samples_per_round, self._workers, **self._every),
             history=history,
             checkpoints=checkpoints,
             callbacks=self._callbacks,
@@ -257,7 +263,7 @@ class Trainer:
             self._recovery = None
             history.close()
         used = loop.counters
-        cost = Cost(**asdict(used), epochs=used.samples / len(split.train))
+        cost = Cost(**asdict(used), epochs=used.samples / train_size)
         run = Run(
             run_dir=self._folder.path,
             model=getattr(model, "module", getattr(model, "estimator", model)),
@@ -276,8 +282,12 @@ class Trainer:
             callback.on_end(run)
         return run
 
-    def _dealing(self, train: Dataset) -> Dealing:
-        def parted(world_size: int, *, since: int, begin: int) -> list[Order]:
+    def _dealing(self, train: Dataset | None) -> Dealing:
+        """Return who reads which data; with none given, everybody his own."""
+
+        def parted(world_size: int, *, since: int, begin: int) -> list[Any]:
+            if train is None:
+                return [OwnOrder(self._batch_size, self._seed)] * world_size
             return orders(self._partition, train, world_size, self._batch_size, self._seed, since=since, begin=begin)
 
         def samples_per_round(world_size: int) -> int:

@@ -6,7 +6,9 @@ import math
 import threading
 import time
 from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -125,6 +127,12 @@ class GradientWorker(Worker):
 
         return [router]
 
+    def actors(self) -> Mapping[str, Callable[..., Any]]:
+        """Let drivers train with this worker's model and data, by any strategy (see `chimera.nodes.workers.learner`)."""
+        from chimera.nodes.workers.learner import KIND, NodeLearner
+
+        return {KIND: partial(NodeLearner, self)}
+
     def sample_page(self) -> dict[str, Any]:
         """Return what the OpenAPI pages say about the sample."""
         return schemas.sample()
@@ -136,7 +144,7 @@ class GradientWorker(Worker):
         ------
         DataError : the data cannot be used.
         """
-        data = self._read()
+        data = self.read()
         rows = set(range(min(_SAMPLE_ROWS, len(data.X))))
         if self.task == "classification":
             rows |= set(np.unique(data.y, return_index=True)[1].tolist())
@@ -172,7 +180,7 @@ class GradientWorker(Worker):
 
     def _current(self, classes: Any) -> Problem:
         """Return the problem with these classes; the one of the last call, unless classes or data are others."""
-        data, key = self._read(), classes if classes is None else tuple(_plain_labels(classes))
+        data, key = self.read(), classes if classes is None else tuple(_plain_labels(classes))
         if self._problem is not None and self._made_of == (id(data), key):
             return self._problem
         labels = None
@@ -185,7 +193,13 @@ class GradientWorker(Worker):
         self._problem, self._made_of = self.make_problem(data, labels), (id(data), key)
         return self._problem
 
-    def _read(self) -> Data:
+    def read(self) -> Data:
+        """Return the data as their files are now.
+
+        Raises
+        ------
+        DataError : they cannot be used.
+        """
         data = self._data.read()
         if data.y.ndim > 1:
             raise DataError(f"{self._data.folder / Y_FILE} must have one column, and has {data.y.shape[1]}")

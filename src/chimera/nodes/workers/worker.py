@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -47,8 +47,8 @@ class Worker(ABC):
         """Return what ``/health`` tells of it."""
         return {"name": self.name, "kind": "worker", "type": type(self).__name__, "task": self.task}
 
-    def actors(self) -> Mapping[str, type]:
-        """Return the classes, by name, that a driver may let live in this worker; none but those, and by default none."""
+    def actors(self) -> Mapping[str, Callable[..., Any]]:
+        """Return what makes the actors, by class name, that a driver may let live in this worker; by default none."""
         return {}
 
     def app(self) -> FastAPI:
