@@ -122,6 +122,7 @@ def worker_process(file: Path, folder: Path, **environment: str) -> Iterator[Pro
     try:
         yield running
     finally:
-        if running.process.poll() is None:
-            running.process.kill()
-            running.process.communicate(timeout=LIMIT_S)
+        running.process.kill()
+        running.process.wait(timeout=LIMIT_S)
+        if running.process.stderr is not None:
+            running.process.stderr.close()

@@ -30,7 +30,12 @@ def train(
     engine: Annotated[
         str | None, typer.Option("--engine", metavar="NAME", help="Run on this engine; see 'chimera list engines'.")
     ] = None,
-    workers: Annotated[int | None, typer.Option("--workers", min=1, metavar="N", help="How many workers.")] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            "--workers", metavar="N|URL,...", help="How many workers; or, for the engine http, where they are."
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -55,8 +60,8 @@ def train(
         experiment = experiment.with_table("engine", engine)
         command += ["--engine", engine]
     if workers is not None:
-        experiment = experiment.with_settings([f"train.workers={workers}"])
-        command += ["--workers", str(workers)]
+        experiment = experiment.with_workers(workers)
+        command += ["--workers", workers]
     experiment = experiment.with_settings(settings or [])
     for setting in settings or []:
         command += ["--set", setting]

@@ -121,6 +121,19 @@ class Experiment:
             return self
         return type(self)({**self.tables, name: value}, self.source)
 
+    def with_workers(self, workers: str) -> Self:
+        """Return a copy with so many workers; or with these, given as URLs between commas, which are the nodes of the engine."""
+        if workers.isdecimal() and int(workers) > 0:
+            return self.with_settings([f"train.workers={workers}"])
+        urls = [url.strip() for url in workers.split(",") if url.strip()]
+        if not all("://" in url for url in urls) or not urls:
+            raise ConfigurationError(f"--workers {workers}: give a number of at least 1, or URLs between commas")
+        engine = _default("engine", self.tables)
+        if engine["name"] != "http":
+            raise ConfigurationError(f"--workers {workers}: workers at URLs need the engine http: --engine http")
+        changed = self.with_table("engine", {**engine, "nodes": urls})
+        return changed.with_settings([f"train.workers={len(urls)}"])
+
     def with_faults(self, faults: Iterable[str]) -> Self:
         """Return a copy in which these go wrong too."""
         train = dict(self.tables["train"])

@@ -41,7 +41,9 @@ class Learner:
     ConfigurationError : the model cannot compute there.
     """
 
-    hosted = True  # where some actors live in nodes and others in the driver (the engine http), this one lives in a node
+    hosted = (
+        True  # where some actors live in nodes and others in the driver (the engine http), this one lives in a node
+    )
 
     def __init__(
         self,

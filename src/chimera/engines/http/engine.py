@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import ssl
 import time
@@ -30,14 +31,15 @@ class HttpEngine(RealTime):
     """Actors in nodes that are there already, reached over HTTP; no code and no pickle goes over the wire.
 
     What becomes of an actor depends on its class. One that nodes host (it is on their list) is made in the node with the fewest
-    actors of this engine. One with ``routes`` (see `Route`) is there before: the next node in order is bound to it. Any other
+    actors of this engine, or in the one where an actor of the same name was before. One with ``routes`` (see `Route`) is there before: the next node in order is bound to it. Any other
     runs in the driver's process, in a thread. A class says ``hosted = True`` if it must never run in the driver, and
     ``hosted = False`` if it always does.
 
     Parameters
     ----------
     nodes : where they are: ``http://host:port``, one each.
-    token : the bearer token that the nodes want.
+    token : the bearer token that the nodes want; by default what CHIMERA_TOKEN in the environment says, so that it need not stand
+        in a file.
     timeout_s : how long a call in a node may take; after that its ref raises `TimeLimitError`, though the node may go on.
     retries : how often a call that failed on the way (nobody listens, the connection broke, the time was over, garbage came, or
         a status of 500 or more without an exception of an actor) is sent again; the node may then run it more than once.
@@ -47,6 +49,8 @@ class HttpEngine(RealTime):
     keeps_rows : whether the trace is kept; it grows until it is fetched.
     on_answer : told the URL of every request of an actor that was answered, and how many seconds that took.
     """
+
+    nodes_own_data = True
 
     def __init__(
         self,
@@ -71,6 +75,7 @@ class HttpEngine(RealTime):
             raise ConfigurationError(
                 "engine 'http', option 'nodes': give at least one, such as 'http://127.0.0.1:5001'"
             )
+        token = os.environ.get("CHIMERA_TOKEN") or None if token is None else token
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ConfigurationError("engine 'http', option 'token': a token is printable ASCII text")
         super().__init__()
@@ -80,6 +85,7 @@ class HttpEngine(RealTime):
         options |= {"engine_key": self.key, "health_every_s": health_every_s}
         self._nodes = [Node(address, **options) for address in addresses]
         self._bound = 0
+        self._homes: dict[str, Node] = {}
         self._board = Board(self._began_s, keeps_rows)
         self._lanes: list[Lane] = []
         self._handles: list[HttpActor] = []
@@ -209,7 +215,8 @@ class HttpEngine(RealTime):
                 raise RunError(f"no node hosts {kind!r}: {'; '.join(silent) or 'it is on none of their lists'}")
         if not hosting:
             return OwnLane(self._board, name, rank, actor_type)
-        node = min(hosting, key=lambda each: each.actors)
+        # Who takes the place of a lost one finds its data where that was.
+        node = self._homes.setdefault(name, min(hosting, key=lambda each: each.actors))
         key = f"{self.key}.{rank}"
         return HostedLane(
             self._board, name, rank, node, key=key, kind=kind, module=module, threads=resources.threads, **self._remote

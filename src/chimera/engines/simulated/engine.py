@@ -40,6 +40,8 @@ class Simulated:
     network, compute, availability : the models, or tables with their keys.
     """
 
+    nodes_own_data = False
+
     def __init__(
         self,
         *,

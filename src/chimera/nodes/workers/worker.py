@@ -10,7 +10,9 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 
 from chimera.core.errors import ChimeraError, ConfigurationError
+from chimera.engines.http.host import Host
 from chimera.models.model import Task
+from chimera.nodes.actors import actors_router
 from chimera.nodes.app import create_app, serve
 from chimera.nodes.settings import Settings, read_settings
 from chimera.nodes.workers.training_data import TrainingData
@@ -53,8 +55,10 @@ class Worker(ABC):
 
     def app(self) -> FastAPI:
         """Return a new web application of this worker."""
-        title = f"Chimera {type(self).__name__} {self.name}"
-        return create_app(title=title, settings=self.settings, routers=self.routers(), about=self.about)
+        title, routers, kinds = f"Chimera {type(self).__name__} {self.name}", self.routers(), self.actors()
+        if kinds:
+            routers.append(actors_router(Host(kinds)))
+        return create_app(title=title, settings=self.settings, routers=routers, about=self.about)
 
     def serve(self) -> None:
         """Serve on the host and port of the settings until SIGINT or SIGTERM. For the end of a worker's file.

@@ -1,0 +1,230 @@
+"""``chimera.train`` on the engine http: nodes keep their models and data, the driver has the strategy."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from nodes.served import serving, settings, worker_process, write_data
+from sklearn.datasets import load_breast_cancer
+from sklearn.linear_model import SGDClassifier
+from torch import nn
+
+import chimera
+from chimera.core.errors import ChimeraError, ConfigurationError, DataError
+from chimera.data.dataset import Dataset
+from chimera.nodes.workers import SGDWorker, TorchWorker
+from chimera.training.callback import Callback
+
+HALF = 200
+COLUMNS = [f"x{i}" for i in range(30)]
+
+
+def data() -> tuple[Any, Any]:
+    X, y = load_breast_cancer(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(X))
+    return ((X - X.mean(0)) / X.std(0))[order].astype(np.float32), y[order]
+
+
+X, Y = data()
+TRAIN, TEST = (X[: 2 * HALF], Y[: 2 * HALF]), (X[2 * HALF :], Y[2 * HALF :])
+
+
+def network(width: int = 8) -> nn.Module:
+    return nn.Sequential(nn.Linear(30, width), nn.Tanh(), nn.Linear(width, 2))
+
+
+def write_halves(folder: Path) -> None:
+    for i in range(2):
+        rows = slice(i * HALF, (i + 1) * HALF)
+        write_data(folder / f"tree{i + 1}", TRAIN[0][rows], TRAIN[1][rows])
+
+
+@contextmanager
+def two_nodes(folder: Path, make: Callable[..., Any] = TorchWorker, *args: Any, **given: Any) -> Iterator[list[str]]:
+    """Serve two workers, each with one half of the data; gives their addresses."""
+    write_halves(folder)
+    with ExitStack() as stack:
+        urls = []
+        for name in ("tree1", "tree2"):
+            own = settings(folder, name, **given)
+            urls.append(stack.enter_context(serving(make(*(args or (network,)), settings=own).app(), own)))
+        yield urls
+
+
+def fit(urls: list[str], model: Any = network, data: Any = (TRAIN, TEST), **options: Any) -> Any:
+    engine = {"name": "http", "nodes": urls}
+    given = {"workers": len(urls), "optimizer": {"name": "sgd", "lr": 0.1}, "out": Path("run"), **options}
+    return chimera.train(model, data, engine=engine, **given)
+
+
+def flat(run: Any) -> Any:
+    return run.trained.parameters()
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_two_nodes_with_all_their_rows_are_one_worker_with_all_rows(tmp_path: Path, shards: int) -> None:
+    strategy = {"name": "parameter-server", "shards": shards}
+    with two_nodes(tmp_path) as urls:
+        apart = fit(urls, strategy=strategy, batch_size=HALF, rounds=8)
+    whole = chimera.train(
+        network,
+        (TRAIN, TEST),
+        engine="simulated",
+        workers=1,
+        batch_size=2 * HALF,
+        rounds=8,
+        optimizer={"name": "sgd", "lr": 0.1},
+        out=tmp_path / "whole",
+    )
+    np.testing.assert_allclose(flat(apart), flat(whole), atol=1e-6)
+    assert apart.cost.epochs == whole.cost.epochs == 8
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "async-parameter-server",
+        "stale-synchronous",
+        "delay-compensated",
+        "double-buffering",
+        {"name": "fed-buff", "local_steps": 2},
+        {"name": "parameter-server", "quorum": 0.5},
+        "single-worker",
+    ],
+    ids=lambda strategy: strategy if isinstance(strategy, str) else strategy["name"],
+)
+def test_any_strategy_without_links_between_workers_learns(tmp_path: Path, strategy: Any) -> None:
+    with two_nodes(tmp_path) as urls:
+        run = fit(urls, strategy=strategy, batch_size=32, epochs=30, target={"accuracy": 0.93})
+    assert run.metrics["accuracy"] >= 0.93
+    assert run.events == []
+
+
+def test_links_between_workers_are_refused_in_one_line(tmp_path: Path) -> None:
+    with two_nodes(tmp_path) as urls, pytest.raises(ConfigurationError, match="has no groups") as caught:
+        fit(urls, strategy="all-reduce", rounds=2)
+    assert "\n" not in str(caught.value)
+
+
+def test_linear_nodes_train_too(tmp_path: Path) -> None:
+    with two_nodes(tmp_path, SGDWorker, "classifier") as urls:
+        run = fit(urls, model=SGDClassifier(), batch_size=32, epochs=5)
+    assert run.metrics["accuracy"] > 0.93
+
+
+def test_columns_are_matched_by_name(tmp_path: Path) -> None:
+    frames = [
+        Dataset.of(pd.DataFrame(inputs, columns=COLUMNS).assign(y=targets), target="y")
+        for inputs, targets in (TRAIN, TEST)
+    ]
+    with two_nodes(tmp_path) as urls:
+        straight = fit(urls, data=tuple(frames), rounds=4, batch_size=HALF, out=tmp_path / "straight")
+    order = np.random.default_rng(1).permutation(30)
+    shuffled = tmp_path / "shuffled"
+    for i in range(2):
+        rows = slice(i * HALF, (i + 1) * HALF)
+        names = [f" {COLUMNS[column].upper()}" for column in order]
+        write_data(shuffled / f"tree{i + 1}", TRAIN[0][rows][:, order], TRAIN[1][rows], names)
+    with ExitStack() as stack:
+        owns = [settings(shuffled, f"tree{i + 1}") for i in range(2)]
+        urls = [stack.enter_context(serving(TorchWorker(network, settings=own).app(), own)) for own in owns]
+        mixed = fit(urls, data=tuple(frames), rounds=4, batch_size=HALF, out=tmp_path / "mixed")
+    np.testing.assert_array_equal(flat(straight), flat(mixed))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"model": lambda: network(9)}, r"tree1 has another model than the driver: 8x30 \+ 8 .* in place of 9x30"),
+        ({"data": ((X, np.zeros(len(X), int)), (X, np.zeros(len(X), int)))}, "tree1 has rows of class '1'"),
+        ({"on_worker_loss": "redistribute"}, "each node keeps its own"),
+    ],
+    ids=["model", "classes", "redistribute"],
+)
+def test_what_does_not_fit_is_one_line(tmp_path: Path, options: Any, said: str) -> None:
+    with two_nodes(tmp_path) as urls, pytest.raises((DataError, ConfigurationError), match=said) as caught:
+        fit(urls, rounds=2, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_token_of_the_environment_is_shown_to_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with two_nodes(tmp_path, token="opensesame") as urls:
+        with pytest.raises(ChimeraError, match="401|token") as caught:
+            fit(urls, rounds=2, out=tmp_path / "refused")
+        assert "\n" not in str(caught.value)
+        monkeypatch.setenv("CHIMERA_TOKEN", "opensesame")
+        assert fit(urls, rounds=2).cost.rounds == 2
+    assert "opensesame" not in "".join(
+        file.read_text() for file in Path("run").glob("*.*") if file.suffix != ".safetensors"
+    )
+
+
+WORKER = """
+from chimera.nodes.workers import TorchWorker
+from torch import nn
+
+worker = TorchWorker(lambda: nn.Sequential(nn.Linear(30, 8), nn.Tanh(), nn.Linear(8, 2)))
+if __name__ == "__main__":
+    worker.serve()
+"""
+
+
+class Killer(Callback):
+    """Kills a node amid the run, and may do something more."""
+
+    def __init__(self, pid: int, then: Callable[[], Any] = lambda: None) -> None:
+        self._pid, self._then, self._done = pid, then, False
+
+    def on_progress(self, progress: Any) -> None:
+        if progress.rounds >= 5 and not self._done:
+            self._done = True
+            os.kill(self._pid, signal.SIGKILL)
+            self._then()
+
+
+@contextmanager
+def two_processes(folder: Path) -> Iterator[list[Any]]:
+    write_halves(folder / "chimera_train_data")
+    with ExitStack() as stack:
+        nodes = []
+        for name in ("tree1", "tree2"):
+            (folder / f"{name}.py").write_text(WORKER)
+            nodes.append(stack.enter_context(worker_process(folder / f"{name}.py", folder)))
+        for node in nodes:
+            node.wait_healthy()
+        yield nodes
+
+
+@pytest.mark.parametrize("policy", ["drop", "respawn"])
+def test_a_run_goes_on_without_a_node_that_died(tmp_path: Path, policy: Any) -> None:
+    with two_processes(tmp_path) as nodes:
+        killer = Killer(nodes[1].process.pid)
+        options = {"log_every": 1, "rounds": 60, "batch_size": 32, "on_worker_loss": policy}
+        run = fit([node.url for node in nodes], callbacks=[killer], **options)
+    assert run.cost.rounds == 60
+    assert {event.actor for event in run.events if event.event == "worker lost"} == {"worker 1"}
+    assert run.metrics["accuracy"] > 0.9
+
+
+def test_a_node_that_comes_back_takes_part_again(tmp_path: Path) -> None:
+    with two_processes(tmp_path) as nodes, ExitStack() as stack:
+
+        def start_again() -> None:
+            nodes[1].process.wait()
+            environment = {"CHIMERA_WORKERS_PORT": str(nodes[1].port)}
+            again = stack.enter_context(worker_process(tmp_path / "tree2.py", tmp_path, **environment))
+            again.url = nodes[1].url
+            again.wait_healthy()
+
+        killer = Killer(nodes[1].process.pid, start_again)
+        run = fit([node.url for node in nodes], callbacks=[killer], log_every=1, rounds=80, batch_size=32)
+    assert [event.event for event in run.events if event.actor == "worker 1"] == ["worker lost", "worker respawned"]
+    assert run.cost.rounds == 80
