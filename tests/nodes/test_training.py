@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from nodes.served import serving, settings, worker_process, write_data
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import SGDClassifier
 from torch import nn
@@ -22,15 +21,16 @@ from chimera.core.errors import ChimeraError, ConfigurationError, DataError
 from chimera.data.dataset import Dataset
 from chimera.nodes.workers import SGDWorker, TorchWorker
 from chimera.training.callback import Callback
+from nodes.served import serving, settings, worker_process, write_data
 
 HALF = 200
 COLUMNS = [f"x{i}" for i in range(30)]
 
 
 def data() -> tuple[Any, Any]:
-    X, y = load_breast_cancer(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(X))
-    return ((X - X.mean(0)) / X.std(0))[order].astype(np.float32), y[order]
+    inputs, targets = load_breast_cancer(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(inputs))
+    return ((inputs - inputs.mean(0)) / inputs.std(0))[order].astype(np.float32), targets[order]
 
 
 X, Y = data()
@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path, options: Any, said: str) 
 
 def test_the_token_of_the_environment_is_shown_to_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with two_nodes(tmp_path, token="opensesame") as urls:
-        with pytest.raises(ChimeraError, match="401|token") as caught:
+        with pytest.raises(ChimeraError, match=r"401|token") as caught:
             fit(urls, rounds=2, out=tmp_path / "refused")
         assert "\n" not in str(caught.value)
         monkeypatch.setenv("CHIMERA_TOKEN", "opensesame")

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from chimera.data.order import Order
+from chimera.data.dataset import Dataset
+from chimera.data.order import OwnOrder, orders
+from chimera.data.partition import Partitioner
 
 
 class MakeOrders(Protocol):
     """Makes the orders of so many workers, from a step on before which ``begin`` samples were dealt."""
 
-    def __call__(self, world_size: int, *, since: int, begin: int) -> list[Order]:
+    def __call__(self, world_size: int, *, since: int, begin: int) -> list[Any]:
         """Return the order of each, by place."""
 
 
@@ -54,3 +56,22 @@ class Dealing:
         """Part the data as it was when `state` was asked."""
         self._world_size, self.since, self._begin = state["world_size"], state["since"], state["begin"]
         self.orders = self._make_orders(self._world_size, since=self.since, begin=self._begin)
+
+
+def dealing_of(
+    partition: Partitioner,
+    train: Dataset | None,
+    *,
+    workers: int,
+    batch_size: int,
+    seed: int,
+    samples_per_round: Callable[[int], int],
+) -> Dealing:
+    """Return how so many workers begin; with no data given, everybody reads his own."""
+
+    def parted(world_size: int, *, since: int, begin: int) -> list[Any]:
+        if train is None:
+            return [OwnOrder(batch_size, seed)] * world_size
+        return orders(partition, train, world_size, batch_size, seed, since=since, begin=begin)
+
+    return Dealing(parted, workers, samples_per_round)

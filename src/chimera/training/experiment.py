@@ -122,7 +122,7 @@ class Experiment:
         return type(self)({**self.tables, name: value}, self.source)
 
     def with_workers(self, workers: str) -> Self:
-        """Return a copy with so many workers; or with these, given as URLs between commas, which are the nodes of the engine."""
+        """Return a copy with so many workers; or with those at these URLs, between commas: the nodes of the engine."""
         if workers.isdecimal() and int(workers) > 0:
             return self.with_settings([f"train.workers={workers}"])
         urls = [url.strip() for url in workers.split(",") if url.strip()]

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from chimera.core.engine import ENGINES, Engine
+from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import DATASETS, Dataset, Split
 from chimera.models.conversion import as_model, build_model
 from chimera.models.model import Model
 from chimera.training.plugin import named
+from chimera.training.tolerance import Tolerance
 
 _PRELOADED = ("torch", "chimera.training.learner", "chimera.training.parameter_shard", "chimera.models.torch_model")
 
@@ -34,6 +36,17 @@ def split_of(data: Any, seed: int) -> Split:
         name, options = named(data)
         return DATASETS.create(name, options)
     return Split.of(data, seed=seed)
+
+
+def check_data(engine: Engine, train: Dataset, workers: int, tolerance: Tolerance) -> None:
+    """Raise ConfigurationError if the data cannot be spread, or if what is to happen at a loss needs data that can."""
+    if not engine.nodes_own_data:
+        if workers > len(train):
+            raise ConfigurationError(f"{workers} workers cannot share {len(train)} training samples")
+    elif tolerance.on_worker_loss == "redistribute":
+        raise ConfigurationError(
+            "on_worker_loss 'redistribute' needs data that can be sent: here each node keeps its own"
+        )
 
 
 def model_of(model: Any, train: Dataset, seed: int) -> Model:

@@ -10,8 +10,7 @@ from typing import Any
 from chimera.codecs.codec import CODECS
 from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError, RunError
-from chimera.data.dataset import Dataset, Split
-from chimera.data.order import OwnOrder, orders
+from chimera.data.dataset import Split
 from chimera.data.partition import PARTITIONERS, Partitioner
 from chimera.models.model import Model
 from chimera.strategies.strategy import STRATEGIES, Strategy
@@ -21,10 +20,10 @@ from chimera.training.cadence import Cadence
 from chimera.training.callback import Callback
 from chimera.training.checkpoint import Checkpoints, check_fits
 from chimera.training.cluster import TrainingCluster
-from chimera.training.dealing import Dealing
+from chimera.training.dealing import dealing_of
 from chimera.training.experiment import Experiment
 from chimera.training.fault import FaultScript, as_sentences
-from chimera.training.given import model_of, open_engine, split_of
+from chimera.training.given import check_data, model_of, open_engine, split_of
 from chimera.training.history import History
 from chimera.training.loop import TrainingLoop
 from chimera.training.optimizer import OptimizerSettings
@@ -195,12 +194,7 @@ class Trainer:
         engine, owned = open_engine(self._engine)  # before the data: its processes import while this one loads
         try:
             split = split_of(self._data, self._seed)
-            if not engine.nodes_own_data and self._workers > len(split.train):
-                raise ConfigurationError(f"{self._workers} workers cannot share {len(split.train)} training samples")
-            if engine.nodes_own_data and self._tolerance.on_worker_loss == "redistribute":
-                raise ConfigurationError(
-                    "on_worker_loss 'redistribute' needs data that can be sent: here each node keeps its own"
-                )
+            check_data(engine, split.train, self._workers, self._tolerance)
             self._optimizer.check()
             model = model_of(self._model, split.train, self._seed)
             self._folder.begin(Experiment.of(**self._experiment).to_toml(), self._seed)
@@ -216,7 +210,14 @@ class Trainer:
             )
             actors.reserve_workers(self._workers)
             watch = Watch(engine, self._tolerance.worker_timeout_s)
-            dealing = self._dealing(None if engine.nodes_own_data else split.train)
+            dealing = dealing_of(
+                self._partition,
+                None if engine.nodes_own_data else split.train,
+                workers=self._workers,
+                batch_size=self._batch_size,
+                seed=self._seed,
+                samples_per_round=self._samples_per_round,
+            )
             cluster = TrainingCluster(engine, actors, dealing, watch, self._tolerance.min_workers)
             try:
                 return self._fit(engine, watch, cluster, split, model)
@@ -233,7 +234,6 @@ class Trainer:
         sizes = watch.get([worker.samples() for worker in cluster.workers])  # what a constructor raises shows here
         train_size = sum(sizes) if engine.nodes_own_data else len(split.train)
         engine.trace()
-        samples_per_round = self._strategy.batches_per_round(self._workers) * self._batch_size
         history = History(self._folder.path, saved["files"] if saved else None)
         self._recovery = Recovery(engine, cluster, watch, self._tolerance)
         buffers = getattr(model, "buffer_policy", "none")
@@ -246,7 +246,9 @@ class Trainer:
             train_size=train_size,
             batch_size=self._batch_size,
             budget=self._budget,
-            cadence=Cadence.of(self._budget, train_size / samples_per_round, self._workers, **self._every),
+            cadence=Cadence.of(
+                self._budget, train_size / self._samples_per_round(self._workers), self._workers, **self._every
+            ),
             history=history,
             checkpoints=checkpoints,
             callbacks=self._callbacks,
@@ -282,18 +284,8 @@ class Trainer:
             callback.on_end(run)
         return run
 
-    def _dealing(self, train: Dataset | None) -> Dealing:
-        """Return who reads which data; with none given, everybody his own."""
-
-        def parted(world_size: int, *, since: int, begin: int) -> list[Any]:
-            if train is None:
-                return [OwnOrder(self._batch_size, self._seed)] * world_size
-            return orders(self._partition, train, world_size, self._batch_size, self._seed, since=since, begin=begin)
-
-        def samples_per_round(world_size: int) -> int:
-            return self._strategy.batches_per_round(world_size) * self._batch_size
-
-        return Dealing(parted, self._workers, samples_per_round)
+    def _samples_per_round(self, world_size: int) -> int:
+        return self._strategy.batches_per_round(world_size) * self._batch_size
 
     def _names(self) -> dict[str, Any]:
         return {

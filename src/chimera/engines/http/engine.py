@@ -38,7 +38,7 @@ class HttpEngine(RealTime):
     Parameters
     ----------
     nodes : where they are: ``http://host:port``, one each.
-    token : the bearer token that the nodes want; by default what CHIMERA_TOKEN in the environment says, so that it need not stand
+    token : the bearer token that the nodes want; by default that of CHIMERA_TOKEN in the environment, so that it need not stand
         in a file.
     timeout_s : how long a call in a node may take; after that its ref raises `TimeLimitError`, though the node may go on.
     retries : how often a call that failed on the way (nobody listens, the connection broke, the time was over, garbage came, or
