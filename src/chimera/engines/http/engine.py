@@ -31,9 +31,9 @@ class HttpEngine(RealTime):
     """Actors in nodes that are there already, reached over HTTP; no code and no pickle goes over the wire.
 
     What becomes of an actor depends on its class. One that nodes host (it is on their list) is made in the node with the fewest
-    actors of this engine, or in the one where an actor of the same name was before. One with ``routes`` (see `Route`) is there before: the next node in order is bound to it. Any other
-    runs in the driver's process, in a thread. A class says ``hosted = True`` if it must never run in the driver, and
-    ``hosted = False`` if it always does.
+    actors of this engine, or in the one where an actor of the same name was before. One with ``routes`` (see `Route`) is there
+    before: the next node in order is bound to it. Any other runs in the driver's process, in a thread. A class says ``hosted =
+    True`` if it must never run in the driver, and ``hosted = False`` if it always does.
 
     Parameters
     ----------
