@@ -202,6 +202,9 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = min(found, key=lambda one: one[0] != socket.AF_INET)
         listener = socket.create_server((address[0], port), family=family, backlog=1024)
+        listener.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+        )  # asyncio sets it for sockets of its own making only
     except socket.gaierror as error:
         raise ConfigurationError(
             f"cannot listen on {host!r}: this machine has no such address; 127.0.0.1 is safe"
