@@ -15,6 +15,6 @@ os.environ.setdefault("CHIMERA_WORKERS_HOST", "127.0.0.1")  # who may reach the 
 
 if __name__ == "__main__":
     master = ParameterServerMaster(
-        "classifier", loss="log_loss", alpha=0.01, eta0=0.1, max_iter=1000, learning_rate="constant"
+        "classifier", loss="log_loss", alpha=0.01, eta0=0.3, max_iter=1000, learning_rate="constant"
     )
     chimera.run(master, int(os.environ.get("MASTER_PORT", "8080")))

@@ -65,6 +65,7 @@ def main(port: int = 0) -> None:
     app = FastAPI()
     app.include_router(actors_router(host))
     with socket.create_server(("127.0.0.1", port), backlog=128) as listener:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         print(listener.getsockname()[1], flush=True)  # noqa: T201 - this is how the test hears of it
         config = uvicorn.Config(app, http="httptools", log_level="error", access_log=False)
         uvicorn.Server(config).run(sockets=[listener])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,10 @@ class OptimizerSettings:
     name: str = "sgd"
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def stepper(self, flat: Flat) -> FlatOptimizer:
+        """Return what steps ``flat`` in place."""
+        return FlatOptimizer(self, flat)
+
     def check(self) -> None:
         """Make one on a single parameter and step it, so that a mistake shows before anything runs."""
         optimizer = FlatOptimizer(self, np.zeros(1, np.float32))
@@ -37,6 +41,26 @@ class OptimizerSettings:
             optimizer.step(np.zeros(1, np.float32))
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigurationError(f"the optimizer {self.name!r} cannot step a flat dense vector: {error}") from error
+
+
+class Stepper(Protocol):
+    """Steps one flat vector in place."""
+
+    def step(self, gradient: Flat) -> None:
+        """Take one step with ``gradient``, shape (P,), writable."""
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return all that it remembers, as arrays."""
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what `state` returned."""
+
+
+class MakesStepper(Protocol):
+    """Settings, as they travel to a server: `OptimizerSettings`, or others that need no torch."""
+
+    def stepper(self, flat: Flat) -> Stepper:
+        """Return what steps ``flat``, shape (P,), in place."""
 
 
 class FlatOptimizer:

@@ -11,7 +11,7 @@ from chimera.codecs.codec import CODECS, decode
 from chimera.core.call import work
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite, reduce_in_order
-from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
+from chimera.training.optimizer import MakesStepper
 from chimera.training.rejection import Applied, Rejected, fault
 
 _EPSILON = 1e-7  # as in the paper's experiments: keeps the division defined
@@ -35,12 +35,12 @@ class ParameterShard:
         weights: Flat,
         layout: Layout,
         *,
-        optimizer: OptimizerSettings,
+        optimizer: MakesStepper,
         codec: tuple[str, Mapping[str, Any]] = ("identity", {}),
     ) -> None:
         self._weights, self._layout = np.array(weights, np.float32), layout
         self._mean = np.empty_like(self._weights)
-        self._optimizer = FlatOptimizer(optimizer, self._weights)
+        self._optimizer = optimizer.stepper(self._weights)
         self._codec = CODECS.create(*codec)
         self._mean_square: Flat | None = None  # of gradients; its memory is spent where it is asked for
         self._steps = 0

@@ -44,7 +44,9 @@ class HttpEngine(RealTime):
     retries : how often a call that failed on the way (nobody listens, the connection broke, the time was over, garbage came, or
         a status of 500 or more without an exception of an actor) is sent again; the node may then run it more than once.
     health_every_s : how often each node is looked at, so that a death is known though nobody calls.
-    tls_ca : a file with the certificates that https nodes are checked by; by default those of the system.
+    tls_ca : a file with the certificates that https nodes are checked by, which may be the nodes' own; by default those of the
+        system.
+    tls_check_host : whether a certificate must name the host of its node; not needed where ``tls_ca`` is the nodes' own.
     most_bytes : the size of the largest answer that is taken.
     keeps_rows : whether the trace is kept; it grows until it is fetched.
     on_answer : told the URL of every request of an actor that was answered, and how many seconds that took.
@@ -61,6 +63,7 @@ class HttpEngine(RealTime):
         retries: int = 0,
         health_every_s: float = 1.0,
         tls_ca: str | None = None,
+        tls_check_host: bool = True,
         most_bytes: int = 1 << 30,
         keeps_rows: bool = True,
         on_answer: Callable[[str, float], None] | None = None,
@@ -81,7 +84,7 @@ class HttpEngine(RealTime):
         super().__init__()
         self.key = secrets.token_hex(8)
         self._remote = {"timeout_s": timeout_s, "retries": retries, "on_answer": on_answer}
-        options: dict[str, Any] = {"token": token, "tls": _tls(tls_ca), "most_bytes": most_bytes}
+        options: dict[str, Any] = {"token": token, "tls": _tls(tls_ca, tls_check_host), "most_bytes": most_bytes}
         options |= {"engine_key": self.key, "health_every_s": health_every_s}
         self._nodes = [Node(address, **options) for address in addresses]
         self._bound = 0
@@ -223,13 +226,16 @@ class HttpEngine(RealTime):
         )
 
 
-def _tls(ca: str | None) -> ssl.SSLContext | None:
-    if ca is None:
+def _tls(ca: str | None, check_host: bool) -> ssl.SSLContext | None:
+    if ca is None and check_host:
         return None
     try:
-        return ssl.create_default_context(cafile=ca)
+        context = ssl.create_default_context(cafile=ca)
     except OSError as error:
         raise ConfigurationError(f"engine 'http', option 'tls_ca': {ca!r} cannot be used: {error}") from error
+    context.check_hostname = check_host
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
 
 
 def _end(board: Board, lanes: list[Lane], nodes: list[Node]) -> None:

@@ -93,14 +93,17 @@ def revived(told: Mapping[str, Any], actor: str, call: str, module: str) -> Fail
     return Failed(make, kind)
 
 
-def of_error_body(name: str, text: str) -> BaseException:
-    """Return what an error of the documented form means: the exception of that name, where it is one that any caller knows."""
-    known = _known_type(name, "", "") or _known_type(name, "builtins", "")
-    if known is None or not issubclass(known, errors.ChimeraError | ValueError | TypeError | LookupError):
-        return ActorError(text)
-    error = known.__new__(known, text)
-    assert isinstance(error, BaseException)
-    return error
+class Refusal(ActorError):  # noqa: N818 - named like `ActorLost`
+    """What a node answered with a status of 400 or more.
+
+    Attributes
+    ----------
+    status, name : the status, and the name of the exception in the node.
+    """
+
+    def __init__(self, text: str, status: int = 500, name: str = "") -> None:
+        super().__init__(text)
+        self.status, self.name = status, name
 
 
 def _known_type(kind: str, its_module: str, actors_module: str) -> type[Exception] | None:

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from chimera.core import call as surroundings
-from chimera.core.errors import ActorLost, DataError, TimeLimitError
+from chimera.core.errors import DataError, TimeLimitError
 from chimera.engines.handle import results
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Answer, Connection, Garbage, Unreachable
@@ -205,7 +205,7 @@ class HostedLane(RemoteLane):
             error = error_of(answer, f"{self.node.url}{self._path}") if answer.status >= 400 else None
             if error is None:
                 raise Garbage(f"the answer is of type {answer.content_type!r}")
-            if answer.status == 404 or isinstance(error, ActorLost):
+            if answer.status == 404:
                 return Outcome(self.perish(f"at {self.node.url} was lost: the node does not know it ({error})"))
             return Outcome(raised(error))
         told = wire.unpack(answer.body, open_inner=False)
@@ -231,7 +231,7 @@ class RoutedLane(RemoteLane):
     Parameters
     ----------
     actor_type : has ``routes``; see `Route`. With ``failure_is_loss = True`` a call that fails, whatever the reason, means that
-        the actor is lost.
+        the actor is lost. With ``comes_back = True`` it never is: its calls fail with `ActorLost` while nobody answers.
     """
 
     def __init__(self, *args: Any, actor_type: Callable[..., Any], **options: Any) -> None:
@@ -239,7 +239,17 @@ class RoutedLane(RemoteLane):
         self._type = actor_type
         self._routes: Mapping[str, Route] = actor_type.routes  # type: ignore[attr-defined]
         self._failure_is_loss = bool(getattr(actor_type, "failure_is_loss", False))
+        self._comes_back = bool(getattr(actor_type, "comes_back", False))
         self._target: Any = None
+
+    @property
+    def tries_again(self) -> bool:
+        """Whether it is not to be given up now."""
+        return self._comes_back or super().tries_again
+
+    def perish(self, why: str) -> Failed:
+        """Be dead from now on, unless it may come back; return what the call under way raises."""
+        return lost(f"{self.name} {why}") if self._comes_back else super().perish(why)
 
     def perform(self, call: Call) -> Outcome:
         """Send the call to its route, or run it here if it has none."""

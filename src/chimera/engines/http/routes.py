@@ -12,7 +12,9 @@ import numpy as np
 from chimera.core.errors import DataError
 from chimera.engines.http import wire
 from chimera.engines.http.connection import JSON, Answer, Garbage
-from chimera.engines.http.failure import of_error_body
+from chimera.engines.http.failure import Refusal
+
+_MOST_TEXT = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,7 @@ def document_of(answer: Answer) -> dict[str, Any]:
     return document
 
 
-def error_of(answer: Answer, where: str) -> BaseException:
+def error_of(answer: Answer, where: str) -> Refusal:
     """Return the exception that an answer of status 400 or more means.
 
     Raises
@@ -85,9 +87,10 @@ def error_of(answer: Answer, where: str) -> BaseException:
     """
     document = document_of(answer)
     details = document.get("details")
-    name = details.get("errorMessage", "") if isinstance(details, dict) else ""
+    name = str(details.get("errorMessage", "")) if isinstance(details, dict) else ""
     message = str(document.get("message") or document.get("detail") or "it does not say why")
-    return of_error_body(str(name), f"{where} answered {answer.status} ({name or 'an error'}): {message}")
+    text = " ".join(f"{where} answered {answer.status} ({name or 'an error'}): {message}".split())
+    return Refusal(text[:_MOST_TEXT], answer.status, name)
 
 
 def _begin(body: bytes) -> str:

@@ -50,7 +50,10 @@ class Worker(ABC):
         return {"name": self.name, "kind": "worker", "type": type(self).__name__, "task": self.task}
 
     def actors(self) -> Mapping[str, Callable[..., Any]]:
-        """Return what makes the actors, by class name, that a driver may let live in this worker; by default none."""
+        """Return the classes (or what makes their objects, from the driver's arguments) that a driver may have here as actors.
+
+        By the ``module.qualname`` of the class in the driver; nothing else can be made here. By default there are none.
+        """
         return {}
 
     def app(self) -> FastAPI:
@@ -65,9 +68,15 @@ class Worker(ABC):
 
         A mistake in the settings is one line on stderr, and exit code 2.
         """
-        settings = self.settings
+        settings, app = self.settings, self.app()
+
+        def tell() -> None:
+            host, port = app.state.address
+            scheme, shown = "https" if settings.tls_cert else "http", f"[{host}]" if ":" in host else host
+            sys.stderr.write(f"chimera: {self.name} listens on {scheme}://{shown}:{port}; its pages are at /docs\n")
+
         try:
-            serve(self.app(), host=settings.workers_host, port=settings.workers_port, settings=settings)
+            serve(app, host=settings.workers_host, port=settings.workers_port, settings=settings, on_started=tell)
         except ChimeraError as error:
             sys.stderr.write(f"chimera: {self.name}: {error}\n")
             raise SystemExit(2 if isinstance(error, ConfigurationError) else 1) from None

@@ -1,0 +1,118 @@
+"""A master that lets each worker fit a model of its own, and averages what they predict: bagging."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from chimera.core.errors import ChimeraError, DataError
+from chimera.engines.http import HttpEngine
+from chimera.engines.http.failure import Refusal
+from chimera.nodes.errors import AllWorkersFailed, NotFittedError
+from chimera.nodes.logs import status
+from chimera.nodes.masters.averaging import averaged
+from chimera.nodes.masters.estimator_actor import EstimatorActor
+from chimera.nodes.masters.master import Master
+from chimera.nodes.settings import Settings
+from chimera.nodes.table import Table
+
+
+class AggregationMaster(Master):
+    """Asks all workers at once, and goes on with those that answer.
+
+    Each has ``CHIMERA_WORKERS_ENDPOINTS_TIMEOUT`` seconds and ``CHIMERA_WORKERS_ENDPOINTS_MAX_RETRIES`` retries. One that does
+    not answer is named in the status log, with the reason, and asked again the next time.
+
+    Parameters
+    ----------
+    settings : of the node; by default as they are now in the environment and in `chimera.toml`.
+    """
+
+    def __init__(self, *, settings: Settings | None = None) -> None:
+        super().__init__("aggregation", settings)
+        self._lock = threading.Lock()
+        self._engine: HttpEngine | None = None
+        self._workers: dict[str, Any] = {}
+        self._fitted = False
+
+    @property
+    def fitted(self) -> bool:
+        """Whether a worker has been fitted by this master."""
+        return self._fitted
+
+    def fit(self) -> None:
+        """Let all workers fit; one success is success.
+
+        Raises
+        ------
+        AllWorkersFailed : says why for each.
+        """
+        _, failures = self._asked("fit")
+        if len(failures) == len(self._workers):
+            raise AllWorkersFailed(f"no worker was fitted: {_told(failures)}")
+        self._fitted = True
+        status().info("fitted by %d of %d workers", len(self._workers) - len(failures), len(self._workers))
+
+    def predict(self, table: Table) -> dict[str, Any]:
+        """Return the mean of what the workers predict for these rows, of those that answer.
+
+        Raises
+        ------
+        NotFittedError : no worker is fitted.
+        DataError : nobody predicts, and some because the rows do not fit, in their columns say.
+        AllWorkersFailed : says why for each.
+        """
+        predictions, failures = self._asked("predict", list(table.columns), table.rows)
+        if not predictions:
+            refused = [error for error in failures.values() if isinstance(error, Refusal)]
+            if refused and all(error.name == NotFittedError.__name__ for error in refused):
+                raise NotFittedError(
+                    f"no worker is fitted yet: POST /v1/chimera/aggregation/fit first ({_told(failures)})"
+                )
+            if unfit := [str(error) for error in refused if error.status == 422]:
+                raise DataError("; ".join(unfit))
+            raise AllWorkersFailed(f"no worker has predicted: {_told(failures)}")
+        try:
+            body, left_out = averaged(predictions, len(table.rows))
+        except DataError as error:
+            raise AllWorkersFailed(f"no worker has predicted what can be used: {error}") from error
+        for url, why in left_out.items():
+            status().warning("%s: its prediction is left out: %s", url, why)
+        return body
+
+    def close(self) -> None:
+        """Close the connections to the workers."""
+        with self._lock:
+            if self._engine is not None:
+                self._engine.close()
+            self._engine, self._workers = None, {}
+
+    def _asked(self, method: str, *args: Any) -> tuple[dict[str, Any], dict[str, ChimeraError]]:
+        """Call all workers, and return what they answered and how the others failed, by their addresses."""
+        engine, workers = self._reached()
+        values = [engine.put(value) for value in args]
+        refs = {url: getattr(worker, method)(*values) for url, worker in workers.items()}
+        answers: dict[str, Any] = {}
+        failures: dict[str, ChimeraError] = {}
+        for url, ref in refs.items():
+            try:
+                answers[url] = engine.get(ref)
+            except ChimeraError as error:
+                failures[url] = error
+                status().warning("%s: %s failed: %s", url, method, error)
+        return answers, failures
+
+    def _reached(self) -> tuple[HttpEngine, dict[str, Any]]:
+        with self._lock:
+            if self._engine is None:
+                self._engine = self.engine()
+                urls = self.settings.workers_urls
+                names = self.settings.workers_nodes_names
+                self._workers = {
+                    url: self._engine.spawn(EstimatorActor, name=name) for url, name in zip(urls, names, strict=True)
+                }
+            return self._engine, self._workers
+
+
+def _told(failures: dict[str, ChimeraError]) -> str:
+    return "; ".join(str(error) for error in failures.values())

@@ -1,0 +1,247 @@
+"""One fit of the parameter server: the `ParameterServer` strategy on a cluster of workers behind documented routes."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chimera.core.engine import Resources
+from chimera.core.errors import ActorLost, ChimeraError, DataError, TooFewWorkersError
+from chimera.core.parameters import Flat, Layout
+from chimera.engines.http import HttpEngine
+from chimera.nodes.errors import AllWorkersFailed
+from chimera.nodes.logs import status
+from chimera.nodes.masters.averaging import union
+from chimera.nodes.masters.gradient_actor import Form, GradientActor, Sample
+from chimera.nodes.masters.gradient_server import GradientServer, Progress
+from chimera.nodes.masters.learning_rate import LearningRate
+from chimera.nodes.table import match_columns
+from chimera.strategies.parameter_server import ParameterServer
+from chimera.strategies.strategy import Round
+from chimera.training.cluster import TrainingCluster
+from chimera.training.dealing import Dealing
+from chimera.training.recovery import Recovery
+from chimera.training.rejection import Rejections
+from chimera.training.tolerance import Tolerance
+from chimera.training.watch import Watch
+
+_AHEAD = 4  # rounds issued before the result of the first is looked at
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a fit has come to.
+
+    Attributes
+    ----------
+    columns, classes : of the inputs, and of the labels; None for a regression.
+    flat : the parameters, weights row by row and then biases; those of a neural network.
+    network : whether it is a neural network.
+    steps : how many were taken.
+    """
+
+    columns: tuple[str, ...]
+    classes: tuple[Any, ...] | None
+    flat: Flat
+    network: bool
+    steps: int
+
+
+class Descent:
+    """Descends along the mean gradient of all workers that answer.
+
+    Parameters
+    ----------
+    engine : reaches the workers, one each node.
+    names : theirs, in the same order.
+    classifies : whether targets are labels.
+    rate, epsilon, max_iter : how long the steps are, and when to stop.
+    """
+
+    def __init__(
+        self,
+        engine: HttpEngine,
+        names: Sequence[str],
+        *,
+        classifies: bool,
+        rate: LearningRate,
+        epsilon: float,
+        max_iter: int,
+    ) -> None:
+        self._engine, self._classifies = engine, classifies
+        self._rate, self._epsilon, self._max_iter = rate, epsilon, max_iter
+        self._all = [engine.spawn(GradientActor, rank, name=name) for rank, name in enumerate(names)]
+
+    def run(self) -> Trained:
+        """Fit, and return what it has come to.
+
+        Raises
+        ------
+        AllWorkersFailed : none is left; says why for each.
+        DataError : the workers' data do not fit each other.
+        NonFiniteError : the steps were too long: no gradient is finite any more.
+        """
+        samples = self._samples()
+        columns = next(iter(samples.values())).columns
+        first = next(iter(samples.values())).weights
+        classes = self._classes(samples)
+        outputs = 1 if classes is None or len(classes) == 2 else len(classes)
+        shape = (outputs, len(columns)) if first is None else (first.size,)
+        biases = outputs if first is None else 0
+        living = []
+        for worker, sample in samples.items():
+            try:
+                form = self._form(sample, columns, classes, shape, biases)
+            except DataError as error:
+                self._leave_out(worker, f"its data do not fit those of {next(iter(samples)).name}: {error}")
+            else:
+                worker.take(form)
+                living.append(worker)
+        layout = Layout(("coef_", "intercept_"), (shape, (biases,)))
+        flat, steps = self._descend(_Actors(self._engine, living, layout, first, self._rate, self._epsilon))
+        return Trained(columns, classes, flat, first is not None, steps)
+
+    def _samples(self) -> dict[Any, Sample]:
+        """Return the samples of those who answer, in order."""
+        refs = {worker: worker.sample() for worker in self._all}
+        samples = {}
+        for worker, ref in refs.items():
+            try:
+                samples[worker] = self._engine.get(ref)
+            except ChimeraError as error:
+                status().warning("%s: no data sample: %s", worker.name, error)
+        if not samples:
+            raise self._all_failed()
+        return samples
+
+    def _classes(self, samples: dict[Any, Sample]) -> tuple[Any, ...] | None:
+        if not self._classifies:
+            return None
+        classes = union([sample.labels for sample in samples.values()])
+        if len(classes) < 2:
+            raise DataError(f"all workers together have one class only, {classes[0]!r}: a classifier needs two")
+        return tuple(classes)
+
+    def _form(
+        self,
+        sample: Sample,
+        columns: tuple[str, ...],
+        classes: tuple[Any, ...] | None,
+        shape: tuple[int, ...],
+        biases: int,
+    ) -> Form:
+        order = tuple(match_columns(sample.columns, columns))
+        if (sample.weights is None) == (biases == 0) or (sample.weights is not None and sample.weights.shape != shape):
+            raise DataError("it is another kind of model")
+        knows_all = classes is None or set(sample.labels) >= set(classes)
+        network = sample.weights is not None
+        if network and order != tuple(range(len(columns))):
+            raise DataError("the columns of a neural network's data must be in the same order everywhere")
+        return Form(
+            shape,
+            biases,
+            None if network or order == tuple(range(len(columns))) else order,
+            None if knows_all else classes,
+        )
+
+    def _leave_out(self, worker: Any, why: str) -> None:
+        status().warning("%s is left out: %s", worker.name, why)
+        self._engine.kill(worker)
+
+    def _descend(self, actors: _Actors) -> tuple[Flat, int]:
+        """Run the strategy's rounds until it is over; whoever is lost is left out."""
+        engine = self._engine
+        watch, tolerance = Watch(engine), Tolerance(on_worker_loss="drop")
+        dealing = Dealing(_no_orders, len(actors.living), lambda _: 0)
+        cluster = TrainingCluster(engine, actors, dealing, watch)
+        recovery = Recovery(engine, cluster, watch, tolerance)
+        strategy, rejections = ParameterServer(), Rejections()
+        rounds, window = strategy.rounds(cluster), deque[Round]()
+        steps, over = 0, False
+        while not over and cluster.round < self._max_iter:
+            try:
+                while len(window) < min(_AHEAD, self._max_iter - cluster.round):
+                    window.append(next(rounds))
+                (progress,) = cluster.get(window[0].done)
+            except ActorLost as error:
+                window.clear()
+                self._survive(recovery, error)
+                rounds = strategy.rounds(cluster)
+                continue
+            assert isinstance(progress, Progress)
+            window.popleft()
+            cluster.round += 1
+            steps, over = progress.step, progress.over
+            for each in rejections.of([progress], cluster.workers):
+                status().warning("a gradient is left out: %s", each)
+        window.clear()
+        status().info(
+            "%d steps with %d workers; the descent %s",
+            steps,
+            len(cluster.workers),
+            "is over" if over else "goes no further: max_iter",
+        )
+        (weights,) = cluster.get(strategy.model(cluster))
+        return weights.arrays[0].copy(), steps
+
+    def _survive(self, recovery: Recovery, error: ActorLost) -> None:
+        """Leave out the lost, and tell why."""
+        try:
+            for what, actor, _ in recovery.survive(error):
+                if actor:
+                    fate = next((self._engine.fate(one) for one in self._engine.lost() if one.name == actor), actor)
+                    status().warning("%s: %s", what, fate)
+        except ActorLost as another:
+            if another is error:
+                raise
+            self._survive(recovery, another)  # somebody else was lost meanwhile
+        except TooFewWorkersError as none_left:
+            raise self._all_failed() from none_left
+
+    def _all_failed(self) -> AllWorkersFailed:
+        fates = "; ".join(self._engine.fate(worker) for worker in self._all)
+        return AllWorkersFailed(f"no worker is left: {fates}")
+
+
+class _Actors:
+    """Gives the cluster the workers that are there already, and makes the server; see `chimera.training.cluster.Actors`."""
+
+    def __init__(
+        self,
+        engine: HttpEngine,
+        living: Sequence[Any],
+        layout: Layout,
+        first: Flat | None,
+        rate: LearningRate,
+        epsilon: float,
+    ) -> None:
+        self._engine, self.living, self._layout = engine, living, layout
+        self._first, self._rate, self._epsilon = first, rate, epsilon
+
+    def reserve_workers(self, count: int, timeout_s: float | None = None) -> None:
+        """Do nothing: they are there."""
+        self._engine.reserve([Resources()] * count, timeout_s)
+
+    def worker(self, rank: int, _: Any) -> Any:
+        """Return the worker of a rank."""
+        return self.living[rank]
+
+    def servers(self, shards: int) -> list[Any]:
+        """Make all servers."""
+        return [self.server(index, shards) for index in range(shards)]
+
+    def server(self, index: int, shards: int) -> Any:
+        """Make the one server, with the parameters that training begins with."""
+        assert (index, shards) == (0, 1)
+        weights = np.zeros(self._layout.size, np.float32) if self._first is None else self._first
+        options: dict[str, Any] = {"rate": self._rate, "epsilon": self._epsilon}
+        return self._engine.spawn(GradientServer, weights, self._layout, name="server 0", **options)
+
+
+def _no_orders(world_size: int, *, since: int, begin: int) -> list[Any]:  # noqa: ARG001 - workers own their data
+    return list(itertools.repeat(None, world_size))

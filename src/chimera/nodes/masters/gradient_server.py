@@ -1,0 +1,44 @@
+"""The server of the parameters in the master: it knows when the gradient is small enough to stop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat, Layout
+from chimera.nodes.masters.learning_rate import LearningRate, Steps
+from chimera.training.parameter_shard import ParameterShard
+from chimera.training.rejection import Applied, Rejected
+
+
+class Progress(Applied, frozen=True):
+    """What became of the gradients of a round.
+
+    Attributes
+    ----------
+    largest : the largest absolute value in the mean gradient; infinite if there was none.
+    over : whether the descent is over: that was at most epsilon, or the learning rate is used up. No step was taken then.
+    """
+
+    largest: float = math.inf
+    over: bool = False
+
+
+class GradientServer(ParameterShard):
+    """Steps with the mean gradient until all of it is at most ``epsilon`` in absolute value; from then on it stays as it is."""
+
+    hosted = False  # it lives in the master
+
+    def __init__(self, weights: Flat, layout: Layout, *, rate: LearningRate, epsilon: float) -> None:
+        super().__init__(weights, layout, optimizer=rate)
+        self._epsilon, self._over = epsilon, False
+
+    def _stepped(self, gradients: int, rejected: Sequence[Rejected]) -> tuple[Encoded, Applied]:
+        largest = float(np.abs(self._mean).max()) if gradients else math.inf
+        steps = self._optimizer
+        self._over = self._over or largest <= self._epsilon or (isinstance(steps, Steps) and steps.over)
+        weights, applied = super()._stepped(0 if self._over else gradients, rejected)
+        return weights, Progress(applied.step, gradients, applied.rejected, largest, self._over)

@@ -1,0 +1,122 @@
+"""What both masters have in common: settings, an app, a fit at a time, an engine that reaches the workers."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request, Response
+
+from chimera.engines.http import HttpEngine
+from chimera.nodes.app import create_app
+from chimera.nodes.background import in_thread
+from chimera.nodes.body import answer, read_object, required
+from chimera.nodes.errors import BusyError
+from chimera.nodes.logs import log_latency
+from chimera.nodes.masters import schemas
+from chimera.nodes.routing import documented, plain_router
+from chimera.nodes.settings import Settings, read_settings
+from chimera.nodes.table import Table
+
+_ROWS_IN_LOOP = 64  # what the master predicts itself for more rows is computed beside the event loop
+
+
+class Master(ABC):
+    """A web server that asks workers.
+
+    Parameters
+    ----------
+    prefix : of its routes, such as ``aggregation``.
+    settings : of the node; by default as they are now in the environment and in `chimera.toml`.
+    """
+
+    predicts_itself = False  # or asks its workers, which takes a while
+
+    def __init__(self, prefix: str, settings: Settings | None) -> None:
+        self.settings = read_settings() if settings is None else settings
+        self._prefix = prefix
+        self._fitting = threading.Lock()
+
+    @property
+    @abstractmethod
+    def fitted(self) -> bool:
+        """Whether it can predict."""
+
+    @abstractmethod
+    def fit(self) -> None:
+        """Let the workers fit; see the master."""
+
+    @abstractmethod
+    def predict(self, table: Table) -> dict[str, Any]:
+        """Return the body of the answer for these rows; see the master."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what it has started."""
+
+    def engine(self) -> HttpEngine:
+        """Return a new engine that reaches the workers, in the order of their names."""
+        settings = self.settings
+        return HttpEngine(
+            nodes=settings.workers_urls,
+            token=settings.token,
+            timeout_s=settings.workers_endpoints_timeout,
+            retries=settings.workers_endpoints_max_retries,
+            tls_ca=None if settings.tls_cert is None else str(settings.tls_cert),
+            tls_check_host=settings.tls_cert is None,  # the workers' own certificate is all that is trusted
+            keeps_rows=False,
+            on_answer=lambda url, seconds: log_latency(url, "worker", seconds),
+        )
+
+    def about(self) -> dict[str, Any]:
+        """Return what ``/health`` tells of it."""
+        return {"name": self._prefix, "kind": "master", "type": type(self).__name__, "fitted": self.fitted}
+
+    def app(self) -> FastAPI:
+        """Return a new web application of this master."""
+        title = f"Chimera {type(self).__name__}"
+        return create_app(title=title, settings=self.settings, routers=[self.router()], about=self.about)
+
+    def router(self) -> APIRouter:
+        """Return the routes ``/v1/chimera/<prefix>/fit`` and ``/v1/chimera/<prefix>/predict``."""
+
+        @asynccontextmanager
+        async def closing(_: Any) -> AsyncIterator[None]:
+            try:
+                yield
+            finally:
+                self.close()
+
+        router = plain_router(prefix=f"/v1/chimera/{self._prefix}", tags=[self._prefix], lifespan=closing)
+
+        @router.post(
+            "/fit", **documented("Let the workers fit, each on its own data.", **schemas.FIT, errors=(409, 503))
+        )
+        async def fit(request: Request) -> Response:
+            if not self._fitting.acquire(blocking=False):
+                raise BusyError("a fit is under way: wait until it has ended")
+            await in_thread(self._fit_and_release, request.app.state.metrics)
+            return answer(request, {"fit": "ok"})
+
+        @router.post("/predict", **documented("Predict for these rows.", **schemas.PREDICT, errors=(409, 422, 503)))
+        async def predict(request: Request) -> Response:
+            table = Table.of(*required(await read_object(request), "X_pred_columns", "X_pred_rows"))
+            quick = self.predicts_itself and len(table.rows) <= _ROWS_IN_LOOP
+            predicted = self.predict(table) if quick else await in_thread(self.predict, table)
+            request.app.state.metrics.rows_predicted(len(table.rows))
+            return answer(request, predicted)
+
+        return router
+
+    def _fit_and_release(self, metrics: Any) -> None:
+        """Fit, in a thread that outlives a client who goes away."""
+        well = False
+        try:
+            self.fit()
+            well = True
+        finally:
+            self._fitting.release()
+            metrics.fit_ended(well=well)

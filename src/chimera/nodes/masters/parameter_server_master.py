@@ -1,0 +1,158 @@
+"""A master that trains one model on the data of all workers: they send gradients, it steps."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Literal
+
+import numpy as np
+
+from chimera.core.errors import ChimeraError, ConfigurationError
+from chimera.engines.http import HttpEngine
+from chimera.models.construction import first_line
+from chimera.models.linear_estimator import start_at_zero
+from chimera.models.model import Task
+from chimera.nodes.errors import AllWorkersFailed, NotFittedError
+from chimera.nodes.logs import status
+from chimera.nodes.masters.descent import Descent, Trained
+from chimera.nodes.masters.estimator_actor import NetworkActor
+from chimera.nodes.masters.learning_rate import LearningRate
+from chimera.nodes.masters.master import Master
+from chimera.nodes.settings import Settings
+from chimera.nodes.table import Table
+
+ModelType = Literal["regressor", "classifier"]
+
+
+class ParameterServerMaster(Master):
+    """Sends coefficients and intercept to all workers, averages the gradients that come back, steps, and so on.
+
+    It stops when all averaged gradients are at most ``epsilon`` in absolute value, or after ``max_iter`` steps. A step is the
+    learning rate times the mean gradient over all rows; a worker counts as much as any other. Who does not answer, or not as
+    documented, is left out of the fit and named in the status log. Parameters and gradients are float32.
+
+    Parameters
+    ----------
+    model_type : ``"regressor"`` or ``"classifier"``.
+    epsilon : see above.
+    settings : of the node; by default as they are now in the environment and in `chimera.toml`.
+    sgd_options : of scikit-learn's `SGDRegressor` or `SGDClassifier`. What counts here is ``max_iter``, ``learning_rate``,
+        ``eta0``, ``power_t``, ``alpha``, and with ``adaptive`` ``tol`` and ``n_iter_no_change``; ``loss`` decides how a
+        classifier predicts. Loss and penalty of the gradients are the workers' own: give them the same options.
+
+    Raises
+    ------
+    ConfigurationError : another model type, an option or value that cannot be used, or a setting.
+    """
+
+    predicts_itself = True
+
+    def __init__(
+        self, model_type: ModelType, epsilon: float = 1e-11, *, settings: Settings | None = None, **sgd_options: Any
+    ) -> None:
+        from sklearn.linear_model import SGDClassifier, SGDRegressor
+
+        types: dict[str, Any] = {"regressor": SGDRegressor, "classifier": SGDClassifier}
+        if model_type not in types:
+            raise ConfigurationError(f"model_type must be 'regressor' or 'classifier', not {model_type!r}")
+        if not isinstance(epsilon, int | float) or not epsilon >= 0:
+            raise ConfigurationError(f"epsilon must be a number of at least 0, not {epsilon!r}")
+        self._type, self._options = types[model_type], sgd_options
+        self._classifies = model_type == "classifier"
+        estimator = self._estimator()
+        if not isinstance(estimator.max_iter, int) or estimator.max_iter < 1:
+            raise ConfigurationError(f"max_iter must be a whole number of at least 1, not {estimator.max_iter!r}")
+        self._epsilon, self._max_iter = float(epsilon), estimator.max_iter
+        self._rate = LearningRate.of(estimator)
+        super().__init__("parameter-server", settings)
+        self._lock = threading.Lock()
+        self._engine: HttpEngine | None = None
+        self._fit: tuple[Trained | None, Any] = None, None  # what it has come to, and what predicts with it
+
+    @property
+    def fitted(self) -> bool:
+        """Whether a fit has ended well."""
+        return self._fit[0] is not None
+
+    def fit(self) -> None:
+        """Train from the beginning; predictions meanwhile are those of the former model.
+
+        Raises
+        ------
+        AllWorkersFailed : no worker is left; says why for each.
+        DataError : the workers' data do not fit each other.
+        NonFiniteError : the steps are too long.
+        """
+        with self._lock:
+            engine = self._engine = self.engine()
+        with engine:
+            names = self.settings.workers_nodes_names
+            limits: dict[str, Any] = {"rate": self._rate, "epsilon": self._epsilon, "max_iter": self._max_iter}
+            trained = Descent(engine, names, classifies=self._classifies, **limits).run()
+        self._fit = trained, None if trained.network else self._predictor(trained)
+        status().info("fitted in %d steps", trained.steps)
+
+    def predict(self, table: Table) -> dict[str, Any]:
+        """Return what the model predicts for these rows: values, or labels with classes and probabilities.
+
+        A classifier whose loss gives no probabilities gives 1 to the class that it predicts.
+
+        Raises
+        ------
+        NotFittedError : nothing is fitted yet.
+        DataError : the columns do not fit.
+        AllWorkersFailed : the model is a neural network, and no worker, where such predict, has answered.
+        """
+        trained, predictor = self._fit
+        if trained is None:
+            raise NotFittedError("nothing is fitted yet: POST /v1/chimera/parameter-server/fit first")
+        if trained.network:
+            return self._asked(trained, table)
+        rows = table.ordered(trained.columns)
+        if trained.classes is None:
+            return {"y_pred_rows": predictor.predict(rows) if len(rows) else []}
+        classes = list(trained.classes)
+        if not len(rows):
+            return {"y_pred_rows": [], "classes": classes, "y_proba_rows": []}
+        labels = predictor.predict(rows)
+        if hasattr(predictor, "predict_proba"):
+            probabilities = predictor.predict_proba(rows)
+        else:
+            probabilities = (labels[:, None] == predictor.classes_[None, :]).astype(np.float64)
+        return {"y_pred_rows": labels.tolist(), "classes": classes, "y_proba_rows": probabilities}
+
+    def close(self) -> None:
+        """End a fit under way."""
+        with self._lock:
+            if self._engine is not None:
+                self._engine.close()
+
+    def _estimator(self) -> Any:
+        try:
+            return self._type(**self._options)
+        except TypeError as error:
+            raise ConfigurationError(f"{self._type.__name__}: {first_line(error)}") from error
+
+    def _predictor(self, trained: Trained) -> Any:
+        """Return scikit-learn's estimator with the trained parameters."""
+        task: Task = "classification" if self._classifies else "regression"
+        loss = {"loss": self._options["loss"]} if "loss" in self._options else {}
+        estimator, classes = self._type(**loss), trained.classes
+        start_at_zero(estimator, task, None if classes is None else np.array(classes), len(trained.columns))
+        biases = np.size(estimator.intercept_)
+        estimator.coef_ = trained.flat[:-biases].astype(np.float64).reshape(np.shape(estimator.coef_))
+        estimator.intercept_ = trained.flat[-biases:].astype(np.float64)
+        return estimator
+
+    def _asked(self, trained: Trained, table: Table) -> dict[str, Any]:
+        """Return what the first worker that answers predicts with the trained network."""
+        failures = []
+        with self.engine() as engine:
+            for name in self.settings.workers_nodes_names:
+                worker = engine.spawn(NetworkActor, trained.flat, trained.classes, name=name)
+                try:
+                    return dict(engine.get(worker.predict(list(table.columns), table.rows)))
+                except ChimeraError as error:
+                    status().warning("%s: predict failed: %s", name, error)
+                    failures.append(str(error))
+        raise AllWorkersFailed(f"no worker has predicted: {'; '.join(failures)}")
