@@ -16,6 +16,7 @@ import typer.core
 from chimera.cli.demo import demo
 from chimera.cli.failure import exit_code_of
 from chimera.cli.list import list_plugins
+from chimera.cli.nodes import app as nodes
 from chimera.cli.report import report
 from chimera.cli.train import train
 from chimera.version import __version__
@@ -56,6 +57,7 @@ app.command("train")(train)
 app.command("demo")(demo)
 app.command("list")(list_plugins)
 app.command("report")(report)
+app.add_typer(nodes, name="nodes")
 
 
 def _print_version(wanted: bool) -> None:

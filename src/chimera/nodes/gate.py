@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chimera.nodes.errors import BodyTooLargeError, UnauthorizedError, response_to
+from chimera.nodes.errors import BodyTooLargeError, UnauthorizedError, error_response, response_to
 from chimera.nodes.logs import log_latency
 from chimera.nodes.metrics import Metrics
 from chimera.nodes.security import bears
@@ -63,6 +64,9 @@ class Gate:
             await self._app(scope, limited, noting)
         except ClientDisconnect:
             return
+        except asyncio.CancelledError:  # the server does that when it is told to stop, and to nothing else
+            if not status:
+                await error_response(503, "NodeStopped", "this node is being stopped")(scope, receive, noting)
         except Exception as error:  # the last place before the server, which knows nothing of our errors
             if status:
                 raise  # half an answer is on its way: cutting it off is all that is left
@@ -79,9 +83,10 @@ class Gate:
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         route: Any = scope.get("route")
-        path = getattr(route, "path", None)
+        path = getattr(route, "path", None) or ("/openapi.json" if scope["path"] == "/openapi.json" else None)
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._metrics.request_ended(method, path or "none", status, seconds)
         if self._logs_latency and path and path.startswith("/v1/"):
-            host, port = scope.get("server") or ("localhost", None)
-            log_latency(f"{scope['scheme']}://localhost:{port}{path}" if port else f"{host}{path}", "master", seconds)
+            port = (scope.get("server") or (None, None))[1]
+            at = f"localhost:{port}" if port else "localhost"
+            log_latency(f"{scope['scheme']}://{at}{path}", "master", seconds)

@@ -65,6 +65,8 @@ def run(master: Master, port: int = DEFAULT_PORT, launcher: str | None = None) -
     except ChimeraError as error:
         _tell_plainly(error)
         raise
+    except KeyboardInterrupt:  # while the workers came up
+        raise SystemExit(128 + signal.SIGINT) from None
     except _Ended:
         raise SystemExit(128 + signal.SIGTERM) from None
 

@@ -279,7 +279,8 @@ def read_settings(**given: Any) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        raise ConfigurationError("; ".join(dict.fromkeys(map(_told, error.errors())))) from None
+        first = {one["loc"][:1]: one for one in reversed(error.errors())}  # of each field
+        raise ConfigurationError("; ".join(map(_told, reversed(first.values())))) from None
 
 
 def read_table() -> dict[str, Any]:
@@ -296,6 +297,8 @@ def read_table() -> dict[str, Any]:
 
 
 def _told(error: Any) -> str:
+    if not error["loc"]:  # what `Settings._agree` says of several fields
+        return str(error["ctx"]["error"])
     field = str(error["loc"][0])
     value = "its value" if field == "token" else repr(error["input"])  # of a list, the element that is wrong
     return f"{_variable(field)}: {value} cannot be used; allowed: {_ALLOWED[field]}"

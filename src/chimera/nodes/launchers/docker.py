@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import uuid
@@ -43,13 +44,18 @@ def connect() -> DockerClient:
         import docker
     except ModuleNotFoundError:
         raise LauncherError("the Docker SDK is not installed: pip install 'chimera-dml[nodes]'") from None
+    from docker.constants import DEFAULT_UNIX_SOCKET
     from docker.errors import DockerException
 
+    host = docker.utils.kwargs_from_env().get("base_url") or DEFAULT_UNIX_SOCKET
     try:
+        if "unix://" in host:  # the SDK takes long to say that there is none, and leaves its socket open
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(host.partition("unix://")[2])
         client = docker.from_env(timeout=ANSWER_S)
         client.ping()
     except (DockerException, OSError) as error:
-        raise LauncherError(f"no Docker daemon answers ({reason(error)})") from error
+        raise LauncherError(f"no Docker daemon answers at {host} ({reason(error)})") from error
     client.api.timeout = 120
     return client
 

@@ -36,8 +36,8 @@ FROM {{base}} AS build
 LABEL {STAGE_LABEL}=build
 COPY wheels /wheels
 RUN python3 -m venv /opt/chimera \\
- && /opt/chimera/bin/pip install --no-cache-dir --no-index --find-links /wheels {{packages}} \\
- && /opt/chimera/bin/python -m compileall -q /opt/chimera/lib/python3*/site-packages/chimera
+ && /opt/chimera/bin/pip install --no-cache-dir --no-compile --no-index --find-links /wheels {{packages}} \\
+ && (/opt/chimera/bin/python -m compileall -q -j 0 /opt/chimera/lib >/dev/null || true)
 
 FROM {{base}}
 COPY --from=build /opt/chimera /opt/chimera

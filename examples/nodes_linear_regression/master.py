@@ -1,0 +1,18 @@
+"""Linear regression on the diabetes data, which lie at two workers: a parameter server averages their gradients.
+
+python make_data.py && python master.py       and in another terminal: python client.py
+"""
+
+import os
+
+import chimera
+from chimera.nodes import ParameterServerMaster
+
+os.environ.setdefault("CHIMERA_WORKERS_NODES_NAMES", '["sgd1", "sgd2"]')
+os.environ.setdefault("CHIMERA_WORKERS_CPU_SHARES", "[2, 2]")
+os.environ.setdefault("CHIMERA_WORKERS_MAPPED_PORTS", "[5001, 5002]")
+os.environ.setdefault("CHIMERA_WORKERS_HOST", "127.0.0.1")  # who may reach the master: this machine only
+
+if __name__ == "__main__":
+    master = ParameterServerMaster("regressor", penalty=None, eta0=0.3, max_iter=1000, learning_rate="constant")
+    chimera.run(master, int(os.environ.get("MASTER_PORT", "8080")))

@@ -1,0 +1,179 @@
+"""``chimera nodes``: start, stop and look at the REST nodes of a folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from chimera.core.errors import ConfigurationError
+
+POLL_S = 0.05
+STOP_S = 60.0
+
+app = typer.Typer(help="Start, stop and look at REST nodes: a master and its workers.", no_args_is_help=True)
+
+Folder = Annotated[Path, typer.Option("--folder", metavar="DIR", help="The folder that the nodes run from.")]
+
+
+@app.command("up")
+def up(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="The master's file; without one, chimera.toml says what runs."),
+    ] = None,
+    launcher: Annotated[
+        str | None, typer.Option("--launcher", metavar="NAME", help="auto, docker or process; as CHIMERA_LAUNCHER.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once the master serves, and let it run on.")] = False,
+) -> None:
+    """Start the workers and the master, and serve until Ctrl-C; a FILE runs in the folder it lies in."""
+    if file is not None and not file.is_file():
+        raise ConfigurationError(f"there is no file {str(file)!r}")
+    if launcher is not None:
+        os.environ["CHIMERA_LAUNCHER"] = launcher
+    if detach:
+        _detach(file)
+        return
+    from chimera.nodes.launchers.launcher import LauncherError
+    from chimera.nodes.program import run_file, run_table
+
+    try:
+        run_table() if file is None else run_file(file)
+    except LauncherError as error:  # its further lines are the log of a worker
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+@app.command("down")
+def down(folder: Folder = Path()) -> None:
+    """Stop the master that runs from this folder, and its workers with it."""
+    from chimera.nodes.state import read_state
+
+    state = read_state(folder)
+    if state is None:
+        typer.echo(f"no nodes run from {folder.absolute()}")
+        return
+    os.kill(state["pid"], signal.SIGTERM)
+    deadline = time.monotonic() + STOP_S
+    while read_state(folder) is not None:
+        if time.monotonic() > deadline:
+            typer.echo(f"error: process {state['pid']} has not ended within {STOP_S:g} s", err=True)
+            raise typer.Exit(1)
+        time.sleep(POLL_S)
+    typer.echo(f"stopped the master and {len(state.get('workers', {}))} workers")
+
+
+@app.command("status")
+def status(folder: Folder = Path()) -> None:
+    """Show each node with its address and whether it is well; exits with 1 unless all are."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from chimera.nodes.health import unwell
+    from chimera.nodes.state import read_state
+
+    state = read_state(folder)
+    if state is None:
+        typer.echo(f"no nodes run from {folder.absolute()}")
+        raise typer.Exit(1)
+    table = Table("node", "where", "address", "health", box=None, pad_edge=False)
+    nodes: list[tuple[str, str, str]] = [("master", f"process {state.get('pid')}", state.get("master", ""))]
+    nodes += [(name, state["launcher"], worker["url"]) for name, worker in state.get("workers", {}).items()]
+    well = True
+    for name, where, url in nodes:
+        why = unwell(url, tls_cert=state.get("tls_cert") or None) if url else "is starting"
+        well &= not why
+        table.add_row(name, where, url, "ok" if not why else f"not well: {why}")
+    console = Console() if sys.stdout.isatty() else Console(width=10_000)
+    console.print(table)
+    if not well:
+        raise typer.Exit(1)
+
+
+@app.command("logs")
+def logs(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="This worker only, or 'master'.")] = None,
+    lines: Annotated[int | None, typer.Option("--lines", min=1, metavar="N", help="Only the last N lines.")] = None,
+    folder: Folder = Path(),
+) -> None:
+    """Show what the nodes have written; that of processes also when they run no more."""
+    from chimera.nodes.launchers.launcher import read_log
+
+    places = _log_places(folder)
+    if name is not None and name not in places:
+        raise ConfigurationError(f"there is no log of {name!r}; there are: {', '.join(places) or 'none'}")
+    for node in [name] if name else places:
+        if name is None:
+            typer.echo(f"--- {node}")
+        typer.echo(read_log(places[node], lines).rstrip("\n"))
+
+
+@app.command("init")
+def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="A new folder, or one without these files.")
+    ] = Path("chimera_nodes"),
+) -> None:
+    """Write a folder that runs as it is: a master, two workers with data of their own, a client."""
+    from chimera.nodes.project import write_project
+
+    for file in write_project(folder):
+        typer.echo(f"  {file}")
+    typer.echo(f"to run it: cd {folder} && python master.py    then, elsewhere: python client.py")
+
+
+def _detach(file: Path | None) -> None:
+    from chimera.nodes.state import FOLDER, read_state
+
+    folder = file.resolve().parent if file else Path.cwd()
+    if (state := read_state(folder)) is not None:
+        raise ConfigurationError(f"nodes run from {folder} already, process {state.get('pid')}; 'chimera nodes down'")
+    log = folder / FOLDER / "master.log"
+    log.parent.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "chimera", "nodes", "up", *([file.name] if file else [])]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+        )
+    try:
+        state = _serving(folder, process)
+    except KeyboardInterrupt:
+        process.terminate()
+        raise
+    if state is None:
+        typer.echo(log.read_text(encoding="utf-8", errors="replace").rstrip(), err=True)
+        raise typer.Exit(process.returncode or 1)
+    typer.echo(f"the master serves at {state['master']} (process {state['pid']}); 'chimera nodes down' stops it")
+
+
+def _serving(folder: Path, process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
+    """Wait until the master of this process serves, and return its state; None if the process ended."""
+    from chimera.nodes.state import read_state
+
+    while process.poll() is None:  # it ends by itself when the workers do not come up in time
+        state = read_state(folder)
+        if state and state.get("serving"):
+            return state
+        time.sleep(POLL_S)
+    return None
+
+
+def _log_places(folder: Path) -> dict[str, str]:
+    from chimera.nodes.launchers.processes import LOGS_FOLDER
+    from chimera.nodes.state import FOLDER, read_state
+
+    places = {}
+    master = folder / FOLDER / "master.log"
+    if master.is_file():
+        places["master"] = f"file:{master}"
+    state = read_state(folder)
+    if state is not None and "workers" in state:
+        return places | {name: worker["log"] for name, worker in state["workers"].items()}
+    return places | {file.stem: f"file:{file}" for file in sorted((folder / LOGS_FOLDER).glob("*.log"))}

@@ -1,0 +1,57 @@
+"""What `chimera nodes up` runs: a master's file, or the master that `chimera.toml` describes."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from chimera.core.errors import ConfigurationError
+from chimera.nodes.run import DEFAULT_PORT, run
+from chimera.nodes.settings import FILE, MASTER_KEYS, TABLE, read_settings, read_table
+
+MASTERS = {"aggregation": "AggregationMaster", "parameter-server": "ParameterServerMaster"}
+
+
+def run_file(file: Path) -> None:
+    """Run a file in its own folder as if Python had been given it."""
+    file = file.resolve()
+    os.chdir(file.parent)
+    sys.path.insert(0, str(file.parent))
+    sys.argv = [str(file)]
+    runpy.run_path(str(file), run_name="__main__")
+
+
+def run_table() -> None:
+    """Run the master that the table ``[nodes]`` of `chimera.toml` describes.
+
+    Its key ``master`` is ``aggregation`` or ``parameter-server``, ``port`` that of the master, ``options`` a table of the
+    arguments of its class; all others are settings (`chimera.nodes.settings`).
+
+    Raises
+    ------
+    ConfigurationError : no such table, or a value of it that cannot be used.
+    """
+    read_settings()  # finds keys that are none
+    table = read_table()
+    name, port, options = (table.get(key) for key in MASTER_KEYS)
+    if name is None:
+        raise ConfigurationError(
+            f"nothing says what to run: name the master's file, or write {FILE} with a table [{TABLE}] and "
+            f"master = {' or '.join(map(repr, MASTERS))} in it"
+        )
+    if not isinstance(name, str) or name not in MASTERS:
+        raise ConfigurationError(f"{FILE}: master = {name!r} cannot be used; allowed: {', '.join(map(repr, MASTERS))}")
+    if not isinstance(options, dict | None):
+        raise ConfigurationError(f"{FILE}: options = {options!r} cannot be used; allowed: a table, [{TABLE}.options]")
+    import chimera.nodes
+
+    master: Callable[..., Any] = getattr(chimera.nodes, MASTERS[name])
+    try:
+        made = master(**(options or {}))
+    except TypeError as error:
+        raise ConfigurationError(f"{FILE}, [{TABLE}.options]: {error}") from error
+    run(made, DEFAULT_PORT if port is None else port)

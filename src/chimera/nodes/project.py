@@ -1,0 +1,143 @@
+"""A folder that runs as it is: what `chimera nodes init` writes."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from chimera.core.errors import ConfigurationError
+
+WORKERS = ("tree1", "tree2")
+TEST_ROWS = 100  # kept for the client
+
+MASTER = '''\
+"""Bagging over two workers: each has a tree of its own data, and the master averages what they predict."""
+
+import os
+
+import chimera
+from chimera.nodes import AggregationMaster
+
+os.environ["CHIMERA_WORKERS_NODES_NAMES"] = '["tree1", "tree2"]'
+os.environ["CHIMERA_WORKERS_CPU_SHARES"] = "[2, 2]"
+os.environ["CHIMERA_WORKERS_MAPPED_PORTS"] = "[5001, 5002]"
+os.environ.setdefault("CHIMERA_WORKERS_HOST", "127.0.0.1")  # who may reach the master: this machine only
+
+if __name__ == "__main__":
+    chimera.run(AggregationMaster(), 8080)
+'''
+
+WORKER = '''\
+"""A worker: a decision tree on bootstrapped rows of chimera_train_data/{name}/."""
+
+from sklearn.tree import DecisionTreeClassifier
+
+from chimera.nodes.workers import ClassificationWorker
+
+worker = ClassificationWorker(DecisionTreeClassifier(max_depth=5), bootstrap=True)
+
+if __name__ == "__main__":
+    worker.serve()
+'''
+
+CLIENT = '''\
+"""A client: lets the master fit, sends it rows that no worker has seen, and counts right answers."""
+
+import csv
+import json
+import os
+import urllib.request
+
+MASTER = os.environ.get("MASTER", "http://localhost:8080")
+
+
+def post(path, body=None):
+    request = urllib.request.Request(MASTER + path, method="POST", data=json.dumps(body).encode() if body else b"")
+    request.add_header("Content-Type", "application/json")
+    if "CHIMERA_TOKEN" in os.environ:
+        request.add_header("Authorization", "Bearer " + os.environ["CHIMERA_TOKEN"])
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)
+
+
+def read(name):
+    with open(os.path.join("test_data", name), newline="") as file:
+        columns, *rows = csv.reader(file)
+    return columns, [[float(value) for value in row] for row in rows]
+
+
+columns, rows = read("X_test.csv")
+labels = [row[0] for row in read("y_test.csv")[1]]
+
+print(post("/v1/chimera/aggregation/fit"))
+answer = post("/v1/chimera/aggregation/predict", {"X_pred_columns": columns, "X_pred_rows": rows})
+second_class = [row[0] if isinstance(row, list) else row for row in answer["y_pred_rows"]]  # its probability
+right = sum((probability > 0.5) == (label == 1) for probability, label in zip(second_class, labels))
+print(f"accuracy: {right / len(labels):.3f} of {len(labels)} rows")
+'''
+
+README = """\
+# Two workers and a master
+
+    python master.py      # starts the workers, in containers where Docker is there, and serves at http://localhost:8080
+    python client.py      # in another terminal: fit, predict, accuracy
+
+Instead of the first: `chimera nodes up master.py --detach`, then `chimera nodes status`, `chimera nodes logs` and
+`chimera nodes down`. The routes are shown, and can be tried, at http://localhost:8080/docs.
+
+- `master.py`: which workers there are, and what the master does with their answers.
+- `chimera_workers/`: a file for each worker.
+- `chimera_train_data/<worker>/`: `X_train.csv` and `y_train.csv`, the worker's own.
+- `test_data/`: rows for the client.
+
+The data are scikit-learn's breast-cancer set: 30 measures of a tumour; 0 is malignant, 1 benign.
+"""
+
+
+def write_project(folder: Path) -> list[Path]:
+    """Write the example and return its files.
+
+    Raises
+    ------
+    ConfigurationError : a file is there already, or cannot be written.
+    """
+    texts = {Path("master.py"): MASTER, Path("client.py"): CLIENT, Path("README.md"): README}
+    texts |= {Path("chimera_workers", f"{name}.py"): WORKER.format(name=name) for name in WORKERS}
+    tables = _tables()
+    there = [str(folder / file) for file in (*texts, *tables) if (folder / file).exists()]
+    if there:
+        raise ConfigurationError(f"{', '.join(there)} would be overwritten: choose a new folder")
+    try:
+        for file, text in texts.items():
+            _parent_of(folder / file).write_text(text, encoding="utf-8")
+        for file, (columns, rows) in tables.items():
+            with _parent_of(folder / file).open("w", newline="", encoding="utf-8") as out:
+                csv.writer(out).writerows([columns, *rows])
+    except OSError as error:
+        raise ConfigurationError(f"cannot write the example into {folder}: {error}") from error
+    return [folder / file for file in (*texts, *tables)]
+
+
+def _tables() -> dict[Path, tuple[Sequence[str], Any]]:
+    """Return the columns and rows of each file of data; the same ones every time."""
+    import numpy as np
+    from sklearn.datasets import load_breast_cancer
+
+    data = load_breast_cancer()
+    order = np.random.default_rng(0).permutation(len(data.target))
+    test, *parts = order[:TEST_ROWS], *np.array_split(order[TEST_ROWS:], len(WORKERS))
+    columns = [str(name) for name in data.feature_names]
+    places = {Path("test_data"): ("test", test)}
+    places |= {Path("chimera_train_data", name): ("train", part) for name, part in zip(WORKERS, parts, strict=True)}
+    tables: dict[Path, tuple[Sequence[str], Any]] = {}
+    for place, (kind, rows) in places.items():
+        tables[place / f"X_{kind}.csv"] = columns, data.data[rows].tolist()
+        tables[place / f"y_{kind}.csv"] = ["target"], data.target[rows, None].tolist()
+    return tables
+
+
+def _parent_of(file: Path) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file

@@ -1,0 +1,21 @@
+"""What tests of nodes need."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chimera.nodes.logs import close_logs
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let each test begin in an empty folder, without settings in the environment, and leave no log open."""
+    for name in [name for name in os.environ if name.startswith("CHIMERA_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    yield
+    close_logs()

@@ -1,0 +1,39 @@
+"""Folders that nodes run from."""
+
+import os
+
+import pytest
+
+from nodes.launch.folders import Folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder of two plain workers and a master."""
+    made = Folder(tmp_path, ["tree1", "tree2"])
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def docker_base():
+    """Return the name of a base image; skip where no daemon answers or no image is there."""
+    from docker.errors import DockerException
+
+    from chimera.nodes.launchers.docker import connect
+    from chimera.nodes.launchers.launcher import LauncherError
+
+    try:
+        client = connect()
+    except LauncherError as error:
+        pytest.skip(f"{error}; .ci/docker starts one")
+    base = os.environ.get("CHIMERA_TEST_BASE_IMAGE", "chimera-test-base")
+    try:
+        client.images.get(base)
+    except DockerException as error:
+        pytest.skip(
+            f"Docker has no image {base!r} ({error}); .ci/docker makes one, CHIMERA_TEST_BASE_IMAGE names another"
+        )
+    finally:
+        client.close()
+    return base

@@ -1,0 +1,255 @@
+"""The examples, as a person runs them: on processes, and where a Docker daemon answers on containers too."""
+
+import ast
+import contextlib
+import json
+import os
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.ensemble import BaggingClassifier, BaggingRegressor
+from sklearn.linear_model import SGDClassifier, SGDRegressor
+from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, r2_score
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+from nodes.launch.folders import free_ports, get, wait_for
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+UP_S, DOWN_S = 400.0, 60.0  # the workers' image may have to be built
+SPLITS = 5  # of the data, for what is a matter of luck
+DRAWS = 20  # of scikit-learn's bagging on each split
+
+
+class Example:
+    """A copy of an example, with data, whose master may be run."""
+
+    def __init__(self, name, path, environment):
+        self.path = shutil.copytree(EXAMPLES / name, path / name)
+        self.environment = environment
+        self.port = None
+        self._master = None
+
+    def make_data(self, seed=0):
+        with contextlib.chdir(self.path):
+            runpy.run_path("make_data.py")["main"](seed)
+
+    def run(self, *command):
+        command = [sys.executable, *map(str, command)]
+        environment = {**self.environment, "MASTER": f"http://localhost:{self.port}"}
+        done = subprocess.run(command, cwd=self.path, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def start(self, file="master.py"):
+        workers = names_in(self.path / file)
+        *ports, self.port = free_ports(len(workers) + 1)
+        told = {"CHIMERA_WORKERS_MAPPED_PORTS": repr(ports), "MASTER_PORT": str(self.port)}
+        log = (self.path / "log").open("w")
+        with log:
+            self._master = subprocess.Popen(
+                [sys.executable, file],
+                cwd=self.path,
+                env={**self.environment, **told},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+        def answers():
+            assert self._master.poll() is None, (self.path / "log").read_text()
+            try:
+                return get(f"http://localhost:{self.port}/health")
+            except OSError:
+                return False
+
+        wait_for(answers, "the master serves", UP_S)
+        return workers
+
+    def post(self, route, body=None):
+        data = b"" if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://localhost:{self.port}/v1/chimera/{route}", data, method="POST")
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    def predict(self, master, inputs):
+        return self.post(
+            f"{master}/predict", {"X_pred_columns": list(inputs), "X_pred_rows": inputs.to_numpy().tolist()}
+        )
+
+    def read(self, *place):
+        folder = self.path.joinpath(*place)
+        (inputs,), (targets,) = folder.glob("X_*.csv"), folder.glob("y_*.csv")
+        return pd.read_csv(inputs), pd.read_csv(targets)["target"]
+
+    def pooled(self, workers):
+        tables = [self.read("chimera_train_data", worker) for worker in workers]
+        return tuple(pd.concat(parts, ignore_index=True) for parts in zip(*tables, strict=True))
+
+    def stop(self):
+        if self._master is not None and self._master.poll() is None:
+            self._master.send_signal(signal.SIGINT)
+            try:
+                self._master.wait(DOWN_S)
+            finally:
+                if self._master.poll() is None:
+                    os.killpg(self._master.pid, signal.SIGKILL)
+                    self._master.wait()
+
+
+def names_in(file):
+    """Return the names of the workers that a master's file says."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if (
+            isinstance(node, ast.Call)
+            and node.args
+            and getattr(node.args[0], "value", "") == "CHIMERA_WORKERS_NODES_NAMES"
+        ):
+            return ast.literal_eval(node.args[1].value)
+    raise AssertionError(file)
+
+
+@pytest.fixture(params=["process", "docker"])
+def environment(request):
+    """Return the environment of nodes that run as processes, or in containers."""
+    told = {key: value for key, value in os.environ.items() if not key.startswith("CHIMERA_")}
+    told["CHIMERA_LAUNCHER"] = request.param
+    if request.param == "docker":
+        unique = os.urandom(2)
+        told["CHIMERA_BASE_IMAGE"] = request.getfixturevalue("docker_base")
+        told["CHIMERA_NETWORK_NAME"] = f"chimera-test-{unique.hex()}"
+        told["CHIMERA_NETWORK_PREFIX"] = f"10.{unique[0]}.{unique[1]}"
+        told["CHIMERA_START_TIMEOUT"] = "300"
+    return told
+
+
+@pytest.fixture
+def example(tmp_path, environment):
+    """Return a function that makes an example."""
+    made = []
+
+    def make(name):
+        made.append(Example(name, tmp_path, environment))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def bagging(example, file, task, reference, score, decide):
+    """Return our scores on some splits of the data, and the mean and deviation of scikit-learn's on the same."""
+    nodes = example("nodes_bagging")
+    nodes.make_data()
+    workers = nodes.start(file)
+    said = nodes.run("client.py", task)
+    ours, theirs = [], []
+    for seed in range(SPLITS):
+        nodes.make_data(seed)
+        inputs, targets = nodes.pooled(workers)
+        test, truth = nodes.read("test_data", task)
+        assert nodes.post("aggregation/fit") == {"fit": "ok"}
+        ours.append(score(truth, decide(nodes.predict("aggregation", test)["y_pred_rows"])))
+        if seed == 0:
+            assert f"{ours[0]:.3f}" in said
+        bags = [reference(random_state=draw).fit(inputs, targets) for draw in range(DRAWS)]
+        theirs.append([score(truth, bag.predict(test)) for bag in bags])
+    return np.array(ours), np.mean(theirs, axis=1), np.std(theirs, axis=1, ddof=1)
+
+
+def assert_within_sampling_error(ours, mean, deviation):
+    """On a split our score is one draw; the mean over the splits has this standard error, of which 3 are allowed."""
+    error = np.sqrt(np.mean(deviation**2) / len(ours))
+    difference = np.mean(ours - mean)
+    assert abs(difference) <= 3 * error, f"difference {difference:+.4f}, standard error {error:.4f}"
+
+
+def test_bagging_of_classification_trees_scores_as_scikit_learns_own(example):
+    def reference(random_state):
+        tree = DecisionTreeClassifier(max_depth=5)
+        return BaggingClassifier(tree, n_estimators=3, max_samples=1 / 3, random_state=random_state)
+
+    outcome = bagging(
+        example, "master.py", "classification", reference, accuracy_score, lambda answer: (np.array(answer) > 0.5) * 1
+    )
+    assert_within_sampling_error(*outcome)
+
+
+def test_bagging_of_regression_trees_scores_as_scikit_learns_own(example):
+    def reference(random_state):
+        tree = DecisionTreeRegressor(max_depth=4)
+        return BaggingRegressor(tree, n_estimators=3, max_samples=1 / 3, random_state=random_state)
+
+    outcome = bagging(example, "master_regression.py", "regression", reference, r2_score, np.array)
+    assert_within_sampling_error(*outcome)
+
+
+def test_distributed_linear_regression_is_within_1_percent_of_a_single_machine(example):
+    nodes = example("nodes_linear_regression")
+    nodes.make_data()
+    inputs, targets = nodes.pooled(nodes.start())
+    test, truth = nodes.read("test_data")
+    said = nodes.run("client.py")
+    single = SGDRegressor(penalty=None, max_iter=2000, tol=None, random_state=0).fit(inputs, targets)
+    ours = np.array(nodes.predict("parameter-server", test)["y_pred_rows"])
+    assert said == f"r2 {r2_score(truth, ours):.3f}\n"
+    assert r2_score(truth, ours) == pytest.approx(r2_score(truth, single.predict(test)), rel=0.01)
+    fitted = np.array(nodes.predict("parameter-server", inputs)["y_pred_rows"])
+    expected = mean_squared_error(targets, single.predict(inputs))
+    assert mean_squared_error(targets, fitted) == pytest.approx(expected, rel=0.01)
+
+
+def test_distributed_logistic_regression_is_within_1_percent_of_a_single_machine(example):
+    nodes = example("nodes_logistic_regression")
+    nodes.make_data()
+    inputs, targets = nodes.pooled(nodes.start())
+    test, truth = nodes.read("test_data")
+    said = nodes.run("client.py")
+    single = SGDClassifier(loss="log_loss", alpha=0.01, max_iter=2000, tol=None, random_state=0)
+    single.fit(inputs, targets)
+    answer = nodes.predict("parameter-server", test)
+    assert answer["classes"] == [0, 1]
+    accuracy = accuracy_score(truth, answer["y_pred_rows"])
+    assert said == f"accuracy {accuracy:.3f}\n"
+    assert accuracy == pytest.approx(accuracy_score(truth, single.predict(test)), rel=0.01)
+    fitted = np.array(nodes.predict("parameter-server", inputs)["y_proba_rows"])
+    assert log_loss(targets, fitted) == pytest.approx(log_loss(targets, single.predict_proba(inputs)), rel=0.01)
+
+
+def test_what_init_writes_runs_as_it_is(tmp_path, environment):
+    done = subprocess.run(
+        [sys.executable, "-m", "chimera", "nodes", "init", "new"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "python master.py" in done.stdout
+    master = tmp_path / "new/master.py"
+    *ports, port = free_ports(3)
+    text = master.read_text()
+    for fixed, free in ((5001, ports[0]), (5002, ports[1]), (8080, port)):  # the only change: ports that are free here
+        assert text.count(str(fixed)) == 1
+        text = text.replace(str(fixed), str(free))
+    master.write_text(text)
+    up = [sys.executable, "-m", "chimera", "nodes"]
+    told = {"cwd": master.parent, "env": {**environment, "MASTER": f"http://localhost:{port}"}}
+    try:
+        done = subprocess.run(
+            [*up, "up", "master.py", "--detach"], **told, capture_output=True, text=True, timeout=UP_S
+        )
+        assert done.returncode == 0, done.stderr
+        out = subprocess.run([sys.executable, "client.py"], **told, capture_output=True, text=True, timeout=60)
+        assert out.stdout.startswith("{'fit': 'ok'}\naccuracy: 0.9"), out.stderr
+    finally:
+        subprocess.run([*up, "down"], **told, timeout=DOWN_S, check=True)

@@ -1,0 +1,103 @@
+import json
+import os
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera.core.errors import ConfigurationError
+from chimera.nodes.launchers.launcher import LauncherError, choose_launcher, workers_of
+from chimera.nodes.launchers.processes import ProcessLauncher, end_of, threads_of
+from chimera.nodes.settings import read_settings
+from chimera.nodes.state import State, read_state
+from nodes.launch.folders import get, wait_for
+
+
+@pytest.fixture
+def settings(folder, monkeypatch):
+    """Return the settings of the two plain workers, whose folder is the working one."""
+    monkeypatch.chdir(folder.path)
+    return read_settings(workers_nodes_names=folder.names, workers_cpu_shares=[2, 6], workers_mapped_ports=folder.ports)
+
+
+def answered(port):
+    try:
+        return json.loads(get(f"http://localhost:{port}/"))
+    except OSError:
+        return None
+
+
+def test_a_launcher_starts_tells_shows_and_stops(settings, folder):
+    launcher = ProcessLauncher(settings)
+    try:
+        launcher.start(workers_of(settings))
+        told = [wait_for(lambda port=port: answered(port), "a worker answers")["told"] for port in folder.ports]
+        assert launcher.ended() == {}
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+        if "OMP_NUM_THREADS" not in os.environ:
+            assert [int(each["OMP_NUM_THREADS"]) for each in told] == threads_of([2, 6], cores)
+        assert "plain worker tree2" in launcher.log("tree2", 1_000)
+    finally:
+        launcher.stop()
+    launcher.stop()
+    assert launcher.ended().keys() == {"tree1", "tree2"}
+    assert "SIGTERM" in launcher.ended()["tree1"]
+
+
+def test_a_launcher_that_could_not_start_all_stops_those_it_started(settings, folder, monkeypatch):
+    launcher = ProcessLauncher(settings)
+    workers = workers_of(settings)
+    (folder.path / "chimera_logs").mkdir()
+    (folder.path / "chimera_logs/tree2.log").mkdir()  # where the log of the second should be
+    try:
+        with pytest.raises(LauncherError, match="cannot start the workers"):
+            launcher.start(workers)
+    finally:
+        launcher.stop()
+    assert launcher.ended().keys() == {"tree1"}
+
+
+@given(st.lists(st.integers(2, 262_144), min_size=1, max_size=20), st.integers(1, 128))
+def test_threads_follow_the_shares_and_nobody_has_none(shares, cores):
+    threads = threads_of(shares, cores)
+    assert min(threads) >= 1
+    assert threads == threads_of(shares[::-1], cores)[::-1]
+    ordered = [count for _, count in sorted(zip(shares, threads, strict=True))]
+    assert ordered == sorted(ordered)
+    assert sum(threads) <= cores + len(shares)
+
+
+def test_auto_takes_processes_where_no_daemon_answers_and_says_why(settings, monkeypatch, tmp_path):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    said = []
+    assert choose_launcher("auto", settings, said.append).name == "process"
+    (line,) = said
+    assert "no Docker daemon answers" in line
+    with pytest.raises(LauncherError, match="no Docker daemon answers"):
+        choose_launcher("docker", settings, said.append)
+    with pytest.raises(ConfigurationError, match="'podman' cannot be used; allowed: 'auto'"):
+        choose_launcher("podman", settings, said.append)
+
+
+def test_the_end_of_a_log(tmp_path):
+    log = tmp_path / "log"
+    assert end_of(log, 5) == ""
+    log.write_bytes(b"one\ntwo\n\xff three\n")
+    assert end_of(log, 2) == "two\n\ufffd three\n"
+    assert end_of(log, None).startswith("one")
+
+
+def test_a_state_stands_for_as_long_as_its_process_holds_it(tmp_path):
+    assert read_state(tmp_path) is None
+    with State(tmp_path) as state:
+        state.write({"master": "x"})
+        assert read_state(tmp_path) == {"pid": os.getpid(), "master": "x"}
+        with pytest.raises(ConfigurationError, match=f"process {os.getpid()}; 'chimera nodes down'"), State(tmp_path):
+            pass
+        kept = (tmp_path / ".chimera/nodes.json").read_text()
+    assert read_state(tmp_path) is None
+    (tmp_path / ".chimera/nodes.json").write_text(kept)  # as one that was killed leaves it
+    assert read_state(tmp_path) is None
+    with State(tmp_path):
+        pass

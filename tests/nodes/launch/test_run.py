@@ -1,0 +1,174 @@
+import json
+import os
+import signal
+import socket
+
+import pytest
+
+from nodes.launch.folders import get, is_alive, wait_for
+
+STOPPED_S = 30.0
+
+
+def ended(pids):
+    wait_for(lambda: not any(map(is_alive, pids)), "the workers end")
+    return True
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_workers_are_started_and_the_master_is_served_until_a_signal_ends_them_all(folder, how):
+    master = folder.start()
+    folder.wait_until_served(master)
+    pids = folder.workers_pids()
+    assert len(set(pids)) == 2
+    master.send_signal(how)
+    out, _ = master.communicate(timeout=STOPPED_S)
+    assert master.returncode == 0, out
+    assert "Traceback" not in out
+    assert not any(map(is_alive, pids))
+    for name, port in zip(folder.names, folder.ports, strict=True):
+        assert f"{name}: ready at http://localhost:{port} after" in out
+
+
+def test_workers_of_a_master_that_is_killed_end_by_themselves(folder):
+    master = folder.start()
+    folder.wait_until_served(master)
+    pids = folder.workers_pids()
+    master.kill()
+    assert ended(pids)
+
+
+def test_a_worker_that_hangs_ends_with_its_master_too(folder):
+    master = folder.start()
+    folder.wait_until_served(master)
+    pids = folder.workers_pids()
+    os.kill(pids[0], signal.SIGSTOP)
+    master.kill()
+    assert ended(pids)
+
+
+def test_what_workers_start_ends_with_them(folder):
+    folder.write(
+        "chimera_workers/tree2.py",
+        "import subprocess, sys, pathlib\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "pathlib.Path('child').write_text(str(child.pid))\n" + (folder.path / "chimera_workers/tree1.py").read_text(),
+    )
+    master = folder.start()
+    folder.wait_until_served(master)
+    child = int((folder.path / "child").read_text())
+    assert is_alive(child)
+    master.terminate()
+    master.communicate(timeout=STOPPED_S)
+    assert ended([child])
+
+
+def test_an_interrupt_while_workers_come_up_ends_them(folder):
+    for name in folder.names:
+        folder.write(
+            f"chimera_workers/{name}.py",
+            "import os, pathlib, signal\n"
+            "pathlib.Path(os.environ['CHIMERA_WORKER_NAME'] + '.pid').write_text(str(os.getpid()) + ' ')\n"
+            "signal.pause()\n",
+        )
+    for how in (signal.SIGINT, signal.SIGTERM):
+        files = [folder.path / f"{name}.pid" for name in folder.names]
+        master = folder.start()
+        wait_for(lambda files=files: all(f.is_file() and f.read_text().endswith(" ") for f in files), "workers start")
+        pids = [int(file.read_text()) for file in files]
+        master.send_signal(how)
+        out, _ = master.communicate(timeout=STOPPED_S)
+        assert (master.returncode, out) == (128 + how, "")
+        assert ended(pids)
+        for file in files:
+            file.unlink()
+
+
+def test_a_worker_that_does_not_come_up_is_named_with_the_end_of_its_log(folder):
+    folder.write("chimera_workers/tree2.py", "print('one')\nraise OSError('no data today')\n")
+    master = folder.start()
+    out, _ = master.communicate(timeout=STOPPED_S)
+    assert master.returncode == 1
+    assert "error: the worker tree2 exited with code 1 before it was ready" in out
+    assert "OSError: no data today" in out
+    assert 'File "' + str(folder.path / "master.py") not in out  # no traceback of the master
+
+
+def test_a_worker_that_never_answers_is_named_after_the_time_limit(folder):
+    folder.write("chimera_workers/tree2.py", "import signal\nprint('thinking', flush=True)\nsignal.pause()\n")
+    master = folder.start(CHIMERA_START_TIMEOUT="2")
+    out, _ = master.communicate(timeout=STOPPED_S)
+    assert master.returncode == 1
+    assert "error: not ready within 2 s (CHIMERA_START_TIMEOUT): tree2 (" in out
+    assert "thinking" in out
+
+
+def test_all_that_is_missing_is_named_before_anything_starts(folder):
+    (folder.path / "chimera_workers/tree1.py").unlink()
+    (folder.path / "chimera_train_data/tree2").rmdir()
+    out, _ = folder.start().communicate(timeout=STOPPED_S)
+    (line,) = out.splitlines()
+    assert "the file chimera_workers/tree1.py, the folder chimera_train_data/tree2 are missing" in line
+    assert not (folder.path / "chimera_logs").exists()
+
+
+@pytest.mark.parametrize("whose", ["master", "tree2"])
+def test_a_port_that_is_taken_is_named_before_anything_starts(folder, whose):
+    port = folder.port if whose == "master" else folder.ports[1]
+    with socket.create_server(("127.0.0.1", port)):
+        out, _ = folder.start().communicate(timeout=STOPPED_S)
+    (line,) = out.splitlines()
+    assert whose in line
+    assert str(port) in line
+    assert "something listens there already" in line
+    assert not (folder.path / "chimera_logs").exists()
+
+
+def test_a_port_that_is_none_is_refused(folder):
+    out, _ = folder.start(MASTER_PORT="0").communicate(timeout=STOPPED_S)
+    assert out == "error: port: 0 cannot be used; allowed: a port from 1 to 65535\n"
+
+
+def test_an_error_of_the_master_ends_the_workers(folder):
+    folder.write(
+        "master.py", (folder.path / "master.py").read_text().replace("app = FastAPI()", "raise RuntimeError('my own')")
+    )
+    master = folder.start()
+    out, _ = master.communicate(timeout=STOPPED_S)
+    assert master.returncode == 1
+    assert "RuntimeError: my own" in out
+    for port in folder.ports:
+        with pytest.raises(OSError, match="refused"):
+            get(f"http://localhost:{port}/")
+
+
+def test_a_folder_runs_its_nodes_once(folder):
+    first = folder.start()
+    folder.wait_until_served(first)
+    again, _ = folder.start(MASTER_PORT=str(folder.port), CHIMERA_WORKERS_MAPPED_PORTS="[1, 2]").communicate(timeout=30)
+    assert "error: " in again
+    assert len(folder.workers_pids()) == 2
+    first.terminate()
+    first.communicate(timeout=STOPPED_S)
+
+
+def test_workers_are_told_their_name_their_port_and_the_secrets(folder):
+    master = folder.start(CHIMERA_TOKEN="sesame", CHIMERA_MAX_BODY_BYTES="4096")
+    wait_for(lambda: (folder.path / "chimera_logs/tree2.log").is_file(), "a worker starts")
+
+    def told():
+        try:
+            return json.loads(get(f"http://localhost:{folder.ports[1]}/"))
+        except OSError:
+            return None
+
+    answer = wait_for(told, "the worker answers")
+    assert answer["told"]["CHIMERA_WORKER_NAME"] == "tree2"
+    assert answer["told"]["CHIMERA_WORKERS_PORT"] == str(folder.ports[1])
+    assert answer["told"]["CHIMERA_WORKERS_HOST"] == "127.0.0.1"
+    assert answer["told"]["CHIMERA_TOKEN"] == "sesame"
+    assert answer["told"]["CHIMERA_MAX_BODY_BYTES"] == "4096"
+    assert answer["path"] == str(folder.path / "chimera_workers")
+    assert answer["main"] == str(folder.path / "chimera_workers/tree2.py")
+    master.terminate()
+    master.communicate(timeout=STOPPED_S)

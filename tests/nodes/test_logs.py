@@ -1,0 +1,120 @@
+"""The logs of a node, and reading the latencies back."""
+
+from __future__ import annotations
+
+import logging
+import string
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import chimera
+from chimera.core.errors import DataError
+from chimera.nodes.logs import close_logs, log_latency, open_logs, status, time_log
+from chimera.utils import parse_times_file
+
+URL = "http://localhost:5001/v1/chimera/model/fit"
+
+urls = st.builds(
+    "http://localhost:{}/{}".format,
+    st.integers(1, 65535),
+    st.text(string.ascii_letters + string.digits + "/-_.%?=&", max_size=20),
+)
+seconds = st.floats(0, 1e5).map(lambda value: round(value, 4))
+latencies = st.lists(st.tuples(urls, st.sampled_from(["worker", "master"]), seconds))
+foreign = st.text(st.characters(exclude_categories=["Cs"])).filter(lambda text: "endpoint latency" not in text)
+
+
+def test_a_latency_is_one_line_of_the_documented_form() -> None:
+    open_logs()
+    log_latency(URL, "worker", 0.14312)
+    log_latency("http://localhost:8080/v1/chimera/aggregation/fit", "master", 12)
+    assert Path("chimera_time.log").read_text() == (
+        f"{URL} worker endpoint latency = 0.1431 s\n"
+        "http://localhost:8080/v1/chimera/aggregation/fit master endpoint latency = 12.0000 s\n"
+    )
+
+
+@given(latencies, st.lists(foreign, min_size=1))
+def test_what_is_logged_is_parsed_whatever_stands_between(
+    written: list[tuple[str, str, float]], others: list[str]
+) -> None:
+    Path("chimera_time.log").unlink(missing_ok=True)
+    open_logs()
+    expected: dict[str, dict[str, list[float]]] = {"worker": {}, "master": {}}
+    for index, (url, kind, value) in enumerate(written):
+        log_latency(url, kind, value)
+        time_log().info(others[index % len(others)])
+        expected[kind].setdefault(url, []).append(value)
+    close_logs()
+    assert parse_times_file("chimera_time.log") == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "worker endpoint latency = 0.1 s",
+        f"{URL} client endpoint latency = 0.1 s",
+        f"{URL} worker endpoint latency = fast s",
+        f"{URL} worker endpoint latency = 0.1 s or so",
+        f"{URL} worker endpoint latency = 0.1",
+    ],
+)
+def test_a_line_that_tells_no_latency_is_passed_over(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "times.log"
+    file.write_bytes(f"{line}\n{URL} worker endpoint latency = 2 s\n".encode() + b"\xff\xfe\n")
+    assert parse_times_file(file) == {"worker": {URL: [2.0]}, "master": {}}
+
+
+def test_lines_with_the_time_before_them_are_read_too(tmp_path: Path) -> None:
+    file = tmp_path / "times.log"
+    file.write_text(f"2026-01-01 10:00:00,000 INFO {URL} worker endpoint latency = 0.5 s\n")
+    assert chimera.utils.parse_times_file(str(file))["worker"] == {URL: [0.5]}
+
+
+def test_a_file_that_is_missing_is_one_line() -> None:
+    with pytest.raises(DataError, match=r"nowhere\.log cannot be read: No such file"):
+        parse_times_file("nowhere.log")
+
+
+def test_logs_open_once_follow_the_folder_and_leave_other_handlers_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = logging.NullHandler()
+    status().addHandler(other)
+    open_logs()
+    open_logs()
+    status().info("once")
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "there")
+    open_logs()
+    status().info("twice")
+    close_logs()
+    assert status().handlers == [other]
+    status().removeHandler(other)
+    assert (tmp_path / "chimera_status.log").read_text().endswith("INFO once\n")
+    assert (tmp_path / "chimera_status.log").read_text().count("\n") == 1
+    assert (tmp_path / "there" / "chimera_status.log").read_text().endswith("INFO twice\n")
+
+
+def test_a_folder_that_cannot_be_written_costs_only_the_logs(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("chimera_status.log").mkdir()
+    open_logs()
+    assert "no log is kept" in capsys.readouterr().err
+    assert Path("chimera_time.log").is_file()
+
+
+def test_importing_opens_no_log_and_brings_no_web_library(tmp_path: Path) -> None:
+    code = (
+        "import sys, chimera, chimera.nodes, chimera.nodes.workers, chimera.utils\n"
+        "heavy = {'fastapi', 'pydantic', 'torch', 'docker', 'uvicorn', 'sklearn'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "from chimera.nodes.workers import SGDWorker\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    assert list(tmp_path.iterdir()) == []
