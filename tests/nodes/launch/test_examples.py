@@ -250,6 +250,8 @@ def test_what_init_writes_runs_as_it_is(tmp_path, environment):
         )
         assert done.returncode == 0, done.stderr
         out = subprocess.run([sys.executable, "client.py"], **told, capture_output=True, text=True, timeout=60)
-        assert out.stdout.startswith("{'fit': 'ok'}\naccuracy: 0.9"), out.stderr
+        fit, accuracy = out.stdout.splitlines()
+        assert fit == "{'fit': 'ok'}"
+        assert float(accuracy.split()[1]) > 0.85  # two trees; who guesses the larger class has 0.63
     finally:
         subprocess.run([*up, "down"], **told, timeout=DOWN_S, check=True)

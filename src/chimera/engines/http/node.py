@@ -7,6 +7,7 @@ import queue
 import ssl
 import threading
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from chimera.core.errors import TimeLimitError
@@ -64,7 +65,12 @@ class Node:
             connection = self.connection()
             try:
                 answer = connection.request("GET", ACTORS, timeout_s=_PATIENCE_S, idempotent=True)
-                told = document_of(answer).get("kinds", []) if answer.status == 200 else []
+                told: Any = []  # of one that knows the documented routes only
+                if answer.status != HTTPStatus.NOT_FOUND:
+                    document = document_of(answer)
+                    if answer.status != HTTPStatus.OK:
+                        return f"{self.url} answered {answer.status}: {document.get('message', 'no reason')}"
+                    told = document.get("kinds", [])
             except (TimeLimitError, Unreachable, Garbage) as error:
                 return f"{self.url}: {error}"
             finally:
@@ -86,6 +92,10 @@ class Node:
             finally:
                 connection.close()
         return self._binary
+
+    def doubt(self) -> None:
+        """Believe no more what it told of itself: an actor was lost there. It is asked anew before it gets another."""
+        self._kinds = self._binary = None
 
     def seen_s(self, now_s: float) -> float:
         """Return when it last showed that it lives; between two looks at it, that is now."""
@@ -140,8 +150,6 @@ class Node:
             last.close()
 
     def _look(self) -> None:
-        for lane in list(self._lanes):
-            lane.look_at_clock(time.monotonic())
         hosted = any(lane.key is not None for lane in self._lanes)
         asked_s = time.monotonic()
         answer = self._ask("GET", f"{ACTORS}?engine={self._key}" if hosted else _HEALTH)
