@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -15,13 +16,15 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import SGDClassifier
 from torch import nn
+from typer.testing import CliRunner
 
 import chimera
+from chimera.cli.main import app
 from chimera.core.errors import ChimeraError, ConfigurationError, DataError
-from chimera.data.dataset import Dataset
+from chimera.data.dataset import DATASETS, Dataset
 from chimera.nodes.workers import SGDWorker, TorchWorker
 from chimera.training.callback import Callback
-from nodes.served import serving, settings, worker_process, write_data
+from nodes.served import free_port, serving, settings, worker_process, write_data
 
 HALF = 200
 COLUMNS = [f"x{i}" for i in range(30)]
@@ -228,3 +231,54 @@ def test_a_node_that_comes_back_takes_part_again(tmp_path: Path) -> None:
         run = fit([node.url for node in nodes], callbacks=[killer], log_every=1, rounds=80, batch_size=32)
     assert [event.event for event in run.events if event.actor == "worker 1"] == ["worker lost", "worker respawned"]
     assert run.cost.rounds == 80
+
+
+EXPERIMENT = """
+[data]
+name = "breast-cancer"
+
+[model]
+name = "mlp"
+hidden = [8]
+
+[train]
+epochs = 20
+optimizer = { name = "sgd", lr = 0.1 }
+"""
+
+
+def test_the_command_trains_with_workers_at_urls(tmp_path: Path) -> None:
+    train = DATASETS.create("breast-cancer").train
+    labels = np.array(train.classes)[train.targets]
+    for i in range(2):
+        rows = slice(i * HALF, (i + 1) * HALF)
+        write_data(tmp_path / f"tree{i + 1}", train.inputs[rows], labels[rows], list(train.features))
+    (tmp_path / "experiment.toml").write_text(EXPERIMENT)
+    with ExitStack() as stack:
+        owns = [settings(tmp_path, f"tree{i + 1}") for i in range(2)]
+        workers = [TorchWorker("mlp", options={"hidden": [8]}, settings=own) for own in owns]
+        urls = [stack.enter_context(serving(worker.app(), own)) for worker, own in zip(workers, owns, strict=True)]
+        command = [
+            "train",
+            "experiment.toml",
+            "--engine",
+            "http",
+            "--workers",
+            ",".join(urls),
+            "--json",
+            "--out",
+            "run",
+        ]
+        result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
+    assert summary["metrics"]["accuracy"] > 0.93
+    assert summary["workers"] == 2
+    assert [node in Path("run/experiment.toml").read_text() for node in urls] == [True, True]
+
+
+def test_nodes_that_are_not_there_are_named_in_one_line(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(ChimeraError, match=f"{url}.*refused") as caught:
+        fit([url], rounds=1)
+    assert "\n" not in str(caught.value)
