@@ -162,6 +162,14 @@ def test_a_body_that_does_not_fit_is_422(tmp_path: Path, body: Any, said: str) -
     assert said in message
 
 
+def test_predictions_that_are_not_finite_are_422(tmp_path: Path) -> None:
+    write_data(tmp_path / "tree1", [[1], [2]], [1000, 2000])
+    worker = RegressionWorker(LinearRegression(), settings=settings(tmp_path))
+    worker.fit()
+    body = {"X_pred_columns": ["x0"], "X_pred_rows": [[1e307]]}
+    assert error_of(ask(worker.app(), "POST", PREDICT, json=body))[:2] == (422, "NonFiniteError")
+
+
 def test_data_that_an_estimator_cannot_be_fitted_on_are_422(tmp_path: Path) -> None:
     app = ClassificationWorker(LogisticRegression(), settings=settings(tmp_path)).app()
     status, name, message = error_of(ask(app, "POST", FIT))

@@ -87,6 +87,13 @@ def test_gradients_come_in_the_shape_of_the_weights(tmp_path: Path) -> None:
     assert step(app, [0] * 4, [0]) == flat  # JSON's whole numbers are numbers
 
 
+def test_a_gradient_is_that_of_the_data_as_they_are_now(tmp_path: Path) -> None:
+    app = SGDWorker("regressor", penalty=None, settings=settings(tmp_path)).app()
+    for factor in (1.0, 2.0, 3.0):
+        write_data(tmp_path / "tree1", X, factor * VALUES)
+        np.testing.assert_allclose(step(app, [0.0] * 4, [0.0])[1], [-factor * VALUES.mean()], rtol=1e-5)
+
+
 def test_mean_gradients_of_workers_that_lack_a_class_are_that_of_the_pooled_data(tmp_path: Path) -> None:
     names = np.array(["low", "mid", "top"])[THREE]
     first = THREE < 2

@@ -338,7 +338,7 @@ def test_bagging_goes_on_with_those_that_answer(three_trees: list[int], said: An
     probabilities = np.array(body["y_proba_rows"])
     np.testing.assert_allclose(probabilities[:, 1], body["y_pred_rows"])
     assert body["classes"] == [0, 1]
-    assert np.mean((probabilities[:, 1] > 0.5) == data.target) > 0.95
+    assert np.mean((probabilities[:, 1] > 0.5) == data.target) > 0.92
     warnings = [record.getMessage() for record in said.records if record.levelno == logging.WARNING]
     assert [
         line

@@ -8,14 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression
 from sklearn.tree import DecisionTreeClassifier
 
+from chimera.nodes.masters import AggregationMaster, ParameterServerMaster
 from chimera.nodes.settings import Settings
 from chimera.nodes.workers import ClassificationWorker, RegressionWorker, SGDWorker, TorchWorker
-from nodes.served import ask, serving, settings, write_data
+from nodes.served import LIMIT_S, ask, serving, settings, write_data
 
 KINDS: dict[str, Callable[[Settings], Any]] = {
     "classification": lambda own: ClassificationWorker(DecisionTreeClassifier(), settings=own),
@@ -25,32 +27,54 @@ KINDS: dict[str, Callable[[Settings], Any]] = {
 }
 
 
+def write_worker(tmp_path: Path) -> Path:
+    """Write the data of a worker; their columns are those of the examples in the pages, so that these are accepted."""
+    rows = np.random.default_rng(0).standard_normal((20, 2))
+    return write_data(tmp_path / "tree1", rows, (rows[:, 0] > 0).astype(int), columns=["mean radius", "mean texture"])
+
+
 @pytest.fixture(params=KINDS)
 def worker(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """A worker whose columns are those of the examples in the pages, so that these are accepted."""
-    rows = np.random.default_rng(0).standard_normal((20, 2))
-    write_data(tmp_path / "tree1", rows, (rows[:, 0] > 0).astype(int), columns=["mean radius", "mean texture"])
+    """A worker of each kind."""
+    write_worker(tmp_path)
     return KINDS[request.param](settings(tmp_path))
 
 
-def test_nothing_that_a_stranger_sends_is_a_500_and_all_answers_are_as_documented(worker: Any) -> None:
-    with serving(worker.app(), worker.settings) as url:
-        ask(worker.app(), "POST", "/v1/chimera/model/fit")
-        command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{url}/openapi.json"]
-        command += [
-            "--phases",
-            "examples,coverage,fuzzing",
-            "--max-examples",
-            "20",
-            "--seed",
-            "1",
-            "--continue-on-failure",
-        ]
-        # That columns must be those of the training data is nothing that a schema can say.
-        command += ["--checks", "all", "--exclude-checks", "positive_data_acceptance"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+def examine(url: str) -> None:
+    """Let schemathesis ask for whatever the pages at this address tell of."""
+    command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{url}/openapi.json"]
+    command += ["--phases", "examples,coverage,fuzzing", "--max-examples", "20", "--seed", "1", "--continue-on-failure"]
+    # That columns must be those of the training data is nothing that a schema can say.
+    command += ["--checks", "all", "--exclude-checks", "positive_data_acceptance"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout
+
+
+def test_nothing_that_a_stranger_sends_a_worker_is_a_500_and_all_answers_are_as_documented(worker: Any) -> None:
+    with serving(worker.app(), worker.settings) as url:
+        ask(worker.app(), "POST", "/v1/chimera/model/fit")
+        examine(url)
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        ("classification", lambda own: AggregationMaster(settings=own)),
+        ("sgd", lambda own: ParameterServerMaster("classifier", max_iter=5, settings=own)),
+    ],
+    ids=["aggregation", "parameter-server"],
+)
+def test_nothing_that_a_stranger_sends_a_master_is_a_500_and_all_answers_are_as_documented(
+    tmp_path: Path, kind: str, make: Callable[[Settings], Any]
+) -> None:
+    own = settings(write_worker(tmp_path).parent)
+    with serving(KINDS[kind](own).app(), own) as worker_url:
+        master = make(settings(tmp_path, workers_mapped_ports=(int(worker_url.rsplit(":", 1)[1]),)))
+        with serving(master.app(), master.settings) as url:
+            path = "aggregation" if kind == "classification" else "parameter-server"
+            assert httpx.post(f"{url}/v1/chimera/{path}/fit", timeout=LIMIT_S).json() == {"fit": "ok"}
+            examine(url)
 
 
 def test_every_body_has_an_example_that_works(worker: Any) -> None:

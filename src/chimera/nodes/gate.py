@@ -83,7 +83,7 @@ class Gate:
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         route: Any = scope.get("route")
-        path = getattr(route, "path", None)
+        path = getattr(route, "path", None) or ("/openapi.json" if scope["path"] == "/openapi.json" else None)
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._metrics.request_ended(method, path or "none", status, seconds)
         if self._logs_latency and path and path.startswith("/v1/"):

@@ -43,4 +43,4 @@ class ClassificationWorker(EstimatorWorker):
             probabilities = np.asarray(estimator.predict_proba(rows), np.float64)
         else:
             probabilities = (labels[:, None] == classes[None, :]).astype(np.float64)
-        return {"y_pred_rows": sendable(labels), "classes": classes.tolist(), "y_proba_rows": probabilities}
+        return {"y_pred_rows": sendable(labels), "classes": classes.tolist(), "y_proba_rows": sendable(probabilities)}

@@ -10,7 +10,7 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 
-from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.errors import ConfigurationError, DataError, NonFiniteError
 from chimera.models.construction import first_line
 from chimera.models.model import Task
 from chimera.nodes.background import in_thread
@@ -129,7 +129,8 @@ class EstimatorWorker(Worker):
             raise NotFittedError(f"{self.name} has no fitted model yet: POST /v1/chimera/model/fit first")
         rows = table.ordered(fitted.columns)
         try:
-            return self._predicted(fitted.estimator, rows)
+            with np.errstate(over="ignore", invalid="ignore"):  # what became of it is looked at in `sendable`
+                return self._predicted(fitted.estimator, rows)
         except ValueError as error:
             if isinstance(error, DataError):
                 raise
@@ -142,8 +143,17 @@ class EstimatorWorker(Worker):
 
 
 def sendable(values: Any) -> Any:
-    """Return predictions or labels as what a body can hold: a numeric array, or a list of texts."""
+    """Return predictions, probabilities or labels as what a body can hold: a numeric array, or a list of texts.
+
+    Raises
+    ------
+    NonFiniteError : numbers that JSON does not know.
+    """
     array = np.asarray(values)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise NonFiniteError(
+            "the predictions for these rows are not finite: their numbers are too large for this model"
+        )
     return array if array.dtype.kind in "biuf" else array.tolist()
 
 

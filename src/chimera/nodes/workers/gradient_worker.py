@@ -92,7 +92,7 @@ class GradientWorker(Worker):
         super().__init__(task, settings)
         self._lock = threading.Lock()  # a model's vectors are used by one computation at a time
         self._problem: Problem | None = None
-        self._made_of: object = None
+        self._made_of: tuple[Data, tuple[Any, ...] | None] | None = None
         self._took_s = math.inf  # unknown until the first one
 
     @abstractmethod
@@ -173,7 +173,7 @@ class GradientWorker(Worker):
     def _current(self, classes: Any) -> Problem:
         """Return the problem with these classes; the one of the last call, unless classes or data are others."""
         data, key = self._read(), classes if classes is None else tuple(_plain_labels(classes))
-        if self._problem is not None and self._made_of == (id(data), key):
+        if self._problem and self._made_of and self._made_of[0] is data and self._made_of[1] == key:
             return self._problem
         labels = None
         if self.task == "classification":
@@ -182,7 +182,7 @@ class GradientWorker(Worker):
         elif key is not None:
             raise DataError("a regression has no classes")
         self._problem = None
-        self._problem, self._made_of = self.make_problem(data, labels), (id(data), key)
+        self._problem, self._made_of = self.make_problem(data, labels), (data, key)
         return self._problem
 
     def _read(self) -> Data:

@@ -20,7 +20,7 @@ from chimera.nodes.body import answer, read_object, required
 from chimera.nodes.errors import NotFittedError
 from chimera.nodes.routing import documented, plain_router
 from chimera.nodes.settings import Settings
-from chimera.nodes.table import Table
+from chimera.nodes.table import Table, numbers
 from chimera.nodes.workers import schemas
 from chimera.nodes.workers.estimator_worker import sendable
 from chimera.nodes.workers.gradient_worker import GradientWorker, Problem, float32_rows
@@ -126,14 +126,15 @@ class TorchWorker(GradientWorker):
                 problem.load(weights, [])
             if problem is None or not problem.loaded:
                 raise NotFittedError(f"{self.name} has no weights yet: train first, or send 'weights'")
-            rows = table.ordered(problem.columns).astype(np.float32)
+            rows = numbers(table.ordered(problem.columns), "X_pred_rows", np.float32)
             outputs = problem.model.predict(rows) if len(rows) else None
         if problem.classes is None:
-            return {"y_pred_rows": [] if outputs is None else outputs}
+            return {"y_pred_rows": [] if outputs is None else sendable(outputs)}
         labels = problem.classes.tolist()
         if outputs is None:
             return {"y_pred_rows": [], "classes": labels, "y_proba_rows": []}
-        return {"y_pred_rows": sendable(problem.classes[outputs.argmax(1)]), "classes": labels, "y_proba_rows": outputs}
+        chosen = problem.classes[outputs.argmax(1)]
+        return {"y_pred_rows": sendable(chosen), "classes": labels, "y_proba_rows": sendable(outputs)}
 
     def make_problem(self, data: Data, classes: NDArray[Any] | None) -> Problem:
         """Return the network's problem on these data; labels are numbered in the order of the classes."""
