@@ -1,8 +1,8 @@
 """REST nodes on this machine: Chimera's masters beside the straightforward design, and beside the pure cost of the work.
 
 Two workers own 10,000 rows of 30 columns each. A parameter-server iteration sends the coefficients to both and averages the two
-gradients; a prediction asks both for one row and for 1,000. The straightforward design is a FastAPI worker with pydantic models,
-pandas frames and JSON of Python floats, and a master that asks each worker from a thread with a new ``requests`` session per
+gradients; a prediction asks both for one row and for 1,000. The straightforward design is a FastAPI worker with pydantic
+models, pandas frames and JSON of Python floats, and a master that asks each worker from a thread with a new ``requests`` session per
 call. "Pure" is one pass of ``partial_fit`` over a worker's rows plus one round trip of HTTP without data; to stand beside it,
 one iteration of two workers on two cores. The variants take turns; the table shows medians over the turns. Run it on a quiet
 machine::
@@ -123,7 +123,9 @@ def serve_worker(folder: str, kind: str, name: str, port: str) -> None:
     options = {"train_data": Path(folder), "workers_host": "127.0.0.1", "workers_port": int(port)}
     settings = read_settings(worker_name=name, **options)
     sgd = kind == "sgd"
-    worker = SGDWorker("regressor", settings=settings) if sgd else RegressionWorker(LinearRegression(), settings=settings)
+    worker = (
+        SGDWorker("regressor", settings=settings) if sgd else RegressionWorker(LinearRegression(), settings=settings)
+    )
     worker.serve()
 
 
@@ -267,7 +269,7 @@ def nodes(folder: Path) -> Iterator[dict[str, list[str]]]:
         asked += [["serve_worker", str(folder), kind, f"w{i}", port] for i, port in enumerate(found[kind])]
     asked.append(["serve_plain_master", ",".join(found["plain"]), found["masters"][0]])
     asked.append(["serve_master", ",".join(found["estimator"]), found["masters"][1]])
-    one_thread = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     processes = [
         subprocess.Popen([sys.executable, __file__, "--serve", *each], cwd=folder, env=os.environ | one_thread)
         for each in asked
@@ -326,7 +328,9 @@ def measure(ports: dict[str, list[str]], options: argparse.Namespace) -> None:
             "iteration, Chimera": lambda: chimera_iterations(ports["sgd"], options.iterations),
             "predict 1, straightforward": lambda: prediction_s(plain, "/predict", 1, options.predictions),
             "predict 1, Chimera": lambda: prediction_s(ours, path, 1, options.predictions),
-            "predict 1000, straightforward": lambda: prediction_s(plain, "/predict", 1000, options.predictions // 3 + 1),
+            "predict 1000, straightforward": lambda: prediction_s(
+                plain, "/predict", 1000, options.predictions // 3 + 1
+            ),
             "predict 1000, Chimera": lambda: prediction_s(ours, path, 1000, options.predictions),
         }.items():
             measured.setdefault(what, []).append(run() * 1000)

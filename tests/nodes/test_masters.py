@@ -65,7 +65,7 @@ def two_regressions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[i
     write_data(
         root / "chimera_train_data/w1", [c.upper() + " " for c in columns[::-1]], rows[1::2, ::-1], targets[1::2]
     )
-    with workers(root, **{name: "SGDWorker('regressor', alpha=1e-6)" for name in ("w0", "w1")}) as started:
+    with workers(root, **dict.fromkeys(("w0", "w1"), "SGDWorker('regressor', alpha=1e-6)")) as started:
         yield [worker.port for worker in started.values()]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import secrets
 import ssl
 import time
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from chimera.core.engine import ENGINES, Disturbance, Resources
-from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.errors import ConfigurationError, MissingExtraError, RunError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import check_returns
 from chimera.engines.http.connection import Address
@@ -25,7 +26,7 @@ from chimera.engines.real_time import RealTime
 _LEAVING_S = 2.0
 
 
-@ENGINES.register("http")
+@ENGINES.register("http", requires="httptools", extra="nodes")
 class HttpEngine(RealTime):
     """Actors in nodes that are there already, reached over HTTP; no code and no pickle goes over the wire.
 
@@ -76,6 +77,8 @@ class HttpEngine(RealTime):
             )
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ConfigurationError("engine 'http', option 'token': a token is printable ASCII text")
+        if importlib.util.find_spec("httptools") is None:
+            raise MissingExtraError("the http engine", "httptools", "nodes")
         super().__init__()
         self.key = secrets.token_hex(8)
         self._remote = {"timeout_s": timeout_s, "retries": retries, "on_answer": on_answer}

@@ -110,6 +110,10 @@ class Host:
             raise ActorLost(f"there is no actor {actor!r} here")
         hosted.ask(method, request, done)
 
+    def actors_of_all(self) -> int:
+        """Return how many actors there are."""
+        return len(self._actors)
+
     def actors(self, engine: str) -> dict[str, float]:
         """Return the actors of one driver, and for how many seconds each has given no sign of life; the driver lives, then."""
         now_s = time.monotonic()

@@ -108,12 +108,6 @@ class RemoteLane(Lane):
         """Whether a request is under way that would be sent again if it failed now."""
         return self._retries > 0 and self.called_s is not None
 
-    def look_at_clock(self, now_s: float) -> None:
-        """End the request under way if it trickles on after its time."""
-        called_s = self.called_s
-        if called_s is not None and now_s > called_s + self._timeout_s + 0.5:
-            self._connection.break_off("its time was over")
-
     def leave(self) -> None:
         """Close the connection."""
         self._connection.close()
@@ -146,6 +140,7 @@ class RemoteLane(Lane):
 
     def perish(self, why: str) -> Failed:
         """Be dead from now on, and return what the call under way raises."""
+        self.node.doubt()
         if self._board.die(self, why):
             self.node.leave(self)
         return lost(f"{self.name} {self.fate}")

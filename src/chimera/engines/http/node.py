@@ -87,6 +87,10 @@ class Node:
                 connection.close()
         return self._binary
 
+    def doubt(self) -> None:
+        """Believe no more what it told of itself: an actor was lost there. It is asked anew before it gets another."""
+        self._kinds = self._binary = None
+
     def seen_s(self, now_s: float) -> float:
         """Return when it last showed that it lives; between two looks at it, that is now."""
         return now_s if now_s - self._seen_s < 2 * self._every_s else self._seen_s
@@ -140,8 +144,6 @@ class Node:
             last.close()
 
     def _look(self) -> None:
-        for lane in list(self._lanes):
-            lane.look_at_clock(time.monotonic())
         hosted = any(lane.key is not None for lane in self._lanes)
         asked_s = time.monotonic()
         answer = self._ask("GET", f"{ACTORS}?engine={self._key}" if hosted else _HEALTH)

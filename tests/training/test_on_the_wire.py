@@ -1,0 +1,25 @@
+"""What became of a gradient travels to and from nodes as it is; another form of it is an error."""
+
+from __future__ import annotations
+
+import pytest
+
+from chimera.core.errors import DataError
+from chimera.engines.http import wire
+from chimera.training import on_the_wire  # noqa: F401 - it lets the values travel
+from chimera.training.rejection import Applied, Rejected
+
+REJECTED = Rejected(3, 7, "the loss is nan")
+
+
+@pytest.mark.parametrize(
+    "value", [REJECTED, Rejected(None, 0, ""), Applied(4, 2), Applied(4, 1, (REJECTED,))], ids=repr
+)
+def test_it_arrives_as_it_is(value: object) -> None:
+    assert wire.unpack(wire.pack([value])) == [value]
+
+
+def test_another_form_is_an_error() -> None:
+    packed = wire.pack([REJECTED]).replace(b"rank", b"rink")
+    with pytest.raises(DataError, match="Rejected"):
+        wire.unpack(packed)
