@@ -2,10 +2,9 @@
 
 Two workers own 10,000 rows of 30 columns each. A parameter-server iteration sends the coefficients to both and averages the two
 gradients; a prediction asks both for one row and for 1,000. The straightforward design is a FastAPI worker with pydantic
-models, pandas frames and JSON of Python floats, and a master that asks each worker from a thread with a new ``requests`` session per
-call. "Pure" is one pass of ``partial_fit`` over a worker's rows plus one round trip of HTTP without data; to stand beside it,
-one iteration of two workers on two cores. The variants take turns; the table shows medians over the turns. Run it on a quiet
-machine::
+models, pandas frames and JSON of Python floats, and a master that asks each worker from a thread with a new ``requests``
+session per call. "Pure" is one pass of ``partial_fit`` over a worker's rows plus one round trip of HTTP without data. The
+variants take turns; the table shows medians over the turns. Run it on a quiet machine with two cores or more::
 
     python benchmarks/rest_nodes.py [--turns 5] [--iterations 200] [--predictions 30]
 """

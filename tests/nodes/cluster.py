@@ -18,15 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nodes.served import free_port
+
 START_S = 60.0
-
-
-def write_data(folder: Path, columns: list[str], rows: NDArray[Any], targets: Any) -> None:
-    """Write the training data of one worker."""
-    folder.mkdir(parents=True)
-    lines = [",".join(map(repr, row)) for row in rows.tolist()]
-    (folder / "X_train.csv").write_text("\n".join([",".join(columns), *lines]) + "\n")
-    (folder / "y_train.csv").write_text("\n".join(["target", *map(str, targets)]) + "\n")
 
 
 class WorkerProcess:
@@ -66,12 +60,6 @@ class WorkerProcess:
         """End it without a word."""
         self.process.kill()
         self.process.wait()
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -21,7 +21,8 @@ from sklearn.preprocessing import StandardScaler
 from chimera.nodes.masters import AggregationMaster, ParameterServerMaster
 from chimera.nodes.settings import read_settings
 from chimera.utils import parse_times_file
-from nodes.cluster import Behaviour, foreign_worker, linear_worker, workers, write_data
+from nodes.cluster import Behaviour, foreign_worker, linear_worker, workers
+from nodes.served import free_port, write_data
 
 AGGREGATION, SERVER = "/v1/chimera/aggregation", "/v1/chimera/parameter-server"
 REGRESSION = {"learning_rate": "constant", "eta0": 0.4, "max_iter": 400}
@@ -61,9 +62,9 @@ def two_regressions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[i
     """Run two SGD workers on the halves of diabetes, whose columns stand in different orders."""
     root = tmp_path_factory.mktemp("regressions")
     columns, rows, targets = diabetes()
-    write_data(root / "chimera_train_data/w0", columns, rows[::2], targets[::2])
+    write_data(root / "chimera_train_data/w0", rows[::2], targets[::2], columns)
     write_data(
-        root / "chimera_train_data/w1", [c.upper() + " " for c in columns[::-1]], rows[1::2, ::-1], targets[1::2]
+        root / "chimera_train_data/w1", rows[1::2, ::-1], targets[1::2], [c.upper() + " " for c in columns[::-1]]
     )
     with workers(root, **dict.fromkeys(("w0", "w1"), "SGDWorker('regressor', alpha=1e-6)")) as started:
         yield [worker.port for worker in started.values()]
@@ -124,8 +125,8 @@ def test_three_classes_of_which_a_worker_lacks_one(tmp_path: Path) -> None:
     rows, labels = StandardScaler().fit_transform(data.data), data.target_names[data.target]
     columns = ["a", "b", "c", "d"]
     kept = data.target != 2
-    write_data(tmp_path / "chimera_train_data/w0", columns, rows[kept], labels[kept])
-    write_data(tmp_path / "chimera_train_data/w1", columns, rows[~kept], labels[~kept])
+    write_data(tmp_path / "chimera_train_data/w0", rows[kept], labels[kept], columns)
+    write_data(tmp_path / "chimera_train_data/w1", rows[~kept], labels[~kept], columns)
     making = "SGDWorker('classifier', loss='log_loss')"
     with workers(tmp_path, w0=making, w1=making) as started:
         options: dict[str, Any] = {"learning_rate": "constant", "eta0": 1.0, "max_iter": 800, "loss": "log_loss"}
@@ -144,7 +145,7 @@ def test_two_classes_are_as_good_as_on_a_single_machine(tmp_path: Path) -> None:
     rows, columns = StandardScaler().fit_transform(data.data), [f"c{i}" for i in range(30)]
     for place in range(2):
         folder = tmp_path / f"chimera_train_data/w{place}"
-        write_data(folder, columns, rows[place::2], data.target[place::2])
+        write_data(folder, rows[place::2], data.target[place::2], columns)
     making = "SGDWorker('classifier', loss='log_loss')"
     with workers(tmp_path, w0=making, w1=making) as started:
         options: dict[str, Any] = {"learning_rate": "adaptive", "eta0": 0.5, "max_iter": 500, "loss": "log_loss"}
@@ -226,7 +227,7 @@ def test_a_worker_that_goes_bad_amid_a_fit_is_left_out_and_named(bad: Behaviour,
 def test_a_worker_that_is_killed_amid_a_fit_is_left_out_and_named(tmp_path: Path, said: Any) -> None:
     columns, rows, targets = diabetes()
     good = linear_worker(columns, rows[::2], targets[::2])
-    write_data(tmp_path / "chimera_train_data/w1", columns, rows[1::2], targets[1::2])
+    write_data(tmp_path / "chimera_train_data/w1", rows[1::2], targets[1::2], columns)
     with workers(tmp_path, w1="SGDWorker('regressor')") as started:
 
         def step_and_kill(handler: Any, body: Any) -> Any:
@@ -265,8 +266,6 @@ def test_without_any_worker_the_documented_error_comes_in_time(bad: Behaviour) -
 
 @pytest.mark.parametrize("path", [AGGREGATION, SERVER])
 def test_where_nobody_listens_the_error_says_so_for_each(path: str) -> None:
-    from nodes.cluster import free_port
-
     settings = settings_for(free_port(), free_port())
     kind: Any = (
         AggregationMaster
@@ -317,7 +316,7 @@ def three_trees(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]
     data = load_breast_cancer()
     columns = [f"c{i}" for i in range(30)]
     for place in range(2):
-        write_data(root / f"chimera_train_data/w{place}", columns, data.data[place::2], data.target[place::2])
+        write_data(root / f"chimera_train_data/w{place}", data.data[place::2], data.target[place::2], columns)
     making = "ClassificationWorker(__import__('sklearn.tree').tree.DecisionTreeClassifier(max_depth=5, random_state=0))"
     with workers(root, w0=making, w1=making, w2=making) as started:
         yield [worker.port for worker in started.values()]
@@ -384,7 +383,7 @@ def test_a_network_is_trained_by_the_same_master(tmp_path: Path) -> None:
     columns, rows, targets = diabetes()
     for place in range(2):
         folder = tmp_path / f"chimera_train_data/w{place}"
-        write_data(folder, columns, rows[place::2], (targets[place::2] - 150) / 80)
+        write_data(folder, rows[place::2], (targets[place::2] - 150) / 80, columns)
     making = "TorchWorker('mlp', 'mse')"
     with workers(tmp_path, w0=making, w1=making) as started:
         ports = [worker.port for worker in started.values()]

@@ -67,7 +67,8 @@ def start(launcher, settings):
 
 def of_network(client, settings):
     """Return the names of all containers and networks that this test could have left."""
-    containers = client.containers.list(all=True, filters={"name": settings.network_name})
+    of_name = {"name": settings.network_name}
+    containers = client.containers.list(all=True, filters=of_name, ignore_removed=True)
     networks = client.networks.list(names=[settings.network_name])
     return [each.name for each in (*containers, *networks)]
 

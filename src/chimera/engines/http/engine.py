@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import os
 import secrets
 import ssl
@@ -146,6 +147,17 @@ class HttpEngine(RealTime):
         """Return (done, pending) once ``count`` refs are done or the time is over."""
         self._check_open()
         return self._board.wait(list(refs), count, None if timeout_s is None else time.monotonic() + timeout_s)
+
+    def when_done(self, refs: Sequence[Ref], then: Callable[[], None]) -> None:
+        """Call ``then`` once all these refs stand, in whatever thread sees to the last of them; for event loops."""
+        left = itertools.count(len(refs) - 1, -1)  # one step of it is a single one for all threads
+
+        def one_more() -> None:
+            if next(left) == 0:
+                then()
+
+        for ref in refs:
+            ref.when_it_stands(one_more)
 
     def group(self, actors: Sequence[HttpActor]) -> Any:  # noqa: ARG002
         """Refuse: the nodes do not reach one another."""

@@ -83,6 +83,9 @@ class Lane(ABC):
     def interrupt(self, why: str) -> None:  # noqa: B027 - there is nothing to end in the driver's own process
         """End what the thread waits for, from another thread, because the actor is dead."""
 
+    def tidy(self) -> None:  # noqa: B027 - see above
+        """Do what nobody waits for, after a call."""
+
     def leave(self) -> None:  # noqa: B027 - see above
         """Let go of what the thread had, at its end."""
 
@@ -118,6 +121,7 @@ class Lane(ABC):
                 self._unmade = outcome_.values
             self.made_s = time.monotonic()
         self._board.end(self, call, outcome_, began_s, ended_s, started_s)
+        self.tidy()
 
     def _held_since(self, now_s: float) -> float | None:
         """Return since when nothing comes and goes; None if it does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -74,7 +75,7 @@ class RemoteLane(Lane):
     ----------
     timeout_s : how long a call may take.
     retries : how often a call that failed on the way is sent again.
-    on_answer : told the URL of each request that was answered, and the seconds that took.
+    on_answer : told the URL of each request that was answered, and the seconds that took; once whoever waits for it has it.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class RemoteLane(Lane):
         self.node = node
         self._timeout_s, self._retries, self._on_answer = timeout_s, retries, on_answer
         self._connection: Connection = node.connection()
+        self._answered: deque[tuple[str, float]] = deque()
         self.key: str | None = None  # what a node that hosts it calls it
         self.called_s: float | None = None  # when the request under way was sent
 
@@ -107,6 +109,11 @@ class RemoteLane(Lane):
     def tries_again(self) -> bool:
         """Whether a request is under way that would be sent again if it failed now."""
         return self._retries > 0 and self.called_s is not None
+
+    def tidy(self) -> None:
+        """Tell of the answers that came."""
+        while self._answered and self._on_answer is not None:
+            self._on_answer(*self._answered.popleft())
 
     def leave(self) -> None:
         """Close the connection."""
@@ -130,7 +137,7 @@ class RemoteLane(Lane):
                     raise
             else:
                 if self._on_answer is not None:
-                    self._on_answer(self.node.url + path, time.monotonic() - self.called_s)
+                    self._answered.append((self.node.url + path, time.monotonic() - self.called_s))
                 if not left or answer.status < 500 or answer.content_type == wire.CONTENT_TYPE:
                     return answer
             finally:

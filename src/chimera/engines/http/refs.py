@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chimera.core.errors import ConfigurationError, TimeLimitError
@@ -27,7 +28,7 @@ class Ref:
     ended : counts on from ref to ref, in the order in which they came to stand.
     """
 
-    __slots__ = ("__weakref__", "_gate", "actor", "ended", "lane", "method", "outcome")
+    __slots__ = ("__weakref__", "_gate", "_then", "actor", "ended", "lane", "method", "outcome")
 
     def __init__(self, lane: Lane | None, method: str) -> None:
         self.lane, self.method = lane, method
@@ -36,6 +37,7 @@ class Ref:
         self.ended = 0
         self._gate = threading.Lock()
         self._gate.acquire()
+        self._then: list[Callable[[], None]] = []
 
     def await_outcome(self, timeout_s: float | None = None) -> Value | Failed | None:
         """Return what it stands for, or None if the time is over."""
@@ -47,6 +49,18 @@ class Ref:
         """Stand for this from now on."""
         self.outcome, self.ended = outcome, ended
         self._gate.release()
+        self._tell()
+
+    def when_it_stands(self, then: Callable[[], None]) -> None:
+        """Call this once, from any thread, when the ref stands; at once if it does."""
+        self._then.append(then)
+        if self.outcome is not None:
+            self._tell()
+
+    def _tell(self) -> None:
+        while self._then:
+            with contextlib.suppress(IndexError):  # another thread was quicker, and tells
+                self._then.pop()()
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise ConfigurationError("a ref travels as an argument of its own, not inside a list, a dict or an object")

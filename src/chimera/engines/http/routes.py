@@ -27,8 +27,9 @@ class Route:
     Attributes
     ----------
     verb, path : of the request.
-    encode : called with the object and the call's arguments; returns the body as a dictionary of plain values and arrays, or
-        None for a request without a body. It goes as JSON, its arrays as lists, or to those who take it as `wire`.
+    encode : called with the object and the call's arguments; returns the body as a dictionary of plain values and arrays, that
+        as `wire.Packed`, or None for a request without a body. It goes as JSON, its arrays as lists, or to those who take it as
+        `wire`.
     decode : called with the object and the body of the answer, a dictionary; returns the result of the call. An exception in
         it means that the answer cannot be used.
     idempotent : whether it does no harm to send the request again when a kept connection breaks off.
@@ -36,7 +37,7 @@ class Route:
 
     verb: str
     path: str
-    encode: Callable[..., dict[str, Any] | None]
+    encode: Callable[..., dict[str, Any] | wire.Packed | None]
     decode: Callable[[Any, dict[str, Any]], Any]
     idempotent: bool = False
 
@@ -48,10 +49,14 @@ def as_lists(array: Any) -> Any:
     raise TypeError(f"a {type(array).__name__} has no place in JSON")
 
 
-def request_body(document: dict[str, Any] | None, binary: bool) -> tuple[bytes, str]:
+def request_body(document: dict[str, Any] | wire.Packed | None, binary: bool) -> tuple[bytes, str]:
     """Return a body and its content type."""
     if document is None:
         return b"", JSON
+    if isinstance(document, wire.Packed):
+        if binary:
+            return bytes(document.data), wire.CONTENT_TYPE
+        document = document.open()
     if binary:
         return wire.pack(document), wire.CONTENT_TYPE
     return msgspec.json.encode(document, enc_hook=as_lists), JSON

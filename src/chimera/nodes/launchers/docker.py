@@ -225,7 +225,7 @@ def remove_run(client: DockerClient, run: str) -> None:
     from docker.errors import APIError, NotFound
 
     of_run = {"label": f"{RUN_LABEL}={run}"}
-    containers = client.containers.list(all=True, filters=of_run)
+    containers = client.containers.list(all=True, filters=of_run, ignore_removed=True)
     for container in containers:  # all are told before the first is waited for
         with contextlib.suppress(NotFound, APIError):
             container.kill("SIGTERM")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -11,7 +12,7 @@ from chimera.engines.http.failure import Refusal
 from chimera.nodes.errors import AllWorkersFailed, NotFittedError
 from chimera.nodes.logs import status
 from chimera.nodes.masters.averaging import averaged
-from chimera.nodes.masters.estimator_actor import EstimatorActor
+from chimera.nodes.masters.estimator_actor import EstimatorActor, question
 from chimera.nodes.masters.master import Master
 from chimera.nodes.settings import Settings
 from chimera.nodes.table import Table
@@ -47,7 +48,9 @@ class AggregationMaster(Master):
         ------
         AllWorkersFailed : says why for each.
         """
-        _, failures = self._asked("fit")
+        engine, refs = self._asked("fit")
+        engine.wait(list(refs.values()), count=len(refs))
+        _, failures = self._answers("fit", engine, refs)
         if len(failures) == len(self._workers):
             raise AllWorkersFailed(f"no worker was fitted: {_told(failures)}")
         self._fitted = True
@@ -62,7 +65,27 @@ class AggregationMaster(Master):
         DataError : nobody predicts, and some because the rows do not fit, in their columns say.
         AllWorkersFailed : says why for each.
         """
-        predictions, failures = self._asked("predict", list(table.columns), table.rows)
+        engine, refs = self._asked("predict", question(table))
+        engine.wait(list(refs.values()), count=len(refs))
+        return self._mean(engine, refs, len(table.rows))
+
+    async def predict_soon(self, table: Table) -> dict[str, Any]:
+        """Do the same while the event loop goes on."""
+        engine, refs = self._asked("predict", question(table))
+        loop = asyncio.get_running_loop()
+        there = asyncio.Event()
+
+        def wake() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(there.set)
+
+        engine.when_done(list(refs.values()), wake)
+        await there.wait()
+        return self._mean(engine, refs, len(table.rows))
+
+    def _mean(self, engine: HttpEngine, refs: dict[str, Any], rows: int) -> dict[str, Any]:
+        """Return the mean of what the workers predicted; their refs stand."""
+        predictions, failures = self._answers("predict", engine, refs)
         if not predictions:
             refused = [error for error in failures.values() if isinstance(error, Refusal)]
             if refused and all(error.name == NotFittedError.__name__ for error in refused):
@@ -73,7 +96,7 @@ class AggregationMaster(Master):
                 raise DataError("; ".join(unfit))
             raise AllWorkersFailed(f"no worker has predicted: {_told(failures)}")
         try:
-            body, left_out = averaged(predictions, len(table.rows))
+            body, left_out = averaged(predictions, rows)
         except DataError as error:
             raise AllWorkersFailed(f"no worker has predicted what can be used: {error}") from error
         for url, why in left_out.items():
@@ -87,11 +110,16 @@ class AggregationMaster(Master):
                 self._engine.close()
             self._engine, self._workers = None, {}
 
-    def _asked(self, method: str, *args: Any) -> tuple[dict[str, Any], dict[str, ChimeraError]]:
-        """Call all workers, and return what they answered and how the others failed, by their addresses."""
+    def _asked(self, method: str, *args: Any) -> tuple[HttpEngine, dict[str, Any]]:
+        """Call all workers, and return the refs of their answers by the workers' addresses."""
         engine, workers = self._reached()
         values = [engine.put(value) for value in args]
-        refs = {url: getattr(worker, method)(*values) for url, worker in workers.items()}
+        return engine, {url: getattr(worker, method)(*values) for url, worker in workers.items()}
+
+    def _answers(
+        self, method: str, engine: HttpEngine, refs: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, ChimeraError]]:
+        """Return what the workers answered, and how the others failed, by their addresses."""
         answers: dict[str, Any] = {}
         failures: dict[str, ChimeraError] = {}
         for url, ref in refs.items():

@@ -7,12 +7,18 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.core.parameters import Flat
 from chimera.engines.http import Route
+from chimera.engines.http.wire import Packed, pack
+from chimera.nodes.table import Table
 
 
-def _rows(_: Any, columns: list[str], rows: NDArray[np.float64]) -> dict[str, Any]:
-    return {"X_pred_columns": columns, "X_pred_rows": rows}
+def question(table: Table, **more: Any) -> bytes:
+    """Return the packed body of a request for predictions; it is packed once for all workers."""
+    return pack({"X_pred_columns": list(table.columns), "X_pred_rows": table.rows, **more})
+
+
+def _packed(_: Any, body: bytes) -> Packed:
+    return Packed(body)
 
 
 def _nothing(_: Any) -> None:
@@ -51,31 +57,19 @@ class EstimatorActor:
     routes: ClassVar[dict[str, Route]] = {
         "fit": Route(verb="POST", path="/v1/chimera/model/fit", encode=_nothing, decode=_fit_answer),
         "predict": Route(
-            verb="POST", path="/v1/chimera/model/predict", encode=_rows, decode=_prediction, idempotent=True
+            verb="POST", path="/v1/chimera/model/predict", encode=_packed, decode=_prediction, idempotent=True
         ),
     }
 
 
 class NetworkActor(EstimatorActor):
-    """Stands for a worker that predicts with the network it is sent.
-
-    Parameters
-    ----------
-    weights, classes : all parameters, shape (P,), and of a classifier all labels.
-    """
-
-    def __init__(self, weights: Flat, classes: tuple[Any, ...] | None) -> None:
-        self._weights, self._classes = weights, classes
-
-    def _question(self, columns: list[str], rows: NDArray[np.float64]) -> dict[str, Any]:
-        document = _rows(self, columns, rows) | {"weights": self._weights}
-        return document if self._classes is None else document | {"classes": list(self._classes)}
+    """Stands for a worker that predicts with the network that comes with the question."""
 
     def _answer(self, document: dict[str, Any]) -> dict[str, Any]:
         return {"y_pred_rows": document["y_pred_rows"]} | _prediction(self, document)
 
     routes: ClassVar[dict[str, Route]] = {
         "predict": Route(
-            verb="POST", path="/v1/chimera/model/predict", encode=_question, decode=_answer, idempotent=True
+            verb="POST", path="/v1/chimera/model/predict", encode=_packed, decode=_answer, idempotent=True
         ),
     }

@@ -21,8 +21,6 @@ from chimera.nodes.routing import documented, plain_router
 from chimera.nodes.settings import Settings, read_settings
 from chimera.nodes.table import Table
 
-_ROWS_IN_LOOP = 64  # what the master predicts itself for more rows is computed beside the event loop
-
 
 class Master(ABC):
     """A web server that asks workers.
@@ -32,8 +30,6 @@ class Master(ABC):
     prefix : of its routes, such as ``aggregation``.
     settings : of the node; by default as they are now in the environment and in `chimera.toml`.
     """
-
-    predicts_itself = False  # or asks its workers, which takes a while
 
     def __init__(self, prefix: str, settings: Settings | None) -> None:
         self.settings = read_settings() if settings is None else settings
@@ -52,6 +48,10 @@ class Master(ABC):
     @abstractmethod
     def predict(self, table: Table) -> dict[str, Any]:
         """Return the body of the answer for these rows; see the master."""
+
+    async def predict_soon(self, table: Table) -> dict[str, Any]:
+        """Do the same without holding up the event loop."""
+        return await in_thread(self.predict, table)
 
     @abstractmethod
     def close(self) -> None:
@@ -104,8 +104,7 @@ class Master(ABC):
         @router.post("/predict", **documented("Predict for these rows.", **schemas.PREDICT, errors=(409, 422, 503)))
         async def predict(request: Request) -> Response:
             table = Table.of(*required(await read_object(request), "X_pred_columns", "X_pred_rows"))
-            quick = self.predicts_itself and len(table.rows) <= _ROWS_IN_LOOP
-            predicted = self.predict(table) if quick else await in_thread(self.predict, table)
+            predicted = await self.predict_soon(table)
             request.app.state.metrics.rows_predicted(len(table.rows))
             return answer(request, predicted)
 

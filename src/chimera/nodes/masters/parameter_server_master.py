@@ -15,11 +15,13 @@ from chimera.models.model import Task
 from chimera.nodes.errors import AllWorkersFailed, NotFittedError
 from chimera.nodes.logs import status
 from chimera.nodes.masters.descent import Descent, Trained
-from chimera.nodes.masters.estimator_actor import NetworkActor
+from chimera.nodes.masters.estimator_actor import NetworkActor, question
 from chimera.nodes.masters.learning_rate import LearningRate
 from chimera.nodes.masters.master import Master
 from chimera.nodes.settings import Settings
 from chimera.nodes.table import Table
+
+_ROWS_IN_LOOP = 64  # what is predicted for more rows is computed beside the event loop
 
 ModelType = Literal["regressor", "classifier"]
 
@@ -44,8 +46,6 @@ class ParameterServerMaster(Master):
     ------
     ConfigurationError : another model type, an option or value that cannot be used, or a setting.
     """
-
-    predicts_itself = True
 
     def __init__(
         self, model_type: ModelType, epsilon: float = 1e-11, *, settings: Settings | None = None, **sgd_options: Any
@@ -121,6 +121,11 @@ class ParameterServerMaster(Master):
             probabilities = (labels[:, None] == predictor.classes_[None, :]).astype(np.float64)
         return {"y_pred_rows": labels.tolist(), "classes": classes, "y_proba_rows": probabilities}
 
+    async def predict_soon(self, table: Table) -> dict[str, Any]:
+        """Predict for few rows at once: a thread costs more."""
+        quick = self._fit[1] is not None and len(table.rows) <= _ROWS_IN_LOOP
+        return self.predict(table) if quick else await super().predict_soon(table)
+
     def close(self) -> None:
         """End a fit under way."""
         with self._lock:
@@ -147,11 +152,13 @@ class ParameterServerMaster(Master):
     def _asked(self, trained: Trained, table: Table) -> dict[str, Any]:
         """Return what the first worker that answers predicts with the trained network."""
         failures = []
+        more = {} if trained.classes is None else {"classes": list(trained.classes)}
+        body = question(table, weights=trained.flat, **more)
         with self.engine() as engine:
             for name in self.settings.workers_nodes_names:
-                worker = engine.spawn(NetworkActor, trained.flat, trained.classes, name=name)
+                worker = engine.spawn(NetworkActor, name=name)
                 try:
-                    return dict(engine.get(worker.predict(list(table.columns), table.rows)))
+                    return dict(engine.get(worker.predict(body)))
                 except ChimeraError as error:
                     status().warning("%s: predict failed: %s", name, error)
                     failures.append(str(error))
