@@ -1,5 +1,6 @@
 # make demo   train something and watch it            make check  format, lint, types, layers
 # make test   check everything and run the tests      make bench  the benchmarks        make clean  remove all that was made but runs
+# make test-long   the tests that would take the former too long: the rest of those on Ray, and containers
 #
 # The first python3 (or python3.11 to python3.14) that is new enough makes .venv; choose another with PYTHON=...
 
@@ -11,7 +12,7 @@ INSTALLED := $(VENV)/installed
 TESTABLE := $(VENV)/testable
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
-.PHONY: demo test check bench clean install
+.PHONY: demo test test-long check bench clean install
 .DEFAULT_GOAL := demo
 
 demo: $(INSTALLED)
@@ -19,6 +20,9 @@ demo: $(INSTALLED)
 
 test: check
 	$(BIN)/python -m pytest
+
+test-long: $(TESTABLE)
+	$(BIN)/python -m pytest -m "long and not slow"
 
 check: $(TESTABLE)
 	$(BIN)/ruff format --check .

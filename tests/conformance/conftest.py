@@ -33,8 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         world = given.get("world")
-        if isinstance(world, World) and world.at_leisure & {given.get("scene"), getattr(item, "originalname", None)}:
-            item.add_marker(pytest.mark.slow)
+        if isinstance(world, World) and world.at_leisure & {item.path.stem, getattr(item, "originalname", None)}:
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="package")

@@ -26,7 +26,7 @@ class World:
     plugin : the engine's registered name.
     starts_itself : whether the engine starts, and so ends, everything there is.
     slow : whether the kit takes minutes there; it then runs with ``-m slow`` only.
-    at_leisure : tests, and scenes of `test_lifetime`, that run there with ``-m slow`` only.
+    at_leisure : modules and tests of the kit that run there with ``-m long`` only.
     ground : what must stand before an engine can be made, and for how long; several engines may stand on it.
     lacks : what the engine's contract does not have: modules of the kit and single tests that do not run there, and why.
     """
@@ -113,11 +113,7 @@ if importlib.util.find_spec("chimera.engines.local") and importlib.util.find_spe
     WORLDS.append(World("local", virtual_time=False, real_processes=True))
 if importlib.util.find_spec("ray"):
     RAY_AT_LEISURE = frozenset(
-        {
-            # Each starts a Ray of its own; four others do so by default.
-            *("success", "busy", "disturbed"),
-            *("interrupted_in_collectives", "interrupted_in_a_hung_call", "interrupted_while_one_is_stopped"),
-        }
+        {"test_disturbance", "test_handles", "test_immutability", "test_lifetime", "test_processes", "test_trace"}
     )
     WORLDS.append(World("ray", virtual_time=False, real_processes=True, ground=one_ray_node, at_leisure=RAY_AT_LEISURE))
     WORLDS.append(

@@ -20,6 +20,8 @@ from chimera.engines.ray.session import HEALTH_CHECKS
 from chimera.training.callback import Callback, Event, Progress
 from conformance.actors import Member, Relay
 
+pytestmark = pytest.mark.long
+
 KNOWN_WITHIN_S = 3.0
 AT_ONCE_S = 5.0  # or else it waits for a minute
 LIMIT_S = 60.0

@@ -36,6 +36,9 @@ MASTER_KEYS = ("master", "port", "options")  # of the same table: which master `
 
 MIN_CPU_SHARES, MAX_CPU_SHARES = 2, 262_144  # the kernel's own bounds
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")  # of a host name, RFC 1123
+_NODE = re.compile(
+    r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
+)  # as a file of Python is called; Docker's names admit it
 _NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?([<>=!~]=?[A-Za-z0-9.*+!,<>=~-]+)?")
 _FOLDER = re.compile(r"(?!\.{1,2}$)[^/\0]+")
@@ -46,7 +49,7 @@ _ALLOWED = {
     "network_name": "a name of letters, digits, '_', '.' and '-' that begins with a letter or digit",
     "network_prefix": "the first three numbers of an IPv4 network, such as '192.168.10'",
     "network_subnet_mask": "a whole number from 8 to 29",
-    "workers_nodes_names": "a list of different host names (letters, digits and '-'), as JSON or a Python literal",
+    "workers_nodes_names": "a list of different names (letters, digits, '-' and '_'), as JSON or a Python literal",
     "workers_cpu_shares": f"a list of whole numbers from {MIN_CPU_SHARES} to {MAX_CPU_SHARES}, one for each worker",
     "workers_mapped_ports": "a list of different ports from 1 to 65535, one for each worker",
     "workers_host": "an IP address or a host name",
@@ -193,8 +196,8 @@ class Settings(BaseSettings):
     @field_validator("workers_nodes_names")
     @classmethod
     def _names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not all(map(_LABEL.fullmatch, value)) or len({name.lower() for name in value}) < len(value):
-            raise ValueError("not different host names")
+        if not all(map(_NODE.fullmatch, value)) or len({name.lower() for name in value}) < len(value):
+            raise ValueError("not different names")
         return value
 
     @field_validator("image_packages")

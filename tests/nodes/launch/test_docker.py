@@ -15,6 +15,8 @@ from chimera.nodes.settings import read_settings
 from chimera.nodes.waiting import Waiting
 from nodes.launch.folders import get, wait_for
 
+pytestmark = pytest.mark.long
+
 STOPPED_S = 40.0
 
 

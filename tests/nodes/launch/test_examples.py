@@ -119,7 +119,7 @@ def names_in(file):
     raise AssertionError(file)
 
 
-@pytest.fixture(params=["process", "docker"])
+@pytest.fixture(params=["process", pytest.param("docker", marks=pytest.mark.long)])
 def environment(request):
     """Return the environment of nodes that run as processes, or in containers."""
     told = {key: value for key, value in os.environ.items() if not key.startswith("CHIMERA_")}
