@@ -74,12 +74,13 @@ def run(master: Master, port: int = DEFAULT_PORT, launcher: str | None = None) -
 def _run(master: Master, port: int, launcher: str | None) -> None:
     settings = master.settings
     workers = workers_of(settings)
-    _check_ports(settings, workers, port)
     from chimera.nodes.app import serve
 
     served = False
     with Waiting(worker.name for worker in workers) as waiting, State() as state, _sigterm_raises():
         chosen = choose_launcher(launcher or settings.launcher, settings, waiting.say)
+        chosen.clear(workers)
+        _check_ports(settings, workers, port)
         url = f"{'https' if settings.tls_cert else 'http'}://localhost:{port}"
         content: dict[str, Any] = {"master": url, "launcher": chosen.name, "tls_cert": str(settings.tls_cert or "")}
         try:

@@ -10,6 +10,8 @@ import time
 import urllib.request
 from pathlib import Path
 
+import psutil
+
 # A worker of the standard library alone: it starts in a tenth of a second, and answers every GET with what it was told.
 PLAIN_WORKER = """
 import http.server, json, os, sys
@@ -51,8 +53,8 @@ def wait_for(condition, what: str, timeout_s: float = 30.0):
 def is_alive(pid: int) -> bool:
     """Whether a process runs: neither gone nor a zombie that nobody has reaped."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
         return False
 
 

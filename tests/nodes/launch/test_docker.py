@@ -58,6 +58,7 @@ def launcher(settings, client):
 
 def start(launcher, settings):
     workers = workers_of(settings)
+    launcher.clear(workers)
     launcher.start(workers)
     with Waiting([]) as waiting:
         waiting.ready = lambda *_: None
@@ -66,7 +67,8 @@ def start(launcher, settings):
 
 def of_network(client, settings):
     """Return the names of all containers and networks that this test could have left."""
-    containers = client.containers.list(all=True, filters={"name": settings.network_name})
+    of_name = {"name": settings.network_name}
+    containers = client.containers.list(all=True, filters=of_name, ignore_removed=True)
     networks = client.networks.list(names=[settings.network_name])
     return [each.name for each in (*containers, *networks)]
 
@@ -133,10 +135,22 @@ def test_a_stale_container_is_replaced_with_a_word_and_a_foreign_one_refused(lau
     foreign = client.containers.create(docker_base, ["true"], name=name)
     try:
         with pytest.raises(ConfigurationError, match="not Chimera's"):
-            launcher.start(workers_of(settings))
+            launcher.clear(workers_of(settings))
         foreign.reload()
     finally:
         foreign.remove(force=True)
+
+
+def test_containers_that_still_run_after_an_accident_do_not_stand_in_the_way(
+    launcher, settings, client, folder, network
+):
+    start(launcher, settings)  # as if both their master and its guard had been killed
+    told = {f"CHIMERA_{name.upper()}": value for name, value in network.items()}
+    master = folder.start(CHIMERA_LAUNCHER="docker", **told)
+    folder.wait_until_served(master)
+    master.terminate()
+    out, _ = master.communicate(timeout=STOPPED_S)
+    assert out.count("replacing the container") == 2
 
 
 def test_a_container_that_runs_for_another_folder_is_left_alone(launcher, settings, client, docker_base):
@@ -145,7 +159,7 @@ def test_a_container_that_runs_for_another_folder_is_left_alone(launcher, settin
     running = client.containers.run(docker_base, ["sleep", "600"], name=name, labels=labels, detach=True, init=True)
     try:
         with pytest.raises(ConfigurationError, match="runs for /elsewhere"):
-            launcher.start(workers_of(settings))
+            launcher.clear(workers_of(settings))
         running.reload()
         assert running.status == "running"
     finally:

@@ -7,8 +7,10 @@ import os
 import runpy
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -255,3 +257,59 @@ def test_what_init_writes_runs_as_it_is(tmp_path, environment):
         assert float(accuracy.split()[1]) > 0.85  # two trees; who guesses the larger class has 0.63
     finally:
         subprocess.run([*up, "down"], **told, timeout=DOWN_S, check=True)
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """Return the variables that name a self-signed certificate and its key."""
+    import datetime
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
+    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+    signed = builder.sign(key, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (tmp_path / "cert.pem").write_bytes(signed.public_bytes(pem))
+    (tmp_path / "key.pem").write_bytes(private)
+    return {"CHIMERA_TLS_CERT": str(tmp_path / "cert.pem"), "CHIMERA_TLS_KEY": str(tmp_path / "key.pem")}
+
+
+def test_a_table_is_run_with_a_token_and_tls_by_which_every_node_is_reached(example, environment, certificate):
+    nodes = example("nodes_linear_regression")
+    nodes.make_data()
+    *ports, port = free_ports(3)
+    (nodes.path / "chimera.toml").write_text(
+        f"[nodes]\nmaster = 'parameter-server'\nport = {port}\n"
+        "options = { model_type = 'regressor', penalty = 'l2', eta0 = 0.1, max_iter = 20 }\n"
+        f"workers_nodes_names = ['sgd1', 'sgd2']\nworkers_cpu_shares = [2, 2]\nworkers_mapped_ports = {ports}\n"
+        "workers_host = '127.0.0.1'\n"
+    )
+    told = {"cwd": nodes.path, "env": {**environment, **certificate, "CHIMERA_TOKEN": "sesame"}}
+    command = [sys.executable, "-m", "chimera", "nodes"]
+    up = subprocess.run([*command, "up", "--detach"], **told, capture_output=True, text=True, timeout=UP_S)
+    try:
+        assert up.returncode == 0, up.stderr
+        assert f"https://localhost:{port}" in up.stdout
+        status = subprocess.run([*command, "status"], **told, capture_output=True, text=True, timeout=60)
+        assert status.returncode == 0, status.stdout
+        assert status.stdout.count("https://") == 3
+        trusted = ssl.create_default_context(cafile=certificate["CHIMERA_TLS_CERT"])
+        fit = urllib.request.Request(f"https://localhost:{port}/v1/chimera/parameter-server/fit", b"", method="POST")
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+            urllib.request.urlopen(fit, context=trusted, timeout=60)
+        refused.value.close()
+        fit.add_header("Authorization", "Bearer sesame")
+        with urllib.request.urlopen(fit, context=trusted, timeout=60) as answer:
+            assert json.load(answer) == {"fit": "ok"}
+        logs = subprocess.run([*command, "logs"], **told, capture_output=True, text=True, timeout=60)
+        assert "sesame" not in logs.stdout
+    finally:
+        subprocess.run([*command, "down"], **told, timeout=DOWN_S, check=True)

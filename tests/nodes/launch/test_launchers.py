@@ -101,3 +101,23 @@ def test_a_state_stands_for_as_long_as_its_process_holds_it(tmp_path):
     assert read_state(tmp_path) is None
     with State(tmp_path):
         pass
+
+
+def test_on_a_terminal_each_worker_has_a_bar_and_else_a_line():
+    from io import StringIO
+
+    from rich.console import Console
+
+    from chimera.nodes.waiting import Waiting
+
+    for terminal in (True, False):
+        screen = StringIO()
+        console = Console(file=screen, force_terminal=terminal, width=100, soft_wrap=True)
+        with Waiting(["tree1", "tree2"], console) as waiting:
+            waiting.say("a word")
+            waiting.ready("tree1", "ready after 1.0 s")
+        shown = screen.getvalue()
+        assert "a word" in shown
+        assert "ready after 1.0 s" in shown
+        assert ("\N{BOX DRAWINGS HEAVY HORIZONTAL}" in shown) is terminal
+        assert ("tree2" in shown) is terminal  # which is not ready yet

@@ -75,13 +75,17 @@ class DockerLauncher:
         self._containers: dict[str, Any] = {}
         self._guard: subprocess.Popen[bytes] | None = None
 
+    def clear(self, workers: Sequence[Worker]) -> None:
+        """Remove containers of these names that are Chimera's, and run for nobody else."""
+        with _translated("cannot look for containers left from before"):
+            for worker in workers:
+                self._remove_stale(self.container_name(worker))
+
     def start(self, workers: Sequence[Worker]) -> None:
         """Build the image if need be, make the network, and start a container for each worker."""
         settings = self._settings
         with _translated("cannot start the workers' containers"):
             image = worker_image(self._client, settings.base_image, settings.image_packages, self._say)
-            for worker in workers:
-                self._replace_stale(self.container_name(worker))
             self._guard = guard(self._run)
             self._make_network()
             for number, worker in enumerate(workers):
@@ -174,7 +178,7 @@ class DockerLauncher:
     def _labels(self, what: str) -> dict[str, str]:
         return {LABEL: what, FOLDER_LABEL: str(Path.cwd()), RUN_LABEL: self._run}
 
-    def _replace_stale(self, name: str) -> None:
+    def _remove_stale(self, name: str) -> None:
         from docker.errors import NotFound
 
         try:
@@ -221,7 +225,7 @@ def remove_run(client: DockerClient, run: str) -> None:
     from docker.errors import APIError, NotFound
 
     of_run = {"label": f"{RUN_LABEL}={run}"}
-    containers = client.containers.list(all=True, filters=of_run)
+    containers = client.containers.list(all=True, filters=of_run, ignore_removed=True)
     for container in containers:  # all are told before the first is waited for
         with contextlib.suppress(NotFound, APIError):
             container.kill("SIGTERM")

@@ -37,7 +37,7 @@ LABEL {STAGE_LABEL}=build
 COPY wheels /wheels
 RUN python3 -m venv /opt/chimera \\
  && /opt/chimera/bin/pip install --no-cache-dir --no-compile --no-index --find-links /wheels {{packages}} \\
- && (/opt/chimera/bin/python -m compileall -q -j 0 /opt/chimera/lib >/dev/null || true)
+ && (/opt/chimera/bin/python -m compileall -q -j 0 -x /tests/ /opt/chimera/lib >/dev/null || true)
 
 FROM {{base}}
 COPY --from=build /opt/chimera /opt/chimera
@@ -109,7 +109,7 @@ def _base(client: Any, base: str, say: Say) -> str:
     except DockerException as error:
         raise LauncherError(
             f"there is no image {base!r} here, and it cannot be pulled ({reason(error)}); "
-            "set CHIMERA_BASE_IMAGE to an image with Python 3.11 or newer"
+            "set CHIMERA_BASE_IMAGE to an image with Python 3.11 or newer, or CHIMERA_LAUNCHER=process"
         ) from error
 
 

@@ -46,6 +46,15 @@ class Launcher(Protocol):
 
     name: str
 
+    def clear(self, workers: Sequence[Worker]) -> None:
+        """Remove what an earlier run left of these workers, which may hold their ports.
+
+        Raises
+        ------
+        ConfigurationError : what is there is not ours to remove.
+        LauncherError : it cannot be done.
+        """
+
     def start(self, workers: Sequence[Worker]) -> None:
         """Start all of them; returns before they answer. What was started when this fails is ended by `stop`.
 

@@ -35,6 +35,9 @@ class ProcessLauncher:
         self._logs = LOGS_FOLDER.absolute()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
+    def clear(self, workers: Sequence[Worker]) -> None:
+        """Do nothing: processes end with whoever started them."""
+
     def start(self, workers: Sequence[Worker]) -> None:
         """Start a process for each worker."""
         try:
