@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -270,7 +271,7 @@ class Doubler:
 
 
 @contextlib.contextmanager
-def answering(*answers: bytes | None) -> Iterator[tuple[str, list[bytes]]]:
+def answering(*answers: bytes | None, tls: ssl.SSLContext | None = None) -> Iterator[tuple[str, list[bytes]]]:
     """Run a server that gives one raw answer a request, over and over the last; None closes the connection instead.
 
     ``/health`` is not known there. Gives its URL, and the requests as they come.
@@ -304,13 +305,19 @@ def answering(*answers: bytes | None) -> Iterator[tuple[str, list[bytes]]]:
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = listener.accept()
+                if tls is not None:
+                    try:
+                        connection = tls.wrap_socket(connection, server_side=True)
+                    except OSError:  # whoever came did not trust it
+                        connection.close()
+                        continue
                 opened.append(connection)
                 threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=accept, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", came
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}", came
         listener.shutdown(socket.SHUT_RDWR)
     thread.join()
     for connection in opened:
@@ -460,3 +467,55 @@ def test_a_disturbed_routed_actor_answers_late() -> None:
         began_s = time.monotonic()
         engine.get(doubler.double(np.ones(2)), LIMIT_S)
         assert time.monotonic() - began_s > 0.29
+
+
+def own_certificate(folder: Path, host: str) -> Path:
+    """Write a certificate that vouches for itself, and its key, into one file."""
+    import datetime
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key, name = (
+        ec.generate_private_key(ec.SECP256R1()),
+        x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "node")]),
+    )
+    now = datetime.datetime.now(datetime.UTC)
+    made = x509.CertificateBuilder(
+        name, name, key.public_key(), x509.random_serial_number(), now, now.replace(year=now.year + 1)
+    )
+    made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    file = folder / "node.pem"
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+    file.write_bytes(made.sign(key, hashes.SHA256()).public_bytes(pem) + private)
+    return file
+
+
+def test_a_node_with_its_own_certificate_is_reached_by_those_who_trust_it(tmp_path: Path) -> None:
+    file = own_certificate(tmp_path, "somewhere.else")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    with answering(GOOD, tls=context) as (url, came):
+        with HttpEngine(nodes=[url], tls_ca=str(file), tls_check_host=False, token="secret") as engine:
+            np.testing.assert_array_equal(engine.get(engine.spawn(Doubler).double(np.ones(2)), LIMIT_S), [2, 4])
+        for distrust in ({}, {"tls_ca": str(file)}):
+            with (
+                HttpEngine(nodes=[url], token="secret", **distrust) as engine,
+                pytest.raises(ActorLost, match="certificate"),
+            ):
+                engine.get(engine.spawn(Doubler).double(np.ones(2)), LIMIT_S)
+    assert len(came) == 1
+
+
+def test_an_event_loop_hears_once_when_all_is_done(node: NodeProcess) -> None:
+    with HttpEngine(nodes=[node.url()]) as engine:
+        relays = [engine.spawn(Relay) for _ in range(3)]
+        refs, heard = [relay.echo(1) for relay in relays for _ in range(5)], threading.Semaphore(0)
+        engine.when_done(refs, heard.release)
+        assert heard.acquire(timeout=LIMIT_S)
+        assert engine.wait(refs, count=len(refs), timeout_s=0)[1] == []
+        assert not heard.acquire(blocking=False)
+        engine.when_done(refs, heard.release)
+        assert heard.acquire(timeout=LIMIT_S)

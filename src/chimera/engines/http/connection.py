@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import select
 import socket
 import ssl
@@ -16,6 +17,7 @@ from chimera.engines.http.wire import CONTENT_TYPE
 
 JSON = "application/json"
 ACCEPT = f"{CONTENT_TYPE}, {JSON}"
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _READ_BYTES = 1 << 18
 _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # on Linux
 
@@ -66,7 +68,16 @@ class Answer(NamedTuple):
 
 
 class Unreachable(Exception):  # noqa: N818 - it says what the node is
-    """Nobody listens there, or the connection broke off."""
+    """Nobody listens there, or the connection broke off.
+
+    Attributes
+    ----------
+    here : whether it is this process that has no room for a connection, and says nothing about the node.
+    """
+
+    def __init__(self, text: str, *, here: bool = False) -> None:
+        super().__init__(text)
+        self.here = here
 
 
 class Garbage(Exception):  # noqa: N818 - it says what came
@@ -105,7 +116,7 @@ class Connection:
         Unreachable : nobody listens, or the connection broke off.
         Garbage : what came is no HTTP, cut off or too large.
         """
-        deadline_s, self._broken_by = time.monotonic() + timeout_s, None
+        deadline_s = time.monotonic() + timeout_s
         kept = self._socket is not None and not self._was_closed()
         try:
             return self._exchange(verb, path, body, content_type, deadline_s)
@@ -118,7 +129,7 @@ class Connection:
             raise TimeLimitError(f"{verb} {self._address.url}{path} took longer than {timeout_s:g} s") from error
         except OSError as error:
             self._drop()
-            raise Unreachable(self._broken_by or _said(error)) from error
+            raise Unreachable(self._broken_by or _said(error), here=error.errno in _NO_ROOM) from error
         except Garbage as error:
             self._drop()
             if self._broken_by:
@@ -128,7 +139,7 @@ class Connection:
         return self.request(verb, path, body, content_type, timeout_s=left_s, idempotent=False)
 
     def break_off(self, why: str) -> None:
-        """End the request under way, from another thread; it raises `Unreachable`, or `TimeLimitError` if its time is over."""
+        """End the request under way, from another thread; that and all later ones raise `Unreachable`."""
         self._broken_by = why
         opened = self._socket
         if opened is not None:
@@ -143,6 +154,8 @@ class Connection:
         opened = self._socket
         if opened is None:
             opened = self._open(deadline_s)
+        if self._broken_by:  # it may not have been open then
+            raise Unreachable(self._broken_by)
         opened.settimeout(max(deadline_s - time.monotonic(), 0.001))
         head = f"{verb} {self._address.path}{path} HTTP/1.1\r\n{self._head}"
         if body or verb == "POST":

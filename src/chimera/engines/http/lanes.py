@@ -21,7 +21,7 @@ from chimera.engines.http.routes import Route, document_of, error_of, request_bo
 from chimera.engines.http.surroundings import ThreadSurroundings, enter_thread
 from chimera.engines.http.values import Value, size_of
 
-_BETWEEN_TRIES_S = 0.1  # the first time, twice as long each further time
+_BETWEEN_TRIES_S = 0.1  # the first time, twice as long each further time, and at most a second
 
 
 class OwnLane(Lane):
@@ -142,7 +142,7 @@ class RemoteLane(Lane):
                     return answer
             finally:
                 self.called_s = None
-            time.sleep(_BETWEEN_TRIES_S * 2 ** (self._retries - left))
+            time.sleep(min(_BETWEEN_TRIES_S * 2.0 ** (self._retries - left), 1.0))
         raise AssertionError("one try is always left")
 
     def perish(self, why: str) -> Failed:

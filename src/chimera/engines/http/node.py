@@ -21,7 +21,6 @@ ACTORS = "/v1/chimera/actors"
 _HEALTH = "/health"
 _PATIENCE_S = 2.0
 """How long a question about a node's health waits; who does not answer by then is silent, and not dead."""
-_DEATHS = ("refused", "reset", "closed", "broken", "route", "unreachable", "not known")
 
 
 class Node:
@@ -178,7 +177,7 @@ class Node:
         try:
             return self._pulse.request(verb, path, timeout_s=max(_PATIENCE_S, self._every_s), idempotent=True)
         except Unreachable as error:
-            if any(word in str(error).lower() for word in _DEATHS):
+            if not error.here:
                 for lane in list(self._lanes):
                     if not lane.tries_again:
                         self._bury(lane, str(error))

@@ -33,6 +33,9 @@ class ParameterServerMaster(Master):
     learning rate times the mean gradient over all rows; a worker counts as much as any other. Who does not answer, or not as
     documented, is left out of the fit and named in the status log. Parameters and gradients are float32.
 
+    One step here is one of ``max_iter``; scikit-learn makes one of each row that often. So ``eta0`` should be larger than its
+    default of 0.01, which is made for single rows: 0.1 or so where columns are standardised.
+
     Parameters
     ----------
     model_type : ``"regressor"`` or ``"classifier"``.
