@@ -36,11 +36,14 @@ class WorkerProcess:
         given = {"CHIMERA_TRAIN_DATA": str(root / "chimera_train_data"), "TEST_PORT": str(self.port)}
         folder = root / f"cwd-{name}"
         folder.mkdir()
+        given |= {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
+        self._command, self._folder, self._environment = [sys.executable, str(file)], folder, os.environ | given
+        self.start()
+
+    def start(self) -> None:
+        """Start it; also once more, after its end."""
         self.process = subprocess.Popen(
-            [sys.executable, str(file)],
-            cwd=folder,
-            env=os.environ | given | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.DEVNULL,
+            self._command, cwd=self._folder, env=self._environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
 
     def await_health(self) -> None:

@@ -372,6 +372,27 @@ def test_classes_that_one_worker_does_not_know_count_nothing_there() -> None:
     np.testing.assert_allclose(body["y_proba_rows"], [[0.5, 0.05, 0.45], [0.2, 0.65, 0.15]])
 
 
+def test_a_worker_that_died_is_asked_again_once_it_is_back(tmp_path: Path, said: Any) -> None:
+    columns, rows, targets = diabetes()
+    for name in ("w0", "w1"):
+        write_data(tmp_path / f"chimera_train_data/{name}", rows, targets, columns)
+    making = "RegressionWorker(__import__('sklearn.linear_model').linear_model.LinearRegression())"
+    with workers(tmp_path, w0=making, w1=making) as started:
+        ports = [worker.port for worker in started.values()]
+        with client_of(AggregationMaster(settings=settings_for(*ports))) as client:
+            client.post(f"{AGGREGATION}/fit")
+            whole = client.post(f"{AGGREGATION}/predict", json=query(columns, rows[:3])).json()
+            started["w1"].kill()
+            assert client.post(f"{AGGREGATION}/predict", json=query(columns, rows[:3])).json() == whole
+            warnings = [record.getMessage() for record in said.records if record.levelno == logging.WARNING]
+            assert [line for line in warnings if f"localhost:{ports[1]}" in line and "lost" in line]
+            started["w1"].start()
+            started["w1"].await_health()
+            said.clear()
+            assert client.post(f"{AGGREGATION}/fit").json() == {"fit": "ok"}
+            assert "fitted by 2 of 2 workers" in said.text
+
+
 def test_a_worker_that_answers_too_few_or_no_numbers_is_left_out(said: Any) -> None:
     answers = {"y_pred_rows": [1.0, 2.0]}, {"y_pred_rows": [9.0]}, {"y_pred_rows": ["x", "y"]}, {}
     assert averaged_of(*answers) == {"y_pred_rows": [1.0, 2.0]}

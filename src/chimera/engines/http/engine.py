@@ -26,6 +26,7 @@ from chimera.engines.http.surroundings import close_for_threads, open_for_thread
 from chimera.engines.real_time import RealTime
 
 _LEAVING_S = 2.0
+_COMPUTING_S = 0.1  # for an actor in the middle of a call in this process: nobody can end that
 
 
 @ENGINES.register("http", requires="httptools", extra="nodes")
@@ -262,8 +263,9 @@ def _end(board: Board, lanes: list[Lane], nodes: list[Node]) -> None:
         node.end()
     until_s = time.monotonic() + _LEAVING_S
     for lane in lanes:
+        left_s = until_s - time.monotonic()
         with contextlib.suppress(RuntimeError):  # it has not begun
-            lane.thread.join(max(until_s - time.monotonic(), 0.01))
+            lane.thread.join(max(min(left_s, _COMPUTING_S) if lane.computes else left_s, 0.01))
     for node in nodes:
         node.join_thread(max(until_s - time.monotonic(), 0.1))
     close_for_threads()

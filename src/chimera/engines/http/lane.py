@@ -83,6 +83,11 @@ class Lane(ABC):
     def interrupt(self, why: str) -> None:  # noqa: B027 - there is nothing to end in the driver's own process
         """End what the thread waits for, from another thread, because the actor is dead."""
 
+    @property
+    def computes(self) -> bool:
+        """Whether code of the actor runs in this process now."""
+        return False
+
     def tidy(self) -> None:  # noqa: B027 - see above
         """Do what nobody waits for, after a call."""
 

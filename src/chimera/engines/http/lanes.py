@@ -38,6 +38,11 @@ class OwnLane(Lane):
         """Return now between calls, else when the call gave the last one."""
         return self._surroundings.sign_s or now_s
 
+    @property
+    def computes(self) -> bool:
+        """Whether code of the actor runs in this process now."""
+        return self._surroundings.sign_s is not None
+
     def perform(self, call: Call) -> Outcome:
         """Run one call."""
         if not self._entered:

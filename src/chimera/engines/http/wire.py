@@ -2,14 +2,13 @@
 
 The arrays are the tensors of the file; what they belong to is a small JSON text in its metadata, under ``value``. There a
 number, a string, a truth value, ``null`` and a list stand for themselves, and an object with one key for the rest: ``{"a": 0}``
-is tensor 0, ``{"d": {...}}`` a dictionary, ``{"t": [...]}`` a tuple, and so on (see `_Writer`, `_Reader`). Any library for
-safetensors can read and write it.
+is tensor 0, ``{"d": {...}}`` a dictionary, ``{"t": [...]}`` a tuple, and so on: see `_Writer`, and for the way back
+`chimera.engines.http.wire_reader`. Any library for safetensors can read and write it.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,28 +19,12 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.message import Encoded
+from chimera.engines.http.wire_reader import OTHER_TYPES, PAD, TYPES, Reader, read_tensors
 
 CONTENT_TYPE = "application/vnd.chimera+safetensors"
 
-_TYPES = {
-    "BOOL": "|b1",
-    "I8": "|i1",
-    "I16": "<i2",
-    "I32": "<i4",
-    "I64": "<i8",
-    "U8": "|u1",
-    "U16": "<u2",
-    "U32": "<u4",
-    "U64": "<u8",
-    "F16": "<f2",
-    "F32": "<f4",
-    "F64": "<f8",
-}
-_NAMES = {dtype: name for name, dtype in _TYPES.items()}
-_OTHER_TYPES = re.compile(r"(<c(8|16)|[<|][US][1-9]\d{0,5}|>([iu][248]|f[248]|c(8|16)|U[1-9]\d{0,5}))")
+_NAMES = {dtype: name for name, dtype in TYPES.items()}
 _ALIGN = 8
-_PAD = "_"  # a tensor that fills the file up to a multiple of 8 bytes, so that one inside another lies aligned
-_MOST_HEADER_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -120,14 +103,25 @@ def unpack(data: bytes | bytearray | memoryview, *, open_inner: bool = True) -> 
     """
     view = memoryview(data).toreadonly().cast("B")
     try:
-        structure, tensors = _tensors(view)
-        return _Reader(tensors, open_inner).value(structure)
+        structure, tensors = read_tensors(view)
+        return Reader(tensors, _opened if open_inner else Packed, _made).value(structure)
     except DataError:
         raise
     except RecursionError as error:
         raise DataError("the body is nested too deeply") from error
     except (msgspec.MsgspecError, ValueError, TypeError, KeyError, AttributeError, OverflowError, IndexError) as error:
         raise DataError(f"the body is no value of Chimera's: {type(error).__name__}: {error}") from error
+
+
+def _opened(data: memoryview) -> Any:
+    return unpack(data)
+
+
+def _made(name: str, plain: Any) -> Any:
+    """Make a value of a registered type again."""
+    if name not in _by_name:
+        raise DataError(f"nobody here knows the type {name!r}")
+    return _by_name[name].from_plain(plain)
 
 
 class _Writer:
@@ -180,7 +174,7 @@ class _Writer:
 
     def _array(self, array: NDArray[Any]) -> Any:
         name = _NAMES.get(array.dtype.str)
-        if name is None and not _OTHER_TYPES.fullmatch(array.dtype.str):
+        if name is None and not OTHER_TYPES.fullmatch(array.dtype.str):
             raise ConfigurationError(f"an array of type {array.dtype} cannot travel over HTTP")
         shape = array.shape
         if not array.flags.c_contiguous:
@@ -205,14 +199,14 @@ class _Writer:
         for index in order:
             alignment, name, shape, data = self._arrays[index]
             if short := -at % min(alignment, _ALIGN):  # behind something packed, bytes or text
-                header[f"{_PAD}{index}"] = _described("U8", (short,), at, short)
+                header[f"{PAD}{index}"] = _described("U8", (short,), at, short)
                 parts.append(b"\0" * short)
                 at += short
             header[str(index)] = _described(name, shape, at, data.nbytes)
             parts.append(data)
             at += data.nbytes
         if short := -at % _ALIGN:
-            header[_PAD] = _described("U8", (short,), at, short)
+            header[PAD] = _described("U8", (short,), at, short)
             parts.append(b"\0" * short)
         text = msgspec.json.encode(header)
         text += b" " * (-len(text) % _ALIGN)
@@ -222,102 +216,6 @@ class _Writer:
 
 def _described(name: str, shape: tuple[int, ...], at: int, size: int) -> dict[str, Any]:
     return {"dtype": name, "shape": shape, "data_offsets": (at, at + size)}
-
-
-class _Tensor(msgspec.Struct):
-    dtype: str
-    shape: list[int]
-    data_offsets: tuple[int, int]
-
-
-_read_header = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_read_metadata = msgspec.json.Decoder(dict[str, str]).decode
-_read_tensor = msgspec.json.Decoder(_Tensor).decode
-
-
-def _tensors(view: memoryview) -> tuple[Any, dict[int, NDArray[Any]]]:
-    """Return the structure, and the tensors by their numbers; nothing is copied."""
-    if view.nbytes < 8:
-        raise DataError(f"a body of {view.nbytes} bytes is no safetensors file")
-    length = int.from_bytes(view[:8], "little")
-    if length > min(view.nbytes - 8, _MOST_HEADER_BYTES):
-        raise DataError(f"the body has {view.nbytes} bytes, and says that its header alone has {length}")
-    header = _read_header(view[8 : 8 + length])
-    structure = _read_metadata(header.pop("__metadata__"))["value"]
-    data = view[8 + length :]
-    tensors: dict[int, NDArray[Any]] = {}
-    described = [(name, _read_tensor(raw)) for name, raw in header.items()]
-    end = 0
-    for name, tensor in sorted(described, key=lambda entry: entry[1].data_offsets):
-        begin, last = tensor.data_offsets
-        if begin != end or not begin <= last <= data.nbytes:
-            raise DataError(f"tensor {name!r} lies at {begin} to {last}, where it cannot")
-        end = last
-        dtype = np.dtype(_TYPES[tensor.dtype])
-        if min(tensor.shape, default=0) < 0 or math.prod(tensor.shape) * dtype.itemsize != last - begin:
-            raise DataError(f"tensor {name!r} of shape {tensor.shape} does not have {last - begin} bytes")
-        if not name.startswith(_PAD):
-            tensors[int(name)] = np.frombuffer(data[begin:last], dtype).reshape(tensor.shape)
-    if end != data.nbytes:
-        raise DataError(f"{data.nbytes - end} bytes of the body belong to no tensor")
-    return msgspec.json.decode(structure), tensors
-
-
-class _Reader:
-    """Makes a value of what `_Writer` made plain. Each tensor serves once, so that a small body stays a small value."""
-
-    def __init__(self, tensors: dict[int, NDArray[Any]], open_inner: bool) -> None:
-        self._tensors, self._open_inner = tensors, open_inner
-
-    def value(self, plain: Any) -> Any:
-        kind = type(plain)
-        if kind is list:
-            return [self.value(part) for part in plain]
-        if kind is not dict:
-            return plain
-        ((tag, inner),) = plain.items()
-        if tag == "a":
-            return self._array(inner)
-        if tag == "d":
-            return {key: self.value(part) for key, part in inner.items()}
-        if tag == "t":
-            return tuple([self.value(part) for part in inner])
-        return self._rarer(tag, inner)
-
-    def _rarer(self, tag: str, inner: Any) -> Any:
-        if tag == "p":
-            packed = Packed(memoryview(self._array(inner)))  # type: ignore[arg-type]
-            return unpack(packed.data) if self._open_inner else packed
-        if tag == "b":
-            return self._array(inner).tobytes()
-        if tag in ("s", "z"):
-            parts = [self.value(part) for part in inner]
-            return set(parts) if tag == "s" else frozenset(parts)
-        if tag == "f" or tag == "i":
-            return float(inner) if tag == "f" else int(inner)
-        if tag == "c":
-            return complex(*[self.value(part) for part in inner])
-        if tag == "n":
-            return self._array(inner)[()]
-        if tag == "r":
-            name, content = inner
-            if name not in _by_name:
-                raise DataError(f"nobody here knows the type {name!r}")
-            return _by_name[name].from_plain(self.value(content))
-        raise DataError(f"nothing is known of {tag!r}")
-
-    def _array(self, place: Any) -> NDArray[Any]:
-        if type(place) is int:
-            return self._tensors.pop(place)
-        index, name, shape = place
-        if not _OTHER_TYPES.fullmatch(name):
-            raise DataError(f"no array is of type {name!r}")
-        data, dtype = self._tensors.pop(index), np.dtype(name)
-        if not all(type(length) is int and length >= 0 for length in shape):
-            raise DataError(f"no array has the shape {shape}")
-        if math.prod(shape) * dtype.itemsize != data.nbytes:
-            raise DataError(f"an array of type {name} and shape {shape} does not have {data.nbytes} bytes")
-        return np.frombuffer(data, dtype).reshape(shape)
 
 
 def _encoded(plain: Mapping[str, Any]) -> Encoded:

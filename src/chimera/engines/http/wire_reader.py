@@ -1,0 +1,138 @@
+"""The way back from bytes of `chimera.engines.http.wire`: what a stranger may have written is checked before it is used."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import DataError
+
+TYPES = {
+    "BOOL": "|b1",
+    "I8": "|i1",
+    "I16": "<i2",
+    "I32": "<i4",
+    "I64": "<i8",
+    "U8": "|u1",
+    "U16": "<u2",
+    "U32": "<u4",
+    "U64": "<u8",
+    "F16": "<f2",
+    "F32": "<f4",
+    "F64": "<f8",
+}
+OTHER_TYPES = re.compile(r"(<c(8|16)|[<|][US][1-9]\d{0,5}|>([iu][248]|f[248]|c(8|16)|U[1-9]\d{0,5}))")
+PAD = "_"  # a tensor that fills the file up to a multiple of 8 bytes, so that one inside another lies aligned
+_MOST_HEADER_BYTES = 32 << 20
+
+
+class _Tensor(msgspec.Struct):
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+_read_header = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_read_metadata = msgspec.json.Decoder(dict[str, str]).decode
+_read_tensor = msgspec.json.Decoder(_Tensor).decode
+
+
+def read_tensors(view: memoryview) -> tuple[Any, dict[int, NDArray[Any]]]:
+    """Return the structure, and the tensors by their numbers; nothing is copied."""
+    if view.nbytes < 8:
+        raise DataError(f"a body of {view.nbytes} bytes is no safetensors file")
+    length = int.from_bytes(view[:8], "little")
+    if length > min(view.nbytes - 8, _MOST_HEADER_BYTES):
+        raise DataError(f"the body has {view.nbytes} bytes, and says that its header alone has {length}")
+    header = _read_header(view[8 : 8 + length])
+    structure = _read_metadata(header.pop("__metadata__"))["value"]
+    data = view[8 + length :]
+    tensors: dict[int, NDArray[Any]] = {}
+    described = [(name, _read_tensor(raw)) for name, raw in header.items()]
+    end = 0
+    for name, tensor in sorted(described, key=lambda entry: entry[1].data_offsets):
+        begin, last = tensor.data_offsets
+        if begin != end or not begin <= last <= data.nbytes:
+            raise DataError(f"tensor {name!r} lies at {begin} to {last}, where it cannot")
+        end = last
+        dtype = np.dtype(TYPES[tensor.dtype])
+        if min(tensor.shape, default=0) < 0 or math.prod(tensor.shape) * dtype.itemsize != last - begin:
+            raise DataError(f"tensor {name!r} of shape {tensor.shape} does not have {last - begin} bytes")
+        if not name.startswith(PAD):
+            tensors[int(name)] = np.frombuffer(data[begin:last], dtype).reshape(tensor.shape)
+    if end != data.nbytes:
+        raise DataError(f"{data.nbytes - end} bytes of the body belong to no tensor")
+    return msgspec.json.decode(structure), tensors
+
+
+class Reader:
+    """Makes a value of what was made plain. Each tensor serves once, so that a small body stays a small value.
+
+    Parameters
+    ----------
+    tensors : by their numbers.
+    opened : makes a value of what was packed inside.
+    made : makes a value of a registered type again, from its name and its plain form.
+    """
+
+    def __init__(
+        self,
+        tensors: dict[int, NDArray[Any]],
+        opened: Callable[[memoryview], Any],
+        made: Callable[[str, Any], Any],
+    ) -> None:
+        self._tensors, self._opened, self._made = tensors, opened, made
+
+    def value(self, plain: Any) -> Any:
+        """Return the value of a part of the structure."""
+        kind = type(plain)
+        if kind is list:
+            return [self.value(part) for part in plain]
+        if kind is not dict:
+            return plain
+        ((tag, inner),) = plain.items()
+        if tag == "a":
+            return self._array(inner)
+        if tag == "d":
+            return {key: self.value(part) for key, part in inner.items()}
+        if tag == "t":
+            return tuple([self.value(part) for part in inner])
+        return self._rarer(tag, inner)
+
+    def _rarer(self, tag: str, inner: Any) -> Any:
+        if tag == "p":
+            return self._opened(memoryview(self._array(inner)))  # type: ignore[arg-type]
+        if tag == "b":
+            return self._array(inner).tobytes()
+        if tag in ("s", "z"):
+            parts = [self.value(part) for part in inner]
+            return set(parts) if tag == "s" else frozenset(parts)
+        if tag == "f" or tag == "i":
+            return float(inner) if tag == "f" else int(inner)
+        if tag == "c":
+            return complex(*[self.value(part) for part in inner])
+        if tag == "n":
+            return self._array(inner)[()]
+        if tag == "r":
+            name, content = inner
+            return self._made(name, self.value(content))
+        raise DataError(f"nothing is known of {tag!r}")
+
+    def _array(self, place: Any) -> NDArray[Any]:
+        if type(place) is int:
+            return self._tensors.pop(place)
+        index, name, shape = place
+        if not OTHER_TYPES.fullmatch(name):
+            raise DataError(f"no array is of type {name!r}")
+        data, dtype = self._tensors.pop(index), np.dtype(name)
+        if not all(type(length) is int and length >= 0 for length in shape):
+            raise DataError(f"no array has the shape {shape}")
+        if math.prod(shape) * dtype.itemsize != data.nbytes:
+            raise DataError(f"an array of type {name} and shape {shape} does not have {data.nbytes} bytes")
+        return np.frombuffer(data, dtype).reshape(shape)
