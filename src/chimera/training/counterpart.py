@@ -1,21 +1,13 @@
-"""Workers that have a model and data of their own: what the driver tells them, in the form that goes over HTTP."""
+"""Workers that have a model and data of their own: what the driver tells them of its own."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-import msgspec
 
 from chimera.core.errors import DataError
 from chimera.core.parameters import Layout
 from chimera.data.dataset import Dataset
-from chimera.data.order import OwnOrder
-from chimera.engines.http import wire
-from chimera.training.optimizer import OptimizerSettings
-from chimera.training.rejection import Applied, Rejected
-
-T = TypeVar("T")
+from chimera.training.on_the_wire import let_travel
 
 
 @dataclass(frozen=True)
@@ -50,21 +42,4 @@ def _told(shapes: tuple[tuple[int, ...], ...]) -> str:
     return " + ".join("x".join(map(str, shape)) or "1" for shape in shapes[:8]) + (" + ..." if shapes[8:] else "")
 
 
-def _let_travel(type_: type[T], name: str) -> None:
-    def made(plain: Any) -> T:
-        try:
-            return msgspec.convert(plain, type_, strict=False)
-        except msgspec.ValidationError as error:
-            raise DataError(f"this is no {name}: {error}") from error
-
-    wire.register(type_, name, msgspec.to_builtins, made)
-
-
-for _type, _name in (
-    (Counterpart, "counterpart"),
-    (OwnOrder, "own order"),
-    (OptimizerSettings, "optimizer"),
-    (Rejected, "rejected"),
-    (Applied, "applied"),
-):
-    _let_travel(_type, _name)
+let_travel(Counterpart)

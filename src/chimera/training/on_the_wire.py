@@ -8,10 +8,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from chimera.core.errors import DataError
+from chimera.data.order import OwnOrder
 from chimera.engines.http import wire
+from chimera.training.optimizer import OptimizerSettings
 from chimera.training.rejection import Applied, Rejected
 
 T = TypeVar("T")
+
+
+def let_travel(kind: type[Any]) -> None:
+    """Let values of this type travel, a dataclass or a struct of plain fields; what arrives is checked against their types."""
+    wire.register(kind, kind.__name__.lower(), msgspec.to_builtins, partial(_checked, kind=kind))
 
 
 def _checked(plain: Any, kind: type[T]) -> T:
@@ -21,5 +28,5 @@ def _checked(plain: Any, kind: type[T]) -> T:
         raise DataError(f"a {kind.__name__} cannot be made of this: {error}") from error
 
 
-for _kind in (Rejected, Applied):
-    wire.register(_kind, _kind.__name__.lower(), msgspec.to_builtins, partial(_checked, kind=_kind))
+for _kind in (Rejected, Applied, OptimizerSettings, OwnOrder):
+    let_travel(_kind)

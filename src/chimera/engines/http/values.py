@@ -6,7 +6,7 @@ from typing import Any
 
 from chimera.core.call import nbytes
 from chimera.engines.http.wire import Packed, pack
-from chimera.engines.simulated.values import Stored
+from chimera.engines.stored import Stored
 
 
 class Value:

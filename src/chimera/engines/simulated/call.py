@@ -13,7 +13,7 @@ from chimera.core.errors import ActorError, ActorLost
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import results
 from chimera.engines.simulated.health import Health
-from chimera.engines.simulated.values import Packed, Stored
+from chimera.engines.stored import Packed, Stored
 
 if TYPE_CHECKING:
     from chimera.engines.simulated.engine import Simulated

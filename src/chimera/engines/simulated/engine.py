@@ -21,7 +21,7 @@ from chimera.engines.simulated.group import SimulatedGroup
 from chimera.engines.simulated.network import Network
 from chimera.engines.simulated.options import options
 from chimera.engines.simulated.scheduler import CONSTRUCTOR, Scheduler
-from chimera.engines.simulated.values import Stored
+from chimera.engines.stored import Stored
 from chimera.engines.threads import limit_threads
 
 _numbers = itertools.count()
