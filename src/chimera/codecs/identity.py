@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from chimera.codecs.codec import CODECS, Codec
+from chimera.codecs.fields import array, count_arrays
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 
@@ -15,6 +18,7 @@ class Identity(Codec):
         """Wrap the vector without a copy."""
         return Encoded("identity", vector.size, (vector,))
 
-    def decode(self, encoded: Encoded) -> Flat:
+    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:  # noqa: ARG002 - it is at hand
         """Return the vector that was wrapped."""
-        return encoded.arrays[0]
+        count_arrays(encoded, 1)
+        return array(encoded, 0, np.float32, encoded.size)

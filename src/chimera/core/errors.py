@@ -44,6 +44,10 @@ class DataError(ConfigurationError):
     """Data that is missing, empty, ragged or of a kind the model cannot take."""
 
 
+class CodecError(DataError):
+    """A message that no codec can have made, or a vector that a codec cannot pack."""
+
+
 class RunError(ChimeraError):
     """A run that had begun and cannot go on."""
 

@@ -31,5 +31,10 @@ class Encoded:
         """What it weighs on the wire, in bytes."""
         return sum(array.nbytes for array in self.arrays) + 8 * len(self.meta)
 
+    @property
+    def bits_per_element(self) -> float:
+        """How many bits each element of the vector takes on the wire, as measured; 0 for an empty vector."""
+        return 8 * self.nbytes / self.size if self.size else 0.0
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Encoded, (self.codec, self.size, self.arrays, self.meta)

@@ -99,6 +99,7 @@ class Actors:
             ParameterShard,
             *piece,
             optimizer=self._optimizer,
+            uplink=self._codec,
             resources=self._server_resources,
             name=f"server {index}",
         )

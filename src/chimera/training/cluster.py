@@ -221,15 +221,18 @@ class TrainingCluster:
             "buffers": self.get([worker.buffers() for worker in self.workers]),
             "dealing": self._dealing.state(),
             "places": self._places,
+            "codecs": {worker.name: self.get(worker.codec_states()) for worker in self.workers},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` returned, in a cluster that has just been made.
 
         A worker that was not there then takes the first one's part; if the data was parted among others than are there now, it
-        is parted anew.
+        is parted anew. What a worker's codecs remembered goes to the worker of the same name only.
         """
         self.restore_parameters(state)
+        codecs = state.get("codecs", {})  # older checkpoints have none
+        self.get([worker.restore_codecs(codecs[worker.name]) for worker in self.workers if worker.name in codecs])
         for rank, worker in enumerate(self.workers):
             then = rank if rank < len(state["steps"]) else 0
             self.get([worker.go_to(state["steps"][then]), worker.load_buffers(state["buffers"][then])])

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from chimera.codecs.codec import CODECS, Codec, decode
+from chimera.codecs.codec import CODECS, Codec, State, decode
 from chimera.core.call import work
 from chimera.core.engine import Group
 from chimera.core.errors import NonFiniteError
 from chimera.core.message import Encoded
-from chimera.core.parameters import Flat, Layout, all_finite, shard_views
+from chimera.core.parameters import Flat, Layout, all_finite, shard_bounds, shard_views
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
 from chimera.models.device import move
@@ -64,6 +65,7 @@ class Learner:
         self._optimizer: FlatOptimizer | None = None  # its memory is not spent where servers step
         self._bounds: list[int] = []
         self._codecs: list[Codec] = []
+        self._kept: Sequence[Mapping[str, Any]] = ()  # what codecs remembered that are not made yet
         self._layouts: list[Layout] = []
         self._step = 0
         self._loss_sum, self._loss_count = 0.0, 0
@@ -75,7 +77,7 @@ class Learner:
 
         One that is not finite is rejected: the messages say so instead, and the batch leaves no trace in the worker.
         """
-        self._load([decode(shard) for shard in weights])
+        self._load(weights)
         gradient, rejected = self._next_gradient()
         self._step += 1
         return self._encoded(gradient) if rejected is None else [rejected] * len(weights)
@@ -86,7 +88,7 @@ class Learner:
         That is the weights given less those reached: a server that takes it for a gradient moves towards what was learnt.
         The first gradient that is not finite ends it, and the messages say so instead.
         """
-        self._load([decode(shard) for shard in weights])
+        self._load(weights)
         flat = self._model.parameters()
         begin, first = flat.copy(), self._step
         rejected: Rejected | None = None
@@ -158,6 +160,16 @@ class Learner:
         self._model.load(state["weights"])
         self._own_optimizer().restore(state["optimizer"])
         self._step = state["step"]
+
+    def codec_states(self) -> list[State]:
+        """Return what the codecs of its uplink remember, one for each shard; nothing before they are used."""
+        return [codec.state() for codec in self._codecs]
+
+    def restore_codecs(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Take back what `codec_states` returned, at once or when the codecs are made."""
+        self._kept = states
+        for codec, kept in zip(self._codecs, states, strict=False):
+            codec.restore(kept)
 
     def go_to(self, step: int) -> None:
         """Go on with the batch of this step."""
@@ -250,17 +262,21 @@ class Learner:
         pieces = shard_views(flat, self._bounds)
         return [c.encode(p, layout) for c, p, layout in zip(self._codecs, pieces, self._layouts, strict=True)]
 
-    def _load(self, shards: Sequence[Flat]) -> None:
-        if len(shards) == 1:
-            self._model.load(shards[0])
+    def _load(self, weights: Sequence[Encoded]) -> None:
+        bounds = shard_bounds(self._model.layout.size, len(weights))
+        if len(weights) == 1:
+            self._model.load(decode(weights[0], bounds[1]))
         else:
             flat = self._model.parameters()
-            begin = 0
-            for shard in shards:
-                np.copyto(flat[begin : begin + shard.size], shard)
-                begin += shard.size
-        if len(self._codecs) != len(shards):
+            for shard, begin, end in zip(weights, bounds, bounds[1:], strict=False):
+                piece = flat[begin:end]
+                if (values := decode(shard, end - begin, piece)) is not piece:
+                    np.copyto(piece, values)
+        if len(self._codecs) != len(weights):
             name, options = self._codec
-            self._bounds = [0, *np.cumsum([shard.size for shard in shards]).tolist()]
-            self._codecs = [CODECS.create(name, options) for _ in shards]
-            self._layouts = [self._model.layout.cut(b, e) for b, e in zip(self._bounds, self._bounds[1:], strict=False)]
+            own = self._seed * 1_000_003 + self._rank  # so that no two codecs of a run draw the same random numbers
+            self._bounds = bounds
+            self._codecs = [CODECS.create(name, options, seed=own * 1_000_003 + i) for i in range(len(weights))]
+            for codec, kept in zip(self._codecs, self._kept, strict=False):
+                codec.restore(kept)
+            self._layouts = [self._model.layout.cut(b, e) for b, e in itertools.pairwise(bounds)]

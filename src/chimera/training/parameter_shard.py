@@ -26,6 +26,7 @@ class ParameterShard:
     layout : the tensors in the slice.
     optimizer : what steps it.
     codec : name and options of the codec of the downlink.
+    uplink : those of the codec of the uplink, so that this process knows it.
     """
 
     hosted = False  # where some actors live in nodes and others in the driver (the engine http), this one lives in the driver
@@ -37,11 +38,14 @@ class ParameterShard:
         *,
         optimizer: MakesStepper,
         codec: tuple[str, Mapping[str, Any]] = ("identity", {}),
+        uplink: tuple[str, Mapping[str, Any]] = ("identity", {}),
     ) -> None:
         self._weights, self._layout = np.array(weights, np.float32), layout
         self._mean = np.empty_like(self._weights)
         self._optimizer = optimizer.stepper(self._weights)
         self._codec = CODECS.create(*codec)
+        CODECS.create(*uplink)
+        self._rooms: dict[int, Flat] = {}
         self._mean_square: Flat | None = None  # of gradients; its memory is spent where it is asked for
         self._steps = 0
 
@@ -56,7 +60,7 @@ class ParameterShard:
         way or in the sum, is left out too.
         """
         rejected = [gradient for gradient in gradients if isinstance(gradient, Rejected)]
-        vectors = {i: decode(each) for i, each in enumerate(gradients, 1) if not isinstance(each, Rejected)}
+        vectors = {i: self._decoded(each, i) for i, each in enumerate(gradients, 1) if not isinstance(each, Rejected)}
         if vectors and not self._average(vectors):
             rejected += self._left_out(vectors, len(gradients))
         work(elements=self._weights.size * len(gradients))
@@ -72,9 +76,9 @@ class ParameterShard:
         """
         if isinstance(gradient, Rejected):
             return self._stepped(0, [gradient])
-        given, mean_square = decode(gradient), self._mean_square
+        given, mean_square = self._decoded(gradient, 0), self._mean_square
         with np.errstate(over="ignore", invalid="ignore"):
-            way = self._weights - decode(then)
+            way = self._weights - decode(then, self._weights.size)
             way *= np.float32(lambda_)
             square = np.square(given)
             way *= square
@@ -91,6 +95,12 @@ class ParameterShard:
             return self._stepped(0, [Rejected(None, self._steps, why)])
         self._mean_square = mean_square
         return self._stepped(1, [])
+
+    def _decoded(self, gradient: Encoded, place: int) -> Flat:
+        """Decode into memory that is kept for this place; it costs nothing where a message has its vector at hand."""
+        if place not in self._rooms:
+            self._rooms[place] = np.empty_like(self._weights)
+        return decode(gradient, self._weights.size, self._rooms[place])
 
     def _average(self, vectors: Mapping[int, Flat]) -> bool:
         """Set the mean; return whether it is finite."""
@@ -121,6 +131,7 @@ class ParameterShard:
             "weights": self._weights,
             "optimizer": self._optimizer.state(),
             "mean_square": self._mean_square,
+            "codec": self._codec.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -128,5 +139,7 @@ class ParameterShard:
         np.copyto(self._weights, state["weights"])
         self._optimizer.restore(state["optimizer"])
         self._steps = state["step"]
+        if "codec" in state:  # older checkpoints have none
+            self._codec.restore(state["codec"])
         mean_square = state.get("mean_square")
         self._mean_square = None if mean_square is None else np.array(mean_square, np.float32)

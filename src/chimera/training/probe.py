@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from chimera.codecs.codec import decode
 from chimera.core.engine import Engine
 from chimera.core.errors import NonFiniteError
-from chimera.core.parameters import Flat
+from chimera.core.parameters import Flat, shard_bounds
 from chimera.data.dataset import Dataset
 from chimera.models.buffers import merge_buffers
 from chimera.models.model import Model
@@ -49,7 +51,9 @@ class Probe:
         NonFiniteError : some are NaN or infinite.
         """
         shards = self._watch.get(list(self._strategy.model(self._cluster)))
-        flat = np.concatenate([decode(shard) for shard in shards])
+        bounds = shard_bounds(self.model.layout.size, len(shards))
+        sizes = [end - begin for begin, end in itertools.pairwise(bounds)]
+        flat = np.concatenate([decode(shard, size) for shard, size in zip(shards, sizes, strict=True)])
         if not np.isfinite(flat).all():
             raise NonFiniteError(f"round {self._cluster.round}: parameters of the model are NaN or infinite")
         return flat

@@ -1,0 +1,49 @@
+"""Half the bits of each float."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from chimera.codecs.codec import CODECS, Codec
+from chimera.codecs.fields import array, count_arrays, packable, room, whole
+from chimera.codecs.kernels import kernels
+from chimera.codecs.scratch import Scratch
+from chimera.core.errors import CodecError
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat, Layout
+
+_INFINITE = {"fp16": 0x7C00, "bf16": 0x7F80}
+
+
+@CODECS.register("cast")
+class Cast(Codec):
+    """Floats of 16 bits, as in Micikevicius et al., 2018: Mixed Precision Training (fp16), and Kalamkar et al., 2019 (bf16).
+
+    Parameters
+    ----------
+    to : ``fp16`` keeps 11 significant bits of magnitudes from 6e-8 to 65504, ``bf16`` 8 bits of all that float32 has. What is
+        too large becomes the largest.
+    """
+
+    def __init__(self, *, to: Literal["fp16", "bf16"] = "fp16") -> None:
+        self._to, self._scratch = to, Scratch()
+
+    def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
+        """Round each element to the nearest, ties to even."""
+        out = self._scratch.array("out", vector.size, np.uint16)
+        k = kernels()
+        packable((k.to_half if self._to == "fp16" else k.to_bfloat)(vector, out))
+        return Encoded("cast", vector.size, (out,), {"brain": int(self._to == "bf16")})
+
+    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+        """Return the elements as float32."""
+        count_arrays(encoded, 1)
+        brain = whole(encoded, "brain", 0, 1)
+        halves = array(encoded, 0, np.uint16, encoded.size)
+        k, out = kernels(), room(encoded, out)
+        largest = (k.from_bfloat if brain else k.from_half)(halves, out)
+        if largest >= _INFINITE["bf16" if brain else "fp16"]:
+            raise CodecError("a cast message holds NaN or infinity")
+        return out

@@ -1,0 +1,80 @@
+"""What a codec left out, sent later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.codecs.codec import CODECS, Codec, State, Table
+from chimera.core.errors import CodecError
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat, Layout, all_finite
+
+
+@CODECS.register("error-feedback")
+class ErrorFeedback(Codec):
+    """Stich, Cordonnier and Jaggi, 2018: Sparsified SGD with Memory. Any codec, with what it left out added the next time.
+
+    ``error_feedback = true`` in the table of a codec is the same. The memory starts at zero, and is lost with its worker.
+
+    Parameters
+    ----------
+    codec : the codec, by name or as a table.
+    """
+
+    def __init__(self, *, codec: Table | Codec = "identity") -> None:
+        self._inner = CODECS.of(codec)
+        self._memory: Flat | None = None
+        self._decoded: Flat | None = None
+
+    @property
+    def memory(self) -> Flat | None:
+        """What was left out so far, shape (n,)."""
+        return self._memory
+
+    def encode(self, vector: Flat, layout: Layout) -> Encoded:
+        """Encode the sum of the vector and the memory, and keep what of it the message does not say.
+
+        The memory is the float32 difference of the sum and what the message says: where that difference has no more digits
+        than float32, nothing at all is lost.
+        """
+        memory = self._memory
+        if memory is None or memory.size != vector.size:
+            memory, self._decoded = np.zeros(vector.size, np.float32), np.empty(vector.size, np.float32)
+        with np.errstate(over="ignore"):
+            total = np.add(vector, memory, out=memory)
+        try:
+            encoded = self._inner.encode(total, layout)
+            with np.errstate(over="ignore"):
+                left = np.subtract(total, self._inner.decode(encoded, self._decoded), out=self._decoded)
+            if not all_finite(left):
+                raise CodecError("the error that is to be fed back is not finite")
+        except CodecError:
+            self._memory = None  # the sum was written over it, and cannot be packed
+            raise
+        self._memory, self._decoded = left, memory
+        return encoded
+
+    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+        """Decode what the codec made."""
+        return self._inner.decode(encoded, out)
+
+    def reseed(self, seed: int) -> None:
+        """Begin the random numbers of another seed."""
+        self._inner.reseed(seed)
+
+    def state(self) -> State:
+        """Return the memory, and what the codec itself remembers."""
+        own = {} if self._memory is None else {"memory": self._memory}
+        return own | {f"codec.{name}": value for name, value in self._inner.state().items()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what `state` returned."""
+        self._memory = self._decoded = None
+        if "memory" in state:
+            self._memory = np.array(state["memory"], np.float32)
+            self._decoded = np.empty_like(self._memory)
+        self._inner.restore({name[6:]: value for name, value in state.items() if name.startswith("codec.")})

@@ -1,0 +1,41 @@
+"""The loops under the codecs, compiled by numba where it works and in NumPy where it does not, with the same bits."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import os
+from types import ModuleType
+
+from chimera.core.errors import ConfigurationError
+
+_LOG = logging.getLogger(__name__)
+VARIABLE = "CHIMERA_KERNELS"
+"""Environment variable that chooses them: ``compiled``, ``plain``, or ``auto``, the former if it works."""
+
+
+@functools.cache
+def kernels() -> ModuleType:
+    """Return the module of the kernels, chosen once a process; compiling is left to the first use of each."""
+    wanted = os.environ.get(VARIABLE, "auto")
+    if wanted not in ("auto", "compiled", "plain"):
+        raise ConfigurationError(f"{VARIABLE} = {wanted!r} is not 'auto', 'compiled' or 'plain'")
+    if wanted != "plain":
+        try:
+            return _compiled()
+        except Exception as error:  # numba fails in ways of its own: whatever it is, NumPy can do the work
+            if wanted == "compiled":
+                raise
+            _LOG.warning("numba does not work here (%s: %s): codecs run on NumPy, slower", type(error).__name__, error)
+    return importlib.import_module("chimera.codecs.kernels.plain")
+
+
+def _compiled() -> ModuleType:
+    """Import the compiled kernels and see whether one works."""
+    import numpy as np
+
+    module = importlib.import_module("chimera.codecs.kernels.compiled")
+    if module.abs_max(np.array([1, -2], np.float32)) != 2:
+        raise RuntimeError("a compiled kernel gave a wrong result")
+    return module

@@ -1,0 +1,39 @@
+"""How packed codes lie in memory: what the kernels of both kinds agree on.
+
+Codes of ``w`` bits are cut into planes of 8, 4, 2 and 1 bits whose widths add up to w, the lowest bits first. They are
+packed chunk by chunk of `CHUNK` codes, and within a chunk plane by plane. A plane of p bits of n codes takes ``ceil(n p /
+8)`` bytes, and byte j of them holds the codes j, j + h, j + 2h, ..., h being that number, from the lowest bits up: so whole
+vectors of codes are shifted into place, and no code by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+CHUNK = 8192
+"""Codes that are packed together; a multiple of 8, and of every length of block."""
+LANES = 32
+"""Sums are added in so many lanes, element i in lane i modulo this, and the lanes one after the other."""
+
+
+BLOCK = 1 << 15
+"""Passes that only look begin with the last so many elements, so that the first ones are in the cache for the next pass."""
+
+
+def planes(width: int) -> Iterator[int]:
+    """Yield the widths of the planes that codes of ``width`` bits are cut into."""
+    while width:
+        plane = 8 if width >= 8 else 4 if width >= 4 else 2 if width >= 2 else 1
+        yield plane
+        width -= plane
+
+
+def packed_size(codes: int, width: int) -> int:
+    """Return how many bytes so many packed codes take."""
+    chunks, rest = divmod(codes, CHUNK)
+    return chunks * CHUNK * width // 8 + sum(-(-rest * plane // 8) for plane in planes(width))
+
+
+def code_width(codes: int) -> int:
+    """Return the bits of codes that take so many different values."""
+    return max(codes - 1, 1).bit_length()

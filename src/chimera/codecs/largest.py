@@ -1,0 +1,63 @@
+"""Finds the elements of largest magnitude without sorting and without a copy of the vector."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.codecs.kernels import kernels
+from chimera.core.parameters import Flat
+
+_SAMPLE = 1 << 16
+_DIGITS = ((20, 11), (10, 10), (0, 10))  # of a magnitude's bits: where each begins, and how long it is
+
+
+def kth_largest(vector: Flat, count: int) -> tuple[int, int]:
+    """Return the bits of the magnitude that is number ``count`` from the top, and how many of its equals are among those.
+
+    It counts magnitudes by their upper bits, then those that share them by the next ones: three passes.
+    """
+    k, prefix, left = kernels(), 0, count
+    for shift, digits in _DIGITS:
+        counts = np.zeros((4, 1 << digits), np.int64)
+        k.histogram(vector, np.uint32(shift), np.uint32(prefix), np.uint32(shift + digits), counts)
+        above = np.cumsum(counts.sum(axis=0)[::-1])
+        place = int(np.searchsorted(above, left))
+        left -= int(above[place - 1]) if place else 0
+        prefix = prefix << digits | (1 << digits) - 1 - place
+    return prefix, left
+
+
+def exactly(vector: Flat, count: int) -> tuple[NDArray[np.int64], Flat]:
+    """Return places and values of the ``count`` largest magnitudes; of equal ones, the first."""
+    places, values = np.empty(count, np.int64), np.empty(count, np.float32)
+    if count:
+        bits, ties = kth_largest(vector, count)
+        kernels().select(vector, np.uint32(bits), ties, places, values)
+    return places, values
+
+
+def by_sample(vector: Flat, count: int, offset: int) -> tuple[NDArray[np.int64], Flat]:
+    """Return about ``count`` of the largest magnitudes: those above a threshold that a sample of the vector gave.
+
+    Where that misses by more than half, they are found exactly. ``offset`` moves the sample.
+    """
+    stride = vector.size // _SAMPLE
+    if stride < 2 or not count:
+        return exactly(vector, count)
+    sample = vector[offset % stride :: stride].view(np.uint32) & np.uint32(0x7FFFFFFF)
+    wanted = max(round(count * sample.size / vector.size), 1)
+    bits = np.partition(sample, sample.size - wanted)[sample.size - wanted]
+    return _above(vector, int(bits), count + count // 2 + 64) or exactly(vector, count)
+
+
+def _above(vector: Flat, bits: int, at_most: int) -> tuple[NDArray[np.int64], Flat] | None:
+    places, values = np.empty(at_most, np.int64), np.empty(at_most, np.float32)
+    found = kernels().select(vector, np.uint32(bits), vector.size, places, values)
+    at_least = (at_most - 64) // 3
+    return (places[:found], values[:found]) if at_least <= found <= at_most else None
+
+
+def share(size: int, ratio: float) -> int:
+    """Return how many elements a ratio is, at least one of any."""
+    return min(max(round(ratio * size), 1), size)

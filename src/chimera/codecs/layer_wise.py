@@ -1,0 +1,91 @@
+"""A codec for each layer."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.codecs.codec import CODECS, Codec, State, Table
+from chimera.codecs.envelope import decode_parts, header_of, read_header
+from chimera.codecs.fields import array, room
+from chimera.core.errors import CodecError, ConfigurationError
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat, Layout
+
+
+@CODECS.register("layer-wise")
+class LayerWise(Codec):
+    """A codec for each layer, as examined by Dutta et al., 2020 (AAAI, on theory and practice of compressed communication).
+
+    The tensors whose names match a pattern are packed by a codec of their own; neighbours that share a pattern go together.
+
+    Parameters
+    ----------
+    layers : a table from patterns, as for file names (``*.bias``, ``conv?.*``), to codecs; the first that matches counts.
+    default : the codec of the rest.
+    """
+
+    def __init__(self, *, layers: dict[str, Any] | None = None, default: Table | Codec = "identity") -> None:
+        self._tables: dict[str, Any] = dict(layers or {})
+        self._tables.setdefault("*", default)
+        if any(CODECS.of(table).__class__ is LayerWise for table in self._tables.values()):
+            raise ConfigurationError("codec 'layer-wise': a layer's codec cannot be layer-wise too")
+        self._codecs: list[tuple[int, int, Codec]] = []
+        self._layout: Layout | None = None
+        self._kept: dict[str, dict[str, NDArray[Any]]] = {}  # what codecs remembered that are not made yet
+
+    def encode(self, vector: Flat, layout: Layout) -> Encoded:
+        """Encode each stretch of tensors by its codec."""
+        if layout != self._layout:
+            self._choose(layout)
+        # A codec may use its memory again at its next message, and each of these has only one here.
+        messages = [codec.encode(vector[b:e], layout.cut(b, e)) for b, e, codec in self._codecs]
+        arrays = itertools.chain.from_iterable(message.arrays for message in messages)
+        return Encoded("layer-wise", vector.size, (header_of(messages), *arrays))
+
+    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+        """Decode stretch by stretch."""
+        described = read_header(array(encoded, 0, np.uint8).data, without=("layer-wise",))
+        kinds = [each for one in described for each in one.arrays]
+        if len(kinds) != len(encoded.arrays) - 1:
+            raise CodecError(f"a layer-wise message has {len(encoded.arrays) - 1} arrays, its header says {len(kinds)}")
+        arrays = [array(encoded, i, kind, size) for i, (kind, size) in enumerate(kinds, 1)]
+        return decode_parts(described, arrays, room(encoded, out))
+
+    def reseed(self, seed: int) -> None:
+        """Begin the random numbers of another seed."""
+        super().reseed(seed)
+        for place, (_, _, codec) in enumerate(self._codecs):
+            codec.reseed(seed + place)
+
+    def state(self) -> State:
+        """Return what the codecs remember, by place and name."""
+        states = {str(place): codec.state() for place, (_, _, codec) in enumerate(self._codecs)} or self._kept
+        return {f"{place}.{name}": value for place, state in states.items() for name, value in state.items()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what `state` returned; at once, or when the codecs are made."""
+        self._kept = {}
+        for key, value in state.items():
+            place, _, name = key.partition(".")
+            self._kept.setdefault(place, {})[name] = value
+        for i, (_, _, codec) in enumerate(self._codecs):
+            codec.restore(self._kept[str(i)])
+
+    def _choose(self, layout: Layout) -> None:
+        spans = zip(layout.names, layout.offsets, layout.offsets[1:], strict=False)
+        parts = ((next(p for p in self._tables if fnmatch.fnmatchcase(name, p)), b, e) for name, b, e in spans if b < e)
+        self._codecs = []
+        for pattern, group in itertools.groupby(parts, key=lambda part: part[0]):
+            stretch = list(group)
+            codec = CODECS.of(self._tables[pattern])
+            codec.reseed(self.seed + len(self._codecs))
+            if str(len(self._codecs)) in self._kept:
+                codec.restore(self._kept[str(len(self._codecs))])
+            self._codecs.append((stretch[0][1], stretch[-1][2], codec))
+        self._layout, self._kept = layout, {}

@@ -1,0 +1,126 @@
+"""Uniform levels from -m to m: what `int8`, `terngrad` and `qsgd` have in common."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.codecs.fields import array, bounds_of, finite, lengths_of, packable, room, whole
+from chimera.codecs.kernels import kernels
+from chimera.codecs.kernels.layout import CHUNK, code_width, packed_size
+from chimera.codecs.scratch import Scratch
+from chimera.core.errors import CodecError, ConfigurationError
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat
+
+MAX_LEVELS = 32767
+
+
+@dataclass(frozen=True, kw_only=True)
+class Levels:
+    """How a vector is quantized.
+
+    Attributes
+    ----------
+    levels : above zero, and as many below.
+    block : elements that share a scale, a power of two; with 0 each tensor has one.
+    stochastic : a neighbouring level at random, so that its expectation is the element, instead of the nearest.
+    euclidean : the outermost level is the Euclidean norm of the block, not its largest magnitude.
+    """
+
+    levels: int
+    block: int = 0
+    stochastic: bool = False
+    euclidean: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.levels <= MAX_LEVELS:
+            raise ConfigurationError(f"levels must be from 1 to {MAX_LEVELS}, not {self.levels}")
+        check_block(self.block)
+
+    @property
+    def width(self) -> int:
+        """Bits of an element."""
+        return code_width(2 * self.levels + 1)
+
+
+def check_block(block: int) -> None:
+    """Raise `ConfigurationError` if blocks cannot be so long."""
+    if block and (block < 16 or block > CHUNK or block & (block - 1)):
+        raise ConfigurationError(
+            f"block must be a power of two from 16 to {CHUNK}, or 0 for whole tensors, not {block}"
+        )
+
+
+def encode_levels(
+    name: str,
+    vector: Flat,
+    bounds: list[int],
+    how: Levels,
+    scratch: Scratch,
+    *,
+    key: tuple[np.uint32, np.uint32],
+    norms: NDArray[np.float32] | None = None,
+) -> Encoded:
+    """Quantize a vector, with one scale a tensor (``norms`` if they are known), or one a block of the whole vector."""
+    k, size, width = kernels(), vector.size, how.width
+    if how.block:
+        bounds, norms = [0, size], None
+    spans = list(itertools.pairwise(bounds))
+    ends = np.cumsum([0, *(packed_size(end - begin, width) for begin, end in spans)]).tolist()
+    packed = scratch.array("packed", ends[-1], np.uint8)
+    codes = scratch.array("codes", CHUNK, _code_type(how.levels))
+    if how.block:
+        norms = scratch.array("norms", -(-size // how.block), np.float32)
+    elif norms is None:
+        norms = np.array([k.abs_max(vector[begin:end]) for begin, end in spans], np.float32)
+    if not how.block:
+        packable(norms)
+    for i, (begin, end) in enumerate(spans):
+        own, block = (norms, how.block) if how.block else (norms[i : i + 1], size)
+        find = how.block > 0
+        out = packed[ends[i] : ends[i + 1]]
+        k.quantize(
+            vector[begin:end], own, block, find, how.euclidean, how.levels, width, how.stochastic, *key, begin, codes, out
+        )  # fmt: skip
+    packable(norms)
+    meta = {"levels": how.levels, "block": how.block}
+    return Encoded(name, size, (packed, norms, *(() if how.block else lengths_of(bounds))), meta)
+
+
+def decode_levels(encoded: Encoded, out: Flat | None) -> Flat:
+    """Undo `encode_levels`."""
+    how = Levels(levels=whole(encoded, "levels", 1, MAX_LEVELS), block=_block(encoded))
+    bounds, width = bounds_of(encoded, 2), how.width
+    if how.block and len(bounds) > 2:
+        raise CodecError(f"a {encoded.codec} message has both blocks and tensors")
+    spans = list(itertools.pairwise(bounds))
+    sizes = [packed_size(end - begin, width) for begin, end in spans]
+    packed = array(encoded, 0, np.uint8, sum(sizes))
+    norms = array(encoded, 1, np.float32, -(-encoded.size // how.block) if how.block else len(spans))
+    if norms.size and finite(encoded, norms, "scales").min() < 0:
+        raise CodecError(f"scales of a {encoded.codec} message are negative")
+    out, codes, at = room(encoded, out), np.empty(CHUNK, _code_type(how.levels)), 0
+    for i, (begin, end) in enumerate(spans):
+        own, block = (norms, how.block) if how.block else (norms[i : i + 1], encoded.size)
+        largest = kernels().dequantize(packed[at : at + sizes[i]], own, block, how.levels, width, codes, out[begin:end])
+        if largest > 2 * how.levels:
+            raise CodecError(f"a code of a {encoded.codec} message is {largest}, above {2 * how.levels}")
+        at += sizes[i]
+    return out
+
+
+def _block(encoded: Encoded) -> int:
+    block = whole(encoded, "block", 0, CHUNK)
+    try:
+        check_block(block)
+    except ConfigurationError as error:
+        raise CodecError(f"a {encoded.codec} message: {error}") from error
+    return block
+
+
+def _code_type(levels: int) -> type[np.uint8 | np.uint16]:
+    return np.uint8 if levels <= 127 else np.uint16

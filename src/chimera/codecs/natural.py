@@ -1,0 +1,43 @@
+"""Powers of two."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chimera.codecs.codec import CODECS, Codec
+from chimera.codecs.fields import array, count_arrays, packable, room
+from chimera.codecs.kernels import kernels
+from chimera.codecs.kernels.layout import packed_size
+from chimera.codecs.scratch import Scratch
+from chimera.core.errors import CodecError
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat, Layout
+
+
+@CODECS.register("natural")
+class Natural(Codec):
+    """Horvath, Ho, Horvath, Sahu, Canini and Richtarik, 2019: Natural Compression for Distributed Deep Learning.
+
+    Each magnitude becomes the power of two below or above it at random, such that its expectation stays; sign and exponent
+    travel, 9 bits. The variance is at most 1/8 of the square. Magnitudes above 2**127 become that.
+    """
+
+    def __init__(self) -> None:
+        self._scratch = Scratch()
+
+    def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
+        """Draw the exponents."""
+        exponents = self._scratch.array("exponents", vector.size, np.uint8)
+        signs = self._scratch.array("signs", packed_size(vector.size, 1), np.uint8)
+        packable(kernels().to_exponents(vector, *self.next_key(), exponents, signs))
+        return Encoded("natural", vector.size, (exponents, signs))
+
+    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+        """Return the powers of two."""
+        count_arrays(encoded, 2)
+        exponents = array(encoded, 0, np.uint8, encoded.size)
+        signs = array(encoded, 1, np.uint8, packed_size(encoded.size, 1))
+        out = room(encoded, out)
+        if kernels().from_exponents(exponents, signs, out) == 255:
+            raise CodecError("a natural message holds infinity")
+        return out

@@ -1,0 +1,103 @@
+"""Levels from a table that is given, or fitted to the data."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.codecs.codec import CODECS, Codec
+from chimera.codecs.fields import array, bounds_of, finite, lengths_of, packable, room, tensor_bounds
+from chimera.codecs.kernels import kernels
+from chimera.codecs.kernels.layout import code_width, packed_size
+from chimera.codecs.scratch import Scratch
+from chimera.core.errors import CodecError, ConfigurationError
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat, Layout
+
+_SAMPLE = 1 << 14
+_ROUNDS = 12
+
+
+@CODECS.register("nonuniform")
+class Nonuniform(Codec):
+    """Ramezani-Kebrya et al., 2021: NUQSGD: Provably Communication-efficient Data-parallel SGD via Nonuniform Quantization.
+
+    Each magnitude, in units of the largest of its tensor, becomes one of a few levels between 0 and 1.
+
+    Parameters
+    ----------
+    levels : the levels, ascending from 0 to 1; by default as many as ``count`` are fitted to each vector (Lloyd, 1982: Least
+        Squares Quantization in PCM), on a sample, and travel with it. NUQSGD's own are ``[0, 0.125, 0.25, 0.5, 1]``.
+    count : how many to fit, 2 to 128.
+    stochastic : take one of the two levels around a magnitude at random, without bias, instead of the nearest.
+    """
+
+    def __init__(self, *, levels: list[float] | None = None, count: int = 8, stochastic: bool = False) -> None:
+        if not 2 <= count <= 128:
+            raise ConfigurationError(f"count must be from 2 to 128, not {count}")
+        self._table = None if levels is None else np.array(levels, np.float32)
+        if self._table is not None and not _is_table(self._table):
+            raise ConfigurationError(f"levels must ascend from 0 to 1, 2 to 128 of them, not {levels}")
+        self._count, self._stochastic, self._scratch = count, stochastic, Scratch()
+
+    def encode(self, vector: Flat, layout: Layout) -> Encoded:
+        """Choose the levels."""
+        k, bounds = kernels(), tensor_bounds(layout, vector.size)
+        spans = list(itertools.pairwise(bounds))
+        norms = np.array([k.abs_max(vector[begin:end]) for begin, end in spans], np.float32)
+        packable(norms)
+        table = self._fitted(vector, spans, norms) if self._table is None else self._table
+        codes = self._scratch.array("codes", vector.size, np.uint8)
+        for (begin, end), norm in zip(spans, norms, strict=True):
+            key = self.next_key() if self._stochastic else (np.uint32(0), np.uint32(0))
+            k.to_table(vector[begin:end], norm, table, self._stochastic, *key, codes[begin:end])
+        width = code_width(2 * table.size)
+        packed = self._scratch.array("packed", packed_size(vector.size, width), np.uint8)
+        k.pack(codes, width, packed)
+        return Encoded("nonuniform", vector.size, (packed, norms, table, *lengths_of(bounds)))
+
+    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+        """Return the levels' values."""
+        table = array(encoded, 2, np.float32)
+        if not _is_table(table):
+            raise CodecError("the levels of a nonuniform message do not ascend from 0 to 1")
+        bounds, width = bounds_of(encoded, 3), code_width(2 * table.size)
+        packed = array(encoded, 0, np.uint8, packed_size(encoded.size, width))
+        norms = finite(encoded, array(encoded, 1, np.float32, len(bounds) - 1), "scales")
+        codes = np.empty(encoded.size, np.uint8)
+        kernels().unpack(packed, width, codes)
+        if codes.max(initial=0) >= 2 * table.size:
+            raise CodecError(f"a code of a nonuniform message is above {2 * table.size - 1}")
+        out = room(encoded, out)
+        for norm, begin, end in zip(norms, bounds, bounds[1:], strict=False):
+            values = norm * np.concatenate([table, -table])
+            kernels().from_table(codes[begin:end], values, out[begin:end])
+        return out
+
+    def _fitted(self, vector: Flat, spans: list[tuple[int, int]], norms: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the levels at which the mean square error of a sample is least, by Lloyd's iterations."""
+        table = np.linspace(0, 1, self._count, dtype=np.float32)
+        stride = max(vector.size // _SAMPLE, 1)
+        parts = [
+            np.abs(vector[b:e:stride]) / n for (b, e), n in zip(spans, norms, strict=True) if n >= np.float32(1e-37)
+        ]
+        if not parts:
+            return table
+        sample = np.sort(np.concatenate(parts)).astype(np.float64)
+        table = np.quantile(sample, np.linspace(0, 1, self._count) ** 0.5).astype(np.float64)
+        for _ in range(_ROUNDS):
+            table[0], table[-1] = 0, 1
+            edges = np.searchsorted(sample, (table[1:] + table[:-1]) / 2)
+            sums = np.add.reduceat(np.append(sample, 0), [0, *edges])
+            counts = np.diff([0, *edges, sample.size])
+            table = np.where(counts > 0, sums / np.maximum(counts, 1), table)
+        table[0], table[-1] = 0, 1
+        found = np.maximum.accumulate(table).astype(np.float32)
+        return found if _is_table(found) else np.linspace(0, 1, self._count, dtype=np.float32)
+
+
+def _is_table(levels: NDArray[np.float32]) -> bool:
+    ascends = 2 <= levels.size <= 128 and levels[0] == 0 and levels[-1] == 1
+    return bool(ascends and np.isfinite(levels).all() and (np.diff(levels) >= 0).all())

@@ -1,0 +1,41 @@
+"""The sign of each element, and what the elements of each sign are on average."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chimera.codecs.codec import CODECS, Codec
+from chimera.codecs.kernels import kernels
+from chimera.codecs.scratch import Scratch
+from chimera.codecs.signs import decode_signs, encode_signs
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat, Layout
+
+
+@CODECS.register("onebit")
+class OneBit(Codec):
+    """Seide, Fu, Droppo, Li and Yu, 2014: 1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Training.
+
+    Each element becomes the mean of the elements of its sign in its tensor (in the paper, in its column). 1 bit. The error is
+    fed back, as in the paper, unless ``error_feedback = false``.
+    """
+
+    feedback = True
+
+    def __init__(self) -> None:
+        self._scratch = Scratch()
+
+    def encode(self, vector: Flat, layout: Layout) -> Encoded:
+        """Pack signs and means."""
+        return encode_signs("onebit", vector, layout, _means, self._scratch)
+
+    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+        """Return the means."""
+        return decode_signs(encoded, out)
+
+
+def _means(tensor: Flat) -> tuple[float, float]:
+    total, absolute, _, _ = kernels().sums(tensor).tolist()
+    negative = int(np.count_nonzero(np.signbit(tensor)))
+    plus, minus = (absolute + total) / 2, (absolute - total) / 2
+    return plus / max(tensor.size - negative, 1), -minus / max(negative, 1)

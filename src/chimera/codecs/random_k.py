@@ -1,0 +1,85 @@
+"""Elements drawn at random, the same ones at both ends."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.codecs.codec import CODECS, Codec, key_of
+from chimera.codecs.fields import array, count_arrays, finite, packable, room, whole
+from chimera.codecs.largest import share
+from chimera.codecs.top_k import check_ratio
+from chimera.core.errors import CodecError
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat, Layout
+
+_ROUNDS = 4
+
+
+@CODECS.register("random-k")
+class RandomK(Codec):
+    """Konecny et al., 2016: Federated Learning: Strategies for Improving Communication Efficiency (random mask).
+
+    No index travels: a seed and the number of the message say which elements they are.
+
+    Parameters
+    ----------
+    ratio : which part of the elements travels; 0.01 takes 0.32 bits per element.
+    scaled : divide them by the ratio, which leaves no bias and much variance. Without it, it is meant for ``error_feedback =
+        true``.
+    """
+
+    def __init__(self, *, ratio: float = 0.01, scaled: bool = False) -> None:
+        check_ratio(ratio)
+        self._ratio, self._scaled = ratio, scaled
+
+    def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
+        """Draw the elements."""
+        count = self.count
+        key = self.next_key()
+        values = vector[places_of(vector.size, share(vector.size, self._ratio), key)]
+        packable(values)
+        if self._scaled:
+            limit = np.finfo(np.float32).max
+            values = np.clip(values * np.float64(vector.size / max(values.size, 1)), -limit, limit).astype(np.float32)
+        meta = {"seed": self.seed & 0xFFFFFFFF, "seed_high": self.seed >> 32 & 0xFFFFFFFF, "count": count}
+        return Encoded("random-k", vector.size, (values,), {**meta, "values": values.size})
+
+    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+        """Return the elements among zeros."""
+        count_arrays(encoded, 1)
+        values = finite(encoded, array(encoded, 0, np.float32), "values")
+        if values.size != whole(encoded, "values", 0, encoded.size):
+            raise CodecError(f"a random-k message has {values.size} values, and says otherwise")
+        word = 0xFFFFFFFF
+        seed = whole(encoded, "seed", 0, word) | whole(encoded, "seed_high", 0, word) << 32
+        places = places_of(encoded.size, values.size, key_of(seed, whole(encoded, "count", 0, 1 << 53)))
+        out = room(encoded, out)
+        out.fill(0)
+        out[places] = values
+        return out
+
+
+def places_of(size: int, count: int, key: tuple[np.uint32, np.uint32]) -> NDArray[np.int64]:
+    """Return the first ``count`` of a permutation of ``size`` places, which the key decides.
+
+    A Feistel network permutes the numbers below a power of four; those beyond ``size`` go through it until they are not.
+    """
+    half = max((max(size - 1, 1).bit_length() + 1) // 2, 1)
+    places = _permuted(np.arange(count, dtype=np.uint64), half, key)
+    beyond = np.flatnonzero(places >= size)
+    while beyond.size:
+        places[beyond] = _permuted(places[beyond], half, key)
+        beyond = beyond[places[beyond] >= size]
+    return places.astype(np.int64)
+
+
+def _permuted(numbers: NDArray[np.uint64], half: int, key: tuple[np.uint32, np.uint32]) -> NDArray[np.uint64]:
+    mask = np.uint64((1 << half) - 1)
+    left, right = numbers >> np.uint64(half), numbers & mask
+    for i in range(_ROUNDS):
+        x = (right + np.uint64(key[i & 1])) * np.uint64(0x9E3779B97F4A7C15 + 2 * i)
+        x ^= x >> np.uint64(32)
+        x *= np.uint64(0xBF58476D1CE4E5B9)
+        left, right = right, left ^ (x >> np.uint64(32)) & mask
+    return left << np.uint64(half) | right

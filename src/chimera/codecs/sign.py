@@ -1,0 +1,44 @@
+"""The sign of each element."""
+
+from __future__ import annotations
+
+import math
+
+from chimera.codecs.codec import CODECS, Codec
+from chimera.codecs.kernels import kernels
+from chimera.codecs.scratch import Scratch
+from chimera.codecs.signs import decode_signs, encode_signs
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat, Layout
+
+
+@CODECS.register("sign")
+class Sign(Codec):
+    """Karimireddy, Rebjock, Stich and Jaggi, 2019: Error Feedback Fixes SignSGD and other Gradient Compression Schemes. 1 bit.
+
+    Elements become plus or minus the mean magnitude of their tensor. Unscaled they become plus or minus 1, as in Bernstein,
+    Wang, Azizzadenesheli and Anandkumar, 2018: signSGD: Compressed Optimisation for Non-Convex Problems. The server averages
+    votes: its step is as large as the majority, where the paper's majority vote takes the sign of the sum. A zero counts as
+    positive, a negative zero as negative.
+
+    Parameters
+    ----------
+    scaled : send the mean magnitude of each tensor. Without it, learning rates are of another order, and error feedback makes
+        no sense.
+    """
+
+    def __init__(self, *, scaled: bool = True) -> None:
+        self._scaled, self._scratch = scaled, Scratch()
+
+    def encode(self, vector: Flat, layout: Layout) -> Encoded:
+        """Pack the signs."""
+        return encode_signs("sign", vector, layout, self._values, self._scratch)
+
+    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+        """Return the signs' values."""
+        return decode_signs(encoded, out)
+
+    def _values(self, tensor: Flat) -> tuple[float, float]:
+        total = float(kernels().abs_sum(tensor))
+        scale = total / tensor.size if self._scaled else 1.0 if math.isfinite(total) else math.nan
+        return scale, -scale

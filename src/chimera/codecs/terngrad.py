@@ -1,0 +1,51 @@
+"""Three values: -s, 0 and s."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from chimera.codecs.codec import CODECS, Codec
+from chimera.codecs.fields import tensor_bounds
+from chimera.codecs.kernels import kernels
+from chimera.codecs.levels import Levels, decode_levels, encode_levels
+from chimera.codecs.scratch import Scratch
+from chimera.core.errors import ConfigurationError
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat, Layout
+
+
+@CODECS.register("terngrad")
+class TernGrad(Codec):
+    """Wen, Xu, Yan, Wu, Wang, Chen, Li, 2017: TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning.
+
+    An element x of a tensor whose largest magnitude is s becomes ``s sign(x)`` with probability ``|x| / s``, else 0. 2 bits.
+
+    Parameters
+    ----------
+    clip : elements beyond so many standard deviations of their tensor count as such: fewer zeros, a little bias. The paper
+        takes 2.5; 0 clips nothing, and leaves the codec without bias.
+    """
+
+    def __init__(self, *, clip: float = 2.5) -> None:
+        if not 0 <= clip < math.inf:
+            raise ConfigurationError(f"clip must be at least 0 and finite, not {clip}")
+        self._clip, self._how, self._scratch = clip, Levels(levels=1, stochastic=True), Scratch()
+
+    def encode(self, vector: Flat, layout: Layout) -> Encoded:
+        """Draw the values."""
+        bounds = tensor_bounds(layout, vector.size)
+        spans = itertools.pairwise(bounds)
+        norms = np.array([self._scale(vector[begin:end]) for begin, end in spans], np.float32) if self._clip else None
+        return encode_levels("terngrad", vector, bounds, self._how, self._scratch, key=self.next_key(), norms=norms)
+
+    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+        """Return the values."""
+        return decode_levels(encoded, out)
+
+    def _scale(self, tensor: Flat) -> float:
+        total, _, square, top = kernels().sums(tensor).tolist()
+        deviation = math.sqrt(max(square / tensor.size - (total / tensor.size) ** 2, 0.0))
+        return float(min(top, self._clip * deviation) if deviation > 0 and math.isfinite(top) else top)

@@ -1,0 +1,42 @@
+"""The elements above a threshold."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from chimera.codecs.codec import CODECS, Codec
+from chimera.codecs.kernels import kernels
+from chimera.codecs.sparse import decode_places, encode_places
+from chimera.core.errors import ConfigurationError
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat, Layout
+
+
+@CODECS.register("threshold")
+class Threshold(Codec):
+    """Strom, 2015: Scalable Distributed DNN Training Using Commodity GPU Cloud Computing. The elements above a threshold.
+
+    Parameters
+    ----------
+    value : elements of at least this magnitude travel; how many that are, the data decides. Meant for ``error_feedback =
+        true``.
+    """
+
+    def __init__(self, *, value: float = 1e-3) -> None:
+        if not 0 < value < math.inf or np.float32(value) == 0:
+            raise ConfigurationError(f"value must be above 0 and finite, not {value}")
+        self._bits = np.array([value], np.float32).view(np.uint32)[0]
+
+    def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
+        """Select the elements."""
+        k, nothing = kernels(), np.empty(0, np.int64)
+        count = k.select(vector, self._bits, vector.size, nothing, np.empty(0, np.float32))
+        places, values = np.empty(count, np.int64), np.empty(count, np.float32)
+        k.select(vector, self._bits, vector.size, places, values)
+        return encode_places("threshold", vector.size, places, values)
+
+    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+        """Return the elements among zeros."""
+        return decode_places(encoded, out)

@@ -1,0 +1,41 @@
+"""The largest elements."""
+
+from __future__ import annotations
+
+from chimera.codecs.codec import CODECS, Codec
+from chimera.codecs.largest import by_sample, exactly, share
+from chimera.codecs.sparse import decode_places, encode_places
+from chimera.core.errors import ConfigurationError
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat, Layout
+
+
+def check_ratio(ratio: float) -> None:
+    """Raise `ConfigurationError` if a vector has no such part."""
+    if not 0 < ratio <= 1:
+        raise ConfigurationError(f"ratio must be above 0 and at most 1, not {ratio}")
+
+
+@CODECS.register("top-k")
+class TopK(Codec):
+    """Aji and Heafield, 2017: Sparse Communication for Distributed Gradient Descent. The elements of largest magnitude.
+
+    Parameters
+    ----------
+    ratio : which part of the elements travels; 0.01 takes about 0.4 bits per element. Meant for ``error_feedback = true``.
+    sampled : find the threshold by a sample: faster, and the number of elements varies by some percent.
+    """
+
+    def __init__(self, *, ratio: float = 0.01, sampled: bool = False) -> None:
+        check_ratio(ratio)
+        self._ratio, self._sampled = ratio, sampled
+
+    def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
+        """Select the elements."""
+        count = share(vector.size, self._ratio)
+        found = by_sample(vector, count, int(self.next_key()[0])) if self._sampled else exactly(vector, count)
+        return encode_places("top-k", vector.size, *found)
+
+    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+        """Return the elements among zeros."""
+        return decode_places(encoded, out)

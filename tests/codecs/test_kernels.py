@@ -1,0 +1,127 @@
+"""The compiled kernels and those in NumPy give the same bits."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chimera.codecs.codec import CODECS
+from chimera.codecs.kernels import VARIABLE, compiled, plain
+from chimera.codecs.kernels import kernels as chosen
+from chimera.codecs.kernels.layout import packed_size
+from codecs_kit import SETUPS, hard_vectors, kept, layout_of, same
+
+VECTORS = hard_vectors()
+USERS = [
+    "levels",
+    "cast",
+    "signs",
+    "sign",
+    "onebit",
+    "binary",
+    "natural",
+    "nonuniform",
+    "terngrad",
+    "sparse",
+    "largest",
+]
+USERS += ["threshold", "powersgd", "dgc"]
+
+
+def use(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
+    for user in USERS:
+        monkeypatch.setattr(f"chimera.codecs.{user}.kernels", lambda: module)
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+def test_messages_and_vectors_are_the_same(setup: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[list[Any]] = []
+    for module in (compiled, plain):
+        use(monkeypatch, module)
+        codec = CODECS.of(SETUPS[setup])
+        codec.reseed(11)
+        results = []
+        for vector in VECTORS.values():
+            encoded = kept(codec.encode(vector, layout_of(vector.size)))
+            results.append((encoded, codec.decode(encoded).tobytes()))
+        found.append(results)
+    for (name, _), one, other in zip(VECTORS.items(), *found, strict=True):
+        assert same(one[0], other[0]), name
+        assert one[1] == other[1], name
+
+
+@given(st.integers(0, 20_000), st.integers(1, 16), st.integers(0, 2**32 - 1))
+@settings(max_examples=40)
+def test_packed_codes_come_back(size: int, width: int, seed: int) -> None:
+    codes = np.random.default_rng(seed).integers(0, 1 << width, size).astype(np.uint16)
+    packed = [np.full(packed_size(size, width), 99, np.uint8) for _ in range(2)]
+    for module, out in zip((compiled, plain), packed, strict=True):
+        module.pack(codes, width, out)
+        back = np.full(size, 7, np.uint16)
+        module.unpack(out, width, back)
+        assert (back == codes).all()
+    assert (packed[0] == packed[1]).all()
+    assert packed[0].size <= size * width / 8 + 3
+
+
+def test_halves_are_those_of_numpy() -> None:
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    finite = bits[np.isfinite(bits.view(np.float16))]
+    out = np.empty(finite.size, np.float32)
+    compiled.from_half(finite, out)
+    assert out.tobytes() == finite.view(np.float16).astype(np.float32).tobytes()
+    between = np.nextafter(out, np.float32(1))
+    halves = np.empty(finite.size, np.uint16)
+    compiled.to_half(between, halves)
+    assert (halves == between.astype(np.float16).view(np.uint16)).all()
+
+
+def test_random_numbers_are_uniform_and_independent_of_their_neighbours() -> None:
+    size = 1 << 18
+    for key in ((1, 2), (0xDEADBEEF, 77), (2**32 - 1, 2**31)):
+        out = np.empty(size, np.uint32)
+        compiled.random_bits(np.uint32(key[0]), np.uint32(key[1]), 0, out)
+        unit = (out >> 9) / 2.0**23 - 0.5
+        error = 1 / np.sqrt(12 * size)
+        assert abs(unit.mean()) < 5 * error
+        for lag in (1, 2, 16, 512):
+            assert abs(np.mean(unit[lag:] * unit[:-lag]) * 12) < 5 / np.sqrt(size)
+        counts = np.bincount(out >> 24, minlength=256)
+        assert ((counts - size / 256) ** 2).sum() / (size / 256) < 400  # chi square with 255 degrees of freedom
+
+
+def test_without_a_working_numba_it_says_so_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> ModuleType:
+        raise OSError("no LLVM here")
+
+    monkeypatch.setattr("chimera.codecs.kernels._compiled", broken)
+    with caplog.at_level(logging.WARNING):
+        assert chosen.__wrapped__() is plain
+    assert "no LLVM here" in caplog.text
+    monkeypatch.setenv(VARIABLE, "compiled")
+    with pytest.raises(OSError, match="no LLVM"):
+        chosen.__wrapped__()
+
+
+def test_the_environment_can_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "plain")
+    assert chosen.__wrapped__() is plain
+    monkeypatch.setenv(VARIABLE, "compiled")
+    assert chosen.__wrapped__() is compiled
+
+
+def test_listing_codecs_imports_no_compiler() -> None:
+    code = "import sys; from chimera.codecs.codec import CODECS; [CODECS.create(e.name) for e in CODECS.entries()]"
+    code += "; print([m for m in ('numba', 'llvmlite', 'zstandard', 'torch') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
