@@ -4,6 +4,7 @@ import gzip
 import os
 import struct
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ def nothing_found(tmp_path, monkeypatch):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(urllib.request, "_opener", None)  # urllib keeps the proxies it found first, here and afterwards
 
 
 def idx(array):

@@ -79,7 +79,8 @@ class GradientActor:
         )
 
     def _request(self, weights: Encoded) -> dict[str, Any]:
-        flat, form = decode(weights), self._form
+        form = self._form
+        flat = decode(weights, math.prod(form.weights_shape) + form.biases)
         size = math.prod(form.weights_shape)
         rows = flat[:size].reshape(form.weights_shape)
         if form.order is not None:
