@@ -121,7 +121,7 @@ def test_a_learner_on_a_device_learns_the_same(device: str) -> None:
         assert type(gradient.arrays[0]) is np.ndarray
     tolerance = 0.0 if device == "cpu" else 1e-4
     np.testing.assert_allclose(there.weights().arrays[0], here.weights().arrays[0], rtol=tolerance, atol=tolerance)
-    assert there.loss()[0] == pytest.approx(here.loss()[0], rel=1e-3 if device == "cuda" else 0)
+    assert there.tally().loss == pytest.approx(here.tally().loss, rel=1e-3 if device == "cuda" else 0)
 
 
 @pytest.mark.parametrize("engine", ["simulated", "local"])

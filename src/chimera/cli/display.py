@@ -227,6 +227,13 @@ def title_of(experiment: Experiment) -> str:
     return " · ".join(names + ([f"{workers} workers"] if workers else []))
 
 
+def _packing(summary: Mapping[str, Any]) -> str:
+    """Return how small an element was on its way, where messages were sent and a codec made them smaller."""
+    found = [(way, summary.get(f"bits_per_element_{way}")) for way in ("up", "down")]
+    told = [f"{way} {bits:.3g}" for way, bits in found if bits is not None and bits != 32]
+    return f"  bits per element: {', '.join(told)}" if told else ""
+
+
 def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the final figures of a run's summary, as names and texts."""
     metrics = "  ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items())
@@ -234,7 +241,7 @@ def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("metrics", metrics or "none"),
         ("trained", f"{summary['rounds']:,} rounds  {summary['epochs']:.2f} epochs  {summary['samples']:,} samples"),
         ("time", f"{seconds(summary['seconds'])}  {summary['samples_per_second']:,.0f} samples/s"),
-        ("traffic", f"up {decimal(summary['bytes_up'])}  down {decimal(summary['bytes_down'])}"),
+        ("traffic", f"up {decimal(summary['bytes_up'])}  down {decimal(summary['bytes_down'])}{_packing(summary)}"),
         ("workers", f"{summary['workers']} on {summary['engine']}"),
         ("stopped by", str(summary["stopped_by"])),
     ]

@@ -99,6 +99,8 @@ def _cards(run: RunFiles) -> str:
         "samples": ("samples", number),
         "bytes_up": ("up from workers", in_bytes),
         "bytes_down": ("down to workers", in_bytes),
+        "bits_per_element_up": ("bits per element, up", lambda value: number(float(value), 3)),
+        "bits_per_element_down": ("bits per element, down", lambda value: number(float(value), 3)),
     }
     for key, (label, write) in shown.items():
         value = figures.get(key)

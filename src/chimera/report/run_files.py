@@ -23,7 +23,10 @@ from chimera.report.timeline import Lane, lanes_of
 
 T = TypeVar("T")
 
-COUNTERS = ("round", "epoch", "samples", "seconds", "bytes_up", "bytes_down", "lost_rounds")
+COUNTERS = (
+    *("round", "epoch", "samples", "seconds", "bytes_up", "bytes_down", "lost_rounds"),
+    *("elements_up", "packed_up", "elements_down", "packed_down"),
+)
 _CHUNK_BYTES = 1 << 22
 
 

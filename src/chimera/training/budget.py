@@ -13,7 +13,7 @@ _SMALLER_IS_BETTER = ("loss", "mse", "mae", "rmse")
 
 @dataclass
 class Counters:
-    """How far a run came; see `Progress` for what they count, and `Cost` for rounds that were lost."""
+    """How far a run came; see `Progress` for what they count, and `Cost` for the others."""
 
     rounds: int = 0
     samples: int = 0
@@ -21,6 +21,10 @@ class Counters:
     bytes_up: int = 0
     bytes_down: int = 0
     lost_rounds: int = 0
+    elements_up: int = 0
+    packed_up: int = 0
+    elements_down: int = 0
+    packed_down: int = 0
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from chimera.models.device import move
 from chimera.models.model import Model
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
 from chimera.training.rejection import ADVICE, Applied, Rejected, fault, fault_of_gradient
+from chimera.training.tally import Tally
 
 
 class Learner:
@@ -68,7 +69,7 @@ class Learner:
         self._kept: Sequence[Mapping[str, Any]] = ()  # what codecs remembered that are not made yet
         self._layouts: list[Layout] = []
         self._step = 0
-        self._loss_sum, self._loss_count = 0.0, 0
+        self._tally = Tally()
         self._has_buffers = model.buffers().size > 0
         self._own: Flat | None = None  # the gradient as it was before the group's; kept once a step had to be repeated
 
@@ -137,11 +138,10 @@ class Learner:
         """Return how many steps it has taken or computed gradients for."""
         return self._step
 
-    def loss(self) -> tuple[float, int]:
-        """Return the sum of the batches' mean losses since the last time, and how many batches it covers."""
-        report = self._loss_sum, self._loss_count
-        self._loss_sum, self._loss_count = 0.0, 0
-        return report
+    def tally(self) -> Tally:
+        """Return losses and messages since the last time."""
+        done, self._tally = self._tally, Tally()
+        return done
 
     def buffers(self) -> Flat:
         """Return what the model carries besides parameters."""
@@ -247,8 +247,8 @@ class Learner:
         return None
 
     def _count(self, loss: float) -> None:
-        self._loss_sum += loss
-        self._loss_count += 1
+        self._tally.loss += loss
+        self._tally.losses += 1
 
     def _buffers_before(self) -> Flat | None:
         return self._model.buffers() if self._has_buffers else None
@@ -260,9 +260,12 @@ class Learner:
     def _encoded(self, flat: Flat) -> list[Encoded]:
         """Return a vector in the form of all parameters as messages, one for each shard of the weights last loaded."""
         pieces = shard_views(flat, self._bounds)
-        return [c.encode(p, layout) for c, p, layout in zip(self._codecs, pieces, self._layouts, strict=True)]
+        messages = [c.encode(p, layout) for c, p, layout in zip(self._codecs, pieces, self._layouts, strict=True)]
+        self._tally.sent(messages)
+        return messages
 
     def _load(self, weights: Sequence[Encoded]) -> None:
+        self._tally.got(weights)
         bounds = shard_bounds(self._model.layout.size, len(weights))
         if len(weights) == 1:
             self._model.load(decode(weights[0], bounds[1]))

@@ -212,8 +212,10 @@ class TrainingLoop:
         self._announcer.measured(row, self._progress())
 
     def _collect_losses(self) -> None:
-        (total, count), (more, others) = self._losses, self._probe.losses()
-        self._losses = total + more, count + others
+        tallies = self._probe.tallies()
+        self._meter.add(tallies)
+        total, count = self._losses
+        self._losses = total + sum(each.loss for each in tallies), count + sum(each.losses for each in tallies)
 
     def _checkpoint(self) -> None:
         self._cluster.settle()

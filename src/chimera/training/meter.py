@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import msgspec
@@ -10,10 +11,11 @@ from chimera.core.engine import Engine
 from chimera.training.budget import Counters
 from chimera.training.cluster import TrainingCluster
 from chimera.training.history import History
+from chimera.training.tally import Tally
 
 _STEERING = {"go_to", "follow"}
 """Calls that say to a worker where to go on; they move no parameters."""
-_LOOKS = {"weights", "loss", "buffers", "load_buffers", "state", "step", *_STEERING}
+_LOOKS = {"weights", "tally", "buffers", "load_buffers", "state", "step", *_STEERING}
 """Calls that the loop itself makes, between rounds."""
 
 
@@ -48,6 +50,15 @@ class Meter:
                 used.samples += row.samples
                 used.bytes_up += row.bytes_out
                 used.bytes_down += row.bytes_in
+
+    def add(self, tallies: Iterable[Tally]) -> None:
+        """Count the messages of vectors that the workers tell of."""
+        used = self.counters
+        for tally in tallies:
+            used.elements_up += tally.elements_up
+            used.packed_up += tally.packed_up
+            used.elements_down += tally.elements_down
+            used.packed_down += tally.packed_down
 
     def go_back_to(self, then: Counters) -> int:
         """Set the counters back to rounds and samples that stood before; return how many rounds that loses."""

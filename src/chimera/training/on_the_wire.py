@@ -12,6 +12,7 @@ from chimera.data.order import OwnOrder
 from chimera.engines.http import wire
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.rejection import Applied, Rejected
+from chimera.training.tally import Tally
 
 T = TypeVar("T")
 
@@ -28,5 +29,5 @@ def _checked(plain: Any, kind: type[T]) -> T:
         raise DataError(f"a {kind.__name__} cannot be made of this: {error}") from error
 
 
-for _kind in (Rejected, Applied, OptimizerSettings, OwnOrder):
+for _kind in (Rejected, Applied, Tally, OptimizerSettings, OwnOrder):
     let_travel(_kind)

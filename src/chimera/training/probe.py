@@ -15,6 +15,7 @@ from chimera.models.buffers import merge_buffers
 from chimera.models.model import Model
 from chimera.strategies.strategy import Strategy
 from chimera.training.cluster import TrainingCluster
+from chimera.training.tally import Tally
 from chimera.training.watch import Watch
 
 
@@ -64,10 +65,9 @@ class Probe:
         self._merge_buffers()
         return self.model.evaluate((self._test.inputs, self._test.targets))
 
-    def losses(self) -> tuple[float, int]:
-        """Return the sum of the batches' losses since the last time, and how many; those of the late come later."""
-        found = self._watch.get([worker.loss() for worker in self._cluster.on_time()])
-        return sum(loss for loss, _ in found), sum(count for _, count in found)
+    def tallies(self) -> list[Tally]:
+        """Return what the workers have done since the last time; those of the late come later."""
+        return list(self._watch.get([worker.tally() for worker in self._cluster.on_time()]))
 
     def _merge_buffers(self) -> None:
         """Bring the workers' buffers together in the driver's model and, unless they are to stay apart, in the workers."""

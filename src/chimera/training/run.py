@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_TRUTH = ("bits_per_element_up", "bits_per_element_down", "compression_ratio")
+
+
 @dataclass(frozen=True)
 class Cost:
     """What a run took.
@@ -26,6 +29,9 @@ class Cost:
     rounds : updates of the global model.
     lost_rounds : rounds whose work a death has undone or cut short, over and above ``rounds``.
     samples : samples processed, over all workers.
+    elements_up, packed_up : elements of the vectors (gradients, changes of weights) that workers sent as messages to servers,
+        and the bytes of these messages, whatever a codec added included. None were sent where workers meet in groups.
+    elements_down, packed_down : those of the weights that they got.
     epochs : samples divided by the size of the training set.
     """
 
@@ -35,12 +41,31 @@ class Cost:
     rounds: int
     samples: int
     lost_rounds: int
+    elements_up: int
+    packed_up: int
+    elements_down: int
+    packed_down: int
     epochs: float
 
     @property
     def goodput(self) -> float:
         """The share of rounds that were not lost, 0 to 1."""
         return self.rounds / (self.rounds + self.lost_rounds) if self.rounds else 0.0
+
+    @property
+    def bits_per_element_up(self) -> float | None:
+        """How many bits an element of what workers sent took on average, measured; None if they sent no messages."""
+        return 8 * self.packed_up / self.elements_up if self.elements_up else None
+
+    @property
+    def bits_per_element_down(self) -> float | None:
+        """The same for what they got."""
+        return 8 * self.packed_down / self.elements_down if self.elements_down else None
+
+    @property
+    def compression_ratio(self) -> float | None:
+        """How many times less the messages to the servers weigh than the same vectors as float32."""
+        return 4 * self.elements_up / self.packed_up if self.packed_up else None
 
 
 @dataclass(frozen=True)
@@ -96,6 +121,7 @@ class Run:
             "samples_per_second": cost.samples / cost.seconds if cost.seconds else 0.0,
             "bytes_up": cost.bytes_up,
             "bytes_down": cost.bytes_down,
+            **{key: getattr(cost, key) for key in _TRUTH if getattr(cost, key) is not None},
             "metrics": self.metrics,
             "lost_workers": self.lost_workers,
             "lost_rounds": cost.lost_rounds,
