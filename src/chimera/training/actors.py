@@ -29,7 +29,7 @@ class Actors:
     model : what all begin with.
     train : the data of the workers; put once and shared. Where nodes own the data, model and data are told to the workers
         as a `Counterpart`, and not sent.
-    optimizer, codec, seed : see `Learner` and `ParameterShard`.
+    optimizer, codec, downlink, seed : see `Learner`, and `ParameterShard`, where ``codec`` is the ``uplink``.
     worker_resources, server_resources : what each of them is to have of its machine.
 
     Raises
@@ -45,6 +45,7 @@ class Actors:
         *,
         optimizer: OptimizerSettings,
         codec: tuple[str, Mapping[str, Any]],
+        downlink: tuple[str, Mapping[str, Any]],
         seed: int,
         worker_resources: Resources,
         server_resources: Resources,
@@ -53,7 +54,8 @@ class Actors:
             check_movable(model)
         self._device = GPU if worker_resources.gpus else None
         self._worker_resources, self._server_resources = worker_resources, server_resources
-        self._engine, self._optimizer, self._codec, self._seed = engine, optimizer, codec, seed
+        self._engine, self._optimizer, self._seed = engine, optimizer, seed
+        self._codec, self._downlink = codec, downlink
         self._initial, self._layout = model.parameters().copy(), model.layout
         try:
             if engine.nodes_own_data:
@@ -78,6 +80,7 @@ class Actors:
             order,
             optimizer=self._optimizer,
             codec=self._codec,
+            downlink=self._downlink,
             seed=self._seed,
             device=self._device,
             resources=self._worker_resources,
@@ -99,7 +102,9 @@ class Actors:
             ParameterShard,
             *piece,
             optimizer=self._optimizer,
+            codec=self._downlink,
             uplink=self._codec,
+            seed=self._seed * 1_000_003 + index,
             resources=self._server_resources,
             name=f"server {index}",
         )

@@ -35,6 +35,7 @@ class Learner:
     order : which rows of it are this worker's, step by step.
     optimizer : what steps the model where the worker does it itself.
     codec : name and options of the codec of its uplink.
+    downlink : those of the codec of the weights that it gets, so that this process knows it.
     seed : with rank and step, the seed of whatever is random in a forward pass.
     device : where the model computes, see `chimera.models.device`; by default where it is.
 
@@ -56,6 +57,7 @@ class Learner:
         *,
         optimizer: OptimizerSettings,
         codec: tuple[str, Mapping[str, Any]] = ("identity", {}),
+        downlink: tuple[str, Mapping[str, Any]] = ("identity", {}),
         seed: int = 0,
         device: str | None = None,
     ) -> None:
@@ -63,6 +65,7 @@ class Learner:
             move(model, device, rank)
         self._rank, self._model, self._dataset, self._order, self._seed = rank, model, dataset, order, seed
         self._optimizer_settings, self._codec = optimizer, codec
+        CODECS.create(*downlink)
         self._optimizer: FlatOptimizer | None = None  # its memory is not spent where servers step
         self._bounds: list[int] = []
         self._codecs: list[Codec] = []

@@ -15,7 +15,7 @@ from chimera.training.tally import Tally
 
 _STEERING = {"go_to", "follow"}
 """Calls that say to a worker where to go on; they move no parameters."""
-_LOOKS = {"weights", "tally", "buffers", "load_buffers", "state", "step", *_STEERING}
+_LOOKS = {"weights", "tally", "buffers", "load_buffers", "state", "codec_states", "step", *_STEERING}
 """Calls that the loop itself makes, between rounds."""
 
 

@@ -27,6 +27,7 @@ class ParameterShard:
     optimizer : what steps it.
     codec : name and options of the codec of the downlink.
     uplink : those of the codec of the uplink, so that this process knows it.
+    seed : of what is random in the downlink's codec.
     """
 
     hosted = False  # where some actors live in nodes and others in the driver (the engine http), this one lives in the driver
@@ -39,22 +40,23 @@ class ParameterShard:
         optimizer: MakesStepper,
         codec: tuple[str, Mapping[str, Any]] = ("identity", {}),
         uplink: tuple[str, Mapping[str, Any]] = ("identity", {}),
+        seed: int = 0,
     ) -> None:
         self._weights, self._layout = np.array(weights, np.float32), layout
         self._mean = np.empty_like(self._weights)
         self._optimizer = optimizer.stepper(self._weights)
-        self._codec = CODECS.create(*codec)
+        self._codec = CODECS.create(*codec, seed=seed)
         CODECS.create(*uplink)
         self._rooms: dict[int, Flat] = {}
         self._mean_square: Flat | None = None  # of gradients; its memory is spent where it is asked for
         self._steps = 0
 
     def weights(self) -> Encoded:
-        """Return the slice, encoded."""
-        return self._codec.encode(self._weights, self._layout)
+        """Return the slice as it is: with it workers begin, and whoever looks at the model gets it."""
+        return Encoded("identity", self._weights.size, (self._weights,))
 
     def update(self, *gradients: Encoded | Rejected) -> tuple[Encoded, Applied]:
-        """Step with the mean of the gradients that are finite, in the order given; return the new slice and what was done.
+        """Step with the mean of the gradients that are finite, in the order given; return the new slice, encoded, and the deed.
 
         Without any the slice stays as it is. Senders reject what is not finite; what comes all the same, or overflows on the
         way or in the sum, is left out too.
@@ -122,7 +124,7 @@ class ParameterShard:
         if gradients:
             self._optimizer.step(self._mean)
             self._steps += 1
-        return self.weights(), Applied(self._steps, gradients, tuple(rejected))
+        return self._codec.encode(self._weights, self._layout), Applied(self._steps, gradients, tuple(rejected))
 
     def state(self) -> dict[str, Any]:
         """Return weights, optimizer and step."""

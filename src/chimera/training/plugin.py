@@ -28,6 +28,15 @@ def named(plugin: Named) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
+def both_ways(codec: Named) -> tuple[tuple[str, dict[str, Any]], tuple[str, dict[str, Any]]]:
+    """Return name and options of the codec of the uplink, and of that of the downlink: its table ``downlink``, or identity."""
+    name, options = named(codec)
+    downlink = options.pop("downlink", "identity")
+    if not isinstance(downlink, str | Mapping):
+        raise ConfigurationError(f"codec {name!r}, option 'downlink': {downlink!r} is neither a name nor a table")
+    return (name, options), named(downlink)
+
+
 def made(registry: Registry[T], plugin: Named | T) -> T:
     """Return what a name and its options stand for, or the object itself."""
     return registry.create(*named(plugin)) if isinstance(plugin, str | Mapping) else plugin

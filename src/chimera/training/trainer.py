@@ -27,7 +27,7 @@ from chimera.training.given import check_data, model_of, open_engine, split_of
 from chimera.training.history import History
 from chimera.training.loop import TrainingLoop
 from chimera.training.optimizer import OptimizerSettings
-from chimera.training.plugin import Named, label, made, named
+from chimera.training.plugin import Named, both_ways, label, made, named
 from chimera.training.probe import Probe
 from chimera.training.recovery import Recovery
 from chimera.training.resources import GivenResources, resources_of, resources_table, server_resources_of
@@ -45,7 +45,8 @@ class Trainer:
     model : a name, a module, an estimator, a factory of one, or a `Model`.
     data : a name, a `Dataset` (a fifth is kept for testing), a `Split`, a (train, test) pair, or arrays (inputs, targets).
     strategy, codec, partition, engine : a name, a mapping ``{"name": ..., option: ...}`` or an object. An engine given as an
-        object is not closed.
+        object is not closed. The codec is that of what workers send; its option ``downlink``, a name or a mapping too, is that
+        of the weights they get.
     workers : how many.
     batch_size : samples per worker and step.
     optimizer : any of `torch.optim`, by name or as a mapping with its options; it runs on the servers, or on each worker
@@ -123,8 +124,9 @@ class Trainer:
         self._budget = Budget(epochs if limited else 1, rounds, max_seconds, max_bytes, target)
         self._strategy = made(STRATEGIES, strategy)
         self._partition = made(PARTITIONERS, partition)
-        self._codec = named(codec)
-        CODECS.create(*self._codec)
+        self._codec, self._downlink = both_ways(codec)
+        for each in (self._codec, self._downlink):
+            CODECS.create(*each)
         self._optimizer = OptimizerSettings(*named(optimizer))
         self._engine, self._model, self._data = engine, model, data
         self._workers, self._batch_size = self._strategy.world_size(workers), batch_size
@@ -204,6 +206,7 @@ class Trainer:
                 split.train,
                 optimizer=self._optimizer,
                 codec=self._codec,
+                downlink=self._downlink,
                 seed=self._seed,
                 worker_resources=self._worker_resources,
                 server_resources=self._server_resources,

@@ -1,0 +1,75 @@
+"""What travels is measured, and each way has a codec of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chimera
+from chimera.core.errors import ConfigurationError
+
+
+def fit(folder: Path, codec: Any, **options: Any) -> Any:
+    given = {"engine": "simulated", "rounds": 20, "optimizer": {"name": "sgd", "lr": 0.1}, "out": folder, **options}
+    return chimera.train("mlp", "digits", codec=codec, **given)
+
+
+@pytest.mark.parametrize("strategy", ["parameter-server", {"name": "parameter-server", "shards": 3}, "fed-buff"])
+def test_without_a_codec_an_element_is_32_bits_each_way(tmp_path: Path, strategy: Any) -> None:
+    run = fit(tmp_path / "run", "identity", strategy=strategy)
+    assert run.cost.bits_per_element_up == run.cost.bits_per_element_down == 32
+    assert run.cost.compression_ratio == 1
+    size = run.trained.layout.size
+    assert run.cost.elements_up % size == run.cost.elements_down % size == 0
+
+
+def test_what_was_sent_is_what_the_trace_has_counted(tmp_path: Path) -> None:
+    cost = fit(tmp_path / "run", "int8", evaluate_every=20).cost
+    assert cost.packed_up == cost.bytes_up
+    assert cost.packed_down == cost.bytes_down
+    assert 8 < cost.bits_per_element_up < 8.2
+
+
+def test_where_workers_meet_in_a_group_no_message_is_sent(tmp_path: Path) -> None:
+    run = fit(tmp_path / "run", "identity", strategy="all-reduce")
+    assert run.cost.bits_per_element_up is run.cost.bits_per_element_down is run.cost.compression_ratio is None
+    assert "bits_per_element_up" not in run.summary()
+
+
+def test_each_way_has_its_own_codec(tmp_path: Path) -> None:
+    options = {"evaluate_every": 20, "workers": 4}
+    cast = fit(tmp_path / "cast", {"name": "int8", "downlink": {"name": "cast", "to": "bf16"}}, **options)
+    plain = fit(tmp_path / "plain", {"name": "int8"}, **options)
+    assert cast.cost.packed_up == plain.cost.packed_up
+    first = 32 / 20  # the weights that training begins with are sent as they are
+    assert cast.cost.bits_per_element_down == pytest.approx(first + 16 * 19 / 20, rel=0.01)
+    assert plain.cost.bits_per_element_down == 32
+    assert cast.metrics["loss"] == pytest.approx(plain.metrics["loss"], rel=0.02)
+    assert cast.summary()["bits_per_element_down"] == cast.cost.bits_per_element_down
+
+
+@pytest.mark.parametrize("downlink", [3, {"bits": 4}, "zip", {"name": "int8", "bit": 4}])
+def test_a_downlink_that_cannot_be_is_one_line(tmp_path: Path, downlink: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        fit(tmp_path / "run", {"name": "int8", "downlink": downlink})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [
+        {"name": "qsgd", "downlink": {"name": "int8", "stochastic": True}},
+        {"name": "top-k", "ratio": 0.05, "error_feedback": True},
+        {"name": "powersgd", "rank": 2},
+    ],
+    ids=lambda codec: codec["name"],
+)
+def test_a_run_that_is_resumed_sends_the_same(tmp_path: Path, codec: Any) -> None:
+    options = {"rounds": 24, "checkpoint_every": 8, "evaluate_every": 8}
+    whole = fit(tmp_path / "whole", codec, **options)
+    fit(tmp_path / "cut", codec, **{**options, "rounds": 16})
+    cut = fit(tmp_path / "cut", codec, **options, resume=True)
+    assert cut.trained.parameters().tobytes() == whole.trained.parameters().tobytes()
+    assert cut.cost.packed_up == whole.cost.packed_up
