@@ -1,5 +1,6 @@
 # make demo   train something and watch it            make check  format, lint, types, layers
 # make test   check everything and run the tests      make bench  the benchmarks        make clean  remove all that was made but runs
+# make bench-codecs   how fast each codec is beside a copy of memory
 #
 # The first python3 (or python3.11 to python3.14) that is new enough makes .venv; choose another with PYTHON=...
 
@@ -11,7 +12,7 @@ INSTALLED := $(VENV)/installed
 TESTABLE := $(VENV)/testable
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
-.PHONY: demo test check bench clean install
+.PHONY: demo test check bench bench-codecs clean install
 .DEFAULT_GOAL := demo
 
 demo: $(INSTALLED)
@@ -28,6 +29,9 @@ check: $(TESTABLE)
 
 bench: $(TESTABLE)
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+bench-codecs: $(TESTABLE)
+	$(BIN)/python benchmarks/codecs.py
 
 install: $(TESTABLE)
 
