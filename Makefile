@@ -1,6 +1,7 @@
 # make demo   train something and watch it            make check  format, lint, types, layers
 # make test   check everything and run the tests      make bench  the benchmarks        make clean  remove all that was made but runs
 # make test-long   the tests that would take the former too long: the rest of those on Ray, and containers
+# make bench-codecs   how fast each codec is beside a copy of memory
 #
 # The first python3 (or python3.11 to python3.14) that is new enough makes .venv; choose another with PYTHON=...
 
@@ -12,7 +13,7 @@ INSTALLED := $(VENV)/installed
 TESTABLE := $(VENV)/testable
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
-.PHONY: demo test test-long check bench clean install
+.PHONY: demo test test-long check bench bench-codecs clean install
 .DEFAULT_GOAL := demo
 
 demo: $(INSTALLED)
@@ -32,6 +33,9 @@ check: $(TESTABLE)
 
 bench: $(TESTABLE)
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+bench-codecs: $(TESTABLE)
+	$(BIN)/python benchmarks/codecs.py
 
 install: $(TESTABLE)
 

@@ -40,8 +40,7 @@ def test_the_mean_of_many_messages_is_the_vector(setup: str) -> None:
     error = np.sqrt(np.maximum(squares / MESSAGES - mean**2, 0) / MESSAGES)
     scale = np.abs(vector).max() * np.sqrt(vector.size) / MESSAGES
     assert (np.abs(mean - vector) <= 5 * error + scale).all()
-    z = (mean - vector)[error > 0] / error[error > 0]
-    assert abs(z.mean()) < 5 / np.sqrt(z.size)
+    assert abs(float((mean - vector).sum())) < 5 * float(np.sqrt((error**2).sum()))
     assert abs(float(np.dot(mean - vector, vector))) < 5 * float(np.sqrt((error**2) @ (vector.astype(np.float64) ** 2)))
 
 
@@ -72,12 +71,12 @@ def test_nothing_is_lost_with_error_feedback(inner: str) -> None:
 
 
 def test_the_memory_does_not_grow() -> None:
-    codec, layout = CODECS.of({"name": "sign", "error_feedback": True}), layout_of(NORMAL.size)
+    codec, layout = CODECS.of({"name": "top-k", "ratio": 0.1, "error_feedback": True}), layout_of(NORMAL.size)
     norms = []
-    for _ in range(30):
+    for _ in range(200):
         codec.encode(NORMAL, layout)
         norms.append(float(np.linalg.norm(codec.state()["memory"])))
-    assert max(norms) < 4 * np.linalg.norm(NORMAL)
+    assert max(norms[100:]) < 1.1 * max(norms[:100])
 
 
 def test_what_an_error_refused_is_forgotten() -> None:

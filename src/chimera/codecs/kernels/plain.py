@@ -124,12 +124,13 @@ def _norms(rows: NDArray[np.float32], euclidean: bool) -> NDArray[np.float32]:
     scaled = rows * scale[:, None]
     squares = (scaled * scaled).reshape(len(rows), -1, 64)
     lanes = np.zeros((len(rows), 64), F)
-    for i in range(squares.shape[1]):
-        lanes += squares[:, i]
-    half = 32
-    while half:
-        lanes = lanes[:, :half] + lanes[:, half:]
-        half //= 2
+    with np.errstate(over="ignore"):  # the norm is cut to what float32 holds
+        for i in range(squares.shape[1]):
+            lanes += squares[:, i]
+        half = 32
+        while half:
+            lanes = lanes[:, :half] + lanes[:, half:]
+            half //= 2
     total = np.sqrt(lanes[:, 0]).astype(np.float64) / scale.astype(np.float64)
     found = np.minimum(np.maximum(total, top.astype(np.float64)), _FLT_MAX).astype(F)
     return np.asarray(np.where((top == 0) | ~(top <= _HUGE), top, found))

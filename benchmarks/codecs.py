@@ -1,0 +1,108 @@
+"""Encoding and decoding of every codec beside a copy of the same vector, on one core.
+
+25 million float32 of a normal distribution; each measurement stands beside a copy to memory that exists already, made right
+before it, and the table shows medians. GB/s are those of the vector, whatever the message weighs. Run it on a quiet machine::
+
+    python benchmarks/codecs.py [--size 25000000] [--repeats 9] [--only int8 qsgd ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from typing import Any
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ[variable] = "1"
+
+import numpy as np
+
+from chimera.codecs.codec import CODECS, decode
+from chimera.codecs.kernels import kernels
+from chimera.core.parameters import Layout
+
+PLAIN = {"error_feedback": False}
+CASES: dict[str, tuple[dict[str, Any], float | None]] = {  # and the goal, as a part of the speed of the copy
+    "cast to fp16": ({"name": "cast"}, 1.0),
+    "cast to bf16": ({"name": "cast", "to": "bf16"}, 1.0),
+    "int8": ({"name": "int8"}, 1.0),
+    "int8, stochastic": ({"name": "int8", "stochastic": True}, 1.0),
+    "int8, blocks of 256": ({"name": "int8", "block": 256}, 0.6),
+    "sign": ({"name": "sign"}, 1.0),
+    "sign, unscaled": ({"name": "sign", "scaled": False}, 1.0),
+    "onebit": ({"name": "onebit", **PLAIN}, None),
+    "binary": ({"name": "binary"}, None),
+    "terngrad": ({"name": "terngrad"}, 1.0),
+    "terngrad, unclipped": ({"name": "terngrad", "clip": 0}, 1.0),
+    "qsgd, 4 levels": ({"name": "qsgd"}, 1.0),
+    "qsgd, 1 level": ({"name": "qsgd", "levels": 1}, 1.0),
+    "qsgd, 4 levels, max": ({"name": "qsgd", "norm": "max"}, 1.0),
+    "qsgd, 127 levels, tensors": ({"name": "qsgd", "levels": 127, "norm": "max", "block": 0}, 1.0),
+    "natural": ({"name": "natural"}, None),
+    "nonuniform": ({"name": "nonuniform"}, None),
+    "top-k 1%": ({"name": "top-k"}, None),
+    "top-k 1%, sampled": ({"name": "top-k", "sampled": True}, 0.6),
+    "random-k 1%": ({"name": "random-k"}, None),
+    "threshold": ({"name": "threshold", "value": 2.5758}, None),
+    "dgc 0.1%": ({"name": "dgc"}, None),
+    "powersgd, rank 4": ({"name": "powersgd", "rank": 4, **PLAIN}, None),
+    "int8, error feedback": ({"name": "int8", "error_feedback": True}, None),
+    "sign, lossless": ({"name": "sign", "lossless": True}, None),
+}
+
+
+def seconds(function: Any, *arguments: Any) -> float:
+    began = time.perf_counter()
+    function(*arguments)
+    return time.perf_counter() - began
+
+
+def measure(function: Any, vector: Any, copy: Any, repeats: int) -> tuple[float, float]:
+    """Return the median seconds of a call, and those of the copy."""
+    function()
+    pairs = [(seconds(np.copyto, copy, vector), seconds(function)) for _ in range(repeats)]
+    return statistics.median(own for _, own in pairs), statistics.median(copied for copied, _ in pairs)
+
+
+def products(layout: Layout, vector: Any, rank: int, repeats: int) -> float:
+    """Return the median seconds of the two matrix products of PowerSGD, well ordered."""
+    rows, columns = layout.shapes[0]
+    matrix = vector.reshape(rows, columns)
+    p, q = np.ones((rows, rank), np.float32), np.ones((rank, columns), np.float32)
+    return statistics.median(seconds(lambda: (matrix @ q.T, p.T @ matrix)) for _ in range(repeats))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=25_000_000)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="codecs to measure")
+    options = parser.parse_args()
+    side = int(options.size**0.5)
+    size = side * side
+    vector = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
+    copy, room = np.zeros_like(vector), np.zeros_like(vector)
+    matrix = Layout(("matrix",), ((side, side),))
+    print(f"{size:,} float32, {kernels().__name__.rpartition('.')[2]} kernels, load {os.getloadavg()[0]:.1f}")
+    print(f"{'':28}{'bits per':>9}{'encode':>9}{'of copy':>9}{'decode':>9}{'of copy':>9}{'goal':>6}")
+    print(f"{'':28}{'element':>9}{'GB/s':>9}{'':9}{'GB/s':>9}")
+    for name, (table, goal) in CASES.items():
+        if options.only and table["name"] not in options.only:
+            continue
+        codec = CODECS.of(table)
+        encoded = codec.encode(vector, matrix)
+        there, copied_there = measure(lambda c=codec: c.encode(vector, matrix), vector, copy, options.repeats)
+        encoded = codec.encode(vector, matrix)
+        back, copied_back = measure(lambda e=encoded: decode(e, size, room), vector, copy, options.repeats)
+        speeds = vector.nbytes / 1e9 / there, copied_there / there, vector.nbytes / 1e9 / back, copied_back / back
+        shown = "".join(f"{speed:9.2f}" for speed in speeds)
+        print(f"{name:28}{encoded.bits_per_element:9.3f}{shown}{goal or '':>6}", flush=True)
+        if table["name"] == "powersgd":
+            bare = products(matrix, vector, table["rank"], options.repeats)
+            print(f"{'':28}encoding takes {there / bare:.2f} times the two products (goal 1.5)")
+
+
+if __name__ == "__main__":
+    main()

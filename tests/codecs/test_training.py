@@ -1,0 +1,146 @@
+"""With each codec a network learns, a resumed run sends the same bytes, and the bytes are counted as sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chimera
+
+Fit = Callable[..., chimera.Run]
+SCRIPT = '''
+"""A codec of a user's own."""
+
+import numpy as np
+
+from chimera.codecs.codec import Codec
+from chimera.core.message import Encoded
+
+
+class Halves(Codec):
+    """Send every element as half precision."""
+
+    def encode(self, vector, layout):
+        return Encoded("PLACE", vector.size, (vector.astype(np.float16),))
+
+    def decode(self, encoded, out=None):
+        return encoded.arrays[0].astype(np.float32)
+'''
+
+
+@pytest.fixture(scope="module")
+def fit(tmp_path_factory: pytest.TempPathFactory) -> Fit:
+    folder = tmp_path_factory.mktemp("runs")
+
+    def fit(name: str | None = None, **options: Any) -> chimera.Run:
+        given: dict[str, Any] = {
+            "model": {"name": "mlp", "hidden": [32]},
+            "data": "digits",
+            "engine": "simulated",
+            "workers": 3,
+            "batch_size": 32,
+            "optimizer": {"name": "sgd", "lr": 0.2},
+            "rounds": 120,
+            "evaluate_every": 1000,
+            "out": folder / (name or f"run-{len(list(folder.iterdir()))}"),
+        }
+        return chimera.train(**{**given, **options})
+
+    return fit
+
+
+@pytest.fixture(scope="module")
+def identity(fit: Fit) -> chimera.Run:
+    return fit()
+
+
+FEEDBACK = {"error_feedback": True}
+CODECS: dict[str, tuple[dict[str, Any], float]] = {  # and at most which part of identity's uplink they may send
+    "fp16": ({"name": "cast"}, 0.51),
+    "bf16": ({"name": "cast", "to": "bf16"}, 0.51),
+    "int8": ({"name": "int8"}, 0.27),
+    "qsgd": ({"name": "qsgd", "levels": 7, "block": 64}, 0.15),
+    "terngrad": ({"name": "terngrad"}, 0.08),
+    "sign": ({"name": "sign", **FEEDBACK}, 0.05),
+    "onebit": ({"name": "onebit"}, 0.05),
+    "binary": ({"name": "binary", **FEEDBACK}, 0.05),
+    "natural": ({"name": "natural"}, 0.29),
+    "nonuniform": ({"name": "nonuniform", **FEEDBACK}, 0.15),
+    "top-k": ({"name": "top-k", "ratio": 0.05, **FEEDBACK}, 0.08),
+    "top-k sampled": ({"name": "top-k", "ratio": 0.05, "sampled": True, **FEEDBACK}, 0.08),
+    "random-k": ({"name": "random-k", "ratio": 0.2, **FEEDBACK}, 0.22),
+    "threshold": ({"name": "threshold", "value": 0.02, **FEEDBACK}, 0.3),
+    "powersgd": ({"name": "powersgd", "rank": 4}, 0.4),
+    "dgc": ({"name": "dgc", "ratio": 0.05, "momentum": 0.5, "clip": 3.0, "warm_up": 20}, 0.16),
+    "lossless": ({"name": "lossless", "codec": {"name": "int8"}}, 0.27),
+    "layer-wise": (
+        {"name": "layer-wise", "layers": {"*bias": "identity"}, "default": {"name": "sign", **FEEDBACK}},
+        0.12,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_a_network_learns_as_well_and_sends_less(fit: Fit, identity: chimera.Run, name: str) -> None:
+    table, part = CODECS[name]
+    run = fit(codec=table)
+    assert identity.metrics["accuracy"] > 0.93
+    assert run.metrics["accuracy"] > identity.metrics["accuracy"] - 0.025
+    assert uplink(run) < part * uplink(identity)
+
+
+def uplink(run: chimera.Run) -> int:
+    rows = map(json.loads, (run.run_dir / "trace.jsonl").read_text().splitlines())
+    return sum(row["bytes_out"] for row in rows if row["call"] == "gradient")
+
+
+RESUMED = {
+    "served": ({"name": "parameter-server", "shards": 2}, {"name": "top-k", "ratio": 0.05, **FEEDBACK}),
+    "quorum": ({"name": "parameter-server", "quorum": 0.6}, {"name": "sign", **FEEDBACK}),
+    "own pace": ({"name": "async-parameter-server", "shards": 2}, {"name": "qsgd", **FEEDBACK}),
+    "deltas": ({"name": "fed-buff", "local_steps": 2}, {"name": "dgc", "ratio": 0.05}),
+    "double": ({"name": "double-buffering"}, {"name": "random-k", "ratio": 0.2, **FEEDBACK}),
+    "warm start": ({"name": "parameter-server"}, {"name": "powersgd", "lossless": True}),
+    "layers": (
+        {"name": "parameter-server"},
+        {"name": "layer-wise", "layers": {"*bias": "onebit"}, "default": {"name": "terngrad", **FEEDBACK}},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RESUMED)
+def test_a_resumed_run_ends_as_one_that_never_stopped(fit: Fit, case: str) -> None:
+    strategy, codec = RESUMED[case]
+    engine = {"name": "simulated", "compute": {"straggler_spread": 0.9, "spread": 0.4}}
+    options = {"strategy": strategy, "codec": codec, "engine": engine, "checkpoint_every": 7, "evaluate_every": 7}
+    whole = fit(f"{case} whole", rounds=21, **options)
+    fit(case, rounds=14, **options)
+    resumed = fit(case, rounds=21, resume=True, **options)
+    for file in ("weights.safetensors", "trace.jsonl"):
+        assert (resumed.run_dir / file).read_bytes() == (whole.run_dir / file).read_bytes(), file
+
+
+def test_on_processes_it_ends_with_the_same_weights(fit: Fit) -> None:
+    codec = {"name": "qsgd", "error_feedback": True, "lossless": True}
+    runs = [fit(codec=codec, rounds=12, engine=engine) for engine in ("simulated", "local")]
+    weights = [(run.run_dir / "weights.safetensors").read_bytes() for run in runs]
+    assert weights[0] == weights[1]
+
+
+def test_a_worker_that_is_started_anew_has_an_empty_memory(fit: Fit) -> None:
+    codec = {"name": "top-k", "ratio": 0.05, "error_feedback": True}
+    run = fit(codec=codec, rounds=60, faults=["kill worker 1 at step 20"])
+    assert [event.event for event in run.events if "worker" in event.event] == ["worker lost", "worker respawned"]
+    assert run.metrics["accuracy"] > 0.8
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_a_codec_from_a_file_works_where_servers_are_processes(fit: Fit, tmp_path: Path, engine: str) -> None:
+    path = tmp_path / "my_codec.py"
+    path.write_text(SCRIPT.replace("PLACE", f"{path}:Halves"))
+    run = fit(codec={"name": f"{path}:Halves"}, rounds=5, engine=engine)
+    assert run.cost.rounds == 5
