@@ -14,10 +14,8 @@ import statistics
 import time
 from typing import Any
 
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
-    os.environ[variable] = "1"
-
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from chimera.codecs.codec import CODECS, decode
 from chimera.codecs.kernels import kernels
@@ -80,6 +78,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="codecs to measure")
     options = parser.parse_args()
+    threadpool_limits(1)
     side = int(options.size**0.5)
     size = side * side
     vector = np.random.default_rng(0).standard_normal(size, dtype=np.float32)

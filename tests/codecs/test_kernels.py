@@ -20,20 +20,7 @@ from chimera.codecs.kernels.layout import packed_size
 from codecs_kit import SETUPS, hard_vectors, kept, layout_of, same
 
 VECTORS = hard_vectors()
-USERS = [
-    "levels",
-    "cast",
-    "signs",
-    "sign",
-    "onebit",
-    "binary",
-    "natural",
-    "nonuniform",
-    "terngrad",
-    "sparse",
-    "largest",
-]
-USERS += ["threshold", "powersgd", "dgc"]
+USERS = ["levels", "cast", "signs", "natural", "nonuniform", "sparse", "largest", "threshold", "powersgd", "moments"]
 
 
 def use(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 from chimera.codecs.codec import CODECS, Codec
-from chimera.codecs.kernels import kernels
+from chimera.codecs.moments import Moments
 from chimera.codecs.scratch import Scratch
 from chimera.codecs.signs import decode_signs, encode_signs
 from chimera.core.message import Encoded
@@ -32,9 +30,5 @@ class Binary(Codec):
         return decode_signs(encoded, out)
 
 
-def _deviations(tensor: Flat) -> tuple[float, float]:
-    total, _, square, _ = kernels().sums(tensor).tolist()
-    deviation = (
-        math.sqrt(max(square / tensor.size - (total / tensor.size) ** 2, 0.0)) if math.isfinite(square) else square
-    )
-    return deviation, -deviation
+def _deviations(tensor: Moments) -> tuple[float, float]:
+    return tensor.deviation, -tensor.deviation

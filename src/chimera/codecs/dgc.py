@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, Codec, State
-from chimera.codecs.kernels import kernels
 from chimera.codecs.largest import by_sample, share
+from chimera.codecs.moments import moments
 from chimera.codecs.sparse import decode_places, encode_places
 from chimera.codecs.top_k import check_ratio
 from chimera.core.errors import ConfigurationError
@@ -73,7 +73,11 @@ class DGC(Codec):
         self._velocity, self._total = (np.array(state[name], np.float32) for name in ("velocity", "total"))
 
     def _scale(self, vector: Flat) -> float:
-        norm = math.sqrt(kernels().sums(vector)[2]) if self._clip else 0.0
+        norm = (
+            math.sqrt(sum(each.square for each in moments(vector, [0, vector.size])))
+            if self._clip and vector.size
+            else 0.0
+        )
         return self._clip / norm if norm > self._clip else 1.0
 
     def _ratio_at(self, message: int) -> float:

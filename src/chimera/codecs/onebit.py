@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from chimera.codecs.codec import CODECS, Codec
-from chimera.codecs.kernels import kernels
+from chimera.codecs.moments import Moments
 from chimera.codecs.scratch import Scratch
 from chimera.codecs.signs import decode_signs, encode_signs
 from chimera.core.message import Encoded
@@ -34,8 +32,6 @@ class OneBit(Codec):
         return decode_signs(encoded, out)
 
 
-def _means(tensor: Flat) -> tuple[float, float]:
-    total, absolute, _, _ = kernels().sums(tensor).tolist()
-    negative = int(np.count_nonzero(np.signbit(tensor)))
-    plus, minus = (absolute + total) / 2, (absolute - total) / 2
-    return plus / max(tensor.size - negative, 1), -minus / max(negative, 1)
+def _means(tensor: Moments) -> tuple[float, float]:
+    plus, minus = (tensor.absolute + tensor.total) / 2, (tensor.absolute - tensor.total) / 2
+    return plus / max(tensor.size - tensor.negative, 1), -minus / max(tensor.negative, 1)

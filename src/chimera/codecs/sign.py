@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 from chimera.codecs.codec import CODECS, Codec
-from chimera.codecs.kernels import kernels
+from chimera.codecs.moments import Moments
 from chimera.codecs.scratch import Scratch
 from chimera.codecs.signs import decode_signs, encode_signs
 from chimera.core.message import Encoded
@@ -38,7 +36,6 @@ class Sign(Codec):
         """Return the signs' values."""
         return decode_signs(encoded, out)
 
-    def _values(self, tensor: Flat) -> tuple[float, float]:
-        total = float(kernels().abs_sum(tensor))
-        scale = total / tensor.size if self._scaled else 1.0 if math.isfinite(total) else math.nan
+    def _values(self, tensor: Moments) -> tuple[float, float]:
+        scale = tensor.absolute / tensor.size if self._scaled else 1.0
         return scale, -scale

@@ -8,25 +8,24 @@ from typing import TypeAlias
 
 import numpy as np
 
-from chimera.codecs.fields import array, bounds_of, finite, lengths_of, packable, room, tensor_bounds
+from chimera.codecs.fields import array, bounds_of, finite, lengths_of, room, tensor_bounds
 from chimera.codecs.kernels import kernels
 from chimera.codecs.kernels.layout import packed_size
+from chimera.codecs.moments import Moments, moments
 from chimera.codecs.scratch import Scratch
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 
-Values: TypeAlias = Callable[[Flat], tuple[float, float]]
+Values: TypeAlias = Callable[[Moments], tuple[float, float]]
 """Returns what stands for the elements of a tensor whose sign bit is clear, and what for the others."""
 
 
 def encode_signs(name: str, vector: Flat, layout: Layout, values: Values, scratch: Scratch) -> Encoded:
     """Pack the signs of a vector and the two values of each tensor. A negative zero counts as negative."""
     bounds = tensor_bounds(layout, vector.size)
-    spans = list(itertools.pairwise(bounds))
-    both = np.array([values(vector[begin:end]) for begin, end in spans], np.float64).reshape(-1)
-    packable(both)
     packed = scratch.array("packed", packed_size(vector.size, 1), np.uint8)
-    kernels().pack_signs(vector, packed)
+    found = moments(vector, bounds, signs=packed)
+    both = np.array([values(each) for each in found], np.float64).reshape(-1)
     limit = np.finfo(np.float32).max
     return Encoded(name, vector.size, (packed, np.clip(both, -limit, limit).astype(np.float32), *lengths_of(bounds)))
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
 
 from chimera.codecs.codec import CODECS, Codec
 from chimera.codecs.fields import tensor_bounds
-from chimera.codecs.kernels import kernels
 from chimera.codecs.levels import Levels, decode_levels, encode_levels
+from chimera.codecs.moments import moments
 from chimera.codecs.scratch import Scratch
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
@@ -37,15 +36,14 @@ class TernGrad(Codec):
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         """Draw the values."""
         bounds = tensor_bounds(layout, vector.size)
-        spans = itertools.pairwise(bounds)
-        norms = np.array([self._scale(vector[begin:end]) for begin, end in spans], np.float32) if self._clip else None
+        norms = None
+        if self._clip:
+            found = moments(vector, bounds, again=True)
+            norms = np.array(
+                [min(t.top, self._clip * t.deviation) if t.deviation else t.top for t in found], np.float32
+            )
         return encode_levels("terngrad", vector, bounds, self._how, self._scratch, key=self.next_key(), norms=norms)
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Return the values."""
         return decode_levels(encoded, out)
-
-    def _scale(self, tensor: Flat) -> float:
-        total, _, square, top = kernels().sums(tensor).tolist()
-        deviation = math.sqrt(max(square / tensor.size - (total / tensor.size) ** 2, 0.0))
-        return float(min(top, self._clip * deviation) if deviation > 0 and math.isfinite(top) else top)

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.extending import intrinsic
 
 from chimera.codecs.kernels.layout import BLOCK as _BLOCK
-from chimera.codecs.kernels.layout import CHUNK, LANES
+from chimera.codecs.kernels.layout import CHUNK
 
 F, N, U, B, H = np.float32, np.int32, np.uint32, np.uint8, np.uint16
 _ROUND = F(12582912.0)  # 1.5 * 2**23: added and taken away again, it rounds to the nearest integer, ties to even
@@ -23,6 +23,7 @@ _HUGE = F(3.4028e38)
 _FLT_MAX = 3.4028234663852886e38
 _C1, _C2 = U(0x7FEB352D), U(0x846CA68B)
 _ONE = U(0x3F800000)  # the bits of 1
+_LITTLE = 1e-30
 _SMALL, _LARGE = F(2.0**-40), F(2.0**40)
 
 
@@ -97,55 +98,72 @@ def abs_max(x: Any) -> Any:
 
 
 @njit
-def sums(x: Any) -> Any:
-    """Return the sums of x, |x| and x squared, float64, added lane by lane (see `layout.LANES`), and the largest magnitude."""
-    lanes, out, top = np.zeros((3, LANES)), np.zeros(4), U(0)
-    for block in range((x.size + _BLOCK - 1) // _BLOCK - 1, -1, -1):
-        piece = x[block * _BLOCK : (block + 1) * _BLOCK]
-        _add_lanes(piece, lanes[0], lanes[1], lanes[2])
-        top = max(top, _largest_bits(piece))
-    for j in range(LANES):
-        for i in range(3):
-            out[i] += lanes[i, j]
-    out[3] = _as_float(top)
-    return out
+def look(x: Any, bounds: Any, backwards: Any, signs: Any, table: Any) -> None:
+    """Write what is known of each tensor: sums of x, |x| and x squared, largest magnitude, count of sign bits.
+
+    ``bounds`` says where the tensors begin and end, ``table`` has shape (tensors, 5). Sums are added chunk by chunk, within a
+    chunk in lanes of float32, and exactly where that was too short. If ``signs`` has room, the sign bits go there too.
+    """
+    table[:] = 0
+    lanes = np.empty(192, F)
+    chunks = (x.size + CHUNK - 1) // CHUNK
+    tensor = bounds.size - 2 if backwards else 0
+    for i in range(chunks):
+        chunk = chunks - 1 - i if backwards else i
+        low, high = chunk * CHUNK, min((chunk + 1) * CHUNK, x.size)
+        while backwards and tensor > 0 and bounds[tensor] > low:
+            tensor -= 1
+        while not backwards and bounds[tensor + 1] <= low:
+            tensor += 1
+        t = tensor
+        while t < bounds.size - 1 and bounds[t] < high:
+            piece = x[max(low, bounds[t]) : min(high, bounds[t + 1])]
+            _look_at(piece, lanes, table[t])
+            t += 1
+        if signs.size:
+            pack_signs(x[low:high], signs[low // 8 :])
+    for t in range(bounds.size - 1):
+        row, n = table[t], bounds[t + 1] - bounds[t]
+        if not (np.isfinite(row[1]) and np.isfinite(row[2])) or row[2] < _LITTLE * n:
+            _look_exactly(x[bounds[t] : bounds[t + 1]], row)
 
 
 @njit
-def abs_sum(x: Any) -> Any:
-    """Return the second of `sums` alone, by the same additions."""
-    lanes, total = np.zeros(LANES), 0.0
-    for block in range((x.size + _BLOCK - 1) // _BLOCK - 1, -1, -1):
-        _add_magnitudes(x[block * _BLOCK : (block + 1) * _BLOCK], lanes)
-    for j in range(LANES):
-        total += lanes[j]
-    return total
-
-
-@njit
-def _add_magnitudes(x: Any, lanes: Any) -> None:
-    whole = x.size // LANES * LANES
-    for i in range(0, whole, LANES):
-        for j in range(LANES):
-            lanes[j] += abs(np.float64(x[i + j]))
+def _look_at(x: Any, lanes: Any, row: Any) -> None:
+    """Add what is in a piece of a tensor to its row; ``lanes`` is room for the three sums, 64 lanes each."""
+    lanes[:] = 0
+    whole = x.size // 64 * 64
+    for i in range(0, whole, 64):
+        for j in range(64):
+            v = x[i + j]
+            lanes[j] += v
+            lanes[j + 64] += abs(v)
+            lanes[j + 128] += F(v * v)
     for j in range(x.size - whole):
-        lanes[j] += abs(np.float64(x[whole + j]))
+        v = x[whole + j]
+        lanes[j] += v
+        lanes[j + 64] += abs(v)
+        lanes[j + 128] += F(v * v)
+    u = x.view(U)
+    top, count = U(0), U(0)
+    for i in range(u.size):
+        top = max(top, U(u[i] & U(0x7FFFFFFF)))
+        count = U(count + U(u[i] >> U(31)))
+    for i in range(3):
+        _add_halves(lanes[64 * i : 64 * i + 64])
+        row[i] += lanes[64 * i]
+    row[3] = max(row[3], np.float64(_as_float(top))) if top <= U(0x7F800000) else np.inf
+    row[4] += count
 
 
 @njit
-def _add_lanes(x: Any, plain: Any, absolute: Any, square: Any) -> None:
-    whole = x.size // LANES * LANES
-    for i in range(0, whole, LANES):
-        for j in range(LANES):
-            v = np.float64(x[i + j])
-            plain[j] += v
-            absolute[j] += abs(v)
-            square[j] += v * v
-    for j in range(x.size - whole):
-        v = np.float64(x[whole + j])
-        plain[j] += v
-        absolute[j] += abs(v)
-        square[j] += v * v
+def _look_exactly(x: Any, row: Any) -> None:
+    row[0], row[1], row[2] = 0, 0, 0
+    for i in range(x.size):
+        v = np.float64(x[i])
+        row[0] += v
+        row[1] += abs(v)
+        row[2] += v * v
 
 
 # ---------------------------------------------------------------- bits
@@ -308,32 +326,56 @@ def _step(norm: Any, levels: Any) -> Any:
 
 @njit
 def _nearest(x: Any, norm: Any, levels: Any, codes: Any) -> None:
+    """Write the nearest level: a sum with 1.5 * 2**23 is rounded to an integer, and holds it in its lowest bits."""
     lift, factor = _inverse(norm, F(levels))
-    top = N(levels)
-    for j in range(x.size):
-        level = F(F(F(F(x[j] * lift) * factor) + _ROUND) - _ROUND)
-        codes[j] = N(N(level) + top)
+    shift = F(_ROUND + F(levels))
+    if lift == 1:
+        for j in range(x.size):
+            codes[j] = _as_bits(F(F(x[j] * factor) + shift))
+    else:
+        for j in range(x.size):
+            codes[j] = _as_bits(F(F(F(x[j] * lift) * factor) + shift))
 
 
 @njit
 def _stochastic(x: Any, norm: Any, levels: Any, first: Any, second: Any, begin: Any, codes: Any) -> None:
-    """Write ``floor(x / step + levels + u)``, u being uniform in [0, 1), and so fine that the sum is exact where x is 0."""
+    """Write ``floor(x / step + u)``, plus the levels, u being uniform in [0, 1): with fixed-point numbers, 24 or 16 bits of u."""
     lift, factor = _inverse(norm, F(levels))
-    top, less = F(2 * levels), F(levels - 1)
-    mask = U(0x7FFFFF)
-    while levels > 1:
-        mask, levels = U(mask & U(mask << U(1))), levels // 2
     index = U(begin)
+    if levels > 127:
+        factor, top, offset = F(factor * F(2.0**16)), F(levels << 16), U(levels << 16)
+        for j in range(x.size):
+            fixed = U(N(min(max(F(F(x[j] * lift) * factor), -top), top)))
+            codes[j] = U(fixed + U(offset + U(_random(index, first, second) >> U(16)))) >> U(16)
+            index = U(index + U(1))
+        return
+    factor, top, offset = F(factor * F(2.0**24)), F(levels << 24), U(levels << 24)
     if lift == 1:
         for j in range(x.size):
-            u = F(_as_float(U(U(U(_random(index, first, second) >> U(9)) & mask) | _ONE)) + less)
-            codes[j] = N(min(max(F(F(x[j] * factor) + u), F(0)), top))
+            fixed = U(N(min(max(F(x[j] * factor), -top), top)))
+            codes[j] = U(fixed + U(offset + U(_random(index, first, second) >> U(8)))) >> U(24)
             index = U(index + U(1))
     else:
         for j in range(x.size):
-            u = F(_as_float(U(U(U(_random(index, first, second) >> U(9)) & mask) | _ONE)) + less)
-            codes[j] = N(min(max(F(F(F(x[j] * lift) * factor) + u), F(0)), top))
+            fixed = U(N(min(max(F(F(x[j] * lift) * factor), -top), top)))
+            codes[j] = U(fixed + U(offset + U(_random(index, first, second) >> U(8)))) >> U(24)
             index = U(index + U(1))
+
+
+@njit
+def _add_halves(lanes: Any) -> None:
+    """Add 64 lanes, the upper half to the lower one, until one is left; each length is a constant for the compiler."""
+    for j in range(32):
+        lanes[j] += lanes[j + 32]
+    for j in range(16):
+        lanes[j] += lanes[j + 16]
+    for j in range(8):
+        lanes[j] += lanes[j + 8]
+    for j in range(4):
+        lanes[j] += lanes[j + 4]
+    lanes[0] += lanes[2]
+    lanes[1] += lanes[3]
+    lanes[0] += lanes[1]
 
 
 @njit
@@ -352,11 +394,7 @@ def _norm(x: Any, euclidean: Any, lanes: Any) -> Any:
     for j in range(x.size - whole):
         v = F(x[whole + j] * scale)
         lanes[j] += F(v * v)
-    half = 32
-    while half:
-        for j in range(half):
-            lanes[j] += lanes[j + half]
-        half //= 2
+    _add_halves(lanes)
     return F(min(max(np.float64(np.sqrt(lanes[0])) / np.float64(scale), np.float64(top)), _FLT_MAX))
 
 
@@ -371,21 +409,33 @@ def quantize(
     chunk.
     """
     plane, lanes = np.empty(CHUNK, B), np.empty(64, F)
-    chunks = (x.size + CHUNK - 1) // CHUNK
-    chunk_bytes = CHUNK * width // 8
-    for c in range(chunks):
-        low, high = c * CHUNK, min((c + 1) * CHUNK, x.size)
-        for b in range(low, high, min(block, CHUNK)):
-            e = min(b + min(block, CHUNK), high)
-            piece = x[b:e]
-            if find:
-                norms[b // block] = _norm(piece, euclidean, lanes)
-            norm = norms[b // block]
-            if stochastic:
-                _stochastic(piece, norm, levels, first, second, begin + b, codes[b - low : e - low])
-            else:
-                _nearest(piece, norm, levels, codes[b - low : e - low])
-        _pack(codes[: high - low], width, plane, out[c * chunk_bytes :])
+    length = min(block, CHUNK)
+    for low in range(0, x.size, CHUNK):
+        high = min(low + CHUNK, x.size)
+        if find:
+            for b in range(low, high, length):
+                norms[b // block] = _norm(x[b : min(b + length, high)], euclidean, lanes)
+        if width == 8:
+            _levels(x, norms, low, high, length, block, levels, stochastic, first, second, begin, out[low:high])
+        else:
+            t = codes[: high - low]
+            _levels(x, norms, low, high, length, block, levels, stochastic, first, second, begin, t)
+            _pack(t, width, plane, out[low * width // 8 :])
+
+
+@njit
+def _levels(
+    x: Any, norms: Any, low: Any, high: Any, length: Any, block: Any, levels: Any, stochastic: Any,
+    first: Any, second: Any, begin: Any, codes: Any,
+) -> None:  # fmt: skip
+    """Write the codes of a chunk, block by block."""
+    for b in range(low, high, length):
+        e = min(b + length, high)
+        norm, part = norms[b // block], codes[b - low : e - low]
+        if stochastic:
+            _stochastic(x[b:e], norm, levels, first, second, begin + b, part)
+        else:
+            _nearest(x[b:e], norm, levels, part)
 
 
 @njit

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 CHUNK = 8192
 """Codes that are packed together; a multiple of 8, and of every length of block."""
-LANES = 32
-"""Sums are added in so many lanes, element i in lane i modulo this, and the lanes one after the other."""
+LANES = 64
+"""Sums are added in so many lanes, element i in lane i modulo this, and the lanes then by halves."""
 
 
 BLOCK = 1 << 15

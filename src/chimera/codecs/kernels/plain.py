@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.kernels.layout import BLOCK, CHUNK, LANES, planes
+from chimera.codecs.kernels.layout import CHUNK, LANES, planes
 
 F, N, U, B, H = np.float32, np.int32, np.uint32, np.uint8, np.uint16
 _ROUND = F(12582912.0)
@@ -50,21 +50,36 @@ def abs_max(x: NDArray[np.float32]) -> np.float32:
     return np.array([top], U).view(F)[0]  # type: ignore[no-any-return]
 
 
-def sums(x: NDArray[np.float32]) -> NDArray[np.float64]:
-    lanes = np.zeros((3, LANES))
-    for low in reversed(range(0, x.size, BLOCK)):
-        piece = x[low : low + BLOCK]
-        rows = np.zeros((-(-piece.size // LANES), LANES))
-        rows.reshape(-1)[: piece.size] = piece
-        with np.errstate(invalid="ignore"):  # of what is not finite: the caller sees it in the sums
-            for lane, values in zip(lanes, (rows, np.abs(rows), rows * rows), strict=True):
-                lane[:] = np.add.accumulate(np.vstack([lane, values]), axis=0)[-1]
+def look(x: Any, bounds: Any, backwards: bool, signs: Any, table: Any) -> None:
+    table[:] = 0
+    starts = range(0, x.size, CHUNK)
+    with np.errstate(over="ignore", invalid="ignore"):  # of what is not finite, or huge: it is looked at exactly below
+        for low in reversed(starts) if backwards else starts:
+            high = min(low + CHUNK, x.size)
+            first, last = np.searchsorted(bounds, [low, high - 1], side="right") - 1
+            for t in range(first, last + 1):
+                _look_at(x[max(low, bounds[t]) : min(high, bounds[t + 1])], table[t])
+    if signs.size:
+        pack_signs(x, signs)
     with np.errstate(invalid="ignore"):
-        return np.append(np.add.accumulate(lanes, axis=1)[:, -1], np.float64(abs_max(x)))
+        for t, row in enumerate(table):
+            n = bounds[t + 1] - bounds[t]
+            if not np.isfinite(row[1:3]).all() or row[2] < 1e-30 * n:
+                v = x[bounds[t] : bounds[t + 1]].astype(np.float64)
+                row[:3] = [np.add.accumulate(each)[-1] for each in (v, np.abs(v), v * v)]
 
 
-def abs_sum(x: NDArray[np.float32]) -> float:
-    return float(sums(x)[1])
+def _look_at(x: NDArray[np.float32], row: NDArray[np.float64]) -> None:
+    rows = np.zeros((-(-x.size // LANES), LANES), F)
+    rows.reshape(-1)[: x.size] = x
+    for i, values in enumerate((rows, np.abs(rows), rows * rows)):
+        lanes = np.add.accumulate(np.vstack([np.zeros((1, LANES), F), values]), axis=0)[-1]
+        while lanes.size > 1:
+            lanes = lanes[: lanes.size // 2] + lanes[lanes.size // 2 :]
+        row[i] += lanes[0]
+    top = abs_max(x)
+    row[3] = max(row[3], top) if top <= np.inf else np.inf
+    row[4] += np.count_nonzero(np.signbit(x))
 
 
 def _pack(codes: NDArray[Any], width: int, out: NDArray[np.uint8]) -> int:
@@ -145,9 +160,6 @@ def quantize(
     x: Any, norms: Any, block: int, find: bool, euclidean: bool, levels: int, width: int, stochastic: bool,
     first: Any, second: Any, begin: int, codes: Any, out: Any,
 ) -> None:  # fmt: skip
-    mask, finer = 0x7FFFFF, levels
-    while finer > 1:
-        mask, finer = mask & (mask << 1), finer // 2
     for low in range(0, x.size, CHUNK):
         piece = x[low : low + CHUNK]
         length = min(block, CHUNK)
@@ -161,10 +173,13 @@ def quantize(
         lift, factor = (each[:, None] for each in _inverse(norms[which], levels))
         scaled = rows * lift * factor
         if stochastic:
-            scaled += (_unit(begin + low, rows.size, first, second, mask) + F(levels - 1)).reshape(rows.shape)
-            chosen = _as_integers(np.minimum(np.maximum(scaled, F(0)), F(2 * levels)))
+            bits = 24 if levels <= 127 else 16
+            one = F(1 << bits)
+            fixed = _as_integers(np.clip(scaled * one, -levels * one, levels * one)).astype(U)
+            noise = _random(begin + low, rows.size, first, second).reshape(rows.shape) >> U(32 - bits)
+            chosen = (fixed + (noise + U(levels << bits))) >> U(bits)
         else:
-            chosen = _as_integers((scaled + _ROUND) - _ROUND) + levels
+            chosen = (scaled + F(_ROUND + F(levels))).view(U)
         _pack(chosen.reshape(-1)[: piece.size].astype(codes.dtype), width, out[low * width // 8 :])
 
 

@@ -1,0 +1,51 @@
+"""What one pass over a vector tells of its tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.codecs.fields import packable
+from chimera.codecs.kernels import kernels
+from chimera.core.parameters import Flat
+
+
+class Moments(NamedTuple):
+    """Of a tensor: its size, the sums of x, of |x| and of x squared, the largest magnitude, and how many sign bits are set."""
+
+    size: int
+    total: float
+    absolute: float
+    square: float
+    top: float
+    negative: int
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation."""
+        return math.sqrt(max(self.square / self.size - (self.total / self.size) ** 2, 0.0))
+
+
+def moments(
+    vector: Flat, bounds: Sequence[int], *, signs: NDArray[np.uint8] | None = None, again: bool = False
+) -> list[Moments]:
+    """Return the moments of each tensor; ``signs`` takes the packed sign bits. The sums are good to about six digits.
+
+    With ``again`` the vector is read from its end, so that its beginning is in the cache for the pass that follows.
+
+    Raises
+    ------
+    CodecError : the vector holds NaN or infinity.
+    """
+    table = np.zeros((len(bounds) - 1, 5))
+    if len(bounds) > 1:
+        nothing = np.empty(0, np.uint8)
+        kernels().look(vector, np.array(bounds, np.int64), again, nothing if signs is None else signs, table)
+    packable(table[:, 3])
+    sizes = np.diff(bounds).tolist()
+    rows = zip(sizes, table.tolist(), strict=True)
+    return [Moments(n, total, absolute, square, top, int(set_)) for n, (total, absolute, square, top, set_) in rows]
