@@ -286,7 +286,7 @@ def test_parameters_that_are_no_numbers_are_never_a_checkpoint(fit: Fit, tmp_pat
         ({"optimizer": "adamm"}, "unknown optimizer 'adamm'; known: .*adam"),
         ({"optimizer": {"name": "adam", "learning_rate": 1}}, "no option 'learning_rate'.*lr"),
         ({"optimizer": "lbfgs"}, "cannot step a flat dense vector"),
-        ({"codec": "zip"}, "unknown codec 'zip'; known: identity"),
+        ({"codec": "zip"}, "unknown codec 'zip'; known: binary, cast"),
         ({"partition": "fair"}, "unknown partition 'fair'"),
         ({"engine": "cloud"}, "unknown engine 'cloud'; known: .*local"),
         ({"model": "mpl"}, "unknown model 'mpl'"),
