@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from chimera.codecs.fields import array, bounds_of, finite, lengths_of, packable, room, whole
 from chimera.codecs.kernels import kernels
 from chimera.codecs.kernels.layout import CHUNK, code_width, packed_size
+from chimera.codecs.moments import moments
 from chimera.codecs.scratch import Scratch
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
@@ -76,7 +78,7 @@ def encode_levels(
     if how.block:
         norms = scratch.array("norms", -(-size // how.block), np.float32)
     elif norms is None:
-        norms = np.array([k.abs_max(vector[begin:end]) for begin, end in spans], np.float32)
+        norms = _norms(vector, bounds, how.euclidean)
     if not how.block:
         packable(norms)
     for i, (begin, end) in enumerate(spans):
@@ -89,6 +91,14 @@ def encode_levels(
     packable(norms)
     meta = {"levels": how.levels, "block": how.block}
     return Encoded(name, size, (packed, norms, *(() if how.block else lengths_of(bounds))), meta)
+
+
+def _norms(vector: Flat, bounds: list[int], euclidean: bool) -> NDArray[np.float32]:
+    """Return the value of the outermost level of each tensor."""
+    if euclidean:
+        limit = float(np.finfo(np.float32).max)
+        return np.array([min(math.sqrt(t.square), limit) for t in moments(vector, bounds, again=True)], np.float32)
+    return np.array([kernels().abs_max(vector[b:e]) for b, e in itertools.pairwise(bounds)], np.float32)
 
 
 def decode_levels(encoded: Encoded, out: Flat | None) -> Flat:

@@ -31,10 +31,16 @@ class Moments(NamedTuple):
 
 
 def moments(
-    vector: Flat, bounds: Sequence[int], *, signs: NDArray[np.uint8] | None = None, again: bool = False
+    vector: Flat,
+    bounds: Sequence[int],
+    *,
+    signs: NDArray[np.uint8] | None = None,
+    brief: bool = False,
+    again: bool = False,
 ) -> list[Moments]:
     """Return the moments of each tensor; ``signs`` takes the packed sign bits. The sums are good to about six digits.
 
+    With ``brief`` only the sums of magnitudes are found, the rest is 0.
     With ``again`` the vector is read from its end, so that its beginning is in the cache for the pass that follows.
 
     Raises
@@ -44,8 +50,8 @@ def moments(
     table = np.zeros((len(bounds) - 1, 5))
     if len(bounds) > 1:
         nothing = np.empty(0, np.uint8)
-        kernels().look(vector, np.array(bounds, np.int64), again, nothing if signs is None else signs, table)
-    packable(table[:, 3])
+        kernels().look(vector, np.array(bounds, np.int64), again, not brief, nothing if signs is None else signs, table)
+    packable(table[:, [1, 3]])
     sizes = np.diff(bounds).tolist()
     rows = zip(sizes, table.tolist(), strict=True)
     return [Moments(n, total, absolute, square, top, int(set_)) for n, (total, absolute, square, top, set_) in rows]

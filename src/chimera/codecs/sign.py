@@ -30,7 +30,7 @@ class Sign(Codec):
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         """Pack the signs."""
-        return encode_signs("sign", vector, layout, self._values, self._scratch)
+        return encode_signs("sign", vector, layout, self._values, self._scratch, brief=True)
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Return the signs' values."""

@@ -20,11 +20,16 @@ Values: TypeAlias = Callable[[Moments], tuple[float, float]]
 """Returns what stands for the elements of a tensor whose sign bit is clear, and what for the others."""
 
 
-def encode_signs(name: str, vector: Flat, layout: Layout, values: Values, scratch: Scratch) -> Encoded:
-    """Pack the signs of a vector and the two values of each tensor. A negative zero counts as negative."""
+def encode_signs(
+    name: str, vector: Flat, layout: Layout, values: Values, scratch: Scratch, *, brief: bool = False
+) -> Encoded:
+    """Pack the signs of a vector and the two values of each tensor. A negative zero counts as negative.
+
+    With ``brief``, the values are to be made of the sum of magnitudes alone.
+    """
     bounds = tensor_bounds(layout, vector.size)
     packed = scratch.array("packed", packed_size(vector.size, 1), np.uint8)
-    found = moments(vector, bounds, signs=packed)
+    found = moments(vector, bounds, signs=packed, brief=brief)
     both = np.array([values(each) for each in found], np.float64).reshape(-1)
     limit = np.finfo(np.float32).max
     return Encoded(name, vector.size, (packed, np.clip(both, -limit, limit).astype(np.float32), *lengths_of(bounds)))

@@ -24,7 +24,7 @@ _FLT_MAX = 3.4028234663852886e38
 _C1, _C2 = U(0x7FEB352D), U(0x846CA68B)
 _ONE = U(0x3F800000)  # the bits of 1
 _LITTLE = 1e-30
-_SMALL, _LARGE = F(2.0**-40), F(2.0**40)
+_SMALL, _LARGE = F(2.0**-80), F(2.0**80)  # sums of squares that are as exact as they can be
 
 
 def njit(function: Any) -> Any:
@@ -98,11 +98,12 @@ def abs_max(x: Any) -> Any:
 
 
 @njit
-def look(x: Any, bounds: Any, backwards: Any, signs: Any, table: Any) -> None:
+def look(x: Any, bounds: Any, backwards: Any, full: Any, signs: Any, table: Any) -> None:
     """Write what is known of each tensor: sums of x, |x| and x squared, largest magnitude, count of sign bits.
 
     ``bounds`` says where the tensors begin and end, ``table`` has shape (tensors, 5). Sums are added chunk by chunk, within a
-    chunk in lanes of float32, and exactly where that was too short. If ``signs`` has room, the sign bits go there too.
+    chunk in lanes of float32, and exactly where that was too short. If ``signs`` has room, the sign bits go there too. Without ``full``
+    only the sum of |x| is found.
     """
     table[:] = 0
     lanes = np.empty(192, F)
@@ -118,13 +119,16 @@ def look(x: Any, bounds: Any, backwards: Any, signs: Any, table: Any) -> None:
         t = tensor
         while t < bounds.size - 1 and bounds[t] < high:
             piece = x[max(low, bounds[t]) : min(high, bounds[t + 1])]
-            _look_at(piece, lanes, table[t])
+            if full:
+                _look_at(piece, lanes, table[t])
+            else:
+                _look_briefly(piece, lanes[:64], table[t])
             t += 1
         if signs.size:
             pack_signs(x[low:high], signs[low // 8 :])
     for t in range(bounds.size - 1):
         row, n = table[t], bounds[t + 1] - bounds[t]
-        if not (np.isfinite(row[1]) and np.isfinite(row[2])) or row[2] < _LITTLE * n:
+        if not np.isfinite(row[1]) or (full and (not np.isfinite(row[2]) or row[2] < _LITTLE * n)):
             _look_exactly(x[bounds[t] : bounds[t + 1]], row)
 
 
@@ -154,6 +158,19 @@ def _look_at(x: Any, lanes: Any, row: Any) -> None:
         row[i] += lanes[64 * i]
     row[3] = max(row[3], np.float64(_as_float(top))) if top <= U(0x7F800000) else np.inf
     row[4] += count
+
+
+@njit
+def _look_briefly(x: Any, lanes: Any, row: Any) -> None:
+    lanes[:] = 0
+    whole = x.size // 64 * 64
+    for i in range(0, whole, 64):
+        for j in range(64):
+            lanes[j] += abs(x[i + j])
+    for j in range(x.size - whole):
+        lanes[j] += abs(x[whole + j])
+    _add_halves(lanes)
+    row[1] += lanes[0]
 
 
 @njit
@@ -210,56 +227,92 @@ def _pack_tail(t: Any, width: Any, out: Any) -> None:
 
 
 @njit
+def _down(codes: Any, shift: Any, mask: Any, out: Any) -> None:
+    """Write ``codes >> shift & mask``; shifts by constants become vector instructions."""
+    if shift == 0:
+        for j in range(codes.size):
+            out[j] = B(codes[j]) & mask
+    elif shift == 2:
+        for j in range(codes.size):
+            out[j] = B(codes[j] >> 2) & mask
+    elif shift == 4:
+        for j in range(codes.size):
+            out[j] = B(codes[j] >> 4) & mask
+    elif shift == 6:
+        for j in range(codes.size):
+            out[j] = B(codes[j] >> 6) & mask
+    elif shift == 8:
+        for j in range(codes.size):
+            out[j] = B(codes[j] >> 8) & mask
+    else:
+        for j in range(codes.size):
+            out[j] = B(codes[j] >> shift) & mask
+
+
+@njit
+def _up(part: Any, shift: Any, codes: Any) -> None:
+    """Put ``part << shift`` into the codes."""
+    if shift == 0:
+        for j in range(codes.size):
+            codes[j] = part[j]
+    elif shift == 2:
+        for j in range(codes.size):
+            codes[j] |= part[j] << 2
+    elif shift == 4:
+        for j in range(codes.size):
+            codes[j] |= part[j] << 4
+    elif shift == 6:
+        for j in range(codes.size):
+            codes[j] |= part[j] << 6
+    elif shift == 8:
+        for j in range(codes.size):
+            codes[j] |= part[j] << 8
+    else:
+        for j in range(codes.size):
+            codes[j] |= part[j] << shift
+
+
+@njit
 def _pack(codes: Any, width: Any, plane: Any, out: Any) -> Any:
-    """Pack the codes of a chunk, plane by plane; return how many bytes that makes."""
+    """Pack the codes of a chunk, plane by plane; return how many bytes that makes. ``plane`` is room for a chunk of bytes."""
     n, at, shift = codes.size, 0, 0
     t = plane[:n]
     while width > 0:
         p = 8 if width >= 8 else (4 if width >= 4 else (2 if width >= 2 else 1))
         nbytes = (n * p + 7) // 8
         part = out[at : at + nbytes]
-        if p == 8:
-            t = part
-        mask = B((1 << p) - 1)
-        if shift == 0:
-            for j in range(n):
-                t[j] = B(codes[j]) & mask
-        else:
-            for j in range(n):
-                t[j] = B(codes[j] >> shift) & mask
+        _down(codes, shift, B((1 << p) - 1), part if p == 8 else t)
         if p == 4:
             _pack_fours(t, part)
         elif p == 2:
             _pack_twos(t, part)
         elif p == 1:
             _pack_ones(t, part)
-        t = plane[:n]
         at, shift, width = at + nbytes, shift + p, width - p
     return at
 
 
 @njit
-def _unpack(packed: Any, width: Any, codes: Any) -> Any:
+def _unpack(packed: Any, width: Any, plane: Any, codes: Any) -> Any:
     """Undo `_pack`; return how many bytes that took."""
     n, at, shift = codes.size, 0, 0
-    codes[:] = 0
+    if width == 0:
+        codes[:] = 0
     while width > 0:
         p = 8 if width >= 8 else (4 if width >= 4 else (2 if width >= 2 else 1))
         h = (n * p + 7) // 8
         part = packed[at : at + h]
-        if p == 8 and shift == 0:
-            for j in range(h):
-                codes[j] = part[j]
-        elif p == 8:
-            for j in range(h):
-                codes[j] |= part[j] << shift
-        elif n * p == 8 * h and shift == 0:
-            _unpack_full(part, p, codes)
+        if p == 8:
+            _up(part, shift, codes)
         else:
-            mask = (1 << p) - 1
-            for k in range(8 // p):
-                for j in range(min(h, n - k * h)):
-                    codes[k * h + j] |= ((part[j] >> (k * p)) & mask) << shift
+            t = plane[:n]
+            if n * p == 8 * h:
+                _unpack_full(part, p, t)
+            else:
+                mask = (1 << p) - 1
+                for i in range(n):
+                    t[i] = (part[i % h] >> (i // h * p)) & mask
+            _up(t, shift, codes)
         at, shift, width = at + h, shift + p, width - p
     return at
 
@@ -300,9 +353,9 @@ def pack(codes: Any, width: Any, out: Any) -> None:
 @njit
 def unpack(packed: Any, width: Any, codes: Any) -> None:
     """Undo `pack`."""
-    at = 0
+    plane, at = np.empty(CHUNK, B), 0
     for begin in range(0, codes.size, CHUNK):
-        at += _unpack(packed[at:], width, codes[begin : begin + CHUNK])
+        at += _unpack(packed[at:], width, plane, codes[begin : begin + CHUNK])
 
 
 # ---------------------------------------------------------------- uniform levels
@@ -379,23 +432,40 @@ def _add_halves(lanes: Any) -> None:
 
 
 @njit
-def _norm(x: Any, euclidean: Any, lanes: Any) -> Any:
-    """Return the largest magnitude, or the Euclidean norm, added in the lanes and then by halves."""
+def _norm(x: Any, euclidean: Any, block: Any, room: Any) -> Any:
+    """Return the largest magnitude, or the Euclidean norm, of a block; squares are added by halves of the whole block."""
+    if not euclidean:
+        return _as_float(_largest_bits(x))
+    total = _square_sum(x, F(1), room[:block])
+    if _SMALL < total < _LARGE:
+        return np.sqrt(total)
     top = _as_float(_largest_bits(x))
-    if not euclidean or top == 0 or not top <= _HUGE:
+    if top == 0 or not top <= _HUGE:
         return top
-    scale = F(1) if _SMALL < top < _LARGE else (_LIFT if top <= _SMALL else _DROP)
-    lanes[:] = 0
-    whole = x.size // 64 * 64
-    for i in range(0, whole, 64):
-        for j in range(64):
-            v = F(x[i + j] * scale)
-            lanes[j] += F(v * v)
-    for j in range(x.size - whole):
-        v = F(x[whole + j] * scale)
-        lanes[j] += F(v * v)
-    _add_halves(lanes)
-    return F(min(max(np.float64(np.sqrt(lanes[0])) / np.float64(scale), np.float64(top)), _FLT_MAX))
+    scale = _LIFT if top < F(1) else _DROP
+    norm = np.float64(np.sqrt(_square_sum(x, scale, room[:block]))) / np.float64(scale)
+    return F(min(max(norm, np.float64(top)), _FLT_MAX))
+
+
+@njit
+def _square_sum(x: Any, scale: Any, room: Any) -> Any:
+    n = x.size
+    for j in range(n):
+        v = F(x[j] * scale)
+        room[j] = F(v * v)
+    for j in range(n, room.size):
+        room[j] = 0
+    half = room.size // 2
+    while half >= 64:
+        low, high = room[:half], room[half : 2 * half]
+        for j in range(half):
+            low[j] += high[j]
+        half //= 2
+    while half:
+        for j in range(half):
+            room[j] += room[j + half]
+        half //= 2
+    return room[0]
 
 
 @njit
@@ -408,13 +478,13 @@ def quantize(
     ``norms`` holds the value of the outermost level of each block; with ``find`` it is found here. ``codes`` is room for a
     chunk.
     """
-    plane, lanes = np.empty(CHUNK, B), np.empty(64, F)
+    plane, room = np.empty(CHUNK, B), np.empty(CHUNK, F)
     length = min(block, CHUNK)
     for low in range(0, x.size, CHUNK):
         high = min(low + CHUNK, x.size)
         if find:
             for b in range(low, high, length):
-                norms[b // block] = _norm(x[b : min(b + length, high)], euclidean, lanes)
+                norms[b // block] = _norm(x[b : min(b + length, high)], euclidean, length, room)
         if width == 8:
             _levels(x, norms, low, high, length, block, levels, stochastic, first, second, begin, out[low:high])
         else:
@@ -441,11 +511,11 @@ def _levels(
 @njit
 def dequantize(packed: Any, norms: Any, block: Any, levels: Any, width: Any, codes: Any, out: Any) -> Any:
     """Undo `quantize`; return the largest code that was met."""
-    at, largest = 0, codes.dtype.type(0)
+    at, largest, plane = 0, codes.dtype.type(0), np.empty(CHUNK, B)
     for low in range(0, out.size, CHUNK):
         high = min(low + CHUNK, out.size)
         t = codes[: high - low]
-        at += _unpack(packed[at:], width, t)
+        at += _unpack(packed[at:], width, plane, t)
         for j in range(t.size):
             largest = max(largest, t[j])
         for b in range(low, high, min(block, CHUNK)):

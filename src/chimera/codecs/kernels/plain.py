@@ -14,7 +14,7 @@ from chimera.codecs.kernels.layout import CHUNK, LANES, planes
 F, N, U, B, H = np.float32, np.int32, np.uint32, np.uint8, np.uint16
 _ROUND = F(12582912.0)
 _TINY, _LIFT, _DROP = F(2.0**-60), F(2.0**64), F(2.0**-64)
-_SMALL, _LARGE, _HUGE = F(2.0**-40), F(2.0**40), F(3.4028e38)
+_SMALL, _LARGE, _HUGE = F(2.0**-80), F(2.0**80), F(3.4028e38)
 _FLT_MAX = 3.4028234663852886e38
 _PIECE = 64 * CHUNK  # elements at a time, so that no temporary is of the full size
 
@@ -50,7 +50,7 @@ def abs_max(x: NDArray[np.float32]) -> np.float32:
     return np.array([top], U).view(F)[0]  # type: ignore[no-any-return]
 
 
-def look(x: Any, bounds: Any, backwards: bool, signs: Any, table: Any) -> None:
+def look(x: Any, bounds: Any, backwards: bool, full: bool, signs: Any, table: Any) -> None:
     table[:] = 0
     starts = range(0, x.size, CHUNK)
     with np.errstate(over="ignore", invalid="ignore"):  # of what is not finite, or huge: it is looked at exactly below
@@ -64,7 +64,9 @@ def look(x: Any, bounds: Any, backwards: bool, signs: Any, table: Any) -> None:
     with np.errstate(invalid="ignore"):
         for t, row in enumerate(table):
             n = bounds[t + 1] - bounds[t]
-            if not np.isfinite(row[1:3]).all() or row[2] < 1e-30 * n:
+            if not full:
+                row[[0, 2, 3, 4]] = 0
+            if not np.isfinite(row[1]) or (full and (not np.isfinite(row[2]) or row[2] < 1e-30 * n)):
                 v = x[bounds[t] : bounds[t + 1]].astype(np.float64)
                 row[:3] = [np.add.accumulate(each)[-1] for each in (v, np.abs(v), v * v)]
 
@@ -135,20 +137,22 @@ def _norms(rows: NDArray[np.float32], euclidean: bool) -> NDArray[np.float32]:
     top = _magnitudes(rows).max(axis=1).view(F)
     if not euclidean:
         return np.asarray(top)
-    scale = np.where((top > _SMALL) & (top < _LARGE), F(1), np.where(top <= _SMALL, _LIFT, _DROP))
+    with np.errstate(over="ignore", invalid="ignore"):  # those are found again with another scale
+        total = _square_sums(rows, np.ones(len(rows), F))
+        scale = np.where(top < F(1), _LIFT, _DROP)
+        norm = np.sqrt(_square_sums(rows, scale)).astype(np.float64) / scale.astype(np.float64)
+        found = np.minimum(np.maximum(norm, top.astype(np.float64)), _FLT_MAX).astype(F)
+        found = np.where((top == 0) | ~(top <= _HUGE), top, found)
+        return np.asarray(np.where((total > _SMALL) & (total < _LARGE), np.sqrt(total), found))
+
+
+def _square_sums(rows: NDArray[np.float32], scale: NDArray[np.float32]) -> NDArray[np.float32]:
     scaled = rows * scale[:, None]
-    squares = (scaled * scaled).reshape(len(rows), -1, 64)
-    lanes = np.zeros((len(rows), 64), F)
-    with np.errstate(over="ignore"):  # the norm is cut to what float32 holds
-        for i in range(squares.shape[1]):
-            lanes += squares[:, i]
-        half = 32
-        while half:
-            lanes = lanes[:, :half] + lanes[:, half:]
-            half //= 2
-    total = np.sqrt(lanes[:, 0]).astype(np.float64) / scale.astype(np.float64)
-    found = np.minimum(np.maximum(total, top.astype(np.float64)), _FLT_MAX).astype(F)
-    return np.asarray(np.where((top == 0) | ~(top <= _HUGE), top, found))
+    squares = scaled * scaled
+    while squares.shape[1] > 1:
+        half = squares.shape[1] // 2
+        squares = squares[:, :half] + squares[:, half:]
+    return squares[:, 0]
 
 
 def _as_integers(values: NDArray[np.float32]) -> NDArray[np.int32]:
@@ -167,9 +171,7 @@ def quantize(
         rows.reshape(-1)[: piece.size] = piece
         which = slice(low // block, low // block + len(rows))
         if find:
-            pad = np.zeros((len(rows), -(-length // 64) * 64), F)
-            pad[:, :length] = rows
-            norms[which] = _norms(pad, euclidean)
+            norms[which] = _norms(rows, euclidean)
         lift, factor = (each[:, None] for each in _inverse(norms[which], levels))
         scaled = rows * lift * factor
         if stochastic:
