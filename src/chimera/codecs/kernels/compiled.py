@@ -11,6 +11,7 @@ from typing import Any
 import numba
 import numpy as np
 from llvmlite import ir
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from chimera.codecs.kernels.layout import BLOCK as _BLOCK
@@ -55,14 +56,61 @@ def _as_float(typing: Any, value: Any) -> Any:
     return numba.types.float32(numba.types.uint32), generate
 
 
+def _lane_sum(term: Any) -> Any:
+    """Return an intrinsic that adds a term of each element, i-th in lane i modulo 64, in registers and in this order.
+
+    Without leave to reorder, LLVM keeps sums of floats scalar; with it, the sum would depend on the machine.
+    """
+
+    @intrinsic
+    def add(typing: Any, x: Any, steps: Any, lanes: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            source, target = (
+                context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in (0, 2)
+            )
+            kind = ir.VectorType(ir.FloatType(), 16)
+            zero = ir.Constant(kind, [0.0] * 16)
+            totals = [cgutils.alloca_once_value(builder, zero) for _ in range(4)]
+            with cgutils.for_range(builder, arguments[1]) as loop:
+                for i, total in enumerate(totals):
+                    at = builder.add(builder.mul(loop.index, loop.index.type(64)), loop.index.type(16 * i))
+                    place = builder.bitcast(builder.gep(source, [at]), kind.as_pointer())
+                    value = term(builder, builder.load(place, align=4), kind)
+                    builder.store(builder.fadd(builder.load(total), value), total)
+            for i, total in enumerate(totals):
+                place = builder.gep(target, [ir.IntType(64)(16 * i)])
+                builder.store(builder.load(total), builder.bitcast(place, kind.as_pointer()), align=4)
+            return context.get_dummy_value()
+
+        return numba.types.void(x, numba.types.intp, lanes), generate
+
+    return add
+
+
+def _magnitude_of(builder: Any, value: Any, kind: Any) -> Any:
+    words = ir.VectorType(ir.IntType(32), 16)
+    mask = ir.Constant(words, [0x7FFFFFFF] * 16)
+    return builder.bitcast(builder.and_(builder.bitcast(value, words), mask), kind)
+
+
+_add_plain = _lane_sum(lambda builder, value, kind: value)
+_add_squares = _lane_sum(lambda builder, value, kind: builder.fmul(value, value))
+_add_magnitudes = _lane_sum(_magnitude_of)
+
+
 # ---------------------------------------------------------------- random numbers
 
 
 @njit
-def _random(index: Any, first: Any, second: Any) -> Any:
-    """Return 32 random bits, the upper ones the better: a hash of the index and of the two halves of a key."""
-    x = U(U(index ^ first) * _C1)
-    x = U(x ^ U(x >> U(15)))
+def _state(index: Any, first: Any) -> Any:
+    """Return the state at an index; that of the next one is larger by `_C1`."""
+    return U(U(U(index) * _C1) + first)
+
+
+@njit
+def _random(state: Any, second: Any) -> Any:
+    """Return 32 random bits, the upper ones the better: a hash of the state, moved by the second half of the key."""
+    x = U(state ^ U(state >> U(15)))
     return U(U(x * _C2) + second)
 
 
@@ -70,7 +118,7 @@ def _random(index: Any, first: Any, second: Any) -> Any:
 def random_bits(first: Any, second: Any, begin: Any, out: Any) -> None:
     """Write the random bits of the indices from ``begin`` on."""
     for j in range(out.size):
-        out[j] = _random(U(begin + j), first, second)
+        out[j] = _random(_state(begin + j, first), second)
 
 
 # ---------------------------------------------------------------- what is known of a vector
@@ -106,7 +154,7 @@ def look(x: Any, bounds: Any, backwards: Any, full: Any, signs: Any, table: Any)
     only the sum of |x| is found.
     """
     table[:] = 0
-    lanes = np.empty(192, F)
+    lanes = np.empty(64, F)
     chunks = (x.size + CHUNK - 1) // CHUNK
     tensor = bounds.size - 2 if backwards else 0
     for i in range(chunks):
@@ -122,7 +170,7 @@ def look(x: Any, bounds: Any, backwards: Any, full: Any, signs: Any, table: Any)
             if full:
                 _look_at(piece, lanes, table[t])
             else:
-                _look_briefly(piece, lanes[:64], table[t])
+                _look_briefly(piece, lanes, table[t])
             t += 1
         if signs.size:
             pack_signs(x[low:high], signs[low // 8 :])
@@ -133,44 +181,57 @@ def look(x: Any, bounds: Any, backwards: Any, full: Any, signs: Any, table: Any)
 
 
 @njit
+def _add_halves(lanes: Any) -> Any:
+    """Return the sum of 64 lanes, the upper half to the lower one, until one is left; each length is a constant for the compiler."""
+    for j in range(32):
+        lanes[j] += lanes[j + 32]
+    for j in range(16):
+        lanes[j] += lanes[j + 16]
+    for j in range(8):
+        lanes[j] += lanes[j + 8]
+    for j in range(4):
+        lanes[j] += lanes[j + 4]
+    return F(F(lanes[0] + lanes[2]) + F(lanes[1] + lanes[3]))
+
+
+@njit
 def _look_at(x: Any, lanes: Any, row: Any) -> None:
-    """Add what is in a piece of a tensor to its row; ``lanes`` is room for the three sums, 64 lanes each."""
-    lanes[:] = 0
-    whole = x.size // 64 * 64
-    for i in range(0, whole, 64):
-        for j in range(64):
-            v = x[i + j]
-            lanes[j] += v
-            lanes[j + 64] += abs(v)
-            lanes[j + 128] += F(v * v)
-    for j in range(x.size - whole):
-        v = x[whole + j]
-        lanes[j] += v
-        lanes[j + 64] += abs(v)
-        lanes[j + 128] += F(v * v)
+    """Add what is in a piece of a tensor to its row; ``lanes`` is room for 64 sums."""
+    steps = x.size // 64
+    rest = x[steps * 64 :]
     u = x.view(U)
     top, count = U(0), U(0)
     for i in range(u.size):
         top = max(top, U(u[i] & U(0x7FFFFFFF)))
         count = U(count + U(u[i] >> U(31)))
-    for i in range(3):
-        _add_halves(lanes[64 * i : 64 * i + 64])
-        row[i] += lanes[64 * i]
+    _add_plain(x, steps, lanes)
+    for j in range(rest.size):
+        lanes[j] += rest[j]
+    row[0] += _add_halves(lanes)
+    _look_briefly(x, lanes, row)
+    row[2] += _square_sum(x, lanes)
     row[3] = max(row[3], np.float64(_as_float(top))) if top <= U(0x7F800000) else np.inf
     row[4] += count
 
 
 @njit
 def _look_briefly(x: Any, lanes: Any, row: Any) -> None:
-    lanes[:] = 0
-    whole = x.size // 64 * 64
-    for i in range(0, whole, 64):
-        for j in range(64):
-            lanes[j] += abs(x[i + j])
-    for j in range(x.size - whole):
-        lanes[j] += abs(x[whole + j])
-    _add_halves(lanes)
-    row[1] += lanes[0]
+    steps = x.size // 64
+    rest = x[steps * 64 :]
+    _add_magnitudes(x, steps, lanes)
+    for j in range(rest.size):
+        lanes[j] += abs(rest[j])
+    row[1] += _add_halves(lanes)
+
+
+@njit
+def _square_sum(x: Any, lanes: Any) -> Any:
+    steps = x.size // 64
+    rest = x[steps * 64 :]
+    _add_squares(x, steps, lanes)
+    for j in range(rest.size):
+        lanes[j] += F(rest[j] * rest[j])
+    return _add_halves(lanes)
 
 
 @njit
@@ -394,78 +455,43 @@ def _nearest(x: Any, norm: Any, levels: Any, codes: Any) -> None:
 def _stochastic(x: Any, norm: Any, levels: Any, first: Any, second: Any, begin: Any, codes: Any) -> None:
     """Write ``floor(x / step + u)``, plus the levels, u being uniform in [0, 1): with fixed-point numbers, 24 or 16 bits of u."""
     lift, factor = _inverse(norm, F(levels))
-    index = U(begin)
+    state = _state(begin, first)
     if levels > 127:
         factor, top, offset = F(factor * F(2.0**16)), F(levels << 16), U(levels << 16)
         for j in range(x.size):
             fixed = U(N(min(max(F(F(x[j] * lift) * factor), -top), top)))
-            codes[j] = U(fixed + U(offset + U(_random(index, first, second) >> U(16)))) >> U(16)
-            index = U(index + U(1))
+            codes[j] = U(fixed + U(offset + U(_random(state, second) >> U(16)))) >> U(16)
+            state = U(state + _C1)
         return
     factor, top, offset = F(factor * F(2.0**24)), F(levels << 24), U(levels << 24)
     if lift == 1:
         for j in range(x.size):
             fixed = U(N(min(max(F(x[j] * factor), -top), top)))
-            codes[j] = U(fixed + U(offset + U(_random(index, first, second) >> U(8)))) >> U(24)
-            index = U(index + U(1))
+            codes[j] = U(fixed + U(offset + U(_random(state, second) >> U(8)))) >> U(24)
+            state = U(state + _C1)
     else:
         for j in range(x.size):
             fixed = U(N(min(max(F(F(x[j] * lift) * factor), -top), top)))
-            codes[j] = U(fixed + U(offset + U(_random(index, first, second) >> U(8)))) >> U(24)
-            index = U(index + U(1))
+            codes[j] = U(fixed + U(offset + U(_random(state, second) >> U(8)))) >> U(24)
+            state = U(state + _C1)
 
 
 @njit
-def _add_halves(lanes: Any) -> None:
-    """Add 64 lanes, the upper half to the lower one, until one is left; each length is a constant for the compiler."""
-    for j in range(32):
-        lanes[j] += lanes[j + 32]
-    for j in range(16):
-        lanes[j] += lanes[j + 16]
-    for j in range(8):
-        lanes[j] += lanes[j + 8]
-    for j in range(4):
-        lanes[j] += lanes[j + 4]
-    lanes[0] += lanes[2]
-    lanes[1] += lanes[3]
-    lanes[0] += lanes[1]
-
-
-@njit
-def _norm(x: Any, euclidean: Any, block: Any, room: Any) -> Any:
-    """Return the largest magnitude, or the Euclidean norm, of a block; squares are added by halves of the whole block."""
+def _norm(x: Any, euclidean: Any, lanes: Any, room: Any) -> Any:
+    """Return the largest magnitude, or the Euclidean norm, of a block."""
     if not euclidean:
         return _as_float(_largest_bits(x))
-    total = _square_sum(x, F(1), room[:block])
+    total = _square_sum(x, lanes)
     if _SMALL < total < _LARGE:
         return np.sqrt(total)
     top = _as_float(_largest_bits(x))
     if top == 0 or not top <= _HUGE:
         return top
     scale = _LIFT if top < F(1) else _DROP
-    norm = np.float64(np.sqrt(_square_sum(x, scale, room[:block]))) / np.float64(scale)
+    for j in range(x.size):
+        room[j] = F(x[j] * scale)
+    norm = np.float64(np.sqrt(_square_sum(room[: x.size], lanes))) / np.float64(scale)
     return F(min(max(norm, np.float64(top)), _FLT_MAX))
-
-
-@njit
-def _square_sum(x: Any, scale: Any, room: Any) -> Any:
-    n = x.size
-    for j in range(n):
-        v = F(x[j] * scale)
-        room[j] = F(v * v)
-    for j in range(n, room.size):
-        room[j] = 0
-    half = room.size // 2
-    while half >= 64:
-        low, high = room[:half], room[half : 2 * half]
-        for j in range(half):
-            low[j] += high[j]
-        half //= 2
-    while half:
-        for j in range(half):
-            room[j] += room[j + half]
-        half //= 2
-    return room[0]
 
 
 @njit
@@ -478,13 +504,13 @@ def quantize(
     ``norms`` holds the value of the outermost level of each block; with ``find`` it is found here. ``codes`` is room for a
     chunk.
     """
-    plane, room = np.empty(CHUNK, B), np.empty(CHUNK, F)
+    plane, lanes, room = np.empty(CHUNK, B), np.empty(64, F), np.empty(CHUNK, F)
     length = min(block, CHUNK)
     for low in range(0, x.size, CHUNK):
         high = min(low + CHUNK, x.size)
         if find:
             for b in range(low, high, length):
-                norms[b // block] = _norm(x[b : min(b + length, high)], euclidean, length, room)
+                norms[b // block] = _norm(x[b : min(b + length, high)], euclidean, lanes, room)
         if width == 8:
             _levels(x, norms, low, high, length, block, levels, stochastic, first, second, begin, out[low:high])
         else:
@@ -640,12 +666,12 @@ def to_exponents(x: Any, first: Any, second: Any, out: Any, signs: Any) -> Any:
     """
     u, top = x.view(U), U(0)
     for low in range(0, x.size, CHUNK):
-        t, part, index = u[low : low + CHUNK], out[low : low + CHUNK], U(low)
+        t, part, state = u[low : low + CHUNK], out[low : low + CHUNK], _state(low, first)
         for j in range(t.size):
             magnitude = U(t[j] & U(0x7FFFFFFF))
             top = max(top, magnitude)
-            part[j] = B(min(U(U(magnitude + U(_random(index, first, second) >> U(9))) >> U(23)), U(254)))
-            index = U(index + U(1))
+            part[j] = B(min(U(U(magnitude + U(_random(state, second) >> U(9))) >> U(23)), U(254)))
+            state = U(state + _C1)
         pack_signs(x[low : low + CHUNK], signs[low // 8 :])
     return _as_float(top)
 
@@ -674,11 +700,11 @@ def to_table(x: Any, norm: Any, table: Any, stochastic: Any, first: Any, second:
     """
     lift, factor = _inverse(norm, F(1))
     levels = table.size
-    index = U(0)
+    state = _state(0, first)
     for i in range(x.size):
         a = min(F(F(abs(x[i]) * lift) * factor), F(1))
-        u = F(_as_float(U(U(_random(index, first, second) >> U(9)) | _ONE)) - F(1)) if stochastic else F(0.5)
-        index = U(index + U(1))
+        u = F(_as_float(U(U(_random(state, second) >> U(9)) | _ONE)) - F(1)) if stochastic else F(0.5)
+        state = U(state + _C1)
         place = 0
         for k in range(levels - 1):
             border = F(table[k] + F(F(table[k + 1] - table[k]) * F(F(1) - u)))
