@@ -93,8 +93,15 @@ def _magnitude_of(builder: Any, value: Any, kind: Any) -> Any:
     return builder.bitcast(builder.and_(builder.bitcast(value, words), mask), kind)
 
 
-_add_plain = _lane_sum(lambda builder, value, kind: value)
-_add_squares = _lane_sum(lambda builder, value, kind: builder.fmul(value, value))
+def _itself(builder: Any, value: Any, kind: Any) -> Any:
+    return value
+
+
+def _square_of(builder: Any, value: Any, kind: Any) -> Any:
+    return builder.fmul(value, value)
+
+
+_add_plain, _add_squares = _lane_sum(_itself), _lane_sum(_square_of)
 _add_magnitudes = _lane_sum(_magnitude_of)
 
 
@@ -150,8 +157,8 @@ def look(x: Any, bounds: Any, backwards: Any, full: Any, signs: Any, table: Any)
     """Write what is known of each tensor: sums of x, |x| and x squared, largest magnitude, count of sign bits.
 
     ``bounds`` says where the tensors begin and end, ``table`` has shape (tensors, 5). Sums are added chunk by chunk, within a
-    chunk in lanes of float32, and exactly where that was too short. If ``signs`` has room, the sign bits go there too. Without ``full``
-    only the sum of |x| is found.
+    chunk in lanes of float32, and exactly where that was too short. If ``signs`` has room, the sign bits go there too.
+    Without ``full`` only the sum of |x| is found.
     """
     table[:] = 0
     lanes = np.empty(64, F)
@@ -182,7 +189,7 @@ def look(x: Any, bounds: Any, backwards: Any, full: Any, signs: Any, table: Any)
 
 @njit
 def _add_halves(lanes: Any) -> Any:
-    """Return the sum of 64 lanes, the upper half to the lower one, until one is left; each length is a constant for the compiler."""
+    """Return the sum of 64 lanes, added by halves; each length is a constant for the compiler."""
     for j in range(32):
         lanes[j] += lanes[j + 32]
     for j in range(16):
@@ -453,7 +460,7 @@ def _nearest(x: Any, norm: Any, levels: Any, codes: Any) -> None:
 
 @njit
 def _stochastic(x: Any, norm: Any, levels: Any, first: Any, second: Any, begin: Any, codes: Any) -> None:
-    """Write ``floor(x / step + u)``, plus the levels, u being uniform in [0, 1): with fixed-point numbers, 24 or 16 bits of u."""
+    """Write ``floor(x / step + u)``, plus the levels, u being uniform in [0, 1) with 24 bits, or 16 for many levels."""
     lift, factor = _inverse(norm, F(levels))
     state = _state(begin, first)
     if levels > 127:
@@ -733,13 +740,32 @@ def histogram(x: Any, shift: Any, prefix: Any, prefix_shift: Any, counts: Any) -
             counts[i & 3, U(magnitude >> shift) & mask] += 1
 
 
-@njit
-def _any(u: Any, bits: Any) -> Any:
-    """Return whether one of 64 magnitudes is at least that of these bits."""
-    hit = U(0)
-    for j in range(64):
-        hit |= U(U(u[j] & U(0x7FFFFFFF)) >= bits)
-    return hit != 0
+@intrinsic
+def _above(typing: Any, words: Any, index: Any, bits: Any) -> Any:
+    """Return 16 bits: which of the 16 magnitudes from an index on are at least that of ``bits``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        kind = ir.VectorType(ir.IntType(32), 16)
+        place = builder.bitcast(builder.gep(data, [arguments[1]]), kind.as_pointer())
+        magnitudes = builder.and_(builder.load(place, align=4), ir.Constant(kind, [0x7FFFFFFF] * 16))
+        border = ir.Constant(kind, ir.Undefined)
+        for i in range(16):
+            border = builder.insert_element(border, arguments[2], ir.IntType(32)(i))
+        found = builder.icmp_unsigned(">=", magnitudes, border)
+        return builder.zext(builder.bitcast(found, ir.IntType(16)), ir.IntType(32))
+
+    return numba.types.uint32(words, numba.types.intp, numba.types.uint32), generate
+
+
+@intrinsic
+def _lowest(typing: Any, bits: Any) -> Any:
+    """Return the place of the lowest bit that is set; one must be."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.zext(builder.cttz(arguments[0], ir.IntType(1)(1)), ir.IntType(64))
+
+    return numba.types.intp(numba.types.uint32), generate
 
 
 @njit
@@ -749,19 +775,24 @@ def select(x: Any, bits: Any, ties: Any, places: Any, values: Any) -> Any:
     Returns how many there are; what has no room is counted and not written.
     """
     u, count, room = x.view(U), 0, places.size
-    for low in range(0, u.size, 64):
-        if low + 64 > u.size or _any(u[low : low + 64], bits):
-            for i in range(low, min(low + 64, u.size)):
-                magnitude = U(u[i] & U(0x7FFFFFFF))
-                if magnitude < bits:
+    whole = u.size // 16 * 16
+    for low in range(0, u.size, 16):
+        if low < whole:
+            hits = _above(u, low, bits)
+        else:
+            hits = U(0)
+            for i in range(u.size - whole):
+                hits |= U(U(u[whole + i] & U(0x7FFFFFFF)) >= bits) << U(i)
+        while hits:
+            i = low + _lowest(hits)
+            hits = U(hits & U(hits - U(1)))
+            if U(u[i] & U(0x7FFFFFFF)) == bits:
+                if ties == 0:
                     continue
-                if magnitude == bits:
-                    if ties == 0:
-                        continue
-                    ties -= 1
-                if count < room:
-                    places[count], values[count] = i, x[i]
-                count += 1
+                ties -= 1
+            if count < room:
+                places[count], values[count] = i, x[i]
+            count += 1
     return count
 
 
@@ -778,14 +809,10 @@ def marked(bitmap: Any, places: Any) -> Any:
     """Write the places whose bits are set, ascending; return how many there are, also of those that have no room."""
     count = 0
     for j in range(bitmap.size):
-        byte = bitmap[j]
+        byte = U(bitmap[j])
         while byte:
-            low = byte & B(-byte)
-            bit = 0
-            while low > 1:
-                low, bit = B(low >> 1), bit + 1
             if count < places.size:
-                places[count] = 8 * j + bit
+                places[count] = 8 * j + _lowest(byte)
             count += 1
-            byte = B(byte & B(byte - 1))
+            byte = U(byte & U(byte - U(1)))
     return count
