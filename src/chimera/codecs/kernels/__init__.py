@@ -1,4 +1,8 @@
-"""The loops under the codecs, compiled by numba where it works and in NumPy where it does not, with the same bits."""
+"""The loops under the codecs, compiled by numba where it works and in NumPy where it does not, with the same bits.
+
+Compiled code is kept on disk beside its module, and made anew when that module changes: whoever edits one that others
+call removes what is kept (``make clean``).
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def _pieces(size: int) -> Iterator[slice]:
 
 def _random(begin: int, size: int, first: Any, second: Any) -> NDArray[np.uint32]:
     index = np.arange(begin, begin + size, dtype=np.int64).astype(U)
-    x = (index ^ U(first)) * U(0x7FEB352D)
+    x = index * U(0x7FEB352D) + U(first)
     x ^= x >> U(15)
     return x * U(0x846CA68B) + U(second)
 
@@ -147,12 +147,14 @@ def _norms(rows: NDArray[np.float32], euclidean: bool) -> NDArray[np.float32]:
 
 
 def _square_sums(rows: NDArray[np.float32], scale: NDArray[np.float32]) -> NDArray[np.float32]:
-    scaled = rows * scale[:, None]
-    squares = scaled * scaled
-    while squares.shape[1] > 1:
-        half = squares.shape[1] // 2
-        squares = squares[:, :half] + squares[:, half:]
-    return squares[:, 0]
+    scaled = np.zeros((len(rows), -(-rows.shape[1] // LANES) * LANES), F)
+    np.multiply(rows, scale[:, None], out=scaled[:, : rows.shape[1]])
+    squares = (scaled * scaled).reshape(len(rows), -1, LANES)
+    lanes = np.add.accumulate(squares, axis=1)[:, -1]
+    while lanes.shape[1] > 1:
+        half = lanes.shape[1] // 2
+        lanes = lanes[:, :half] + lanes[:, half:]
+    return lanes[:, 0]
 
 
 def _as_integers(values: NDArray[np.float32]) -> NDArray[np.int32]:

@@ -1,0 +1,47 @@
+"""The kernels, compiled by numba: each passes over its vectors once and needs no memory of their size.
+
+They work through a vector `CHUNK` elements at a time, so that what lies between two steps stays in cache. `plain` has the
+same functions in NumPy, which give the same bits.
+"""
+
+from __future__ import annotations
+
+from chimera.codecs.kernels.compiled.bits import pack, pack_signs, unpack, unpack_signs
+from chimera.codecs.kernels.compiled.floats import (
+    from_bfloat,
+    from_exponents,
+    from_half,
+    from_table,
+    to_bfloat,
+    to_exponents,
+    to_half,
+    to_table,
+)
+from chimera.codecs.kernels.compiled.hashing import random_bits
+from chimera.codecs.kernels.compiled.levels import dequantize, quantize
+from chimera.codecs.kernels.compiled.moments import abs_max, look
+from chimera.codecs.kernels.compiled.places import histogram, mark, marked, select
+
+__all__ = [
+    "abs_max",
+    "dequantize",
+    "from_bfloat",
+    "from_exponents",
+    "from_half",
+    "from_table",
+    "histogram",
+    "look",
+    "mark",
+    "marked",
+    "pack",
+    "pack_signs",
+    "quantize",
+    "random_bits",
+    "select",
+    "to_bfloat",
+    "to_exponents",
+    "to_half",
+    "to_table",
+    "unpack",
+    "unpack_signs",
+]

@@ -1,0 +1,123 @@
+"""Shorter floats, powers of two, and tables of levels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chimera.codecs.kernels.compiled.base import B, F, H, N, U, as_float, njit
+from chimera.codecs.kernels.compiled.bits import pack_signs, unpack_signs
+from chimera.codecs.kernels.compiled.hashing import random_word, state_at
+from chimera.codecs.kernels.compiled.levels import inverse
+from chimera.codecs.kernels.layout import CHUNK
+
+_ROUND = F(12582912.0)  # 1.5 * 2**23: added and taken away again, it rounds to the nearest integer, ties to even
+_C1, _C2 = U(0x7FEB352D), U(0x846CA68B)
+_ONE = U(0x3F800000)  # the bits of 1
+
+
+@njit
+def to_half(x: Any, out: Any) -> Any:
+    """Write IEEE half precision, ties to even; what is too large for it becomes the largest. Returns the largest magnitude."""
+    u, top = x.view(U), U(0)
+    for i in range(x.size):
+        top = max(top, U(u[i] & U(0x7FFFFFFF)))
+        magnitude = min(U(u[i] & U(0x7FFFFFFF)), U(0x477FE000))  # 65504
+        odd = U(magnitude >> U(13)) & U(1)
+        normal = U(U(U(magnitude + U(0xFFF)) + odd) - U(0x38000000)) >> U(13)
+        small = U(N(F(F(as_float(magnitude) * F(2.0**24)) + _ROUND) - _ROUND))  # in units of the smallest denormal
+        value = small if magnitude < U(0x38800000) else normal
+        out[i] = H(U(value) | U(U(u[i] >> U(16)) & U(0x8000)))
+    return as_float(top)
+
+
+@njit
+def from_half(halves: Any, out: Any) -> Any:
+    """Undo `to_half`; return the largest magnitude's bits that were met."""
+    largest = H(0)
+    for i in range(halves.size):
+        h = U(halves[i])
+        largest = max(largest, H(h & U(0x7FFF)))
+        small = as_float(U(U(h & U(0x7FFF)) << U(13)) | U(U(h & U(0x8000)) << U(16)))
+        out[i] = small * F(2.0**112)
+    return largest
+
+
+@njit
+def to_bfloat(x: Any, out: Any) -> Any:
+    """Write bfloat16, ties to even; what would become infinite becomes the largest. Returns the largest magnitude."""
+    u, top = x.view(U), U(0)
+    for i in range(x.size):
+        top = max(top, U(u[i] & U(0x7FFFFFFF)))
+        magnitude = min(U(u[i] & U(0x7FFFFFFF)), U(0x7F7F0000))
+        odd = U(magnitude >> U(16)) & U(1)
+        out[i] = H(U(U(U(magnitude + U(0x7FFF)) + odd) >> U(16)) | U(U(u[i] >> U(16)) & U(0x8000)))
+    return as_float(top)
+
+
+@njit
+def from_bfloat(halves: Any, out: Any) -> Any:
+    """Undo `to_bfloat`; return the largest magnitude's bits that were met."""
+    bits = out.view(U)
+    largest = H(0)
+    for i in range(halves.size):
+        largest = max(largest, H(halves[i] & H(0x7FFF)))
+        bits[i] = U(U(halves[i]) << U(16))
+    return largest
+
+
+@njit
+def to_exponents(x: Any, first: Any, second: Any, out: Any, signs: Any) -> Any:
+    """Round each magnitude to a power of two above or below, at random, without bias; write exponents and signs.
+
+    Returns the largest magnitude there was.
+    """
+    u, top = x.view(U), U(0)
+    for low in range(0, x.size, CHUNK):
+        t, part, state = u[low : low + CHUNK], out[low : low + CHUNK], state_at(low, first)
+        for j in range(t.size):
+            magnitude = U(t[j] & U(0x7FFFFFFF))
+            top = max(top, magnitude)
+            part[j] = B(min(U(U(magnitude + U(random_word(state, second) >> U(9))) >> U(23)), U(254)))
+            state = U(state + _C1)
+        pack_signs(x[low : low + CHUNK], signs[low // 8 :])
+    return as_float(top)
+
+
+@njit
+def from_exponents(exponents: Any, signs: Any, out: Any) -> Any:
+    """Undo `to_exponents`; return the largest exponent that was met."""
+    largest = B(0)
+    for low in range(0, out.size, CHUNK):
+        t, part = out[low : low + CHUNK], exponents[low : low + CHUNK]
+        unpack_signs(signs[low // 8 :], F(1), F(-1), t)
+        for j in range(t.size):
+            largest = max(largest, part[j])
+            t[j] *= as_float(U(U(part[j]) << U(23)))
+    return largest
+
+
+@njit
+def to_table(x: Any, norm: Any, table: Any, stochastic: Any, first: Any, second: Any, codes: Any) -> None:
+    """Write for each element the place of a level of ``table`` (ascending, 0 to 1), plus half the range if it is negative.
+
+    The level is the nearest to ``|x| / norm``, or one of the two around it at random, without bias.
+    """
+    lift, factor = inverse(norm, F(1))
+    levels = table.size
+    state = state_at(0, first)
+    for i in range(x.size):
+        a = min(F(F(abs(x[i]) * lift) * factor), F(1))
+        u = F(as_float(U(U(random_word(state, second) >> U(9)) | _ONE)) - F(1)) if stochastic else F(0.5)
+        state = U(state + _C1)
+        place = 0
+        for k in range(levels - 1):
+            border = F(table[k] + F(F(table[k + 1] - table[k]) * F(F(1) - u)))
+            place += 1 if a >= border else 0
+        codes[i] = place + (levels if x[i] < 0 else 0)
+
+
+@njit
+def from_table(codes: Any, values: Any, out: Any) -> None:
+    """Write the value of each code; there is one for each."""
+    for i in range(out.size):
+        out[i] = values[codes[i]]

@@ -1,0 +1,100 @@
+"""The largest elements, and bitmaps of places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba.extending import intrinsic
+
+from chimera.codecs.kernels.compiled.base import B, U, njit
+
+
+@njit
+def histogram(x: Any, shift: Any, prefix: Any, prefix_shift: Any, counts: Any) -> None:
+    """Count magnitudes by the bits from ``shift`` on, if their upper bits are ``prefix``; counts has shape (4, bins)."""
+    u = x.view(U)
+    mask = U(counts.shape[1] - 1)
+    for i in range(u.size):
+        magnitude = U(u[i] & U(0x7FFFFFFF))
+        if U(magnitude >> prefix_shift) == prefix:
+            counts[i & 3, U(magnitude >> shift) & mask] += 1
+
+
+@intrinsic
+def _above(typing: Any, words: Any, index: Any, bits: Any) -> Any:
+    """Return 16 bits: which of the 16 magnitudes from an index on are at least that of ``bits``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        kind = ir.VectorType(ir.IntType(32), 16)
+        place = builder.bitcast(builder.gep(data, [arguments[1]]), kind.as_pointer())
+        magnitudes = builder.and_(builder.load(place, align=4), ir.Constant(kind, [0x7FFFFFFF] * 16))
+        border = ir.Constant(kind, ir.Undefined)
+        for i in range(16):
+            border = builder.insert_element(border, arguments[2], ir.IntType(32)(i))
+        found = builder.icmp_unsigned(">=", magnitudes, border)
+        return builder.zext(builder.bitcast(found, ir.IntType(16)), ir.IntType(32))
+
+    return numba.types.uint32(words, numba.types.intp, numba.types.uint32), generate
+
+
+@intrinsic
+def _lowest(typing: Any, bits: Any) -> Any:
+    """Return the place of the lowest bit that is set; one must be."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.zext(builder.cttz(arguments[0], ir.IntType(1)(1)), ir.IntType(64))
+
+    return numba.types.intp(numba.types.uint32), generate
+
+
+@njit
+def select(x: Any, bits: Any, ties: Any, places: Any, values: Any) -> Any:
+    """Write places and values of the elements above a magnitude, given by its bits, and of the first ``ties`` that equal it.
+
+    Returns how many there are; what has no room is counted and not written.
+    """
+    u, count, room = x.view(U), 0, places.size
+    whole = u.size // 16 * 16
+    for low in range(0, u.size, 16):
+        if low < whole:
+            hits = _above(u, low, bits)
+        else:
+            hits = U(0)
+            for i in range(u.size - whole):
+                hits |= U(U(u[whole + i] & U(0x7FFFFFFF)) >= bits) << U(i)
+        while hits:
+            i = low + _lowest(hits)
+            hits = U(hits & U(hits - U(1)))
+            if U(u[i] & U(0x7FFFFFFF)) == bits:
+                if ties == 0:
+                    continue
+                ties -= 1
+            if count < room:
+                places[count], values[count] = i, x[i]
+            count += 1
+    return count
+
+
+@njit
+def mark(places: Any, bitmap: Any) -> None:
+    """Set the bits of these places."""
+    bitmap[:] = 0
+    for i in range(places.size):
+        bitmap[places[i] >> 3] |= B(1 << (places[i] & 7))
+
+
+@njit
+def marked(bitmap: Any, places: Any) -> Any:
+    """Write the places whose bits are set, ascending; return how many there are, also of those that have no room."""
+    count = 0
+    for j in range(bitmap.size):
+        byte = U(bitmap[j])
+        while byte:
+            if count < places.size:
+                places[count] = 8 * j + _lowest(byte)
+            count += 1
+            byte = U(byte & U(byte - U(1)))
+    return count
