@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from chimera.models.torch_model import TorchModel
     from chimera.nodes.run import run
     from chimera.training.callback import Callback, Event, Progress
+    from chimera.training.comparison.comparison import Comparison, compare
     from chimera.training.experiment import Experiment
     from chimera.training.run import Run
     from chimera.training.trainer import Trainer, train
 
 _PLACES = {
     "Callback": "chimera.training.callback",
+    "Comparison": "chimera.training.comparison.comparison",
     "Dataset": "chimera.data.dataset",
     "Event": "chimera.training.callback",
     "Experiment": "chimera.training.experiment",
@@ -40,6 +42,7 @@ _PLACES = {
     "Split": "chimera.data.dataset",
     "TorchModel": "chimera.models.torch_model",
     "Trainer": "chimera.training.trainer",
+    "compare": "chimera.training.comparison.comparison",
     "get": "chimera.core.call",
     "run": "chimera.nodes.run",
     "train": "chimera.training.trainer",
@@ -47,6 +50,7 @@ _PLACES = {
 
 __all__ = [
     "Callback",
+    "Comparison",
     "Dataset",
     "Event",
     "Experiment",
@@ -57,6 +61,7 @@ __all__ = [
     "TorchModel",
     "Trainer",
     "__version__",
+    "compare",
     "engine",
     "get",
     "run",

@@ -41,10 +41,10 @@ class Display(Callback):
         """Choose what suits stdout (stderr, while stdout is kept for an answer)."""
         if quiet:
             return Display()
-        console = _Console(file=sys.stdout, highlight=False)
+        console = ReaderMayGo(file=sys.stdout, highlight=False)
         if console.is_terminal and not console.is_dumb_terminal:
             return LiveDisplay(console, title_of(experiment), virtual=_is_virtual(experiment))
-        return PlainDisplay(_Console(file=sys.stdout, highlight=False, width=200), title_of(experiment))
+        return PlainDisplay(ReaderMayGo(file=sys.stdout, highlight=False, width=200), title_of(experiment))
 
     def __enter__(self) -> Self:
         return self
@@ -295,7 +295,7 @@ def _is_virtual(experiment: Experiment) -> bool:
     return isinstance(engine, Mapping) and engine.get("name") == "simulated"
 
 
-class _Console(Console):
+class ReaderMayGo(Console):
     """A console whose reader may go away: the run goes on without it."""
 
     def on_broken_pipe(self) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
+from chimera.cli.compare import compare
 from chimera.cli.demo import demo
 from chimera.cli.failure import exit_code_of
 from chimera.cli.list import list_plugins
@@ -54,6 +55,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("train")(train)
+app.command("compare")(compare)
 app.command("demo")(demo)
 app.command("list")(list_plugins)
 app.command("report")(report)

@@ -141,6 +141,11 @@ def read_run(run_dir: str | os.PathLike[str]) -> RunFiles:
     )
 
 
+def read_metrics(run_dir: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Return the rows of ``metrics.jsonl`` that can be read, oldest first; none where there is no such file."""
+    return list(_rows(Path(run_dir) / "metrics.jsonl", dict[str, Any], []))
+
+
 def _table(path: Path, notes: list[str]) -> dict[str, Any]:
     if not path.is_file():
         return {}

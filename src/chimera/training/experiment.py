@@ -11,7 +11,7 @@ import functools
 import inspect
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from pathlib import Path
@@ -103,16 +103,21 @@ class Experiment:
             path = [part.strip() for part in key.split(".")]
             if not equals or not all(path):
                 raise ConfigurationError(f"--set {setting!r}: write KEY=VALUE, such as strategy.shards=2")
-            if path[0] not in TABLES:
-                raise ConfigurationError(f"--set {setting!r}: {_no_table(path[0])}")
-            value = _value(text.strip())
-            if len(path) == 1:
-                changed = changed.with_table(path[0], value)
-            else:
-                tables = {**changed.tables, path[0]: _default(path[0], changed.tables)}
-                _place(tables, path, value, setting)
-                changed = type(self)(_anchored(tables, Path.cwd()), self.source)
+            changed = changed.with_value(path, read_value(text.strip()), f"--set {setting!r}")
         return changed
+
+    def with_value(self, path: Sequence[str], value: Any, what: str = "this change") -> Self:
+        """Return a copy with another value at ``path``, such as ``("strategy", "shards")``; ``what`` names it in messages.
+
+        A path of one name is a table, for which see `with_table`. Relative paths in it start at the present folder.
+        """
+        if path[0] not in TABLES:
+            raise ConfigurationError(f"{what}: {_no_table(path[0])}")
+        if len(path) == 1:
+            return self.with_table(path[0], _anchored({path[0]: value}, Path.cwd())[path[0]])
+        tables = {**self.tables, path[0]: _default(path[0], self.tables)}
+        _place(tables, path, value, what)
+        return type(self)(_anchored(tables, Path.cwd()), self.source)
 
     def with_table(self, name: str, value: Any) -> Self:
         """Return a copy with another table; a plain name that is the present one keeps the present options."""
@@ -268,7 +273,7 @@ def _default(table: str, tables: Mapping[str, Any]) -> Any:
     return {"name": default} if isinstance(default, str) else {}
 
 
-def _place(tables: dict[str, Any], path: list[str], value: Any, setting: str) -> None:
+def _place(tables: dict[str, Any], path: Sequence[str], value: Any, what: str) -> None:
     """Set the value at ``path``, copying what lies on the way; a plain name there becomes a table with that name."""
     inner: dict[str, Any] = tables
     for i, part in enumerate(path[:-1]):
@@ -278,13 +283,14 @@ def _place(tables: dict[str, Any], path: list[str], value: Any, setting: str) ->
         if isinstance(below, str):
             below = {"name": below}
         if below is not None and not isinstance(below, Mapping):
-            raise ConfigurationError(f"--set {setting!r}: {'.'.join(path[: i + 1])} is not a table")
+            raise ConfigurationError(f"{what}: {'.'.join(path[: i + 1])} is not a table")
         inner[part] = dict(below or {})
         inner = inner[part]
     inner[path[-1]] = value
 
 
-def _value(text: str) -> Any:
+def read_value(text: str) -> Any:
+    """Return ``text`` read as a TOML value, or as it is where it is none."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:

@@ -1,0 +1,224 @@
+"""What a person sees of a comparison: a line for each cell on a terminal, plain lines in a pipe, nothing on demand."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Group
+from rich.filesize import decimal
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from chimera.cli.display import QUIET_S, ReaderMayGo, event_line, seconds
+from chimera.training.callback import Event, Progress
+from chimera.training.comparison.running import GridCallback
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from chimera.training.comparison.cell_process import State
+    from chimera.training.comparison.comparison import Comparison
+    from chimera.training.comparison.grid import Cell
+
+REFRESH_S = 0.25
+_COLOURS = {"running": "cyan", "finished": "green", "failed": "red", "interrupted": "yellow"}
+_COLUMNS = {
+    "cell": 16,
+    "state": 11,
+    "done": 10,
+    "loss": 7,
+    "on the test set": 15,
+    "bytes": 8,
+    "time": 8,
+}  # least widths
+_OTHER_LINES = 6  # of the terminal, besides those of cells
+
+
+class GridDisplay(GridCallback):
+    """The base, which shows nothing; also a context manager, in which the comparison takes place."""
+
+    @classmethod
+    def of(cls, *, quiet: bool) -> GridDisplay:
+        """Choose what suits stdout (stderr, while stdout is kept for an answer)."""
+        if quiet:
+            return GridDisplay()
+        console = ReaderMayGo(file=sys.stdout, highlight=False)
+        if console.is_terminal and not console.is_dumb_terminal:
+            return LiveGrid(console)
+        return PlainGrid(ReaderMayGo(file=sys.stdout, highlight=False, width=10_000))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the picture, however the comparison ended."""
+
+    def finish(self, comparison: Comparison) -> None:
+        """Show the table and where the page is."""
+
+
+class PlainGrid(GridDisplay):
+    """A line when a cell begins, ends or is evaluated, and now and then between."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._metrics: dict[str, dict[str, float]] = {}
+        self._silent_until: dict[str, float] = {}
+
+    def on_start(self, cell: Cell) -> None:
+        """Say what begins."""
+        self._line(cell, "begins")
+
+    def on_progress(self, cell: Cell, progress: Progress) -> None:
+        """Write a line if there was an evaluation, or none for long."""
+        now = time.monotonic()
+        if progress.metrics == self._metrics.get(cell.name, {}) and now < self._silent_until.get(cell.name, now):
+            self._silent_until.setdefault(cell.name, now + QUIET_S)
+            return
+        self._metrics[cell.name], self._silent_until[cell.name] = progress.metrics, now + QUIET_S
+        self._line(cell, "  ".join(f"{name} {value}" for name, value in _figures(cell, progress)))
+
+    def on_event(self, cell: Cell, event: Event) -> None:
+        """Write what happened."""
+        self._line(cell, event_line(event))
+
+    def on_end(self, cell: Cell, state: State, why: str) -> None:
+        """Say how it ended."""
+        self._line(cell, f"{state}: {why}" if why else state)
+
+    def on_interrupt(self) -> None:
+        """Say what is going on."""
+        self._console.print("interrupted: the runs under way write their checkpoints", markup=False)
+
+    def finish(self, comparison: Comparison) -> None:
+        """Write the table as lines, and where the page is."""
+        for line in ("", *comparison.table().splitlines(), *comparison.notes, f"page: {comparison.report}"):
+            self._console.print(line, markup=False, soft_wrap=True)
+
+    def _line(self, cell: Cell, text: str) -> None:
+        self._console.print(f"{_name(cell)}: {text}", markup=False, soft_wrap=True)
+
+
+@dataclass
+class _Shown:
+    """What the picture says of one cell."""
+
+    cell: Cell
+    state: State = "waiting"
+    progress: Progress | None = None
+    events: int = 0
+
+
+class LiveGrid(GridDisplay):
+    """A line for each cell: how far it is, loss, accuracy, bytes and time."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
+        self._cells: dict[str, _Shown] = {}
+        self._note = ""
+        self._next = 0.0
+
+    def on_cells(self, cells: Sequence[Cell]) -> None:
+        """Add a line for each."""
+        self._cells = {cell.name: _Shown(cell) for cell in cells}
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        self._live.update(Text("checking the cells ..."), refresh=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Take the picture away; a table follows, or an error."""
+        self._live.stop()
+
+    def on_start(self, cell: Cell) -> None:
+        """Show that it runs."""
+        self._cells[cell.name].state = "running"
+
+    def on_progress(self, cell: Cell, progress: Progress) -> None:
+        """Keep the progress for the next picture."""
+        self._cells[cell.name].progress = progress
+
+    def on_event(self, cell: Cell, event: Event) -> None:  # noqa: ARG002
+        """Count it."""
+        self._cells[cell.name].events += 1
+
+    def on_end(self, cell: Cell, state: State, why: str) -> None:  # noqa: ARG002 - the table in the end says why
+        """Show how it ended."""
+        self._cells[cell.name].state = state
+
+    def on_interrupt(self) -> None:
+        """Say what is going on."""
+        self._note = "interrupted: the runs under way write their checkpoints; Ctrl-C again kills them"
+
+    def on_look(self) -> None:
+        """Draw, if it is time."""
+        if time.monotonic() >= self._next:
+            begin = time.monotonic()
+            self._live.update(self._picture(), refresh=True)
+            self._next = time.monotonic() + max(REFRESH_S, 20 * (time.monotonic() - begin))
+
+    def finish(self, comparison: Comparison) -> None:
+        """Print the table, and where the page is."""
+        from chimera.report.comparison_table import as_rich, baseline_told
+
+        self._console.print(as_rich(comparison.plain()))
+        for note in (baseline_told(comparison.plain()), *comparison.notes):
+            if note:
+                self._console.print(Text(note, style="dim"))
+        page = comparison.report.resolve()
+        self._console.print(Text(f"page: {comparison.report}", style=f"cyan link {page.as_uri()}"))
+
+    def _picture(self) -> Group:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        for heading, width in _COLUMNS.items():
+            table.add_column(heading, no_wrap=True, overflow="ellipsis", min_width=width)
+        room = max(self._console.height - _OTHER_LINES, 4)
+        lines = list(self._cells.values())
+        ended = [line for line in lines if line.state not in ("running", "waiting")]
+        hidden = ended[: max(len(lines) - room, 0)]  # those that ended first give way
+        for line in lines:
+            if line not in hidden:
+                table.add_row(*_cells_of(line))
+        more = f"and {len(hidden)} more that have ended\n" if hidden else ""
+        return Group(table, Text(more, style="dim").append(self._note, style="yellow"))
+
+
+def _cells_of(line: _Shown) -> list[Any]:
+    name = Text(_name(line.cell), style="bold")
+    state = Text(line.state, style=_COLOURS.get(line.state, "dim"))
+    progress = line.progress
+    if progress is None:
+        return [name, state]
+    done = 1.0 if line.state == "finished" else min(max(progress.fraction or 0.0, 0.0), 1.0)
+    bar = ProgressBar(total=1.0, completed=done, width=10, complete_style="cyan", finished_style="green")
+    figures = dict(_figures(line.cell, progress))
+    measured = "  ".join(f"{name} {value:.4f}" for name, value in progress.metrics.items() if name != "loss")
+    moved = decimal(progress.bytes_up + progress.bytes_down)
+    return [name, state, bar, figures.get("loss", ""), measured, moved, figures["time"]]
+
+
+def _figures(cell: Cell, progress: Progress) -> list[tuple[str, str]]:
+    virtual = " virtual" if cell.is_virtual else ""
+    figures = [("round", str(progress.rounds)), ("time", f"{seconds(progress.seconds)}{virtual}")]
+    figures += [] if progress.loss is None else [("loss", f"{progress.loss:.4f}")]
+    figures += [
+        (f"test {name}" if name == "loss" else name, f"{value:.4f}") for name, value in progress.metrics.items()
+    ]
+    return [*figures, ("up", decimal(progress.bytes_up)), ("down", decimal(progress.bytes_down))]
+
+
+def _name(cell: Cell) -> str:
+    return cell.label if cell.seed is None else f"{cell.label}, seed {cell.seed}"

@@ -1,0 +1,335 @@
+"""The page of a comparison: one file that needs no network and no script, and links to the report of each run."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from chimera.core.errors import ConfigurationError
+from chimera.report.comparison_charts import Chart, Series, draw, is_wide, swatch
+from chimera.report.comparison_table import baseline_told, columns, metric_names
+from chimera.report.curves import FRACTIONS, Floats, thinned
+from chimera.report.run_files import finite, read_metrics, replace_file
+from chimera.report.units import bytes_unit, number, time_unit
+
+MOST_LINES = 12
+_MOST_POINTS = 300
+_MOST_CHARACTERS = 300
+_MORE_IS_BETTER = FRACTIONS | {"r2"}
+
+Row = Mapping[str, Any]
+
+
+def write_comparison(folder: str | os.PathLike[str]) -> Path:
+    """Write ``comparison.html`` from ``comparison.json`` and what the runs left, and return its path.
+
+    Raises
+    ------
+    ConfigurationError : ``folder`` holds no comparison, or cannot be written.
+    """
+    folder = Path(folder)
+    try:
+        comparison = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{str(folder)!r} is not the folder of a comparison: {error}") from error
+    path = folder / "comparison.html"
+    replace_file(path, page(comparison, folder).encode())
+    return path
+
+
+def page(comparison: Mapping[str, Any], folder: Path) -> str:
+    """Return the whole page as HTML text."""
+    files = importlib.resources.files("chimera.report")
+    style = "".join(files.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "comparison.css"))
+    rows = comparison["rows"]
+    drawn = _drawn(rows, metric_names(comparison))
+    name = Path(comparison["experiment"]).name
+    sections = [
+        _header(comparison, name),
+        _section("What it costs to get how far", _legend(rows, drawn) + _cost(comparison, drawn) if drawn else ""),
+        _section("Figures", _figures(comparison, folder)),
+        _section("Learning", _learning(comparison, folder, drawn)),
+    ]
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{_text(name)} compared · Chimera</title>\n<style>\n{style}</style></head>\n"
+        f"<body><main>\n{''.join(sections)}</main></body></html>\n"
+    )
+
+
+def front(x: Sequence[float], y: Sequence[float], *, more_is_better: bool) -> list[int]:
+    """Return which points nothing beats, by rising x: no other has an x as small and a better y, or as good a y and less x."""
+    sign = -1.0 if more_is_better else 1.0
+    kept: list[int] = []
+    for i in sorted(range(len(x)), key=lambda i: (x[i], sign * y[i])):
+        if not kept or sign * y[i] < sign * y[kept[-1]] or (x[i], y[i]) == (x[kept[-1]], y[kept[-1]]):
+            kept.append(i)
+    return kept
+
+
+def _text(value: Any) -> str:
+    text = str(value).encode("utf-8", "replace").decode()
+    return escape(text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…")
+
+
+def _name(cell: str) -> str:
+    """Return the name of a cell, which breaks between its parts and not at hyphens."""
+    parts = [part for part in re.split(r"(?<=:)|(?<=·) ", cell) if part]
+    return "".join(f'<span class="part">{_text(part)}</span>{" " if part.endswith("·") else ""}' for part in parts)
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{title}</h2>\n{body}</section>\n" if body else ""
+
+
+def _header(comparison: Mapping[str, Any], name: str) -> str:
+    runs = comparison["runs"]
+    states = [run["state"] for run in runs]
+    done = states.count("finished")
+    kind = "finished" if done == len(runs) else "unfinished"
+    state = "finished" if done == len(runs) else f"{done} of {len(runs)} finished"
+    varied = " · ".join(f"{key} = {', '.join(values)}" for key, values in comparison["varied"].items())
+    target = comparison.get("target") or {}
+    wanted = "Target: " + ", ".join(f"{key} {number(value)}" for key, value in target.items()) if target else ""
+    lines = "".join(f"<p>{_text(line)}</p>" for line in (varied, wanted) if line)
+    notes = "".join(f"<p class='note'>{_text(note)}</p>" for note in comparison["notes"])
+    pill = f'<span class="state {kind}">{state}</span>'
+    return f"<header><h1>{_text(name)}, compared {pill}</h1>\n{lines}{notes}</header>\n"
+
+
+def _drawn(rows: Sequence[Row], metrics: Sequence[str]) -> list[int]:
+    """Return the rows to draw: at most as many as can be told apart, those on the front first, and always the first."""
+    if not metrics:
+        return []
+    able = [i for i, row in enumerate(rows) if _cost_of(row, metrics[0]) is not None]
+    if len(able) <= MOST_LINES:
+        return able
+    costs = [_cost_of(rows[i], metrics[0]) or (0.0, 0.0) for i in able]
+    x, y = zip(*costs, strict=True)
+    best = [able[i] for i in front(x, y, more_is_better=metrics[0] in _MORE_IS_BETTER)]
+    order = list(dict.fromkeys([able[0], *best, *able]))
+    return sorted(order[:MOST_LINES])
+
+
+def _cost_of(row: Row, metric: str) -> tuple[float, float] | None:
+    """Return bytes and the metric, where both are known and finite."""
+    value = finite(row["metrics"].get(metric))
+    moved = finite(row.get("bytes_up")) + finite(row.get("bytes_down"))
+    return (moved, value) if np.isfinite(value) and np.isfinite(moved) else None
+
+
+def _legend(rows: Sequence[Row], drawn: Sequence[int]) -> str:
+    items = "".join(
+        f"<li><b>{i + 1}</b>{swatch(place)}<span>{_name(rows[i]['cell'])}</span></li>" for place, i in enumerate(drawn)
+    )
+    left = sum(bool(row["metrics"]) for row in rows) - len(drawn)
+    more = f"<p class='note'>{left:,} more cells stand in the table only.</p>" if left > 0 else ""
+    return f'<ul class="cells">{items}</ul>{more}'
+
+
+def _cost(comparison: Mapping[str, Any], drawn: Sequence[int]) -> str:
+    rows, metric = comparison["rows"], metric_names(comparison)[0]
+    charts = [_pareto(rows, drawn, metric, "bytes")]
+    times = _times(comparison)
+    charts += times or (
+        [_pareto(rows, drawn, metric, "seconds")] if len({rows[i]["virtual"] for i in drawn}) == 1 else []
+    )
+    figures = "".join(
+        f"<figure><figcaption>{_text(chart.title)}</figcaption>{draw(chart)}{note}</figure>" for chart, note in charts
+    )
+    return f'<div class="row wide">{figures}</div>\n'
+
+
+def _pareto(rows: Sequence[Row], drawn: Sequence[int], metric: str, over: str) -> tuple[Chart, str]:
+    """Return the chart of a metric over bytes or seconds, and a note on how to read it."""
+    costs = [_cost_of(rows[i], metric) or (0.0, 0.0) for i in drawn]
+    paid = [moved for moved, _ in costs] if over == "bytes" else [float(rows[i]["seconds"]) for i in drawn]
+    one, unit = (bytes_unit if over == "bytes" else time_unit)(max(paid))
+    x, y = np.array(paid) / one, np.array([value for _, value in costs])
+    kept = front(x.tolist(), y.tolist(), more_is_better=metric in _MORE_IS_BETTER)
+    clock = "Virtual time" if rows[drawn[0]]["virtual"] else "Time"
+    series = [
+        Series(place, str(i + 1), str(rows[i]["cell"]), x[place : place + 1], y[place : place + 1])
+        for place, i in enumerate(drawn)
+    ]
+    name = metric.replace("_", " ")
+    chart = Chart(
+        title=f"{name.capitalize()} on the test set, over {'data moved' if over == 'bytes' else clock.lower()}",
+        x_label=f"{'Data moved, up and down' if over == 'bytes' else clock} ({unit})",
+        y_label=name,
+        series=series,
+        points=True,
+        front=(x[kept], y[kept]) if len(drawn) > 1 else None,
+        log_x=is_wide(x),
+        y_most=1.0 if metric in FRACTIONS else np.inf,
+    )
+    little = "as few bytes" if over == "bytes" else "as little time"
+    hollow = " Hollow: beaten." if len(kept) < len(drawn) else ""
+    note = f"<p class='note'>Filled and on the band: no other needs {little} and does better.{hollow}</p>"
+    return chart, note if len(drawn) > 1 else ""
+
+
+def _times(comparison: Mapping[str, Any]) -> list[tuple[Chart, str]]:
+    """Return a chart of time to target, or of the run where there is no target, over each number that varies."""
+    rows = comparison["rows"]
+    key = "seconds_to_target" if comparison.get("target") else "seconds"
+    what = "to target" if comparison.get("target") else "of the run"
+    charts = []
+    for varied, texts in comparison["varied"].items():
+        values = [_as_number(text) for text in texts]
+        if varied.rpartition(".")[2] == "seed" or len(values) < 2 or not all(value > 0 for value in values):
+            continue
+        groups: dict[str, list[tuple[float, float]]] = {}
+        missed: dict[str, None] = {}
+        for row in rows:
+            name = " · ".join(text for other, text in row["settings"].items() if other != varied) or "all"
+            if row.get(key):
+                groups.setdefault(name, []).append((_as_number(row["settings"][varied]), row[key]))
+            elif row["state"] == "finished":
+                missed[name] = None
+        if groups:
+            charts.append(_over(varied, what, groups, list(missed), bool(rows[0]["virtual"])))
+    return charts[:2]
+
+
+def _over(
+    varied: str, what: str, groups: Mapping[str, Sequence[tuple[float, float]]], missed: Sequence[str], virtual: bool
+) -> tuple[Chart, str]:
+    is_bandwidth = "bandwidth" in varied
+    largest = max(x for points in groups.values() for x, _ in points)
+    one, unit = bytes_unit(largest) if is_bandwidth else (1.0, "")
+    second, time_name = time_unit(max(y for points in groups.values() for _, y in points))
+    series = []
+    for place, (name, points) in enumerate(list(groups.items())[:MOST_LINES]):
+        x, y = np.array(sorted(points)).T
+        series.append(Series(place, _letter(place), name, x / one, y / second))
+    xs, ys = [x for each in series for x in each.x], [y for each in series for y in each.y]
+    label = f"Bandwidth ({unit}/s)" if is_bandwidth else varied
+    clock = "Virtual time" if virtual else "Time"
+    log_y = is_bandwidth or is_wide(ys)
+    ticks = sorted(set(xs))
+    chart = Chart(
+        title=f"{clock} {what} ({time_name}{', log scale' if log_y else ''}), over {'bandwidth' if is_bandwidth else varied}",
+        x_label=label,
+        y_label=f"{clock} {what} ({time_name})",
+        series=series,
+        log_x=max(xs) / min(xs) > 3,
+        log_y=log_y,
+        x_ticks=ticks if len(ticks) <= 6 else (),
+    )
+    items = "".join(
+        f"<li><b>{each.name}</b>{swatch(each.place)}<span>{_name(each.label)}</span></li>" for each in series
+    )
+    note = f"<p class='note'>Not every run reached the target: {_text(', '.join(missed))}.</p>" if missed else ""
+    return chart, f'<ul class="cells">{items}</ul>{note}'
+
+
+def _figures(comparison: Mapping[str, Any], folder: Path) -> str:
+    found = columns(comparison)
+    head = "".join(
+        f'<th{" class=n" if column.is_number else ""} title="{escape(column.meaning)}">{_text(column.heading)}</th>'
+        for column in found
+    )
+    lines = []
+    for i, row in enumerate(comparison["rows"]):
+        cells = []
+        for column in found:
+            text = _text(column.texts[i])
+            if column.heading == "cell":
+                cells.append(f'<td class="name">{_links(row, comparison["runs"], folder)}</td>')
+            elif column.heading == "state":
+                cells.append(f"<td{' class=failed' if row['state'] == 'failed' else ''}>{text}</td>")
+            else:
+                cells.append(f"<td{' class=n' if column.is_number else ''}>{text}</td>")
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    told = baseline_told(comparison)
+    note = f"<p class='note'>{_text(told)} A cell's name leads to the report of its run.</p>"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    return f'<div class="figures">{table}</div>{note}'
+
+
+def _links(row: Row, runs: Iterable[Row], folder: Path) -> str:
+    """Return the cell's name as a link to its report; with several seeds, a link for each behind the name."""
+    own = [run for run in runs if run["settings"] == row["settings"]]
+    if len(own) == 1:
+        return _link(own[0], str(row["cell"]), folder)
+    return f"{_name(row['cell'])} (seeds {', '.join(_link(run, str(run['seed']), folder) for run in own)})"
+
+
+def _link(run: Row, name: str, folder: Path) -> str:
+    if not (folder / run["folder"] / "report.html").is_file():
+        return _name(name)
+    return f'<a href="{escape(quote(run["folder"]))}/report.html">{_name(name)}</a>'
+
+
+def _learning(comparison: Mapping[str, Any], folder: Path, drawn: Sequence[int]) -> str:
+    rows, names = comparison["rows"], metric_names(comparison)
+    if not drawn:
+        return ""
+    found = {i: read_metrics(folder / rows[i]["folder"]) for i in drawn}
+    wanted = list(dict.fromkeys([names[0], *(["loss"] if "loss" in names else [])]))
+    charts = [chart for metric in wanted for chart in _curves(rows, found, drawn, metric)]
+    figures = "".join(f"<figure><figcaption>{_text(c.title)}</figcaption>{draw(c)}</figure>" for c in charts)
+    seeds = "<p class='note'>Curves are those of the first seed.</p>" if any("seeds" in row for row in rows) else ""
+    return f'{_legend(rows, drawn)}<div class="row wide">{figures}</div>{seeds}'
+
+
+def _curves(
+    rows: Sequence[Row], found: Mapping[int, list[dict[str, Any]]], drawn: Sequence[int], metric: str
+) -> list[Chart]:
+    virtual = all(rows[i]["virtual"] for i in drawn)
+    name = metric.replace("_", " ")
+    axes = (
+        ("data moved", "Data moved, up and down ({})", bytes_unit, ("bytes_up", "bytes_down")),
+        (
+            "virtual time" if virtual else "time",
+            ("Virtual time" if virtual else "Time") + " ({})",
+            time_unit,
+            ("seconds",),
+        ),
+    )
+    charts = []
+    for over, label, unit_of, keys in axes:
+        lines: list[tuple[int, int, Floats, Floats]] = []
+        for place, i in enumerate(drawn):
+            points = [(sum(finite(row.get(key)) for key in keys), finite(row.get(metric))) for row in found[i]]
+            good = np.array([point for point in points if np.isfinite(point).all() and point[0] > 0]).reshape(-1, 2)
+            if len(good):
+                x, y = thinned(good[:, 0], good[:, 1], _MOST_POINTS, average=False)
+                lines.append((place, i, x, y))
+        if lines:
+            one, unit = unit_of(max(float(x[-1]) for _, _, x, _ in lines))
+            log_y = metric == "loss" and is_wide(value for *_, y in lines for value in y.tolist())
+            charts.append(
+                Chart(
+                    title=f"{name.capitalize()} on the test set{' (log scale)' if log_y else ''}, over {over}",
+                    x_label=label.format(unit),
+                    y_label=name,
+                    series=[Series(p, str(i + 1), str(rows[i]["cell"]), x / one, y) for p, i, x, y in lines],
+                    log_x=is_wide(float(x[-1]) for _, _, x, _ in lines),
+                    log_y=log_y,
+                    y_most=1.0 if metric in FRACTIONS else np.inf,
+                )
+            )
+    return charts
+
+
+def _as_number(text: str) -> float:
+    try:
+        return float(text.replace("_", ""))
+    except ValueError:
+        return float("nan")
+
+
+def _letter(place: int) -> str:
+    return chr(ord("a") + place)

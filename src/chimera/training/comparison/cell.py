@@ -1,0 +1,110 @@
+"""The process of one cell: ``python -m chimera.training.comparison.cell PIPE``.
+
+Stdin brings the experiment, by length and content, from the process that started this one, and stays open for as long as
+that one lives: when it closes, however that one ended, this one ends at once, with all that it has started. What happens is
+told on the pipe, a JSON object a line.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import IO, Any
+
+import msgspec
+
+from chimera.core.errors import ChimeraError, ConfigurationError
+from chimera.training.callback import Callback, Event, Progress
+
+TOLD_EVERY_S = 0.1  # the shortest time between two progresses without an evaluation
+LENGTH_BYTES = 8
+INTERRUPTED = 130  # exit code of a run that Ctrl-C ended, as of the command line
+
+
+class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a cell tells; one of the fields."""
+
+    progress: Progress | None = None
+    event: Event | None = None
+    failed: str | None = None
+
+
+class _Teller(Callback):
+    """Writes to the pipe, now and then and at every evaluation."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe, self._encoder = pipe, msgspec.json.Encoder()
+        self._silent_until, self._metrics = 0.0, dict[str, float]()
+
+    def on_start(self, progress: Progress) -> None:
+        self._tell(Told(progress=progress))
+
+    def on_progress(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if progress.metrics != self._metrics or now >= self._silent_until:
+            self._metrics, self._silent_until = progress.metrics, now + TOLD_EVERY_S
+            self._tell(Told(progress=progress))
+
+    def on_event(self, event: Event) -> None:
+        self._tell(Told(event=event))
+
+    def failed(self, why: str) -> None:
+        self._tell(Told(failed=" ".join(why.split())))
+
+    def _tell(self, told: Told) -> None:
+        self._pipe.write(self._encoder.encode(told) + b"\n")
+        self._pipe.flush()
+
+
+def run(task: dict[str, Any], pipe: IO[bytes]) -> int:
+    """Run the experiment of ``task`` in its folder, and return the exit code."""
+    teller = _Teller(pipe)
+    try:
+        experiment = pickle.loads(task["experiment"])
+        experiment.trainer(callbacks=[teller], out=task["folder"], resume=task["resume"]).fit()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except ConfigurationError as error:
+        teller.failed(str(error))
+        return 2
+    except Exception as error:  # whatever a user's own code may raise
+        own = isinstance(error, ChimeraError)
+        if not own or error.__cause__ is not None:
+            traceback.print_exc()
+        first = next((line for line in str(error).splitlines() if line.strip()), "")
+        teller.failed(first if own and first else f"{type(error).__name__}: {first}".rstrip(": "))
+        return 1
+    return 0
+
+
+def main() -> None:
+    """Take the task from stdin, and run it."""
+    descriptor = int(sys.argv[1])
+    os.set_inheritable(descriptor, False)
+    length = int.from_bytes(sys.stdin.buffer.read(LENGTH_BYTES), "big")
+    content = sys.stdin.buffer.read(length)
+    if not length or len(content) < length:
+        sys.exit(1)  # whoever started this process has gone already
+    threading.Thread(target=_end_with_the_starter, name="leash", daemon=True).start()
+    task = pickle.loads(content)
+    sys.argv = task["argv"]  # what the run's folder says of where it came from
+    with open(descriptor, "wb", buffering=0) as pipe:
+        sys.exit(run(task, pipe))
+
+
+def _end_with_the_starter() -> None:
+    while os.read(0, 1):
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

@@ -1,0 +1,106 @@
+"""A cell under way, as seen from the process that started it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import cloudpickle
+import msgspec
+
+from chimera.training.comparison.cell import INTERRUPTED, LENGTH_BYTES, Told
+from chimera.training.comparison.grid import Cell
+
+State: TypeAlias = Literal["waiting", "running", "finished", "failed", "interrupted"]
+_CHUNK_BYTES = 1 << 16
+_decoder = msgspec.json.Decoder(Told)
+
+
+class CellProcess:
+    """The process of one cell, in a session of its own, so that Ctrl-C reaches it only through `interrupt`.
+
+    Parameters
+    ----------
+    folder : of the run.
+    log : takes what the run prints; it goes again if that is nothing.
+    resume : go on from the last checkpoint in the folder, if there is one.
+    """
+
+    def __init__(self, cell: Cell, folder: Path, log: Path, *, resume: bool) -> None:
+        self.cell, self._log = cell, log
+        self._rest, self._why = b"", ""
+        self._told, theirs = os.pipe()
+        os.set_blocking(self._told, False)
+        task = {"experiment": cloudpickle.dumps(cell.experiment), "folder": str(folder), "resume": resume}
+        content = cloudpickle.dumps({**task, "argv": list(sys.argv)})
+        try:
+            with log.open("wb") as output:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "chimera.training.comparison.cell", str(theirs)],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(theirs,),
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
+                    start_new_session=True,
+                )
+        except BaseException:
+            os.close(self._told)
+            raise
+        finally:
+            os.close(theirs)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it is dead already: its exit code will say so
+            self._process.stdin.write(len(content).to_bytes(LENGTH_BYTES, "big") + content)
+            self._process.stdin.flush()
+
+    def fileno(self) -> int:
+        """Return what to select on: readable when the cell has told something, or has ended."""
+        return self._told
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process is no more."""
+        return self._process.poll() is not None
+
+    def told(self) -> list[Told]:
+        """Return what it has told since this was last asked."""
+        parts = [self._rest]
+        with contextlib.suppress(BlockingIOError):
+            while part := os.read(self._told, _CHUNK_BYTES):
+                parts.append(part)
+        *lines, self._rest = b"".join(parts).split(b"\n")
+        told = [_decoder.decode(line) for line in lines]
+        self._why = next((each.failed for each in told if each.failed), self._why)
+        return told
+
+    def interrupt(self) -> None:
+        """Ask it to write a checkpoint and end."""
+        if not self.ended:
+            self._process.send_signal(signal.SIGINT)
+
+    def end(self) -> tuple[State, str]:
+        """End it at once if it still runs, with all that it has left, and return how it ended and, where it failed, why."""
+        running = not self.ended
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
+            os.killpg(self._process.pid, signal.SIGKILL)
+        code = self._process.wait()
+        self.told()
+        os.close(self._told)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        output = self._log.stat().st_size if self._log.exists() else 0
+        if not output:
+            self._log.unlink(missing_ok=True)
+        if running or code in (INTERRUPTED, -signal.SIGINT):
+            return "interrupted", ""
+        if code == 0:
+            return "finished", ""
+        ending = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return "failed", (self._why or ending) + (f" (its output: {self._log})" if output else "")

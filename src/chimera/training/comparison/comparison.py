@@ -1,0 +1,246 @@
+"""`compare`: an experiment over a grid of settings, and what came of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from chimera.core.errors import ConfigurationError, RunError
+from chimera.training.comparison.figures import Row, rows_of, run_row
+from chimera.training.comparison.grid import Cell, check, grid_of
+from chimera.training.comparison.running import GridCallback, Outcomes, run_cells
+from chimera.training.comparison.variation import Variation, Vary, read_variations
+from chimera.training.experiment import Experiment
+from chimera.training.history import write_atomically
+
+_GRID = "grid.json"  # what each cell is, written before anything runs
+_RESULT = "comparison.json"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison that is over, or was interrupted.
+
+    Attributes
+    ----------
+    folder : holds ``comparison.json``, ``comparison.csv``, ``comparison.html`` and the folder of each run.
+    experiment : what was varied, by the name of its file.
+    varied : the values of each key that varies, as texts.
+    target : the metrics to reach, if the experiment names some and no cell has others.
+    rows : one for each cell, in the order of the grid: what it is, its state, its final figures and how they compare with its
+        baseline, the cell that differs from it only in the first key, which has its first value there. With several seeds,
+        means over them.
+    runs : one for each run: as ``rows``, where there is one seed.
+    notes : what a reader of the figures must know.
+    """
+
+    folder: Path
+    experiment: str
+    varied: dict[str, list[str]]
+    target: dict[str, float] | None
+    rows: list[Row] = field(repr=False)
+    runs: list[Row] = field(repr=False)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def report(self) -> Path:
+        """The page."""
+        return self.folder / "comparison.html"
+
+    @property
+    def finished(self) -> bool:
+        """Whether every run came to its end."""
+        return all(run["state"] == "finished" for run in self.runs)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether some run was not begun or not ended because of Ctrl-C."""
+        return any(run["state"] in ("interrupted", "waiting", "running") for run in self.runs)
+
+    def plain(self) -> dict[str, Any]:
+        """Return all of it as plain values, as ``comparison.json`` has them."""
+        return {
+            "experiment": self.experiment,
+            "varied": self.varied,
+            "target": self.target,
+            "notes": self.notes,
+            "rows": self.rows,
+            "runs": self.runs,
+            "folder": str(self.folder),
+        }
+
+    def table(self) -> str:
+        """Return the figures as a table of text."""
+        from chimera.report.comparison_table import as_text
+
+        return as_text(self.plain())
+
+
+def compare(
+    experiment: Experiment | str | Path,
+    vary: Vary,
+    *,
+    out: str | Path | None = None,
+    jobs: int | None = None,
+    repeat: int | Sequence[int] | None = None,
+    resume: bool = False,
+    callbacks: Sequence[GridCallback] = (),
+) -> Comparison:
+    """Run an experiment once for each combination of values, and compare what came of it.
+
+    Parameters
+    ----------
+    experiment : an `Experiment`, or the path of its file.
+    vary : lists of values by key: ``{"codec": ["identity", "top-k:ratio=0.01"], "train.batch_size": [16, 32]}``; or sentences
+        as for ``--vary``.
+    out : the folder; by default a new one below ``runs/``.
+    jobs : runs at a time; see `run_cells`.
+    repeat : how many seeds each cell is run with, from the experiment's own on; or which ones.
+    resume : skip what is finished in the folder, and go on with what was begun.
+
+    Raises
+    ------
+    ConfigurationError : a mistake in what varies, in any cell, or in the folder; nothing has run then.
+    KeyboardInterrupt : a second Ctrl-C; after the first, the comparison says what there is.
+    """
+    if not isinstance(experiment, Experiment):
+        experiment = Experiment.load(experiment)
+    if jobs is not None and jobs < 1:
+        raise ConfigurationError(f"jobs must be at least 1, not {jobs}")
+    variations = read_variations(vary)
+    cells = grid_of(experiment, variations, _seeds(experiment, repeat))
+    if len(cells) == 1 and not variations:
+        raise ConfigurationError("nothing varies: say what, such as --vary codec=identity,top-k:ratio=0.01")
+    check(cells)
+    folder = _folder(out, experiment, resume=resume)
+    _begin(folder, cells)
+    for callback in callbacks:
+        callback.on_cells(cells)
+    ended = {cell.name for cell in cells if (folder / cell.name / "summary.json").exists()}
+    for callback in callbacks:
+        for cell in cells:
+            if cell.name in ended:
+                callback.on_end(cell, "finished", "")
+    left = [cell for cell in cells if cell.name not in ended]
+    outcomes: Outcomes = dict.fromkeys(ended, ("finished", ""))
+    outcomes |= run_cells(left, folder, jobs=jobs, resume=resume, callbacks=callbacks)
+    return _written(folder, experiment, variations, cells, outcomes, jobs)
+
+
+def _written(
+    folder: Path,
+    experiment: Experiment,
+    variations: Sequence[Variation],
+    cells: Sequence[Cell],
+    outcomes: Outcomes,
+    jobs: int | None,
+) -> Comparison:
+    from chimera.report.comparison import write_comparison
+
+    targets = [cell.experiment.tables["train"].get("target") for cell in cells]
+    target = targets[0] if all(each == targets[0] for each in targets) else None
+    runs = [run_row(cell, folder, *outcomes[cell.name], target=target) for cell in cells]
+    varied = {variation.key: [choice.text for choice in variation.choices] for variation in variations}
+    comparison = Comparison(
+        folder=folder,
+        experiment=experiment.source,
+        varied=varied,
+        target=dict(target) if target else None,
+        rows=rows_of(runs, list(varied)),
+        runs=runs,
+        notes=_notes(cells, jobs),
+    )
+    write_atomically(folder / _RESULT, msgspec.json.format(msgspec.json.encode(comparison.plain())))
+    write_atomically(folder / "comparison.csv", _csv(runs).encode())
+    write_comparison(folder)
+    return comparison
+
+
+def _notes(cells: Sequence[Cell], jobs: int | None) -> list[str]:
+    virtual = [cell.is_virtual for cell in cells]
+    notes = []
+    if all(virtual):
+        notes.append("Simulated: all seconds are virtual, as the models of network and computers say.")
+    elif any(virtual):
+        notes.append(
+            "Seconds of cells on the engine simulated are virtual (marked v), those of the others real: do not compare them."
+        )
+    if jobs is not None and jobs > 1 and virtual.count(False) > 1:
+        notes.append(f"Up to {jobs} runs in real time shared this machine: their seconds say little.")
+    return notes
+
+
+def _seeds(experiment: Experiment, repeat: int | Sequence[int] | None) -> list[int]:
+    if repeat is None:
+        return []
+    if isinstance(repeat, int):
+        first = experiment.tables["train"].get("seed", 0)
+        repeat = range(first, first + repeat)
+    seeds = list(repeat)
+    if not seeds or any(not isinstance(seed, int) or seed < 0 for seed in seeds):
+        raise ConfigurationError(
+            f"repeat = {repeat!r} cannot be used: give how many seeds, at least 1, or a list of them"
+        )
+    return seeds
+
+
+def _folder(out: str | Path | None, experiment: Experiment, *, resume: bool) -> Path:
+    if out is not None:
+        path = Path(out)
+        if path.is_dir() and any(path.iterdir()) and not (resume and (path / _GRID).exists()):
+            why = "holds no comparison to resume" if resume else "is not empty: resume what is in it"
+            raise ConfigurationError(f"{path} {why}, or choose another folder")
+        return path
+    named = experiment.tables["train"].get("name") or Path(experiment.source).stem
+    name = "compare-" + (re.sub(r"[^\w.-]+", "-", named).strip("-.") or "run")
+    taken = {int(match[1] or 1) for path in Path("runs").glob(f"{name}*") if (match := _numbered(name, path.name))}
+    number = max(taken, default=1) if resume else max(taken, default=0) + 1
+    return Path("runs") / (name if number == 1 else f"{name}-{number}")
+
+
+def _numbered(name: str, found: str) -> re.Match[str] | None:
+    return re.fullmatch(rf"{re.escape(name)}(?:-(\d+))?", found)
+
+
+def _begin(folder: Path, cells: Sequence[Cell]) -> None:
+    """Make the folder and write what each cell is; refuse cells that are there already and were something else."""
+    wanted = {cell.name: cell.experiment.to_toml() for cell in cells}
+    path = folder / _GRID
+    known: Mapping[str, str] = {}
+    if path.exists():
+        try:
+            known = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+        except msgspec.DecodeError as error:
+            raise ConfigurationError(f"{path} cannot be read: {error}; choose another folder") from error
+    for name, text in wanted.items():
+        if name in known and known[name] != text:
+            line = next((line for line in text.splitlines() if line not in known[name].splitlines()), "less")
+            raise ConfigurationError(
+                f"{folder / name} was begun with other settings (now {line}): go on with the same, or choose another folder"
+            )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"the folder {folder} cannot be made: {error.strerror}") from error
+    write_atomically(path, msgspec.json.format(msgspec.json.encode({**known, **wanted})))
+
+
+def _csv(runs: Sequence[Row]) -> str:
+    """Return one line for each run; settings and metrics have columns of their own."""
+    flat = []
+    for run in runs:
+        line = {"cell": run["cell"], **run["settings"]}
+        line |= {key: value for key, value in run.items() if key not in ("cell", "settings", "metrics")}
+        flat.append(line | run["metrics"])
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(key for line in flat for key in line)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return text.getvalue()

@@ -1,0 +1,140 @@
+"""The figures of cells, from what their runs have left, and how the cells compare."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from chimera.core.errors import ConfigurationError
+from chimera.training.budget import Budget, Counters
+from chimera.training.comparison.cell_process import State
+from chimera.training.comparison.grid import Cell
+
+SUMMED_UP = ("rounds", "epochs", "samples", "seconds", "samples_per_second", "bytes_up", "bytes_down")
+MEASURED = ("bits_per_element", "compression_ratio")  # of what was sent; a number, or numbers by direction
+TO_TARGET = ("seconds_to_target", "rounds_to_target", "bytes_to_target")
+
+Row = dict[str, Any]
+
+
+def run_row(cell: Cell, folder: Path, state: State, why: str, target: Mapping[str, float] | None) -> Row:
+    """Return the row of one run.
+
+    Parameters
+    ----------
+    folder : of the comparison.
+    """
+    row: Row = {"cell": cell.label, "folder": cell.name, "settings": cell.settings, "state": state}
+    if cell.seed is not None:
+        row["seed"] = cell.seed
+    if why:
+        row["error"] = why
+    row |= {"engine": cell.engine, "virtual": cell.is_virtual}
+    summary = _read(folder / cell.name / "summary.json") if state == "finished" else {}
+    row["metrics"] = summary.get("metrics", {})
+    row |= {key: summary[key] for key in (*SUMMED_UP, "stopped_by", "lost_workers") if key in summary}
+    for key in MEASURED:
+        row |= _flat(key, summary.get(key))
+    if target and summary:
+        row |= dict(zip(TO_TARGET, _reached(folder / cell.name, target), strict=True))
+    return row
+
+
+def rows_of(runs: Sequence[Row], varied: Sequence[str]) -> list[Row]:
+    """Return a row for each cell: that of its run, or the means over its seeds; with how it compares with its baseline."""
+    groups: dict[str, list[Row]] = {}
+    for run in runs:
+        groups.setdefault(repr(sorted(run["settings"].items())), []).append(run)
+    rows = [_mean(group) for group in groups.values()]
+    for row in rows:
+        baseline = _baseline(row, rows, varied)
+        row["baseline"] = baseline["cell"]
+        row["times_fewer_bytes"] = _ratio(_moved(baseline), _moved(row))
+        if row["virtual"] == baseline["virtual"]:
+            key = "seconds_to_target" if "seconds_to_target" in baseline else "seconds"
+            row["times_sooner"] = _ratio(baseline.get(key), row.get(key))
+    return rows
+
+
+def _mean(group: Sequence[Row]) -> Row:
+    """Return one row for the runs of a cell: means over those that finished, and ``*_spread``, their standard deviation."""
+    if len(group) == 1 and "seed" not in group[0]:
+        return dict(group[0])
+    done = [run for run in group if run["state"] == "finished"]
+    first = group[0]
+    kept = ("cell", "settings", "engine", "virtual")
+    row: Row = {key: first[key] for key in kept}
+    states = [run["state"] for run in group]
+    worst = next((s for s in ("failed", "interrupted", "running", "waiting") if s in states), "finished")
+    row |= {"folder": first["folder"], "state": worst, "seeds": [run["seed"] for run in group]}
+    if failed := [run for run in group if "error" in run]:
+        row["error"] = f"seed {failed[0]['seed']}: {failed[0]['error']}"
+    names = [name for name in (done[0]["metrics"] if done else {}) if all(name in run["metrics"] for run in done)]
+    measured = {name: [run["metrics"][name] for run in done] for name in names}
+    row["metrics"] = {name: _mean_of(values) for name, values in measured.items()}
+    row["metrics_spread"] = {name: _spread(values) for name, values in measured.items()}
+    for key in dict.fromkeys(key for run in done for key in run):
+        values = [run.get(key) for run in done]
+        if key in ("seed", "virtual") or not isinstance(values[0], int | float | None):
+            continue
+        row[key] = _mean_of(values)
+        if key in ("seconds", *TO_TARGET):
+            row[f"{key}_spread"] = _spread(values)
+    return row
+
+
+def _baseline(row: Row, rows: Sequence[Row], varied: Sequence[str]) -> Row:
+    """Return the row that differs only in the first key that varies, where it has its first value."""
+    if not varied:
+        return rows[0]
+    wanted = {**row["settings"], varied[0]: rows[0]["settings"][varied[0]]}
+    return next((other for other in rows if other["settings"] == wanted), rows[0])
+
+
+def _moved(row: Row) -> float | None:
+    return row["bytes_up"] + row["bytes_down"] if "bytes_up" in row else None
+
+
+def _ratio(one: float | None, other: float | None) -> float | None:
+    return one / other if one and other else None
+
+
+def _mean_of(values: Sequence[float | None]) -> float | None:
+    """Return the mean; None if one of them is: not finite, or a target that was never met."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known and len(known) == len(values) else None
+
+
+def _spread(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return None if len(known) < len(values) else statistics.stdev(known) if len(known) > 1 else 0.0
+
+
+def _flat(key: str, value: Any) -> dict[str, float]:
+    if isinstance(value, Mapping):
+        return {f"{key}_{part}": each for part, each in value.items() if isinstance(each, int | float)}
+    return {key: value} if isinstance(value, int | float) else {}
+
+
+def _reached(folder: Path, target: Mapping[str, float]) -> tuple[float | None, int | None, int | None]:
+    """Return when the target was first met, in seconds, rounds and bytes; None where it was not."""
+    budget = Budget(rounds=1, target=target)
+    for line in (folder / "metrics.jsonl").read_bytes().splitlines():
+        row = msgspec.json.decode(line)
+        metrics = {key: value for key, value in row.items() if isinstance(value, int | float) and math.isfinite(value)}
+        if all(name in metrics for name in target) and budget.reached(Counters(), metrics, 1) == "target":
+            return row["seconds"], row["round"], row["bytes_up"] + row["bytes_down"]
+    return None, None, None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}; remove it, and resume") from error
+    return dict(found)

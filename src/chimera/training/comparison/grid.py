@@ -1,0 +1,201 @@
+"""The grid of a comparison: every combination of the values that vary, each checked before anything runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import itertools
+import re
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chimera.core.engine import ENGINES
+from chimera.core.errors import ConfigurationError
+from chimera.core.registry import Registry, checked_options
+from chimera.data.dataset import DATASETS
+from chimera.models.model import MODELS
+from chimera.training.comparison.variation import Choice, Variation
+from chimera.training.experiment import Experiment
+from chimera.training.optimizer import OptimizerSettings
+from chimera.training.plugin import label, named
+
+VIRTUAL = "simulated"  # the engine whose seconds do not depend on what else the machine does
+_LONGEST_NAME = 120  # characters of a folder's name
+_OF_THE_TRAINER = {"input_shape": None, "outputs": None, "task": None, "seed": None}
+_AROUND_THE_MODEL = ("loss", "metrics", "buffers")
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One run of a comparison.
+
+    Attributes
+    ----------
+    name : of its folder.
+    label : what it is called where people read: its values.
+    settings : the values that vary, as texts by key.
+    seed : of the training, where several seeds are compared; it is part of no label.
+    experiment : what is run.
+    """
+
+    name: str
+    label: str
+    settings: dict[str, str]
+    seed: int | None
+    experiment: Experiment
+
+    @property
+    def engine(self) -> str:
+        """The name of its engine."""
+        return label(self.experiment.tables.get("engine", "local"))
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether its seconds are those of the simulated engine."""
+        return self.engine == VIRTUAL
+
+
+def grid_of(experiment: Experiment, variations: Sequence[Variation], seeds: Sequence[int] = ()) -> list[Cell]:
+    """Return the cells of the cartesian product; the first variation changes slowest.
+
+    Parameters
+    ----------
+    seeds : every combination is run with each of them, as ``train.seed`` and, on the simulated engine, as ``engine.seed``.
+
+    Raises
+    ------
+    ConfigurationError : a key that does not exist, a value that its table refuses, or the same cell twice.
+    """
+    cells: list[Cell] = []
+    seen: dict[Any, str] = {}
+    taken: set[str] = set()
+    for chosen in itertools.product(*(variation.choices for variation in variations)):
+        settings = {variation.key: choice.text for variation, choice in zip(variations, chosen, strict=True)}
+        name = " · ".join(_named(variation, choice) for variation, choice in zip(variations, chosen, strict=True))
+        varied = _placed(experiment, variations, chosen)
+        for seed in seeds or (None,):
+            one = varied if seed is None else _seeded(varied, seed)
+            what = name + ("" if seed is None else f", seed {seed}")
+            same = (one.to_toml(), *(id(choice.value) for choice in chosen if _is_object(choice.value)))
+            if same in seen:
+                raise ConfigurationError(
+                    f"--vary: {what!r} and {seen[same]!r} are the same cell; leave out one of them"
+                )
+            seen[same] = what
+            folder = _folder_name(settings, seed, taken)
+            cells.append(Cell(folder, name or experiment.source, settings, seed, one))
+    return cells
+
+
+def check(cells: Iterable[Cell]) -> None:
+    """Make of every cell what can be made without data, processes or files.
+
+    Raises
+    ------
+    ConfigurationError : a name, an option or a value that cannot be used, with the cell's name.
+    """
+    optimizers: set[str] = set()
+    for cell in cells:
+        try:
+            tables = cell.experiment.tables
+            cell.experiment.trainer(out=cell.name, resume=True)
+            _check_engine(tables.get("engine", "local"))
+            _check_plugin(DATASETS, tables["data"])
+            _check_model(tables["model"])
+            optimizer = named(tables["train"].get("optimizer", "sgd"))
+            if repr(optimizer) not in optimizers:
+                OptimizerSettings(*optimizer).check()
+                optimizers.add(repr(optimizer))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{cell.label}: {error}" if cell.settings else str(error)) from error
+
+
+def _placed(experiment: Experiment, variations: Sequence[Variation], chosen: Sequence[Choice]) -> Experiment:
+    pairs = sorted(zip(variations, chosen, strict=True), key=lambda pair: len(pair[0].path))
+    for variation, choice in pairs:  # whole tables first: they bring their own options
+        path = _full_path(experiment, variation.path)
+        experiment = choice.place(experiment, path, f"--vary {variation.key!r}")
+    return experiment
+
+
+def _full_path(experiment: Experiment, path: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the path of a key; one of an engine's own tables may be left out: ``engine.bandwidth_bytes_s``."""
+    engine = experiment.tables.get("engine", "local")
+    if len(path) != 2 or path[0] != "engine" or not isinstance(engine, str | Mapping):
+        return path
+    factory = ENGINES.find(named(engine)[0]).factory
+    try:
+        hints = typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+    except (NameError, TypeError):  # annotations that only a type checker can see
+        return path
+    found = [
+        option
+        for option, hint in hints.items()
+        for kind in typing.get_args(hint)
+        if dataclasses.is_dataclass(kind) and path[1] in (field.name for field in dataclasses.fields(kind))
+    ]
+    return ("engine", found[0], path[1]) if path[1] not in hints and len(found) == 1 else path
+
+
+def _seeded(experiment: Experiment, seed: int) -> Experiment:
+    experiment = experiment.with_value(("train", "seed"), seed)
+    engine = experiment.tables.get("engine", "local")
+    if isinstance(engine, str | Mapping) and named(engine)[0] == VIRTUAL:
+        experiment = experiment.with_value(("engine", "seed"), seed)
+    return experiment
+
+
+def _named(variation: Variation, choice: Choice) -> str:
+    return choice.text if len(variation.path) == 1 else f"{variation.path[-1]}={choice.text}"
+
+
+def _folder_name(settings: Mapping[str, str], seed: int | None, taken: set[str]) -> str:
+    """Return a name for the cell's folder that any file system takes and no other cell has."""
+    parts = [text if "." not in key else f"{key.rpartition('.')[2]}={text}" for key, text in settings.items()]
+    parts += [] if seed is None else [f"seed={seed}"]
+    slugs = [re.sub(r"[^\w.=+,-]+", "-", part.replace(":", ",")).strip("-.,") or "value" for part in parts]
+    whole = "--".join(slugs) or "run"
+    if len(whole.encode()) > _LONGEST_NAME or not whole.isascii():
+        digest = hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()
+        whole = f"{whole.encode('ascii', 'ignore').decode()[: _LONGEST_NAME - 9]}-{digest}"
+    name, number = whole, 1
+    while name.lower() in taken:
+        number += 1
+        name = f"{whole}-{number}"
+    taken.add(name.lower())
+    return name
+
+
+def _check_engine(engine: Any) -> None:
+    if not isinstance(engine, str | Mapping):
+        return
+    name, options = named(engine)
+    if name == VIRTUAL:  # making it starts nothing, and checks its tables too
+        ENGINES.create(name, options).close()
+    else:
+        checked_options(f"engine {name!r}", ENGINES.find(name).factory, options, {})
+
+
+def _check_plugin(registry: Registry[Any], plugin: Any) -> None:
+    if isinstance(plugin, str) or (isinstance(plugin, Mapping) and "name" in plugin):
+        name, options = named(plugin)
+        checked_options(f"{registry.kind} {name!r}", registry.find(name).factory, options, {})
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, str | Mapping):
+        return
+    name, options = named(model)
+    factory = MODELS.find(name).factory
+    if inspect.isclass(factory) or inspect.isfunction(factory):
+        taken = inspect.signature(factory).parameters
+        own = {key: value for key, value in options.items() if key in taken or key not in _AROUND_THE_MODEL}
+        given = {key: value for key, value in _OF_THE_TRAINER.items() if key not in own}
+        checked_options(f"model {name!r}", factory, own, given)
+
+
+def _is_object(value: Any) -> bool:
+    return not isinstance(value, str | bool | int | float | list | tuple | Mapping)

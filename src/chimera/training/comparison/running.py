@@ -1,0 +1,144 @@
+"""Running the cells of a grid, several at a time."""
+
+from __future__ import annotations
+
+import os
+import selectors
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from chimera.training.callback import Event, Progress
+from chimera.training.comparison.cell_process import CellProcess, State
+from chimera.training.comparison.grid import Cell
+from chimera.training.interrupt import Interrupt
+
+_LOOK_EVERY_S = 0.1  # how long a wish or the silent end of a process may go unnoticed
+
+Outcomes = dict[str, tuple[State, str]]
+"""How each cell ended, by name, and why it failed, if it did."""
+
+
+class GridCallback:
+    """Told of a comparison as it goes; override what you need."""
+
+    def on_cells(self, cells: Sequence[Cell]) -> None:
+        """All cells were checked; they are run now."""
+
+    def on_start(self, cell: Cell) -> None:
+        """The cell's process has been started."""
+
+    def on_progress(self, cell: Cell, progress: Progress) -> None:
+        """The cell has gone on."""
+
+    def on_event(self, cell: Cell, event: Event) -> None:
+        """Something happened to the cell besides rounds."""
+
+    def on_end(self, cell: Cell, state: State, why: str) -> None:
+        """The cell is over; or was before anything began, where a comparison is resumed."""
+
+    def on_interrupt(self) -> None:
+        """Ctrl-C: the cells under way write their checkpoints."""
+
+    def on_look(self) -> None:
+        """Called about ten times a second."""
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_cells(
+    cells: Sequence[Cell], folder: Path, *, jobs: int | None, resume: bool, callbacks: Sequence[GridCallback]
+) -> Outcomes:
+    """Run the cells, each in its folder below ``folder``, and return how they ended.
+
+    Parameters
+    ----------
+    jobs : how many at a time; by default one a core for those in virtual time, and then the others one by one, since they
+        would take each other's time.
+
+    On Ctrl-C the cells under way write a checkpoint and end, the others do not begin; at a second one, KeyboardInterrupt, all
+    are killed. Whatever happens, no process is left.
+    """
+    together = [cell for cell in cells if jobs is not None or cell.is_virtual]
+    alone = [cell for cell in cells if jobs is None and not cell.is_virtual]
+    outcomes: Outcomes = {cell.name: ("waiting", "") for cell in cells}
+    with Interrupt() as interrupt:
+        for batch, at_once in ((together, jobs or cores()), (alone, 1)):
+            if not interrupt.asked:
+                _Batch(folder, resume, callbacks, interrupt, outcomes).run(batch, at_once)
+    return outcomes
+
+
+class _Batch:
+    """Some cells, so many at a time."""
+
+    def __init__(
+        self,
+        folder: Path,
+        resume: bool,
+        callbacks: Sequence[GridCallback],
+        interrupt: Interrupt,
+        outcomes: Outcomes,
+    ) -> None:
+        self._folder, self._resume, self._callbacks = folder, resume, callbacks
+        self._interrupt, self._outcomes = interrupt, outcomes
+        self._running: list[CellProcess] = []
+        self._selector = selectors.DefaultSelector()
+
+    def run(self, cells: Sequence[Cell], at_once: int) -> None:
+        """Run them all, or until there is a Ctrl-C."""
+        waiting = deque(cells)
+        interrupted = False
+        try:
+            while self._running or (waiting and not self._interrupt.asked):
+                while waiting and len(self._running) < at_once and not self._interrupt.asked:
+                    self._start(waiting.popleft())
+                if self._interrupt.asked and not interrupted:
+                    interrupted = True
+                    for process in self._running:
+                        process.interrupt()
+                    for callback in self._callbacks:
+                        callback.on_interrupt()
+                self._look()
+        finally:
+            for process in list(self._running):
+                self._end(process)
+            self._selector.close()
+
+    def _start(self, cell: Cell) -> None:
+        log = self._folder / f"{cell.name}.log"
+        process = CellProcess(cell, self._folder / cell.name, log, resume=self._resume)
+        self._running.append(process)
+        self._selector.register(process, selectors.EVENT_READ)
+        self._outcomes[cell.name] = "running", ""
+        for callback in self._callbacks:
+            callback.on_start(cell)
+
+    def _look(self) -> None:
+        ready = [key.fileobj for key, _ in self._selector.select(_LOOK_EVERY_S)]
+        for process in list(self._running):
+            ended = process.ended  # asked first: what it told before that is read below
+            if process in ready or ended:
+                self._pass_on(process)
+            if ended:
+                self._end(process)
+        for callback in self._callbacks:
+            callback.on_look()
+
+    def _pass_on(self, process: CellProcess) -> None:
+        for told in process.told():
+            for callback in self._callbacks:
+                if told.progress is not None:
+                    callback.on_progress(process.cell, told.progress)
+                if told.event is not None:
+                    callback.on_event(process.cell, told.event)
+
+    def _end(self, process: CellProcess) -> None:
+        self._running.remove(process)
+        self._selector.unregister(process)
+        state, why = self._outcomes[process.cell.name] = process.end()
+        for callback in self._callbacks:
+            callback.on_end(process.cell, state, why)

@@ -1,0 +1,181 @@
+"""The grammar of a variation: ``codec=identity,top-k:ratio=0.01``, a key and the values that it takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from chimera.core.errors import ConfigurationError
+from chimera.training.experiment import PLUGINS, Experiment, read_value
+from chimera.training.plugin import label
+
+Vary: TypeAlias = Mapping[str, Iterable[Any]] | Iterable[str]
+"""Variations as a user gives them: values by key, or sentences as on the command line."""
+
+_OPENING, _CLOSING = "[{(", "]})"
+_OPTION = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*=(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """One value that a key takes.
+
+    Attributes
+    ----------
+    text : what it is called.
+    value : what stands at the key then; of a plug-in by name with options, the name.
+    options : of that plug-in, dotted keys allowed; None where the value is not such a plug-in. Options that the experiment
+        gives the same plug-in besides stay.
+    """
+
+    text: str
+    value: Any
+    options: Mapping[str, Any] | None = None
+
+    def place(self, experiment: Experiment, path: tuple[str, ...], what: str) -> Experiment:
+        """Return the experiment with this value at ``path``."""
+        if not self.options:
+            return experiment.with_value(path, self.value, what)
+        if _at(experiment.tables, (*path, "name")) != self.value:
+            table = self.value if len(path) == 1 else {"name": self.value}
+            experiment = experiment.with_value(path, table, what)
+        for option, value in self.options.items():
+            experiment = experiment.with_value((*path, *option.split(".")), value, what)
+        return experiment
+
+
+@dataclass(frozen=True, eq=False)
+class Variation:
+    """A key of an experiment, as the parts of its path, and its values, at least one."""
+
+    path: tuple[str, ...]
+    choices: tuple[Choice, ...]
+
+    @property
+    def key(self) -> str:
+        """The key as a user writes it."""
+        return ".".join(self.path)
+
+
+def read_variations(vary: Vary) -> list[Variation]:
+    """Return the variations, checked as far as they can be without an experiment.
+
+    Raises
+    ------
+    ConfigurationError : one that does not follow the grammar, or a key that is given twice.
+    """
+    given = vary.items() if isinstance(vary, Mapping) else [(text, None) for text in _sentences(vary)]
+    variations = [_read(text) if values is None else _given(text, values) for text, values in given]
+    seen: set[tuple[str, ...]] = set()
+    for variation in variations:
+        if variation.path in seen:
+            raise ConfigurationError(
+                f"--vary {variation.key!r} is given twice: name all its values in one, between commas"
+            )
+        seen.add(variation.path)
+    return variations
+
+
+def split(text: str, separator: str) -> list[str]:
+    """Split at each ``separator`` that stands outside brackets and quotes.
+
+    Raises
+    ------
+    ConfigurationError : a bracket or a quote that is not closed, or was never opened.
+    """
+    parts, begin, quote, depth, escaped = list[str](), 0, "", list[str](), False
+    for i, character in enumerate(text):
+        if quote:
+            escaped, ends = quote == '"' and character == "\\" and not escaped, character == quote and not escaped
+            quote = "" if ends else quote
+        elif character in "\"'":
+            quote = character
+        elif character in _OPENING:
+            depth.append(_CLOSING[_OPENING.index(character)])
+        elif character in _CLOSING:
+            if not depth or depth.pop() != character:
+                raise ConfigurationError(f"{character!r} closes nothing in {text!r}")
+        elif character == separator and not depth:
+            parts.append(text[begin:i])
+            begin = i + 1
+    if quote or depth:
+        raise ConfigurationError(f"{quote or depth[-1]!r} is missing in {text!r}")
+    return [*parts, text[begin:]]
+
+
+def _sentences(vary: Iterable[str]) -> list[str]:
+    sentences = [vary] if isinstance(vary, str) else list(vary)
+    for sentence in sentences:
+        if not isinstance(sentence, str):
+            raise ConfigurationError(f"vary: {sentence!r} cannot be used: give a mapping of keys to lists of values")
+    return sentences
+
+
+def _read(text: str) -> Variation:
+    key, equals, values = text.partition("=")
+    path = _path(key)
+    if not equals or not all(path) or not values.strip():
+        raise ConfigurationError(f"--vary {text!r}: write KEY=VALUE,VALUE such as codec=identity,top-k:ratio=0.01")
+    try:
+        parts = [part.strip() for part in split(values, ",")]
+        if not all(parts):
+            raise ConfigurationError("a value is missing between two commas")
+        return Variation(path, tuple(_choice(path, part) for part in parts))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--vary {text!r}: {error}") from None
+
+
+def _given(key: str, values: Iterable[Any]) -> Variation:
+    path = _path(key)
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+        raise ConfigurationError(f"vary {key!r}: {values!r} is not a list of values")
+    choices = tuple(
+        _choice(path, value) if isinstance(value, str) and path[0] in PLUGINS and len(path) == 1 else _made(value)
+        for value in values
+    )
+    if not choices:
+        raise ConfigurationError(f"vary {key!r}: there is no value")
+    return Variation(path, choices)
+
+
+def _path(key: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in key.split("."))
+
+
+def _choice(path: tuple[str, ...], text: str) -> Choice:
+    """Read one value. A name is followed by its options; for other keys than those of tables, only with an option is it one."""
+    pieces = split(text, ":")
+    named = next((i for i, piece in enumerate(pieces) if i and _OPTION.fullmatch(piece)), len(pieces))
+    name, options = ":".join(pieces[:named]).strip(), {}
+    is_table = len(path) == 1
+    if not is_table and (named == len(pieces) or "//" in name):
+        return Choice(text, read_value(text))
+    for piece in pieces[named:]:
+        option = _OPTION.fullmatch(piece)
+        if option is None or not option[2].strip():
+            raise ConfigurationError(f"{piece!r} is no option of {name!r}: write :OPTION=VALUE")
+        if option[1] in options:
+            raise ConfigurationError(f"the option {option[1]!r} of {name!r} is given twice")
+        options[option[1]] = read_value(option[2].strip())
+    value = read_value(name)
+    if options and not (isinstance(value, str) and value):
+        raise ConfigurationError(f"{name!r} is no name that could have options")
+    return Choice(text, value, options or None)
+
+
+def _made(value: Any) -> Choice:
+    if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+        options = [f":{key}={part}" for key, part in value.items() if key != "name"]
+        return Choice("".join([value["name"], *options]), value)
+    plain = isinstance(value, str | bool | int | float | list | tuple | Mapping)
+    return Choice(str(value) if plain else label(value), value)
+
+
+def _at(tables: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    """Return what stands at ``path``; None where there is nothing."""
+    found: Any = tables
+    for part in path:
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
