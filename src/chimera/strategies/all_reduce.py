@@ -14,6 +14,8 @@ class AllReduce(Strategy):
     All copies stay identical bit for bit. One call runs as many steps as the trainer wants before its next look.
     """
 
+    sends_messages = False
+
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield several steps at a time."""
         workers, group = cluster.workers, cluster.group()

@@ -11,6 +11,8 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
 class SingleWorker(Strategy):
     """Plain stochastic gradient descent on one worker, whatever number was asked for."""
 
+    sends_messages = False
+
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield several steps at a time."""
         worker = cluster.workers[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from chimera.core.registry import Registry
 
@@ -79,7 +79,13 @@ class Strategy(ABC):
 
     `rounds` may be called again on the same cluster, after a worker was lost: it then goes on from what servers and workers
     hold. A strategy with a state of its own beyond theirs implements `state` and `restore`.
+
+    Attributes
+    ----------
+    sends_messages : whether vectors travel as messages, which a codec packs; elsewhere only `identity` makes sense.
     """
+
+    sends_messages: ClassVar[bool] = True
 
     @abstractmethod
     def rounds(self, cluster: Cluster) -> Iterator[Round]:

@@ -12,6 +12,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import DATASETS, Dataset, Split
 from chimera.models.conversion import as_model, build_model
 from chimera.models.model import Model
+from chimera.strategies.strategy import Strategy
 from chimera.training.plugin import named
 from chimera.training.tolerance import Tolerance
 
@@ -47,6 +48,12 @@ def check_data(engine: Engine, train: Dataset, workers: int, tolerance: Toleranc
         raise ConfigurationError(
             "on_worker_loss 'redistribute' needs data that can be sent: here each node keeps its own"
         )
+
+
+def check_packs(strategy: Strategy, name: str, codec: str) -> None:
+    """Raise ConfigurationError if there is nothing that a codec other than identity could pack."""
+    if codec != "identity" and not strategy.sends_messages:
+        raise ConfigurationError(f"strategy {name!r} sends no messages that codec {codec!r} could pack: use 'identity'")
 
 
 def model_of(model: Any, train: Dataset, seed: int) -> Model:

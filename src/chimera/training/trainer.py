@@ -23,7 +23,7 @@ from chimera.training.cluster import TrainingCluster
 from chimera.training.dealing import dealing_of
 from chimera.training.experiment import Experiment
 from chimera.training.fault import FaultScript, as_sentences
-from chimera.training.given import check_data, model_of, open_engine, split_of
+from chimera.training.given import check_data, check_packs, model_of, open_engine, split_of
 from chimera.training.history import History
 from chimera.training.loop import TrainingLoop
 from chimera.training.optimizer import OptimizerSettings
@@ -127,6 +127,7 @@ class Trainer:
         self._codec, self._downlink = both_ways(codec)
         for each in (self._codec, self._downlink):
             CODECS.create(*each)
+            check_packs(self._strategy, label(strategy), each[0])
         self._optimizer = OptimizerSettings(*named(optimizer))
         self._engine, self._model, self._data = engine, model, data
         self._workers, self._batch_size = self._strategy.world_size(workers), batch_size
