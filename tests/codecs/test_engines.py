@@ -14,6 +14,7 @@ import pytest
 import chimera
 from chimera.codecs.codec import CODECS
 from chimera.core.engine import ENGINES, Engine
+from chimera.training.given import open_engine
 from codecs_kit import SETUPS
 
 ROUNDS = 6
@@ -27,8 +28,8 @@ OTHERS = [
 ]
 NAMES = [entry.name for entry in CODECS.entries()]
 REAL = [
-    pytest.param("local", id="local"),
-    *([pytest.param("ray", id="ray", marks=pytest.mark.slow)] if ENGINES.find("ray").available else []),
+    pytest.param("local", marks=pytest.mark.long),
+    *([pytest.param("ray", marks=pytest.mark.slow)] if ENGINES.find("ray").available else []),
 ]
 
 
@@ -36,17 +37,7 @@ def setup_of(codec: str) -> dict[str, Any]:
     return next(setup for setup in SETUPS.values() if setup["name"] == codec)
 
 
-@pytest.fixture(scope="module")
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """Give one engine to all tests of its name; the next one begins when it is closed."""
-    with ENGINES.create(request.param) as engine:
-        yield engine
-
-
-on_real_engines = pytest.mark.parametrize("engine", REAL, indirect=True, scope="module")
-
-
-def fit(folder: Path, engine: Any, codec: str, strategy: dict[str, Any]) -> Any:
+def fit(folder: Path, engine: str | Engine, codec: str, strategy: dict[str, Any]) -> Any:
     return chimera.train(
         "mlp",
         "digits",
@@ -83,26 +74,32 @@ def test_it_trains_in_virtual_time(codec: str, strategy: dict[str, Any]) -> None
     assert packed > 0
 
 
-@on_real_engines
-@pytest.mark.parametrize("strategy", SYNCHRONOUS, ids=label)
-@pytest.mark.parametrize("codec", NAMES)
-def test_on_every_engine_the_same_is_sent(tmp_path: Path, engine: Engine, codec: str, strategy: dict[str, Any]) -> None:
-    run = fit(tmp_path / "run", engine, codec, strategy)
-    expected, elements, packed = in_virtual_time(
-        codec, strategy["name"], **{k: v for k, v in strategy.items() if k != "name"}
-    )
-    assert run.cost.elements_up == elements
-    assert run.cost.packed_up == pytest.approx(
-        packed, rel=0.02
-    )  # rounding in the last bit may move an element over a threshold
-    np.testing.assert_allclose(run.trained.parameters(), expected, atol=1e-5)
+@pytest.fixture
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Give an engine to the runs of one test."""
+    opened, _ = open_engine(request.param)
+    with opened:
+        yield opened
 
 
-@pytest.mark.long
-@on_real_engines
-@pytest.mark.parametrize("strategy", OTHERS, ids=label)
+@pytest.mark.parametrize("engine", REAL, indirect=True)
 @pytest.mark.parametrize("codec", NAMES)
-def test_it_trains_where_time_is_real(tmp_path: Path, engine: Engine, codec: str, strategy: dict[str, Any]) -> None:
-    run = fit(tmp_path / "run", engine, codec, strategy)
-    assert np.isfinite(run.trained.parameters()).all()
-    assert run.cost.rounds == ROUNDS
+def test_on_every_engine_the_same_is_sent(tmp_path: Path, engine: Engine, codec: str) -> None:
+    for strategy in SYNCHRONOUS:
+        run = fit(tmp_path / strategy["name"], engine, codec, strategy)
+        expected, elements, packed = in_virtual_time(
+            codec, strategy["name"], **{k: v for k, v in strategy.items() if k != "name"}
+        )
+        assert run.cost.elements_up == elements
+        # rounding in the last bit may move an element over a threshold
+        assert run.cost.packed_up == pytest.approx(packed, rel=0.02)
+        np.testing.assert_allclose(run.trained.parameters(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", REAL, indirect=True)
+@pytest.mark.parametrize("codec", NAMES)
+def test_it_trains_where_time_is_real(tmp_path: Path, engine: Engine, codec: str) -> None:
+    for strategy in OTHERS:
+        run = fit(tmp_path / label(strategy), engine, codec, strategy)
+        assert np.isfinite(run.trained.parameters()).all()
+        assert run.cost.rounds == ROUNDS
