@@ -16,13 +16,13 @@ import numpy as np
 
 from chimera.core.errors import ConfigurationError
 from chimera.report.comparison_charts import Chart, Series, draw, is_wide, swatch
+from chimera.report.comparison_learning import learning_curves
 from chimera.report.comparison_table import baseline_told, columns, metric_names
-from chimera.report.curves import FRACTIONS, Floats, thinned
+from chimera.report.curves import FRACTIONS
 from chimera.report.run_files import finite, read_metrics, replace_file
 from chimera.report.units import bytes_unit, number, time_unit
 
 MOST_LINES = 12
-_MOST_POINTS = 300
 _MOST_CHARACTERS = 300
 _MORE_IS_BETTER = FRACTIONS | {"r2"}
 
@@ -278,50 +278,10 @@ def _learning(comparison: Mapping[str, Any], folder: Path, drawn: Sequence[int])
         return ""
     found = {i: read_metrics(folder / rows[i]["folder"]) for i in drawn}
     wanted = list(dict.fromkeys([names[0], *(["loss"] if "loss" in names else [])]))
-    charts = [chart for metric in wanted for chart in _curves(rows, found, drawn, metric)]
+    charts = [chart for metric in wanted for chart in learning_curves(rows, found, drawn, metric)]
     figures = "".join(f"<figure><figcaption>{_text(c.title)}</figcaption>{draw(c)}</figure>" for c in charts)
     seeds = "<p class='note'>Curves are those of the first seed.</p>" if any("seeds" in row for row in rows) else ""
     return f'{_legend(rows, drawn)}<div class="row wide">{figures}</div>{seeds}'
-
-
-def _curves(
-    rows: Sequence[Row], found: Mapping[int, list[dict[str, Any]]], drawn: Sequence[int], metric: str
-) -> list[Chart]:
-    virtual = all(rows[i]["virtual"] for i in drawn)
-    name = metric.replace("_", " ")
-    axes = (
-        ("data moved", "Data moved, up and down ({})", bytes_unit, ("bytes_up", "bytes_down")),
-        (
-            "virtual time" if virtual else "time",
-            ("Virtual time" if virtual else "Time") + " ({})",
-            time_unit,
-            ("seconds",),
-        ),
-    )
-    charts = []
-    for over, label, unit_of, keys in axes:
-        lines: list[tuple[int, int, Floats, Floats]] = []
-        for place, i in enumerate(drawn):
-            points = [(sum(finite(row.get(key)) for key in keys), finite(row.get(metric))) for row in found[i]]
-            good = np.array([point for point in points if np.isfinite(point).all() and point[0] > 0]).reshape(-1, 2)
-            if len(good):
-                x, y = thinned(good[:, 0], good[:, 1], _MOST_POINTS, average=False)
-                lines.append((place, i, x, y))
-        if lines:
-            one, unit = unit_of(max(float(x[-1]) for _, _, x, _ in lines))
-            log_y = metric == "loss" and is_wide(value for *_, y in lines for value in y.tolist())
-            charts.append(
-                Chart(
-                    title=f"{name.capitalize()} on the test set{' (log scale)' if log_y else ''}, over {over}",
-                    x_label=label.format(unit),
-                    y_label=name,
-                    series=[Series(p, str(i + 1), str(rows[i]["cell"]), x / one, y) for p, i, x, y in lines],
-                    log_x=is_wide(float(x[-1]) for _, _, x, _ in lines),
-                    log_y=log_y,
-                    y_most=1.0 if metric in FRACTIONS else np.inf,
-                )
-            )
-    return charts
 
 
 def _as_number(text: str) -> float:

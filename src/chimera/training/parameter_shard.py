@@ -56,7 +56,7 @@ class ParameterShard:
         return Encoded("identity", self._weights.size, (self._weights,))
 
     def update(self, *gradients: Encoded | Rejected) -> tuple[Encoded, Applied]:
-        """Step with the mean of the gradients that are finite, in the order given; return the new slice, encoded, and the deed.
+        """Step with the mean of the finite gradients, in the order given; return the new slice, encoded, and what was done.
 
         Without any the slice stays as it is. Senders reject what is not finite; what comes all the same, or overflows on the
         way or in the sum, is left out too.

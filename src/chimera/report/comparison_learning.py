@@ -1,0 +1,63 @@
+"""How the cells of a comparison learnt: their metrics over what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from chimera.report.comparison_charts import Chart, Series, is_wide
+from chimera.report.curves import FRACTIONS, Floats, thinned
+from chimera.report.run_files import finite
+from chimera.report.units import bytes_unit, time_unit
+
+_MOST_POINTS = 300
+
+
+def learning_curves(
+    rows: Sequence[Mapping[str, Any]], found: Mapping[int, list[dict[str, Any]]], drawn: Sequence[int], metric: str
+) -> list[Chart]:
+    """Return a metric over the bytes moved and over time, a line per cell.
+
+    Parameters
+    ----------
+    rows : the cells of the comparison.
+    found : the rows of ``metrics.jsonl`` of each cell that is drawn, by its place among ``rows``.
+    drawn : which are drawn, in order.
+    """
+    virtual = all(rows[i]["virtual"] for i in drawn)
+    name = metric.replace("_", " ")
+    axes = (
+        ("data moved", "Data moved, up and down ({})", bytes_unit, ("bytes_up", "bytes_down")),
+        (
+            "virtual time" if virtual else "time",
+            ("Virtual time" if virtual else "Time") + " ({})",
+            time_unit,
+            ("seconds",),
+        ),
+    )
+    charts = []
+    for over, label, unit_of, keys in axes:
+        lines: list[tuple[int, int, Floats, Floats]] = []
+        for place, i in enumerate(drawn):
+            points = [(sum(finite(row.get(key)) for key in keys), finite(row.get(metric))) for row in found[i]]
+            good = np.array([point for point in points if np.isfinite(point).all() and point[0] > 0]).reshape(-1, 2)
+            if len(good):
+                x, y = thinned(good[:, 0], good[:, 1], _MOST_POINTS, average=False)
+                lines.append((place, i, x, y))
+        if lines:
+            one, unit = unit_of(max(float(x[-1]) for _, _, x, _ in lines))
+            log_y = metric == "loss" and is_wide(value for *_, y in lines for value in y.tolist())
+            charts.append(
+                Chart(
+                    title=f"{name.capitalize()} on the test set{' (log scale)' if log_y else ''}, over {over}",
+                    x_label=label.format(unit),
+                    y_label=name,
+                    series=[Series(p, str(i + 1), str(rows[i]["cell"]), x / one, y) for p, i, x, y in lines],
+                    log_x=is_wide(float(x[-1]) for _, _, x, _ in lines),
+                    log_y=log_y,
+                    y_most=1.0 if metric in FRACTIONS else np.inf,
+                )
+            )
+    return charts
