@@ -6,17 +6,15 @@ A setting has one name everywhere: ``workers_port`` as keyword and in the table 
 
 from __future__ import annotations
 
-import ast
 import ipaddress
-import json
 import re
 import sys
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from chimera.core.errors import ConfigurationError, MissingExtraError
+from chimera.nodes.spelling import is_host, parsed, whole, within
 
 try:
     from pydantic import BeforeValidator, Field, StrictInt, StrictStr, ValidationError, field_validator, model_validator
@@ -35,10 +33,7 @@ TABLE = "nodes"
 MASTER_KEYS = ("master", "port", "options")  # of the same table: which master `chimera nodes up` runs, and where
 
 MIN_CPU_SHARES, MAX_CPU_SHARES = 2, 262_144  # the kernel's own bounds
-_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")  # of a host name, RFC 1123
-_NODE = re.compile(
-    r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
-)  # as a file of Python is called; Docker's names admit it
+_NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")  # as files are called, and as Docker admits it
 _NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?([<>=!~]=?[A-Za-z0-9.*+!,<>=~-]+)?")
 _FOLDER = re.compile(r"(?!\.{1,2}$)[^/\0]+")
@@ -69,35 +64,15 @@ _ALLOWED = {
 }
 
 
-def _parsed(value: Any) -> Any:
-    """Return the list that a text spells, as JSON or as a Python literal."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        pass
-    try:
-        return ast.literal_eval(value.strip())
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        raise ValueError("not a list") from None
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, bool | float):  # pydantic would read True as 1
-        raise ValueError("not a whole number")
-    return value
-
-
 def _main_stem() -> str | None:
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(file).stem if file else None
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
+Whole = Annotated[int, BeforeValidator(whole)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-Names = Annotated[tuple[StrictStr, ...], NoDecode, BeforeValidator(_parsed)]
-Numbers = Annotated[tuple[StrictInt, ...], NoDecode, BeforeValidator(_parsed)]
+Names = Annotated[tuple[StrictStr, ...], NoDecode, BeforeValidator(parsed)]
+Numbers = Annotated[tuple[StrictInt, ...], NoDecode, BeforeValidator(parsed)]
 
 
 class Settings(BaseSettings):
@@ -179,7 +154,7 @@ class Settings(BaseSettings):
             return None
         patterns = {"network_name": _NETWORK, "base_image": _IMAGE, "token": _TOKEN, "worker_name": _FOLDER}
         pattern = patterns.get(info.field_name)
-        if not (pattern.fullmatch(value) if pattern else _is_host(value)):
+        if not (pattern.fullmatch(value) if pattern else is_host(value)):
             raise ValueError("not so spelt")
         return value
 
@@ -210,14 +185,14 @@ class Settings(BaseSettings):
     @field_validator("workers_cpu_shares")
     @classmethod
     def _shares(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        return _within(value, MIN_CPU_SHARES, MAX_CPU_SHARES)
+        return within(value, MIN_CPU_SHARES, MAX_CPU_SHARES)
 
     @field_validator("workers_mapped_ports")
     @classmethod
     def _ports(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(value)) < len(value):
             raise ValueError("not different")
-        return _within(value, 1, 65_535)
+        return within(value, 1, 65_535)
 
     @field_validator("tls_cert", "tls_key")
     @classmethod
@@ -309,18 +284,3 @@ def _told(error: Any) -> str:
 
 def _variable(field: str) -> str:
     return f"CHIMERA_{field.upper()}"
-
-
-def _within(values: Sequence[int], lowest: int, highest: int) -> tuple[int, ...]:
-    if not values or not all(lowest <= value <= highest for value in values):
-        raise ValueError("out of range")
-    return tuple(values)
-
-
-def _is_host(value: str) -> bool:
-    try:
-        ipaddress.ip_address(value)
-    except ValueError:
-        labels = value.removesuffix(".").split(".")
-        return len(value) <= 253 and all(map(_LABEL.fullmatch, labels)) and not labels[-1].isdigit()
-    return True
