@@ -178,6 +178,25 @@ def test_a_run_goes_on_without_the_memory_of_the_dead(fit: Fit, policy: str) -> 
     assert run.metrics["accuracy"] > 0.9
 
 
+def test_a_death_where_data_is_skewed_leaves_no_ditch(fit: Fit) -> None:
+    """The gradients of workers differ in every step the same way; memories that held that would be felt when one is gone."""
+    run = fit(
+        strategy="all-reduce",
+        codec=POWER,
+        workers=4,
+        rounds=230,
+        evaluate_every=10,
+        partition={"name": "dirichlet", "alpha": 0.1},
+        optimizer={"name": "sgd", "lr": 0.1, "momentum": 0.9},
+        on_worker_loss="drop",
+        faults=["kill worker 1 at step 200"],
+    )
+    assert run.lost_workers == 1
+    losses = {row["round"]: row["loss"] for row in run.rows if "loss" in row}
+    assert losses[200] < 0.4
+    assert max(losses[210], losses[220]) < losses[200] + 0.3
+
+
 def test_a_death_at_any_moment_of_a_step_takes_nothing_back(fit: Fit) -> None:
     """A step takes longer in its collectives than anywhere else, and the moments of death lie all over it."""
     options = {"strategy": "all-reduce", "codec": FORGETFUL, "engine": slow(1e5), "rounds": 12, "max_restarts": 9}
