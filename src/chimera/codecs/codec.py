@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from chimera.core.errors import CodecError, ConfigurationError, UnknownNameError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 from chimera.core.registry import Registry
+
+if TYPE_CHECKING:
+    from chimera.codecs.reduction import Reduction
 
 State: TypeAlias = dict[str, NDArray[Any]]
 """What a codec remembers, by name."""
@@ -55,6 +58,10 @@ class Codec(ABC):
         ------
         CodecError : no codec can have made this message.
         """
+
+    def reduction(self) -> Reduction | None:
+        """Return its all-reduce form, for where workers meet in a group and send no messages; None if it has none."""
+        return None
 
     def reseed(self, seed: int) -> None:
         """Begin the random numbers of another seed."""
@@ -112,6 +119,20 @@ class Codecs(Registry[Codec]):
             codec = super().create("lossless", {"codec": codec})
         codec.reseed(seed)
         return codec
+
+    def reduction(self, name: str, options: Mapping[str, Any] | None = None, /, *, seed: int = 0) -> Reduction:
+        """Make the all-reduce form of the codec ``name``; ``seed`` must be the same on all members of a group.
+
+        Raises
+        ------
+        ConfigurationError : it has none; or see `create`.
+        """
+        made = self.create(name, options, seed=seed).reduction()
+        if made is None:
+            able = [repr(entry.name) for entry in self.entries() if entry.factory().reduction() is not None]
+            known = f"{', '.join(able[:-1])} or {able[-1]}"
+            raise ConfigurationError(f"codec {name!r}, as it is set, has no form for all-reduce: use {known}")
+        return made
 
     def of(self, table: Any) -> Codec:
         """Make a codec of a name or of a table with ``name`` and options; one that is made already stays what it is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from chimera.core.registry import Registry
 
@@ -82,10 +82,11 @@ class Strategy(ABC):
 
     Attributes
     ----------
-    sends_messages : whether vectors travel as messages, which a codec packs; elsewhere only `identity` makes sense.
+    sends : how vectors travel, and so what a codec can do: as messages, which any codec packs; in the collectives of a group,
+        for which a codec needs an all-reduce form; or not at all.
     """
 
-    sends_messages: ClassVar[bool] = True
+    sends: ClassVar[Literal["messages", "collectives", "nothing"]] = "messages"
 
     @abstractmethod
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
