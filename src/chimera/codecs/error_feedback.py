@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.codec import CODECS, Codec, State, Table
+from chimera.codecs.codec import CODECS, Codec, Curvature, State, Table
 from chimera.core.errors import CodecError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite
@@ -26,9 +26,14 @@ class ErrorFeedback(Codec):
     """
 
     def __init__(self, *, codec: Table | Codec = "identity") -> None:
-        self._inner = CODECS.of(codec)
+        self._inner = CODECS.inside("error-feedback", codec)
         self._memory: Flat | None = None
         self._decoded: Flat | None = None
+
+    @property
+    def carries(self) -> bool:
+        """Yes."""
+        return True
 
     @property
     def memory(self) -> Flat | None:
@@ -61,6 +66,10 @@ class ErrorFeedback(Codec):
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Decode what the codec made."""
         return self._inner.decode(encoded, out)
+
+    def use_curvature(self, curvature: Curvature) -> None:
+        """Tell the codec."""
+        self._inner.use_curvature(curvature)
 
     def reseed(self, seed: int) -> None:
         """Begin the random numbers of another seed."""

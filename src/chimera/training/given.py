@@ -7,13 +7,14 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from chimera.codecs.codec import CODECS
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import DATASETS, Dataset, Split
 from chimera.models.conversion import as_model, build_model
 from chimera.models.model import Model
 from chimera.strategies.strategy import Strategy
-from chimera.training.plugin import named
+from chimera.training.plugin import Named, both_ways, named
 from chimera.training.tolerance import Tolerance
 
 _PRELOADED = ("torch", "chimera.training.learner", "chimera.training.parameter_shard", "chimera.models.torch_model")
@@ -48,6 +49,17 @@ def check_data(engine: Engine, train: Dataset, workers: int, tolerance: Toleranc
         raise ConfigurationError(
             "on_worker_loss 'redistribute' needs data that can be sent: here each node keeps its own"
         )
+
+
+def codecs_of(codec: Named) -> tuple[tuple[str, dict[str, Any]], tuple[str, dict[str, Any]]]:
+    """Return name and options of the codecs of uplink and downlink, if they can be made and the former can be there."""
+    uplink, downlink = both_ways(codec)
+    CODECS.create(*downlink)
+    if CODECS.create(*uplink).chained:
+        raise ConfigurationError(
+            f"codec {uplink[0]!r} is for the weights that workers get: put it into the table [codec.downlink]"
+        )
+    return uplink, downlink
 
 
 def check_packs(strategy: Strategy, name: str, codec: str) -> None:

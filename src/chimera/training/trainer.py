@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from chimera.codecs.codec import CODECS
 from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.data.dataset import Split
@@ -23,11 +22,11 @@ from chimera.training.cluster import TrainingCluster
 from chimera.training.dealing import dealing_of
 from chimera.training.experiment import Experiment
 from chimera.training.fault import FaultScript, as_sentences
-from chimera.training.given import check_data, check_packs, model_of, open_engine, split_of
+from chimera.training.given import check_data, check_packs, codecs_of, model_of, open_engine, split_of
 from chimera.training.history import History
 from chimera.training.loop import TrainingLoop
 from chimera.training.optimizer import OptimizerSettings
-from chimera.training.plugin import Named, both_ways, label, made, named
+from chimera.training.plugin import Named, label, made, named
 from chimera.training.probe import Probe
 from chimera.training.recovery import Recovery
 from chimera.training.resources import GivenResources, resources_of, resources_table, server_resources_of
@@ -124,9 +123,8 @@ class Trainer:
         self._budget = Budget(epochs if limited else 1, rounds, max_seconds, max_bytes, target)
         self._strategy = made(STRATEGIES, strategy)
         self._partition = made(PARTITIONERS, partition)
-        self._codec, self._downlink = both_ways(codec)
+        self._codec, self._downlink = codecs_of(codec)
         for each in (self._codec, self._downlink):
-            CODECS.create(*each)
             check_packs(self._strategy, label(strategy), each[0])
         self._optimizer = OptimizerSettings(*named(optimizer))
         self._engine, self._model, self._data = engine, model, data
