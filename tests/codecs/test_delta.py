@@ -89,10 +89,12 @@ def test_whoever_lacks_what_a_message_builds_upon_is_told() -> None:
     with pytest.raises(CodecError, match="builds upon number 2 of its sender, and its receiver has number 1"):
         decode_with(got, messages[2], SIZE)
     assert got.reference is not None
-    drifted = got.reference.copy()
-    drifted[7] = np.nextafter(drifted[7], np.float32(9))
-    with pytest.raises(CodecError, match="not the same here"):
-        decode_with(Held(got.number, drifted), messages[1], SIZE)
+    for place in (6, 7, SIZE - 1):
+        for other in (np.nextafter(got.reference[place], np.float32(9)), -got.reference[place]):
+            drifted = got.reference.copy()
+            drifted[place] = other
+            with pytest.raises(CodecError, match="not the same here"):
+                decode_with(Held(got.number, drifted), messages[1], SIZE)
     with pytest.raises(CodecError, match="builds upon number 1"):
         decode(messages[1], SIZE)
     with pytest.raises(CodecError, match=r"a note without them.*Cluster\.addressed"):

@@ -193,29 +193,34 @@ def test_a_worker_that_is_started_anew_has_an_empty_memory(fit: Fit) -> None:
 
 
 FAULTS = ["kill worker 1 at step 20", "kill server 0 at step 35"]
-SERVED = [
-    {"name": "parameter-server", "shards": 2},
-    {"name": "parameter-server", "quorum": 0.6},
-    {"name": "double-buffering"},
-    {"name": "async-parameter-server"},
-    {"name": "stale-synchronous", "shards": 2},
-    {"name": "delay-compensated"},
-    {"name": "fed-buff", "local_steps": 2},
-]
+STRAGGLERS = {"name": "simulated", "compute": {"straggler_spread": 0.9}}
+SERVED: dict[str, tuple[dict[str, Any], float]] = {  # and the learning rate of the servers
+    "synchronous": ({"name": "parameter-server", "shards": 2}, 0.2),
+    "quorum": ({"name": "parameter-server", "quorum": 0.6}, 0.2),
+    "own pace": ({"name": "async-parameter-server"}, 0.2),
+    "ahead": ({"name": "double-buffering"}, 0.2),
+    "bounded": ({"name": "stale-synchronous", "shards": 2}, 0.2),
+    "compensated": ({"name": "delay-compensated"}, 0.2),
+    "buffered": ({"name": "fed-buff"}, 1.0),
+}
 
 
 @pytest.mark.parametrize(
-    "engine",
-    [{"name": "simulated", "compute": {"straggler_spread": 0.9}}, pytest.param("local", marks=pytest.mark.long)],
-    ids=["simulated", "local"],
+    ("case", "engine"),
+    [
+        *((case, STRAGGLERS) for case in SERVED),
+        *(pytest.param(case, "local", marks=pytest.mark.long) for case in list(SERVED)[:3]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value["name"],
 )
-@pytest.mark.parametrize("strategy", SERVED, ids=lambda strategy: " ".join(map(str, strategy.values())))
 def test_changes_of_weights_survive_late_lost_and_new_workers_and_a_lost_server(
-    fit: Fit, strategy: dict[str, Any], engine: Any
+    fit: Fit, case: str, engine: Any
 ) -> None:
+    strategy, lr = SERVED[case]
     downlink = {"name": "delta", "codec": {"name": "top-k", "ratio": 0.1}}
+    optimizer = {"name": "sgd", "lr": lr}
     options = {"strategy": strategy, "engine": engine, "faults": FAULTS, "snapshot_every": 10, "max_workers": 4}
-    run = fit(codec={"name": "identity", "downlink": downlink}, rounds=60, **options)
+    run = fit(optimizer=optimizer, codec={"name": "identity", "downlink": downlink}, rounds=60, **options)
     told = [event.event for event in run.events]
     assert {"worker lost", "worker respawned", "worker joined", "server respawned", "went back"} <= set(told)
     assert run.metrics["accuracy"] > 0.6

@@ -141,7 +141,11 @@ def _moved(reference: Flat, decoded: Flat, rate: float) -> tuple[Flat, Flat]:
 
 def _sum_of(reference: Flat) -> int:
     """Return a sum over the bits, by which two references that have drifted apart are told."""
-    return int(reference.view(np.uint32).sum(dtype=np.uint64)) & _SUM
+    pairs = reference.size // 2
+    total = int(np.add.reduce(reference[: 2 * pairs].view(np.uint64)))
+    for last in reference[2 * pairs :].view(np.uint32):
+        total += int(last)
+    return (total ^ total >> 48) & _SUM
 
 
 def _kept(message: Encoded) -> Encoded:
