@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.codec import CODECS, Codec, State, Table
+from chimera.codecs.codec import CODECS, Codec, Curvature, State, Table
 from chimera.codecs.reduction import Mean, Reduction
 from chimera.core.errors import CodecError
 from chimera.core.message import Encoded
@@ -27,9 +27,14 @@ class ErrorFeedback(Codec):
     """
 
     def __init__(self, *, codec: Table | Codec = "identity") -> None:
-        self._inner = CODECS.of(codec)
+        self._inner = CODECS.inside("error-feedback", codec)
         self._memory: Flat | None = None
         self._decoded: Flat | None = None
+
+    @property
+    def carries(self) -> bool:
+        """Yes."""
+        return True
 
     @property
     def memory(self) -> Flat | None:
@@ -67,6 +72,10 @@ class ErrorFeedback(Codec):
         """Return the all-reduce form of the codec with a memory, if it has one."""
         inner = self._inner.reduction()
         return None if inner is None else FeedbackReduction(inner)
+
+    def use_curvature(self, curvature: Curvature) -> None:
+        """Tell the codec."""
+        self._inner.use_curvature(curvature)
 
     def reseed(self, seed: int) -> None:
         """Begin the random numbers of another seed."""

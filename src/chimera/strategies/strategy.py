@@ -49,6 +49,12 @@ class Cluster(Protocol):
     def servers(self, shards: int) -> Sequence[Any]:
         """Return the parameter shards; made from the initial weights when first asked for."""
 
+    def addressed(self, worker: Any, weights: Sequence[Any]) -> Sequence[Any]:
+        """Return ``weights``, the newest that the servers returned, as this worker is to get them, in its next call.
+
+        They are the same for all workers, unless the codec sends each what has changed since its last message.
+        """
+
     def gather(self, ask: Callable[[Any], Any], quorum: float = 1.0, timeout_s: float | None = None) -> list[Any]:
         """Ask every free worker, and return what ``quorum`` of them answered, in rank order.
 

@@ -55,8 +55,11 @@ def check_codecs(
     strategy: Strategy, name: str, codec: tuple[str, dict[str, Any]], downlink: tuple[str, dict[str, Any]]
 ) -> None:
     """Raise ConfigurationError if a codec cannot be made, or if the strategy sends nothing that it could pack."""
-    for each in (codec, downlink):
-        CODECS.create(*each)
+    CODECS.create(*downlink)
+    if CODECS.create(*codec).chained:
+        raise ConfigurationError(
+            f"codec {codec[0]!r} is for the weights that workers get: put it into the table [codec.downlink]"
+        )
     if strategy.sends == "messages":
         return
     for each in (downlink, *([codec] if strategy.sends == "nothing" else [])):

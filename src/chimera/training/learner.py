@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from chimera.codecs.codec import CODECS, Codec, State, decode
+from chimera.codecs.codec import CODECS, Codec, Held, State, decode_with
 from chimera.codecs.reduction import Reduction
 from chimera.core.call import work
 from chimera.core.engine import Group
@@ -75,6 +75,7 @@ class Learner:
         self._kept: Sequence[Mapping[str, Any]] = ()  # what codecs remembered that are not made yet
         self._kept_shared: Mapping[str, Any] = {}
         self._layouts: list[Layout] = []
+        self._held: list[Held] = []  # of the messages of each server
         self._step = 0
         self._tally = Tally()
         self._has_buffers = model.buffers().size > 0
@@ -296,13 +297,17 @@ class Learner:
     def _load(self, weights: Sequence[Encoded]) -> None:
         self._tally.got(weights)
         bounds = shard_bounds(self._model.layout.size, len(weights))
+        if len(self._held) != len(weights):
+            self._held = [Held()] * len(weights)
         if len(weights) == 1:
-            self._model.load(decode(weights[0], bounds[1]))
+            values, self._held[0] = decode_with(self._held[0], weights[0], bounds[1])
+            self._model.load(values)
         else:
             flat = self._model.parameters()
-            for shard, begin, end in zip(weights, bounds, bounds[1:], strict=False):
+            for i, (shard, begin, end) in enumerate(zip(weights, bounds, bounds[1:], strict=False)):
                 piece = flat[begin:end]
-                if (values := decode(shard, end - begin, piece)) is not piece:
+                values, self._held[i] = decode_with(self._held[i], shard, end - begin, piece)
+                if values is not piece:
                     np.copyto(piece, values)
         if len(self._codecs) != len(weights):
             name, options = self._codec
