@@ -57,7 +57,9 @@ def tables_of(only: Sequence[str]) -> list[dict[str, Any]]:
     """
     registered = [entry.name for entry in CODECS.entries()]
     if missing := [name for name in registered if name not in SETTINGS]:
-        raise ConfigurationError(f"no settings for {', '.join(missing)}: add an entry to SETTINGS in {Path(__file__).name}")
+        raise ConfigurationError(
+            f"no settings for {', '.join(missing)}: add an entry to SETTINGS in {Path(__file__).name}"
+        )
     if unknown := [name for name in (*SETTINGS, *only) if name not in registered]:
         raise ConfigurationError(f"no such codec: {', '.join(unknown)}; known: {', '.join(registered)}")
     return [table for name in SETTINGS if not only or name in (*only, "identity") for table in SETTINGS[name]]
@@ -79,15 +81,22 @@ def lines_of(tables: Sequence[Mapping[str, Any]], runs: Sequence[Row]) -> list[s
     each = len(runs) // len(tables)
     groups = [runs[i * each : (i + 1) * each] for i in range(len(tables))]
     identity = _median(groups[0], "accuracy")
-    lines = ["| codec | options | accuracy | points below `identity` | bits per element | ratio |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| codec | options | accuracy | points below `identity` | bits per element | ratio |",
+        "|---|---|---|---|---|---|",
+    ]
     for table, group in zip(tables, groups, strict=True):
-        accuracy, up, down = (_median(group, key) for key in ("accuracy", "bits_per_element_up", "bits_per_element_down"))
+        accuracy, up, down = (
+            _median(group, key) for key in ("accuracy", "bits_per_element_up", "bits_per_element_down")
+        )
         points = 100 * (identity - accuracy)
         bits = f"{up:.3g}" if down == 32 else f"{up:.3g} up, {down:.3g} down"
         ratio = f"{64 / (up + down):.3g} both ways" if down != 32 else f"{32 / up:.3g}"
         late = " (goal missed)" if points > GOAL_POINTS else ""
         told = f"`{options_of(table)}`" if len(table) > 1 else ""
-        lines.append(f"| `{table['name']}` | {told} | {100 * accuracy:.2f} % | {points:+.2f}{late} | {bits} | {ratio} |")
+        lines.append(
+            f"| `{table['name']}` | {told} | {100 * accuracy:.2f} % | {points:+.2f}{late} | {bits} | {ratio} |"
+        )
     return lines
 
 
@@ -110,7 +119,9 @@ def main() -> None:
     except ChimeraError as error:
         sys.exit(f"error: {error}")
     if not found.finished:
-        sys.exit(f"error: not every run came to its end; see {found.folder}, and go on with --resume --out {found.folder}")
+        sys.exit(
+            f"error: not every run came to its end; see {found.folder}, and go on with --resume --out {found.folder}"
+        )
     table = "\n".join(lines_of(tables, found.runs))
     (found.folder / "codec_accuracy.md").write_text(table + "\n", encoding="utf-8")
     print(f"{table}\n\nMedians of {options.seeds} seeds. {found.folder}: the table, a page, and the report of each run")

@@ -162,7 +162,9 @@ def test_what_was_reserved_for_actors_that_are_all_dead_is_there_for_the_next_ru
             for actor in actors[1:]:
                 engine.kill(actor)
             with pytest.raises(TimeLimitError):
-                engine.reserve([Resources(threads=4)], timeout_s=0)  # one of them lives, or its place is kept for another
+                engine.reserve(
+                    [Resources(threads=4)], timeout_s=0
+                )  # one of them lives, or its place is kept for another
             engine.kill(actors[0])
 
 
