@@ -70,8 +70,8 @@ SETTINGS: dict[str, list[Setting]] = {  # by the name of the registered codec
         Setting({"name": "top-k", "ratio": 0.03, "sampled": True, **FEEDBACK}),
         Setting({"name": "top-k", **FEEDBACK}, "SGD with momentum"),
     ],
-    "threshold": [Setting({"name": "threshold", **FEEDBACK})],
-    "random-k": [Setting({"name": "random-k", "ratio": 0.25, **FEEDBACK})],
+    "threshold": [Setting({"name": "threshold", "value": 0.005, **FEEDBACK})],
+    "random-k": [Setting({"name": "random-k", "ratio": r, **FEEDBACK}) for r in (0.5, 0.1)],
     "dgc": [Setting({"name": "dgc"}, "SGD")],  # each worker has the momentum
     "powersgd": [Setting({"name": "powersgd"})],
     "error-feedback": [Setting({"name": "error-feedback", "codec": "int8"})],
