@@ -11,8 +11,8 @@ import chimera
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "slow_network.toml"
 INT8 = {"name": "int8", "block": 256}
-BEST = {"name": "sign", "error_feedback": True, "downlink": INT8}
-CODECS: list[Any] = ["identity", BEST, {**INT8, "downlink": INT8}, {"name": "sign", "error_feedback": True}]
+BEST = {"name": "qsgd", "levels": 7, "norm": "max", "downlink": INT8}
+CODECS: list[Any] = ["identity", BEST, {**INT8, "downlink": INT8}, INT8]
 
 
 @pytest.mark.long
