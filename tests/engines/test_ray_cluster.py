@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 import chimera
@@ -166,6 +167,14 @@ def test_what_was_reserved_for_actors_that_are_all_dead_is_there_for_the_next_ru
                     [Resources(threads=4)], timeout_s=0
                 )  # one of them lives, or its place is kept for another
             engine.kill(actors[0])
+
+
+def test_who_waits_for_room_does_not_fill_the_memory_of_rays_head(cluster: Any, joined: Any) -> None:
+    head = psutil.Process(cluster.head_node.all_processes["gcs_server"][0].process.pid)
+    before_bytes = head.memory_info().rss
+    with Ray(reserve_timeout_s=6.0) as engine, pytest.raises(TimeLimitError):
+        engine.reserve([Resources()] * 5)
+    assert head.memory_info().rss - before_bytes < 20 << 20
 
 
 def test_an_actor_that_finds_no_room_is_an_error_and_no_endless_wait(joined: Any) -> None:

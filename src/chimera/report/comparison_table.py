@@ -51,7 +51,9 @@ def columns(comparison: Mapping[str, Any]) -> list[Column]:
     ]
     for way in ("up", "down"):
         meaning = f"bits of an element of what went {way}, measured"
-        found.append(_column(f"bits {way}", meaning, rows, f"bits_per_element_{way}", lambda bits: significant(bits, 3)))
+        found.append(
+            _column(f"bits {way}", meaning, rows, f"bits_per_element_{way}", lambda bits: significant(bits, 3))
+        )
     meaning = "32 bits an element, over those that were sent up"
     found.append(_column("ratio", meaning, rows, "compression_ratio", _times))
     found += [

@@ -17,6 +17,8 @@ Placement = Literal["pack", "spread"]
 _log = logging.getLogger("chimera.engines.ray")
 _FIRST_WORD_S = 2.0
 """How long somebody waits before it is said for what."""
+_ASK_EVERY_S = 1.0
+"""Ray takes whole seconds here and less for none, and each question costs its head some 18 kB."""
 _LOOK_S = 0.05
 _AT_ONCE_S = 1.0
 """What Ray may take to give room that there is."""
@@ -74,10 +76,10 @@ class Reservations:
         group = placement_group(bundles, strategy=self._placement.upper())
         began_s = time.monotonic()
         try:
-            if not group.wait(min(_FIRST_WORD_S, limit_s)):
+            if not group.wait(max(min(_FIRST_WORD_S, limit_s), _ASK_EVERY_S)):
                 if timeout_s != 0:
                     _log.warning("waiting for room for %s: %s", what, asked_and_free(bundles))
-                while not group.wait(0.5):
+                while not group.wait(_ASK_EVERY_S):
                     if time.monotonic() - began_s > limit_s:
                         raise TimeLimitError(_no_room(what, limit_s, bundles))
         except BaseException:

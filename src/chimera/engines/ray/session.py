@@ -22,7 +22,9 @@ HEALTH_CHECKS = {
 }
 """Ray's settings with which a killed node is known to be dead within about 2 s; docs/engines/ray.md tells how to set them."""
 
-_NOT_NICE = {"worker_niceness": 0}  # Ray's default is 15: on a busy machine its workers would hardly run, and the driver would
+_NOT_NICE = {
+    "worker_niceness": 0
+}  # Ray's default is 15: on a busy machine its workers would hardly run, and the driver would
 
 _ENVIRONMENT = {
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # a ref that nobody asks for may fail
