@@ -67,7 +67,6 @@ SETTINGS: dict[str, list[Setting]] = {  # by the name of the registered codec
     # The sparse codecs' papers train with SGD: an element that comes rarely, and then large, is what Adam divides away.
     "top-k": [
         Setting({"name": "top-k", "ratio": 0.03, **FEEDBACK}),
-        Setting({"name": "top-k", "ratio": 0.03, "sampled": True, **FEEDBACK}),
         Setting({"name": "top-k", **FEEDBACK}, "SGD with momentum"),
     ],
     "threshold": [Setting({"name": "threshold", "value": 0.005, **FEEDBACK})],
