@@ -28,10 +28,7 @@ OTHERS = [
     {"name": "parameter-server", "quorum": 0.5},
 ]
 NAMES = [entry.name for entry in CODECS.entries()]
-REAL = [
-    pytest.param("local", marks=pytest.mark.long),
-    *([pytest.param("ray", marks=pytest.mark.slow)] if ENGINES.find("ray").available else []),
-]
+ON_RAY = [SYNCHRONOUS[0], OTHERS[0]]  # each run starts four processes of Ray, which takes seconds
 
 
 def setup_of(codec: str) -> dict[str, Any]:
@@ -79,30 +76,56 @@ def test_it_trains_in_virtual_time(codec: str, strategy: dict[str, Any]) -> None
 
 
 @pytest.fixture
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+def local() -> Iterator[Engine]:
     """Give an engine to the runs of one test."""
-    opened, _ = open_engine(request.param)
-    with opened:
-        yield opened
+    engine, _ = open_engine("local")
+    with engine:
+        yield engine
 
 
-@pytest.mark.parametrize("engine", REAL, indirect=True)
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Engine]:
+    """Give one engine to all tests: a session of Ray takes long to start."""
+    if not ENGINES.find("ray").available:
+        pytest.skip("Ray is not installed")
+    with ENGINES.create("ray") as engine:
+        yield engine
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("codec", NAMES)
-def test_on_every_engine_the_same_is_sent(tmp_path: Path, engine: Engine, codec: str) -> None:
+def test_on_local_the_same_is_sent(tmp_path: Path, local: Engine, codec: str) -> None:
     for strategy in SYNCHRONOUS:
-        run = fit(tmp_path / strategy["name"], engine, codec, strategy)
-        expected, cost = in_virtual_time(codec, strategy["name"], **{k: v for k, v in strategy.items() if k != "name"})
-        assert run.cost.elements_up == cost.elements_up
-        # rounding in the last bit may move an element over a threshold
-        assert run.cost.packed_up == pytest.approx(cost.packed_up, rel=0.02)
-        assert run.cost.packed_down == pytest.approx(cost.packed_down, rel=0.02)
-        np.testing.assert_allclose(run.trained.parameters(), expected, atol=1e-5)
+        check_the_same_is_sent(tmp_path / label(strategy), local, codec, strategy)
 
 
-@pytest.mark.parametrize("engine", REAL, indirect=True)
+@pytest.mark.long
 @pytest.mark.parametrize("codec", NAMES)
-def test_it_trains_where_time_is_real(tmp_path: Path, engine: Engine, codec: str) -> None:
+def test_it_trains_where_time_is_real(tmp_path: Path, local: Engine, codec: str) -> None:
     for strategy in OTHERS:
-        run = fit(tmp_path / label(strategy), engine, codec, strategy)
-        assert np.isfinite(run.trained.parameters()).all()
-        assert run.cost.rounds == ROUNDS
+        check_it_trains(tmp_path / label(strategy), local, codec, strategy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", NAMES)
+def test_on_ray_the_same_is_sent_and_it_trains(tmp_path: Path, ray: Engine, codec: str) -> None:
+    synchronous, asynchronous = ON_RAY
+    check_the_same_is_sent(tmp_path / label(synchronous), ray, codec, synchronous)
+    check_it_trains(tmp_path / label(asynchronous), ray, codec, asynchronous)
+
+
+def check_the_same_is_sent(folder: Path, engine: Engine, codec: str, strategy: dict[str, Any]) -> None:
+    """Check that a run sends and learns what it does in virtual time."""
+    run = fit(folder, engine, codec, strategy)
+    expected, cost = in_virtual_time(codec, strategy["name"], **{k: v for k, v in strategy.items() if k != "name"})
+    assert run.cost.elements_up == cost.elements_up
+    # rounding in the last bit may move an element over a threshold
+    assert run.cost.packed_up == pytest.approx(cost.packed_up, rel=0.02)
+    assert run.cost.packed_down == pytest.approx(cost.packed_down, rel=0.02)
+    np.testing.assert_allclose(run.trained.parameters(), expected, atol=1e-5)
+
+
+def check_it_trains(folder: Path, engine: Engine, codec: str, strategy: dict[str, Any]) -> None:
+    run = fit(folder, engine, codec, strategy)
+    assert np.isfinite(run.trained.parameters()).all()
+    assert run.cost.rounds == ROUNDS
