@@ -27,7 +27,7 @@ from chimera.core.errors import (
     TimeLimitError,
     TooFewWorkersError,
 )
-from chimera.nodes.logs import status
+from chimera.web.logs import status
 
 
 class NotFittedError(RunError):
