@@ -1,0 +1,28 @@
+"""Equal query rates, by weight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chimera.inference.policies.policy import POLICIES, Contender, Policy
+
+
+@POLICIES.register("fair-share")
+class FairShare(Policy):
+    """The job with the fewest queries dispatched per weight is next: start-time fair queueing (Goyal, Vin and Cheng 1996).
+
+    A worker keeps a model that it has loaded while that job is within one batch of the lowest, so that models are not loaded
+    for nothing. The lowest goes first all the same while nobody serves it.
+    """
+
+    def choose(self, contenders: Sequence[Contender], workers: int) -> str:  # noqa: ARG002 - others count them
+        """Return the lowest, or the lowest of those loaded that are within one batch of it."""
+        lowest = min(contenders, key=_charge)
+        if lowest.workers:
+            near = [one for one in contenders if one.loaded and one.charged - lowest.charged <= one.batch / one.weight]
+            lowest = min(near, key=_charge, default=lowest)
+        return lowest.job
+
+
+def _charge(contender: Contender) -> tuple[float, int]:
+    return contender.charged, contender.order

@@ -1,0 +1,165 @@
+"""The state of all jobs, made of records, and the next batch for a free worker. It does no I/O and keeps no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import singledispatchmethod
+from typing import Any
+
+from chimera.core.errors import ConfigurationError
+from chimera.inference import records
+from chimera.inference.job import Batch, Job, Running
+from chimera.inference.models.spec import key_of
+from chimera.inference.policies.policy import Contender, Policy
+
+BATCH_S = 0.75
+"""How long a batch should take whose size is not given."""
+LETHAL = 3
+"""How many workers a batch may kill before it is set aside."""
+
+
+class Scheduler:
+    """Applies records, and says what to dispatch.
+
+    A batch is charged to its job when it is dispatched, and given back when it has to be dispatched again. A job that comes,
+    or that has queries again, is lifted to the lowest of those that have some: nobody catches up on the past.
+
+    Parameters
+    ----------
+    policy : which job a free worker serves.
+    batch_s : how long a batch should take whose size is not given.
+    """
+
+    def __init__(self, policy: Policy, *, batch_s: float = BATCH_S) -> None:
+        self.jobs: dict[str, Job] = {}
+        self._policy, self._batch_s = policy, batch_s
+
+    def next_for(self, worker: str, loaded: Collection[str], workers: int, now_s: float) -> records.Dispatched | None:
+        """Return what a free worker should do next; nothing if no job has anything for it. It is not applied yet.
+
+        Parameters
+        ----------
+        loaded : the keys of the models that the worker has in memory (`chimera.inference.models.spec.key_of`).
+        workers : how many live.
+        """
+        contenders = [self._contender(job, loaded, now_s) for job in self.jobs.values() if _contends(job)]
+        if not contenders:
+            return None
+        job = self.jobs[self._policy.choose(contenders, workers)]
+        batch = job.next_batch(self._batch_s)
+        return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s)
+
+    def running_on(self, worker: str) -> Iterator[tuple[Job, Running]]:
+        """Yield what a worker has to do, the earliest first."""
+        own = [(job, run) for job in self.jobs.values() for run in job.running.values() if run.worker == worker]
+        yield from sorted(own, key=lambda pair: pair[1].since_s)
+
+    def lost(self, worker: str, why: str, *, died: bool, now_s: float) -> list[records.Record]:
+        """Return the records of a worker's loss: what it had goes back, or is set aside if it has killed too many.
+
+        Only what it was computing can have killed it, which is the earliest.
+        """
+        found: list[records.Record] = []
+        for place, (job, run) in enumerate(self.running_on(worker)):
+            number, blamed = run.batch.number, died and place == 0
+            killed = job.blamed.get(number, [])
+            if blamed and len(killed) + 1 >= LETHAL:
+                text = f"this batch killed {LETHAL} workers: {', '.join((*killed, worker))}"
+                found.append(records.Poisoned(job.id, number, text, now_s))
+            else:
+                found.append(records.Returned(job.id, number, worker, why, blamed, now_s))
+        return found
+
+    def wants(self, job: str, batch: int) -> bool:
+        """Return whether results of a batch are still to be committed."""
+        held = self.jobs.get(job)
+        return held is not None and not held.ended and held.count_of(batch) is not None
+
+    @singledispatchmethod
+    def apply(self, record: Any) -> None:
+        """Let a record have happened."""
+        raise TypeError(f"{type(record).__name__} is no record")
+
+    @apply.register
+    def _(self, record: records.Accepted) -> None:
+        job = Job(
+            record, len(self.jobs), self._lowest(), record.weight, record.batch_size, record.max_workers,
+            ended="" if record.queries else "done", ended_s=None if record.queries else record.at_s,
+        )  # fmt: skip
+        self.jobs[record.job] = job
+
+    @apply.register
+    def _(self, record: records.Changed) -> None:
+        job = self.job(record.job)
+        job.weight = job.weight if record.weight is None else record.weight
+        job.batch_size = job.batch_size if record.batch_size is None else record.batch_size
+        job.max_workers = job.max_workers if record.max_workers is None else record.max_workers
+
+    @apply.register
+    def _(self, record: records.Dispatched) -> None:
+        self.job(record.job).dispatched(Batch(record.batch, record.first, record.count), record.worker, record.at_s)
+
+    @apply.register
+    def _(self, record: records.Committed) -> None:
+        job = self.job(record.job)
+        count = job.count_of(record.batch)
+        if count is not None:
+            job.commits(record.batch, count, record.errors, record.seconds, record.at_s)
+
+    @apply.register
+    def _(self, record: records.Returned) -> None:
+        job = self.job(record.job)
+        idle = not job.waiting
+        job.returns(record.batch, record.worker, blamed=record.blamed)
+        if idle:
+            job.charged = max(job.charged, self._lowest(besides=job))
+
+    @apply.register
+    def _(self, record: records.Poisoned) -> None:
+        job = self.job(record.job)
+        count = job.count_of(record.batch)
+        if count is not None:
+            job.commits(record.batch, count, count, None, record.at_s)
+
+    @apply.register
+    def _(self, record: records.Cancelled) -> None:
+        job = self.job(record.job)
+        if not job.ended:
+            job.ended, job.why, job.ended_s = "cancelled", record.why, record.at_s
+            job.running.clear()
+            job.returned.clear()
+
+    def job(self, name: str) -> Job:
+        """Return a job by its number.
+
+        Raises
+        ------
+        ConfigurationError : there is none.
+        """
+        if name not in self.jobs:
+            known = ", ".join(list(self.jobs)[-10:]) or "there is none yet"
+            raise ConfigurationError(f"there is no job {name!r}; the last ones: {known}")
+        return self.jobs[name]
+
+    def _lowest(self, besides: Job | None = None) -> float:
+        """Return the lowest charge of the jobs that have queries waiting; of none, the highest that there ever was."""
+        others = [job for job in self.jobs.values() if job is not besides]
+        active = [job.charged for job in others if job.waiting]
+        return min(active) if active else max((job.charged for job in others), default=0.0)
+
+    def _contender(self, job: Job, loaded: Collection[str], now_s: float) -> Contender:
+        return Contender(
+            job=job.id,
+            order=job.order,
+            weight=job.weight,
+            charged=job.charged,
+            batch=job.next_batch(self._batch_s).count,
+            rate=job.rate(now_s),
+            workers=len({run.worker for run in job.running.values()}),
+            loaded=key_of(job.model) in loaded,
+        )
+
+
+def _contends(job: Job) -> bool:
+    room = not job.max_workers or len({run.worker for run in job.running.values()}) < job.max_workers
+    return bool(job.waiting) and room
