@@ -123,27 +123,27 @@ class Job:
         if blamed:
             self.blamed.setdefault(number, []).append(worker)
 
-    def commits(self, number: int, count: int, errors: int, seconds: float | None, at_s: float) -> None:
+    def commits(self, batch: Batch, errors: int, seconds: float | None, at_s: float) -> None:
         """Take note that a batch is done; ``seconds`` is None where nobody computed it."""
-        self.running.pop(number, None)
-        self._withdraw(number)
-        self.blamed.pop(number, None)
-        self.committed.add(number)
-        self.finished += count
+        self.running.pop(batch.number, None)
+        self._withdraw(batch.number)
+        self.blamed.pop(batch.number, None)
+        self.committed.add(batch.number)
+        self.finished += batch.count
         self.errors += errors
         if seconds is not None:
-            self.times.append((count, seconds))
-            self._recent.append((at_s, count))
-            each = seconds / count
+            self.times.append((batch.count, seconds))
+            self._recent.append((at_s, batch.count))
+            each = seconds / batch.count
             self._seconds = each if self._seconds is None else (1 - _SMOOTHING) * self._seconds + _SMOOTHING * each
         if self.finished == self.accepted.queries and not self.ended:
             self.ended, self.ended_s = "done", at_s
 
-    def count_of(self, number: int) -> int | None:
-        """Return how many queries a batch has that is not done; None for one that is, or that there never was."""
+    def open_batch(self, number: int) -> Batch | None:
+        """Return a batch that is not done; None for one that is, or that there never was."""
         if number in self.running:
-            return self.running[number].batch.count
-        return next((batch.count for batch in self.returned if batch.number == number), None)
+            return self.running[number].batch
+        return next((batch for batch in self.returned if batch.number == number), None)
 
     def rate(self, now_s: float) -> float:
         """Return the queries finished per second, over the last `WINDOW_S` or since its first dispatch."""

@@ -54,12 +54,12 @@ class Scheduler:
         own = [(job, run) for job in self.jobs.values() for run in job.running.values() if run.worker == worker]
         yield from sorted(own, key=lambda pair: pair[1].since_s)
 
-    def lost(self, worker: str, why: str, *, died: bool, now_s: float) -> list[records.Record]:
+    def lost(self, worker: str, why: str, *, died: bool, now_s: float) -> list[records.Returned | records.Poisoned]:
         """Return the records of a worker's loss: what it had goes back, or is set aside if it has killed too many.
 
         Only what it was computing can have killed it, which is the earliest.
         """
-        found: list[records.Record] = []
+        found: list[records.Returned | records.Poisoned] = []
         for place, (job, run) in enumerate(self.running_on(worker)):
             number, blamed = run.batch.number, died and place == 0
             killed = job.blamed.get(number, [])
@@ -70,10 +70,10 @@ class Scheduler:
                 found.append(records.Returned(job.id, number, worker, why, blamed, now_s))
         return found
 
-    def wants(self, job: str, batch: int) -> bool:
-        """Return whether results of a batch are still to be committed."""
+    def wanted(self, job: str, batch: int) -> Batch | None:
+        """Return a batch whose results are still to be committed; None for any other."""
         held = self.jobs.get(job)
-        return held is not None and not held.ended and held.count_of(batch) is not None
+        return held.open_batch(batch) if held is not None and not held.ended else None
 
     @singledispatchmethod
     def apply(self, record: Any) -> None:
@@ -102,9 +102,9 @@ class Scheduler:
     @apply.register
     def _(self, record: records.Committed) -> None:
         job = self.job(record.job)
-        count = job.count_of(record.batch)
-        if count is not None:
-            job.commits(record.batch, count, record.errors, record.seconds, record.at_s)
+        batch = job.open_batch(record.batch)
+        if batch is not None:
+            job.commits(batch, record.errors, record.seconds, record.at_s)
 
     @apply.register
     def _(self, record: records.Returned) -> None:
@@ -117,9 +117,9 @@ class Scheduler:
     @apply.register
     def _(self, record: records.Poisoned) -> None:
         job = self.job(record.job)
-        count = job.count_of(record.batch)
-        if count is not None:
-            job.commits(record.batch, count, count, None, record.at_s)
+        batch = job.open_batch(record.batch)
+        if batch is not None:
+            job.commits(batch, batch.count, None, record.at_s)
 
     @apply.register
     def _(self, record: records.Cancelled) -> None:
