@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from chimera.core.errors import RunError
+from chimera.core.errors import RunError, UnavailableError
 from chimera.engines.http import wire
 from chimera.inference import records
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
@@ -30,7 +30,7 @@ _LOOK_S = 0.1  # between two looks at which workers there are
 _BACK_S = 1.0  # after so long a lost worker that has not left is tried again
 
 
-class NotCoordinator(RunError):  # noqa: N818 - it says what is the matter
+class NotCoordinator(UnavailableError):  # noqa: N818 - it says what is the matter
     """Who was asked is not, or no more, the coordinator."""
 
 

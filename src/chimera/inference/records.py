@@ -16,6 +16,7 @@ class Accepted(Struct, frozen=True, tag=True):
     Attributes
     ----------
     job : its number as a text, by which all else names it.
+    key : made by whoever submitted it; a request that comes twice is one job.
     model : what loads the model, as a table (`chimera.inference.models`).
     queries : how many there are.
     weight : of its share of the query rate, above 0.
@@ -24,6 +25,7 @@ class Accepted(Struct, frozen=True, tag=True):
     """
 
     job: str
+    key: str
     name: str
     model: dict[str, Any]
     queries: int
