@@ -15,8 +15,9 @@ from chimera.engines.http import wire
 from chimera.inference import records
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
 from chimera.inference.policies.policy import Policy
+from chimera.inference.pool.link import Assignment, Collected, Finished, Link, Place, WorkerState
 from chimera.inference.scheduler import Scheduler
-from chimera.inference.seat import Key, Link, Seat
+from chimera.inference.seat import Seat
 from chimera.web.logs import status
 
 T = TypeVar("T")
@@ -181,7 +182,7 @@ class Coordinator:
 
     def _has_room(self, seat: Seat, now_s: float) -> bool:
         """Whether it has nothing to do, or soon will have."""
-        if len(seat.has) != 1 or seat.loading:
+        if len(seat.has) != 1 or seat.state == "loading":
             return not seat.has
         ((job, number),) = seat.has
         held = self.scheduler.jobs.get(job)
@@ -213,15 +214,14 @@ class Coordinator:
     def _post(self, seat: Seat, what: str, more: Any) -> None:
         self._events.put((getattr(self, f"_{what}"), (seat, more)))
 
-    def _adopted(self, seat: Seat, told: Mapping[str, Any]) -> None:
+    def _adopted(self, seat: Seat, told: WorkerState) -> None:
         """Compare what a worker has with what it should have."""
         if self.seats.get(seat.name) is not seat:
             return
         now_s = self._clock()
         before = seat.has
-        computing = [told["computing"]] if told["computing"] else []
-        seat.has = {(job, int(batch)): now_s for job, batch in (*computing, *told["queued"], *told["kept"])}
-        seat.has = {key: before.get(key, since_s) for key, since_s in seat.has.items()}
+        computing = [told.computing] if told.computing else []
+        seat.has = {place: before.get(place, now_s) for place in (*told.kept, *computing, *told.queued)}
         should = {(job.id, run.batch.number) for job, run in self.scheduler.running_on(seat.name)}
         for job, number in should - seat.has.keys():
             self.note(records.Returned(job, number, seat.name, "the worker does not have it", False, now_s))
@@ -231,23 +231,22 @@ class Coordinator:
                 self.note(records.Dispatched(job, number, batch.first, batch.count, seat.name, now_s))
         seat.take(told)
 
-    def _collected(self, seat: Seat, told: Mapping[str, Any]) -> None:
+    def _collected(self, seat: Seat, told: Collected) -> None:
         if self.seats.get(seat.name) is not seat:
             return
-        for result in told["results"]:
-            key = (result["job"], int(result["batch"]))
-            self._commit(key, seat.name, result)
-            seat.has.pop(key, None)
-            seat.has = dict.fromkeys(seat.has, self._clock())  # the next one begins
-            self._then.append(partial(seat.acknowledge, key))
-        seat.take(told)
+        for result in told.results:
+            self._commit(result, seat.name)
+            if result.place in seat.has:
+                del seat.has[result.place]
+                seat.has = dict.fromkeys(seat.has, self._clock())  # the next one begins
+            self._then.append(partial(seat.acknowledge, result.place))
+        seat.take(told.state)
 
-    def _commit(self, key: Key, worker: str, result: Mapping[str, Any]) -> None:
-        batch = self.scheduler.wanted(*key)
+    def _commit(self, result: Finished, worker: str) -> None:
+        batch = self.scheduler.wanted(*result.place)
         if batch is not None:
-            seconds, errors = float(result["seconds"]), int(result["errors"])
-            self.note(records.Committed(*key, worker, seconds, errors, self._clock()))
-            self._outputs.append(Output(*key, batch.first, batch.count, bytes(result["results"])))
+            self.note(records.Committed(*result.place, worker, result.seconds, result.errors, self._clock()))
+            self._outputs.append(Output(*result.place, batch.first, batch.count, result.results))
 
     def _silent(self, seat: Seat, why: str) -> None:
         if self.seats.get(seat.name) is seat:
@@ -259,7 +258,7 @@ class Coordinator:
             self._lose(seat, why, died=True)
             seat.state = "lost"
 
-    def _unsent(self, seat: Seat, more: tuple[Key, str]) -> None:
+    def _unsent(self, seat: Seat, more: tuple[Place, str]) -> None:
         (job, number), why = more
         seat.has.pop((job, number), None)
         if self.seats.get(seat.name) is seat and job in self.scheduler.jobs:
@@ -281,15 +280,15 @@ class Coordinator:
             self.note(record)
         seat.has.clear()
 
-    def _assignment(self, key: Key) -> Mapping[str, Any]:
+    def _assignment(self, place: Place) -> Assignment:
         """Return what a worker needs for a batch; in the thread of its sender."""
-        job, number = key
+        job, number = place
         held = self.scheduler.job(job)
         batch = self.scheduler.wanted(job, number)
         if batch is None:
             raise RunError("nobody wants it any more")
         queries = self.journal.queries(job, batch.first, batch.count)
-        return {"job": job, "batch": number, "model": held.model, "queries": queries}
+        return Assignment(job, number, held.model, queries)
 
     def _answer(self, function: Callable[[], T], answer: Future[T]) -> None:
         try:

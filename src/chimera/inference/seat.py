@@ -5,38 +5,17 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from chimera.core.errors import RunError, TimeLimitError
-from chimera.inference.journal.journal import Fenced
+from chimera.engines.http.connection import Unreachable
+from chimera.inference.pool.link import Assignment, Link, Place, StaleEpoch, WorkerState
 
 SILENT_S = 1.0
 """Who has not answered for so long hangs."""
 _POLL_S = 0.25  # how long a worker may hold a question back while it has nothing to tell
 _AGAIN_S = 0.05  # between tries to reach a worker that hangs or is just starting
-
-Key = tuple[str, int]
-"""A job and the number of a batch."""
-
-
-class Link(Protocol):
-    """How to reach one worker; each method raises `ActorLost` if nobody is there, `TimeLimitError`, or `Fenced`."""
-
-    def adopt(self, epoch: int, owner: str) -> Mapping[str, Any]:
-        """Make the worker ours, and return its state."""
-
-    def assign(self, epoch: int, assignments: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Let it compute batches, in order."""
-
-    def collect(self, epoch: int, done: Sequence[Key], wait_s: float) -> Mapping[str, Any]:
-        """Return its state and results, and let it forget those that are done."""
-
-    def forget(self, epoch: int, jobs: Sequence[str]) -> Mapping[str, Any]:
-        """Let it drop what is queued of these jobs."""
-
-    def close(self) -> None:
-        """End what is under way, from any thread."""
 
 
 class Seat:
@@ -51,12 +30,13 @@ class Seat:
     links : makes a link; each thread has its own.
     post : called with this seat, what happened (``adopted``, ``collected``, ``silent``, ``gone``, ``fenced``, ``unsent``)
         and what belongs to it.
-    body : makes the assignment of a batch from its key, in the sender's thread.
+    body : makes the assignment of a batch, in the sender's thread.
 
     Attributes
     ----------
     has : the batches that it has, by job and number, with when it got them; the earliest is the one it computes.
     loaded : keys of the models that it has in memory.
+    told : what the worker last said of itself.
     state : ``joining``, ``free``, ``busy``, ``loading``, ``hung`` or ``lost``.
     seen_s : when it last answered, by the monotonic clock.
     """
@@ -70,18 +50,17 @@ class Seat:
         owner: str,
         links: Callable[[str], Link],
         post: Callable[[Seat, str, Any], None],
-        body: Callable[[Key], Mapping[str, Any]],
+        body: Callable[[Place], Assignment],
     ) -> None:
         self.name, self.address = name, address
-        self.has: dict[Key, float] = {}
+        self.has: dict[Place, float] = {}
         self.loaded: frozenset[str] = frozenset()
-        self.loading = False
         self.state = "joining"
         self.seen_s = time.monotonic()
-        self.told: Mapping[str, Any] = {}
+        self.told: WorkerState | None = None
         self._epoch, self._owner, self._post, self._body = epoch, owner, post, body
-        self._acknowledged: queue.SimpleQueue[Key] = queue.SimpleQueue()
-        self._to_send: queue.SimpleQueue[Key | str | None] = queue.SimpleQueue()
+        self._acknowledged: queue.SimpleQueue[Place] = queue.SimpleQueue()
+        self._to_send: queue.SimpleQueue[Place | str | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._watching, self._sending = links(address), links(address)
         for what in (self._watch, self._send):
@@ -92,25 +71,25 @@ class Seat:
         """Whether batches may go to it."""
         return self.state in ("free", "busy", "loading")
 
-    def take(self, told: Mapping[str, Any]) -> None:
+    def take(self, told: WorkerState) -> None:
         """Take in what the worker says of itself."""
-        self.told, self.loaded = told, frozenset(told["loaded"])
+        self.told, self.loaded = told, frozenset(told.loaded)
         self.seen_s = time.monotonic()
-        self.state = "loading" if told["loading"] else "busy" if self.has else "free"
+        self.state = "loading" if told.loading else "busy" if self.has else "free"
 
-    def send(self, key: Key) -> None:
+    def send(self, place: Place) -> None:
         """Let it have a batch."""
         self.state = "busy"
-        self._to_send.put(key)
+        self._to_send.put(place)
 
-    def acknowledge(self, key: Key) -> None:
+    def acknowledge(self, place: Place) -> None:
         """Let it forget a result."""
-        self._acknowledged.put(key)
+        self._acknowledged.put(place)
 
     def forget(self, job: str) -> None:
         """Let it drop what is queued of a job; what it computes it finishes."""
-        for key in [key for key in list(self.has)[1:] if key[0] == job]:
-            del self.has[key]
+        for place in [place for place in list(self.has)[1:] if place[0] == job]:
+            del self.has[place]
         self._to_send.put(job)
 
     def close(self) -> None:
@@ -133,10 +112,10 @@ class Seat:
                 if not silent:
                     self._tell("silent", f"no answer for {SILENT_S:g} s")
                 silent = True
-            except Fenced as error:
+            except StaleEpoch as error:
                 self._tell("fenced", str(error))
                 return
-            except RunError as error:
+            except (Unreachable, RunError) as error:
                 self._tell("gone", str(error))
                 return
             self._closed.wait(_AGAIN_S)
@@ -148,14 +127,14 @@ class Seat:
                     self._sending.forget(self._epoch, [what])
                 else:
                     self._sending.assign(self._epoch, [self._body(what)])
-            except Fenced as error:
+            except StaleEpoch as error:
                 self._tell("fenced", str(error))
                 return
-            except RunError as error:
+            except (Unreachable, RunError) as error:
                 if not isinstance(what, str):
                     self._tell("unsent", (what, str(error)))
 
-    def _drained(self) -> list[Key]:
+    def _drained(self) -> list[Place]:
         done = []
         while True:
             try:
