@@ -52,6 +52,10 @@ class RunError(ChimeraError):
     """A run that had begun and cannot go on."""
 
 
+class ConflictError(RunError):
+    """Asked for at the wrong moment: it does not go with the state that things are in now."""
+
+
 class ActorLost(RunError):  # noqa: N818 - the field says "lost", and the architecture names it so
     """The actor is dead, or died under the call: the result will never come."""
 

@@ -22,6 +22,7 @@ from chimera.core.errors import (
     ActorLost,
     ChimeraError,
     ConfigurationError,
+    ConflictError,
     NonFiniteError,
     RunError,
     TimeLimitError,
@@ -31,11 +32,11 @@ from chimera.core.errors import (
 from chimera.web.logs import status
 
 
-class NotFittedError(RunError):
+class NotFittedError(ConflictError):
     """A prediction was asked for before anything was fitted."""
 
 
-class BusyError(RunError):
+class BusyError(ConflictError):
     """The node does just now what it was asked to begin."""
 
 
@@ -59,8 +60,7 @@ class UnauthorizedError(HTTPException):
 
 
 _STATUS: tuple[tuple[type[ChimeraError], int], ...] = (
-    (NotFittedError, 409),
-    (BusyError, 409),
+    (ConflictError, 409),
     (AllWorkersFailed, 503),
     (TooFewWorkersError, 503),
     (UnavailableError, 503),
