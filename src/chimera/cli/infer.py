@@ -39,7 +39,7 @@ def up(
     cluster: Cluster = HERE,
 ) -> None:
     """Start a coordinator, standbys and workers, and keep them up until Ctrl-C or `chimera infer down`."""
-    from chimera.inference.folder import ClusterFolder
+    from chimera.inference.cluster_folder import ClusterFolder
     from chimera.inference.policies.policy import POLICIES
     from chimera.inference.supervisor import supervise
 
@@ -61,7 +61,7 @@ def up(
 @app.command("down")
 def down(cluster: Cluster = HERE) -> None:
     """End the cluster; its jobs and results stay, and go on with the next `chimera infer up`."""
-    from chimera.inference.folder import ClusterFolder
+    from chimera.inference.cluster_folder import ClusterFolder
 
     folder = ClusterFolder(cluster)
     claimant = folder.claimant()
@@ -196,7 +196,7 @@ def results(
 
 
 def _client(cluster: Path) -> Client:
-    from chimera.inference.folder import ClusterFolder
+    from chimera.inference.cluster_folder import ClusterFolder
 
     return ClusterFolder(cluster).client()
 

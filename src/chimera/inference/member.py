@@ -1,4 +1,4 @@
-"""A process that coordinates the cluster, or stands by to do so; run by its path, on a leash."""
+"""A process that coordinates the cluster, or stands by to do so; run as a module, on a leash."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from chimera.core.errors import ChimeraError
+from chimera.engines.leash import hold
+from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.coordinator import LEASE_S, Coordinator, NotCoordinator
-from chimera.inference.folder import ClusterFolder
-from chimera.inference.journal.journal import Journal
-from chimera.inference.journal.members import Members
+from chimera.inference.journal.journal import Journal, Lease
+from chimera.inference.journal.members import BEAT_S, Members
 from chimera.inference.policies.policy import POLICIES
 
 LOOK_S = 0.05
@@ -79,26 +80,34 @@ class Candidate:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each process of the cluster."""
-        return [member.row() for member in self._members.members()]
+        return [
+            {"role": one.role, "name": one.name, "host": one.host, "pid": one.pid, "state": one.state, "epoch": one.epoch,
+             "heartbeat_age_s": one.heartbeat_age_s()}
+            for one in self._members.members()
+        ]  # fmt: skip
 
     def _stand(self) -> None:
         from chimera.inference.journal.sqlite import SqliteJournal
 
         journal = SqliteJournal(self._folder.journal)
-        member = self._members.join(self._name, role="standby", address=self._address)
+        self._members.join("standby", self._name, self._address, state="stands by")
+        threading.Thread(target=self._beat, name="chimera-beat", daemon=True).start()
         try:
             while not self._stopped.wait(LOOK_S):
                 lease = journal.acquire(self._name, self._address, LEASE_S)
                 if lease is not None:
                     self._members.beat(self._name, role="coordinator", state="leads", epoch=lease.epoch)
                     self._lead(journal, lease)
-                self._members.beat(self._name, role="standby", state="stands by", epoch=0)
+                    self._members.beat(self._name, role="standby", state="stands by")
         finally:
             self._members.leave(self._name)
             journal.close()
-            del member
 
-    def _lead(self, journal: Journal, lease: Any) -> None:
+    def _beat(self) -> None:
+        while not self._stopped.wait(BEAT_S):
+            self._members.beat(self._name)
+
+    def _lead(self, journal: Journal, lease: Lease) -> None:
         from chimera.inference.pool.http import HttpLink
 
         token = self._folder.token()
@@ -123,6 +132,7 @@ def main() -> None:
     from chimera.inference.app import jobs_router
     from chimera.web.app import create_app, serve
 
+    hold()
     parser = argparse.ArgumentParser()
     parser.add_argument("--cluster", type=Path, required=True)
     parser.add_argument("--name", required=True)

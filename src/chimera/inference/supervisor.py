@@ -9,10 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
-from chimera.engines import leash
-from chimera.inference.folder import ClusterFolder
+from chimera.inference.cluster_folder import ClusterFolder
 
 STOP_S = 5.0
 """How long members have to end by themselves."""
@@ -27,7 +25,7 @@ class Member:
 
     Parameters
     ----------
-    command : of the process, after the interpreter.
+    command : the module that the process runs, and its arguments.
     """
 
     def __init__(
@@ -44,7 +42,7 @@ class Member:
         logs.mkdir(parents=True, exist_ok=True)
         with (logs / "output.log").open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, str(Path(leash.__file__)), *self._command],
+                [sys.executable, "-m", *self._command],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -111,12 +109,10 @@ def supervise(
     preload : modules that workers import before they join, separated by commas.
     say : told what happens, in one line.
     """
-    from chimera.inference import member, worker_process
-
     at, one_thread = ["--cluster", str(folder.path)], dict.fromkeys(THREADS, "1")
     given = {name: value for name, value in one_thread.items() if name not in os.environ}
-    leading = [str(Path(member.__file__)), *at, "--policy", policy, "--name"]
-    working = [str(Path(worker_process.__file__)), *at, *(["--preload", preload] if preload else []), "--name"]
+    leading = ["chimera.inference.member", *at, "--policy", policy, "--name"]
+    working = ["chimera.inference.worker_process", *at, *(["--preload", preload] if preload else []), "--name"]
     members = [Member(f"c{i}", [*leading, f"c{i}"], folder, {}) for i in range(1 + standbys)]
     members += [Member(f"w{i}", [*working, f"w{i}"], folder, given) for i in range(workers)]
     try:
