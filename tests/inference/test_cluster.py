@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.inference.running import RunningCluster, cluster, command, signalled, until
+from inference.running import RunningCluster, cluster, command, signalled, until
 
 from chimera.core.errors import ConfigurationError, TimeLimitError
 
