@@ -1,8 +1,9 @@
-"""Lets a process live for as long as the one that started it: a program calls `hold`, or ``python leash.py worker.py`` runs a file.
+"""Lets a process live for as long as the one that started it.
 
-Stdin is a pipe whose other end only that process holds. However it ends, also by SIGKILL, the kernel closes that end, and
-the process with all of its group is killed: by the kernel itself on Linux, which needs no help from a process that hangs, and by
-a thread everywhere. This file may be run by its path and imports the standard library only.
+A program calls `hold`, or ``python leash.py worker.py`` runs a file. Stdin is a pipe whose other end only the starter holds.
+However it ends, also by SIGKILL, the kernel closes that end, and the process with all of its group is killed: by the kernel
+itself on Linux, which needs no help from a process that hangs, and by a thread everywhere. This file may be run by its path
+and imports the standard library only.
 """
 
 from __future__ import annotations
