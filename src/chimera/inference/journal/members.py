@@ -10,9 +10,10 @@ import contextlib
 import os
 import re
 import socket
+import threading
 import time
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -63,6 +64,7 @@ class Members:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._own: dict[str, Member] = {}
+        self._lock = threading.Lock()
 
     def join(self, role: Role, name: str, address: str, *, state: str, epoch: int = 0) -> Member:
         """Let this process be a member; one that had the name before is forgotten.
@@ -74,14 +76,14 @@ class Members:
         if not _NAME.fullmatch(name):
             raise ConfigurationError(f"a member cannot be called {name!r}: letters, digits, '-', '_' and '.' only")
         own = Member(role, name, socket.gethostname(), os.getpid(), address, state, epoch, time.time())
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._write(own)
-        except OSError as error:
-            raise ConfigurationError(
-                f"the members' folder {self._folder} cannot be written: {error.strerror}"
-            ) from error
-        self._own[name] = own
+        with self._lock:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._write(own)
+            except OSError as error:
+                why = error.strerror or error
+                raise ConfigurationError(f"the members' folder {self._folder} cannot be written: {why}") from error
+            self._own[name] = own
         return own
 
     def beat(self, name: str, *, state: str | None = None, epoch: int | None = None, role: Role | None = None) -> bool:
@@ -91,23 +93,21 @@ class Members:
         -------
         Whether it still has the name: it is False once another process has joined under it, or it has left.
         """
-        own = self._own.get(name)
-        if own is None:
-            return False
-        there = self._read(self._folder / f"{name}.json")
-        if there is not None and (there.pid, there.host) != (own.pid, own.host):
-            del self._own[name]
-            return False
-        own = msgspec.structs.replace(
-            own,
-            state=own.state if state is None else state,
-            epoch=own.epoch if epoch is None else epoch,
-            role=own.role if role is None else role,
-            beat_at_s=time.time(),
-        )
-        self._own[name] = own
-        with contextlib.suppress(OSError):  # a full disk, say: its next beat may be written, and it lives all the same
-            self._write(own)
+        told = {"state": state, "epoch": epoch, "role": role}
+        with self._lock:
+            own = self._own.get(name)
+            if own is None:
+                return False
+            there = self._read(self._folder / f"{name}.json")
+            if there is not None and (there.pid, there.host) != (own.pid, own.host):
+                del self._own[name]
+                return False
+            given: Any = {key: value for key, value in told.items() if value is not None}
+            self._own[name] = own = msgspec.structs.replace(own, **given, beat_at_s=time.time())
+            with contextlib.suppress(
+                OSError
+            ):  # a full disk, say: a later beat may be written, and it lives all the same
+                self._write(own)
         return True
 
     def leave(self, name: str, pid: int | None = None) -> None:
@@ -115,11 +115,12 @@ class Members:
 
         Nothing happens if another process has the name by now.
         """
-        self._own.pop(name, None)
-        file = self._folder / f"{name}.json"
-        there = self._read(file)
-        if there is not None and there.pid == (os.getpid() if pid is None else pid):
-            file.unlink(missing_ok=True)
+        with self._lock:
+            self._own.pop(name, None)
+            file = self._folder / f"{name}.json"
+            there = self._read(file)
+            if there is not None and there.pid == (os.getpid() if pid is None else pid):
+                file.unlink(missing_ok=True)
 
     def members(self) -> list[Member]:
         """Return all that have joined and not left, also those that died since; by role and name."""

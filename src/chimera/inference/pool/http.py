@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -15,8 +16,6 @@ from chimera.engines.http.routes import document_of
 from chimera.inference.pool.link import Assignment, Collected, Link, Place, StaleEpoch, WorkerState
 
 PATH = "/v1/worker"
-MAX_WAIT_S = 0.25
-"""The longest that a worker lets a request for results wait."""
 _MOST_BYTES = 1 << 30
 
 T = TypeVar("T")
@@ -35,6 +34,7 @@ class HttpLink(Link):
     def __init__(self, address: str, token: str | None, *, patience_s: float = 1.0) -> None:
         self.address = address
         self._patience_s = patience_s
+        self._closed, self._asking = False, threading.Lock()
         self._connection = Connection(Address.of(address), token, None, _MOST_BYTES)
 
     def adopt(self, epoch: int, owner: str) -> WorkerState:  # noqa: D102
@@ -55,20 +55,32 @@ class HttpLink(Link):
         self._ask("stop", {"epoch": epoch}, dict)
 
     def close(self) -> None:  # noqa: D102
-        self._connection.close()
+        self._closed = True
+        self._connection.break_off("the link was closed")
+        self._let_go()
 
     def _ask(self, verb: str, body: dict[str, Any], kind: type[T], *, wait_s: float = 0.0) -> T:
         where = f"the worker at {self.address}"
         try:
-            answer = self._connection.request(
-                "POST", f"{PATH}/{verb}", wire.pack(body), wire.CONTENT_TYPE,
-                timeout_s=wait_s + self._patience_s, idempotent=True,
-            )  # fmt: skip
+            with self._asking:
+                answer = self._connection.request(
+                    "POST", f"{PATH}/{verb}", wire.pack(body), wire.CONTENT_TYPE,
+                    timeout_s=wait_s + self._patience_s, idempotent=True,
+                )  # fmt: skip
             if answer.status != HTTPStatus.OK:
                 raise _refusal(where, answer.status, document_of(answer))
             return msgspec.convert(wire.unpack(answer.body), kind)
         except (Garbage, DataError, msgspec.ValidationError) as error:
             raise RunError(f"{where} answered {verb} with what no worker answers: {error}") from error
+        finally:
+            if self._closed:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        """Close the connection, unless a thread is asking: that will, in a moment."""
+        if self._asking.acquire(blocking=False):
+            self._connection.close()
+            self._asking.release()
 
 
 def _refusal(where: str, status: int, document: dict[str, Any]) -> RunError:

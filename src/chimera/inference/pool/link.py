@@ -128,4 +128,4 @@ class Link(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the connection."""
+        """End what is under way, from any thread, and let go of the connection."""
