@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from inference.running import RunningCluster, cluster, command, signalled, until
 
 from chimera.core.errors import ConfigurationError, TimeLimitError
+from inference.running import RunningCluster, cluster, command, signalled, until
 
 
 @pytest.fixture(scope="module")

@@ -89,13 +89,13 @@ def submit(
     cluster: Cluster = HERE,
 ) -> None:
     """Hand a job in; its number is printed at once."""
-    from chimera.inference.inputs import read_inputs
-    from chimera.inference.models import read_model
+    from chimera.inference.inputs import queries
+    from chimera.inference.models import read
 
     client = _client(cluster)
     size = _size(batch_size)
     job = client.submit(
-        read_model(model), read_inputs(inputs), name=name, weight=weight, batch_size=size, max_workers=max_workers
+        read(model), list(queries(inputs)), name=name, weight=weight, batch_size=size, max_workers=max_workers
     )
     typer.echo(line({"job": job}) if as_json else f"job {job}")
 
@@ -185,14 +185,16 @@ def results(
     cluster: Cluster = HERE,
 ) -> None:
     """Print the results so far, in input order, a JSON line each."""
-    from chimera.inference.results import write_results
+    from chimera.inference.results import check_path, save
 
+    if out is not None:
+        check_path(out)
     rows = _client(cluster).results(job)
     if out is None:
         for row in rows:
             typer.echo(line(row))
     else:
-        typer.echo(f"{write_results(out, rows)} results in {out}")
+        typer.echo(f"{save(rows, out)} results in {out}")
 
 
 def _client(cluster: Path) -> Client:

@@ -210,6 +210,8 @@ class Coordinator:
                 name, address, epoch=self.lease.epoch, owner=self.lease.owner,
                 links=self._links, post=self._post, body=self._assignment,
             )  # fmt: skip
+        for name in self.scheduler.busy() - self.seats.keys():  # it was there for the coordinator before this one
+            self._return(name, "it is not there any more", died=False)
 
     def _post(self, seat: Seat, what: str, more: Any) -> None:
         self._events.put((getattr(self, f"_{what}"), (seat, more)))
@@ -271,14 +273,17 @@ class Coordinator:
         """Let what a worker had be dispatched again."""
         if seat.state != "joining" or seat.has:
             status().warning("%s is %s: %s", seat.name, "lost" if died else "hung", why)
-        for record in self.scheduler.lost(seat.name, why, died=died, now_s=self._clock()):
+        self._return(seat.name, why, died=died)
+        seat.has.clear()
+
+    def _return(self, worker: str, why: str, *, died: bool) -> None:
+        for record in self.scheduler.lost(worker, why, died=died, now_s=self._clock()):
             batch = self.scheduler.wanted(record.job, record.batch)
             if isinstance(record, records.Poisoned) and batch is not None:
                 body = wire.pack([{"error": record.why}] * batch.count)
                 self._outputs.append(Output(record.job, record.batch, batch.first, batch.count, body))
                 status().error("job %s, batch %d is set aside: %s", record.job, record.batch, record.why)
             self.note(record)
-        seat.has.clear()
 
     def _assignment(self, place: Place) -> Assignment:
         """Return what a worker needs for a batch; in the thread of its sender."""

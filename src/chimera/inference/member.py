@@ -16,8 +16,9 @@ from chimera.engines.leash import hold
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.coordinator import LEASE_S, Coordinator, NotCoordinator
 from chimera.inference.journal.journal import Journal, Lease
-from chimera.inference.journal.members import BEAT_S, Members
+from chimera.inference.journal.members import BEAT_S, Member, Members
 from chimera.inference.policies.policy import POLICIES
+from chimera.inference.seat import SILENT_S
 
 LOOK_S = 0.05
 """How often a standby looks whether the lease is over."""
@@ -80,11 +81,9 @@ class Candidate:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each process of the cluster."""
-        return [
-            {"role": one.role, "name": one.name, "host": one.host, "pid": one.pid, "state": one.state, "epoch": one.epoch,
-             "heartbeat_age_s": one.heartbeat_age_s()}
-            for one in self._members.members()
-        ]  # fmt: skip
+        found = self._members.members()
+        highest = max((one.epoch for one in found if one.role == "coordinator"), default=0)
+        return [_row(one, highest) for one in found]
 
     def _stand(self) -> None:
         from chimera.inference.journal.sqlite import SqliteJournal
@@ -125,6 +124,23 @@ class Candidate:
             self._leading = None
         if self._stopped.is_set():
             journal.release(lease.epoch)
+
+
+def _row(member: Member, highest: int) -> dict[str, Any]:
+    """Return what is told of a process; one that led in an earlier epoch, and has not noticed, leads no more."""
+    role: str = member.role
+    if role == "coordinator" and member.epoch < highest:
+        role = "standby"
+    age_s = member.heartbeat_age_s()
+    return {
+        "role": role,
+        "name": member.name,
+        "host": member.host,
+        "pid": member.pid,
+        "state": member.state if age_s < SILENT_S else "silent",
+        "epoch": member.epoch,
+        "heartbeat_age_s": age_s,
+    }
 
 
 def main() -> None:

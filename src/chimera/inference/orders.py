@@ -10,6 +10,7 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.engines.http import wire
 from chimera.inference import records
 from chimera.inference.coordinator import Coordinator
+from chimera.inference.models import check
 
 CHUNK = 1000
 """So many queries lie together in the journal."""
@@ -36,6 +37,7 @@ def submit(
     """
     if not queries:
         raise DataError("a job needs at least one query")
+    table = check(model)
     size, share, most = checked_size(batch_size), checked_weight(weight), checked_most(max_workers)
     pieces = [(first, wire.pack(list(queries[first : first + CHUNK]))) for first in range(0, len(queries), CHUNK)]
 
@@ -45,9 +47,7 @@ def submit(
             if job.accepted.key == key:
                 return job.id
         number = str(len(known) + 1)
-        accepted = records.Accepted(
-            number, key, name or number, dict(model), len(queries), share, size, most, leader.now_s()
-        )
+        accepted = records.Accepted(number, key, name or number, table, len(queries), share, size, most, leader.now_s())
         leader.note(accepted, inputs=[(number, first, body) for first, body in pieces])
         return number
 

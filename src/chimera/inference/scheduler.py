@@ -54,6 +54,10 @@ class Scheduler:
         own = [(job, run) for job in self.jobs.values() for run in job.running.values() if run.worker == worker]
         yield from sorted(own, key=lambda pair: pair[1].since_s)
 
+    def busy(self) -> set[str]:
+        """Return the workers that have something to do."""
+        return {run.worker for job in self.jobs.values() for run in job.running.values()}
+
     def lost(self, worker: str, why: str, *, died: bool, now_s: float) -> list[records.Returned | records.Poisoned]:
         """Return the records of a worker's loss: what it had goes back, or is set aside if it has killed too many.
 
