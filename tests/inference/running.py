@@ -57,8 +57,13 @@ class RunningCluster:
         return {"kind": "factory", "factory": f"{self.model_file}:make", "options": options}
 
     def member(self, role: str) -> dict[str, Any]:
-        """Return the row of a member with this role; wait until there is one."""
-        return until(lambda: next((row for row in self.client.rows("members") if row["role"] == role), None))
+        """Return the row of a living member with this role; wait until there is one."""
+        return until(lambda: next(iter(self.members(role)), None))
+
+    def members(self, role: str) -> list[dict[str, Any]]:
+        """Return the rows of the members with this role that live and have just said so."""
+        rows = [row for row in self.client.rows("members") if row["role"] == role and row["state"] != "silent"]
+        return [row for row in rows if alive(row["pid"])]
 
     def pid(self, name: str) -> int:
         """Return the process that has a name now."""

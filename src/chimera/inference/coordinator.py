@@ -211,7 +211,7 @@ class Coordinator:
                 links=self._links, post=self._post, body=self._assignment,
             )  # fmt: skip
         for name in self.scheduler.busy() - self.seats.keys():  # it was there for the coordinator before this one
-            self._return(name, "it is not there any more", died=False)
+            self._return(name, "it is not there any more", None)
 
     def _post(self, seat: Seat, what: str, more: Any) -> None:
         self._events.put((getattr(self, f"_{what}"), (seat, more)))
@@ -224,6 +224,7 @@ class Coordinator:
         before = seat.has
         computing = [told.computing] if told.computing else []
         seat.has = {place: before.get(place, now_s) for place in (*told.kept, *computing, *told.queued)}
+        seat.sent = {*computing, *told.queued}
         should = {(job.id, run.batch.number) for job, run in self.scheduler.running_on(seat.name)}
         for job, number in should - seat.has.keys():
             self.note(records.Returned(job, number, seat.name, "the worker does not have it", False, now_s))
@@ -263,7 +264,8 @@ class Coordinator:
     def _unsent(self, seat: Seat, more: tuple[Place, str]) -> None:
         (job, number), why = more
         seat.has.pop((job, number), None)
-        if self.seats.get(seat.name) is seat and job in self.scheduler.jobs:
+        had = {(held.id, run.batch.number) for held, run in self.scheduler.running_on(seat.name)}
+        if self.seats.get(seat.name) is seat and (job, number) in had:
             self.note(records.Returned(job, number, seat.name, why, False, self._clock()))
 
     def _fenced(self, seat: Seat, why: str) -> None:
@@ -273,11 +275,11 @@ class Coordinator:
         """Let what a worker had be dispatched again."""
         if seat.state != "joining" or seat.has:
             status().warning("%s is %s: %s", seat.name, "lost" if died else "hung", why)
-        self._return(seat.name, why, died=died)
+        self._return(seat.name, why, seat.culprit() if died else None)
         seat.has.clear()
 
-    def _return(self, worker: str, why: str, *, died: bool) -> None:
-        for record in self.scheduler.lost(worker, why, died=died, now_s=self._clock()):
+    def _return(self, worker: str, why: str, culprit: Place | None) -> None:
+        for record in self.scheduler.lost(worker, why, culprit=culprit, now_s=self._clock()):
             batch = self.scheduler.wanted(record.job, record.batch)
             if isinstance(record, records.Poisoned) and batch is not None:
                 body = wire.pack([{"error": record.why}] * batch.count)

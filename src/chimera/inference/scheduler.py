@@ -58,14 +58,19 @@ class Scheduler:
         """Return the workers that have something to do."""
         return {run.worker for job in self.jobs.values() for run in job.running.values()}
 
-    def lost(self, worker: str, why: str, *, died: bool, now_s: float) -> list[records.Returned | records.Poisoned]:
+    def lost(
+        self, worker: str, why: str, *, culprit: tuple[str, int] | None, now_s: float
+    ) -> list[records.Returned | records.Poisoned]:
         """Return the records of a worker's loss: what it had goes back, or is set aside if it has killed too many.
 
-        Only what it was computing can have killed it, which is the earliest.
+        Parameters
+        ----------
+        culprit : the batch that may have killed it, by job and number; None if nothing says so.
         """
         found: list[records.Returned | records.Poisoned] = []
-        for place, (job, run) in enumerate(self.running_on(worker)):
-            number, blamed = run.batch.number, died and place == 0
+        for job, run in self.running_on(worker):
+            number = run.batch.number
+            blamed = (job.id, number) == culprit
             killed = job.blamed.get(number, [])
             if blamed and len(killed) + 1 >= LETHAL:
                 text = f"this batch killed {LETHAL} workers: {', '.join((*killed, worker))}"

@@ -35,6 +35,7 @@ class Seat:
     Attributes
     ----------
     has : the batches that it has, by job and number, with when it got them; the earliest is the one it computes.
+    sent : those of them that it is known to have got.
     loaded : keys of the models that it has in memory.
     told : what the worker last said of itself.
     state : ``joining``, ``free``, ``busy``, ``loading``, ``hung`` or ``lost``.
@@ -54,6 +55,7 @@ class Seat:
     ) -> None:
         self.name, self.address = name, address
         self.has: dict[Place, float] = {}
+        self.sent: set[Place] = set()
         self.loaded: frozenset[str] = frozenset()
         self.state = "joining"
         self.seen_s = time.monotonic()
@@ -84,7 +86,13 @@ class Seat:
 
     def acknowledge(self, place: Place) -> None:
         """Let it forget a result."""
+        self.sent.discard(place)
         self._acknowledged.put(place)
+
+    def culprit(self) -> Place | None:
+        """Return the batch that it computes, as far as is known: the one that a death may be due to."""
+        first = next(iter(self.has), None)
+        return first if first in self.sent else None
 
     def forget(self, job: str) -> None:
         """Let it drop what is queued of a job; what it computes it finishes."""
@@ -127,6 +135,7 @@ class Seat:
                     self._sending.forget(self._epoch, [what])
                 else:
                     self._sending.assign(self._epoch, [self._body(what)])
+                    self.sent.add(what)
             except StaleEpoch as error:
                 self._tell("fenced", str(error))
                 return
