@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-WORDS = "the a cat dog sat lay on under mat tree . ,".split()
+WORDS = ["the", "a", "cat", "dog", "sat", "lay", "on", "under", "mat", "tree", ".", ","]
 LABELS = ["cat", "dog", "owl", "fox", "hen", "cow", "bee"]
 _SIZE: dict[str, Any] = {
     "hidden_size": 16,

@@ -11,7 +11,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError, DataError
@@ -66,6 +66,7 @@ def test_rows_of_tables_are_dictionaries_where_columns_have_names(
     json.dumps(rows, allow_nan=False)
 
 
+@settings(max_examples=40)
 @given(
     st.lists(
         st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\x00")), min_size=2, max_size=2), min_size=1

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inference_kit import LABELS, tiny_bert, tiny_vit
 
 import chimera
 from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
 from chimera.inference import models
 from chimera.inference.models.spec import key_of
+from inference_kit import LABELS, tiny_bert, tiny_vit
 
 
 @pytest.fixture(scope="module")
@@ -286,7 +286,7 @@ def test_a_run_whose_files_cannot_make_its_model_again_says_so(tmp_path: Path) -
     with pytest.raises(ConfigurationError, match="was given in Python, so its files cannot make it again"):
         models.load(models.read(tmp_path / "run"))
     (tmp_path / "run" / "weights.safetensors").unlink()
-    with pytest.raises(ConfigurationError, match="it has no weights.safetensors"):
+    with pytest.raises(ConfigurationError, match=r"it has no weights\.safetensors"):
         models.read(tmp_path / "run")
 
 
@@ -338,7 +338,7 @@ def test_a_file_with_types_that_are_not_trusted_is_refused_in_one_line(tmp_path:
     from sklearn.preprocessing import FunctionTransformer
 
     skops.io.dump(FunctionTransformer(shutil.rmtree), tmp_path / "evil.skops")
-    with pytest.raises(ConfigurationError, match="types that are not trusted: .*rmtree") as caught:
+    with pytest.raises(ConfigurationError, match=r"types that are not trusted: .*rmtree") as caught:
         models.load(models.read(tmp_path / "evil.skops"))
     assert "\n" not in str(caught.value)
     (tmp_path / "broken.skops").write_text("no zip")

@@ -26,7 +26,9 @@ def test_lines_have_the_index_the_query_and_a_result_or_an_error() -> None:
     assert results.write_lines(iter(_ROWS), stream) == 3
     lines = stream.getvalue().splitlines()
     assert json.loads(lines[0]) == {
-        **{"index": 0, "query": "cat.png", "result": [{"label": "cat", "score": 0.5}]},
+        "index": 0,
+        "query": "cat.png",
+        "result": [{"label": "cat", "score": 0.5}],
     }
     assert json.loads(lines[1]) == {"index": 1, "query": "owl.png", "error": "there is no image 'owl.png'"}
 
@@ -91,7 +93,7 @@ def test_a_file_is_written_whole_or_not_at_all(ending: str, tmp_path: Path) -> N
 def test_a_path_that_cannot_be_used_is_refused_before_results_are_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigurationError, match="the ending says the format, one of .jsonl"):
+    with pytest.raises(ConfigurationError, match=r"the ending says the format, one of \.jsonl"):
         results.check_path(tmp_path / "out.xls")
     with pytest.raises(ConfigurationError, match="there is no folder"):
         results.check_path(tmp_path / "absent" / "out.jsonl")
