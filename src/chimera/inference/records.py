@@ -44,7 +44,10 @@ class Changed(Struct, frozen=True, tag=True):
 
 
 class Dispatched(Struct, frozen=True, tag=True):
-    """A batch, the queries ``first`` to ``first + count``, goes to a worker; for the first time or again."""
+    """A batch, the queries ``first`` to ``first + count``, goes to a worker; for the first time or again.
+
+    ``cold`` is whether that worker has to load the model first.
+    """
 
     job: str
     batch: int
@@ -52,6 +55,7 @@ class Dispatched(Struct, frozen=True, tag=True):
     count: int
     worker: str
     at_s: float
+    cold: bool = False
 
 
 class Committed(Struct, frozen=True, tag=True):
