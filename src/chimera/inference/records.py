@@ -46,7 +46,10 @@ class Changed(Struct, frozen=True, tag=True):
 
 
 class Dispatched(Struct, frozen=True, tag=True):
-    """A batch, the queries ``first`` to ``first + count``, goes to a worker; for the first time or again."""
+    """A batch, the queries ``first`` to ``first + count``, goes to a worker; for the first time or again.
+
+    ``cold`` is whether that worker has to load the model first.
+    """
 
     job: str
     batch: int
@@ -54,6 +57,7 @@ class Dispatched(Struct, frozen=True, tag=True):
     count: int
     worker: str
     at_s: float
+    cold: bool = False
 
 
 class Committed(Struct, frozen=True, tag=True):
