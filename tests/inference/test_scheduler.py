@@ -20,7 +20,9 @@ limits = st.integers(0, 2)
 
 
 def accepted(job, queries=10**6, *, weight=1.0, batch_size=10, max_workers=0, at_s=0.0):
-    return records.Accepted(job, job, {"kind": "test", "name": job}, queries, weight, batch_size, max_workers, at_s)
+    return records.Accepted(
+        job, job, job, {"kind": "test", "name": job}, queries, weight, batch_size, max_workers, at_s
+    )
 
 
 def scheduler(*happened, policy="fair-share"):
@@ -127,7 +129,8 @@ class Cluster(RuleBasedStateMachine):
     @rule(worker=st.sampled_from(WORKERS), died=st.booleans())
     def lose(self, worker, died):
         had = list(self.held.running_on(worker))
-        lost = self.held.lost(worker, "lost", died=died, now_s=self.now_s)
+        culprit = (had[0][0].id, had[0][1].batch.number) if died and had else None
+        lost = self.held.lost(worker, "lost", culprit=culprit, now_s=self.now_s)
         assert [(record.job, record.batch) for record in lost] == [(job.id, run.batch.number) for job, run in had]
         for place, record in enumerate(lost):
             self.kills[record.job, record.batch] += died and place == 0
@@ -236,7 +239,7 @@ def test_a_job_that_may_have_few_workers_does_not_save_up_for_later():
 def test_queries_of_a_worker_that_was_lost_go_first_and_are_charged_once():
     held = scheduler(accepted("a", 30))
     batch = dispatch(held, "ann")
-    for record in held.lost("ann", "it hangs", died=False, now_s=1.0):
+    for record in held.lost("ann", "it hangs", culprit=None, now_s=1.0):
         held.apply(record)
     assert held.job("a").charged == 0.0
     again = dispatch(held, "bob", 1.0)
@@ -248,7 +251,7 @@ def test_a_change_of_weight_gives_back_what_was_charged():
     held = scheduler(accepted("a", weight=1.0))
     dispatch(held, "ann")
     held.apply(records.Changed("a", 1.0, weight=5.0))
-    for record in held.lost("ann", "it died", died=True, now_s=1.0):
+    for record in held.lost("ann", "it died", culprit=("a", 0), now_s=1.0):
         held.apply(record)
     assert held.job("a").charged == 0.0
 
@@ -256,7 +259,7 @@ def test_a_change_of_weight_gives_back_what_was_charged():
 def test_the_late_result_of_a_worker_that_hung_is_wanted_until_another_one_has_it():
     held = scheduler(accepted("a", 10))
     batch = dispatch(held, "ann")
-    for record in held.lost("ann", "it hangs", died=False, now_s=1.0):
+    for record in held.lost("ann", "it hangs", culprit=None, now_s=1.0):
         held.apply(record)
     assert held.wanted("a", batch.batch)
     dispatch(held, "bob", 1.0)
@@ -271,7 +274,7 @@ def test_a_batch_that_killed_three_workers_is_set_aside_and_the_job_goes_on():
     held = scheduler(accepted("a", 20))
     for worker in ("ann", "bob", "cy"):
         assert dispatch(held, worker).batch == 0
-        (record,) = held.lost(worker, "it died", died=True, now_s=1.0)
+        (record,) = held.lost(worker, "it died", culprit=("a", 0), now_s=1.0)
         held.apply(record)
     assert record == records.Poisoned("a", 0, "this batch killed 3 workers: ann, bob, cy", 1.0)
     finish(held, dispatch(held, "dee"))
@@ -282,8 +285,8 @@ def test_only_what_a_worker_computed_is_blamed_for_its_death():
     held = scheduler(accepted("a", 20))
     dispatch(held, "ann", 0.0)
     dispatch(held, "ann", 1.0)
-    assert [record.blamed for record in held.lost("ann", "it died", died=True, now_s=2.0)] == [True, False]
-    assert [record.blamed for record in held.lost("ann", "it hangs", died=False, now_s=2.0)] == [False, False]
+    assert [record.blamed for record in held.lost("ann", "it died", culprit=("a", 0), now_s=2.0)] == [True, False]
+    assert [record.blamed for record in held.lost("ann", "it hangs", culprit=None, now_s=2.0)] == [False, False]
 
 
 def test_batches_grow_until_they_take_as_long_as_they_should():

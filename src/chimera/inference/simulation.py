@@ -194,7 +194,7 @@ class Simulation:
     def _submit(self, name: str, job: SimulatedJob) -> None:
         self._note(
             records.Accepted(
-                name, name, _model(name), job.queries, job.weight, job.batch_size, job.max_workers, self._now_s
+                name, name, name, _model(name), job.queries, job.weight, job.batch_size, job.max_workers, self._now_s
             )
         )
         self._offer()
@@ -273,7 +273,8 @@ class Simulation:
 
     def _lose(self, worker: _Worker, *, died: bool) -> None:
         why = "it died" if died else "it hangs"
-        for record in self.scheduler.lost(worker.name, why, died=died, now_s=self._now_s):
+        culprit = next(((job.id, run.batch.number) for job, run in self.scheduler.running_on(worker.name)), None)
+        for record in self.scheduler.lost(worker.name, why, culprit=culprit if died else None, now_s=self._now_s):
             self._note(record)
         self._offer()
 

@@ -16,8 +16,8 @@ class FairShare(Policy):
     A worker keeps a model that it has loaded while that job is within one batch of the lowest, so that models are not loaded
     for nothing. The lowest goes first all the same while nobody serves it.
 
-    A job whose model is being loaded is the lowest for as long as that takes. So that it does not draw all workers meanwhile, at
-    most an even share of them load the model of a job that has finished nothing yet, and a quarter of that later.
+    A job whose model is being loaded is the lowest for as long as that takes. So that it does not draw all workers meanwhile,
+    at most an even share of them load the model of a job that has finished nothing yet, and a quarter of that later.
     """
 
     def choose(self, contenders: Sequence[Contender], workers: int) -> str:
