@@ -61,7 +61,7 @@ def test_fair_share_loads_the_model_of_the_lowest_if_nobody_serves_it():
 @pytest.mark.parametrize(("rate", "loading", "served"), [(0.0, 4, "1"), (0.0, 5, "0"), (7.0, 1, "1"), (7.0, 2, "0")])
 def test_fair_share_lets_few_workers_load_a_model_at_once(rate, loading, served):
     behind = contender(1, loaded=False, loading=loading, workers=loading, rate=rate)
-    workers = 16 if rate else 10  # an even share is 8 or 5; a job that makes progress may load on a quarter of it, 2
+    workers = 8 if rate else 10  # an even share is 4 or 5; a job that makes progress may load on half of it
     assert chosen("fair-share", contender(0, charged=1e9, workers=3), behind, workers=workers) == served
 
 

@@ -201,6 +201,8 @@ class Simulation:
 
     def _offer(self) -> None:
         """Let idle workers have what there is, first those that have a model of what is there."""
+        if not self._idle:
+            return
         wanted = {job.key for job in self.scheduler.jobs.values() if job.waiting}
         for number in sorted(self._idle, key=lambda number: wanted.isdisjoint(self._workers[number].models)):
             if not self._begin(self._workers[number]):

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from chimera.inference.policies.policy import POLICIES, Contender, Policy
 
-_GROWTH = 4  # a job that makes progress loads its model on so much fewer workers at once than a newcomer
-
 
 @POLICIES.register("fair-share")
 class FairShare(Policy):
@@ -17,7 +15,7 @@ class FairShare(Policy):
     for nothing. The lowest goes first all the same while nobody serves it.
 
     A job whose model is being loaded is the lowest for as long as that takes. So that it does not draw all workers meanwhile,
-    at most an even share of them load the model of a job that has finished nothing yet, and a quarter of that later.
+    at most an even share of them load the model of a job that has finished nothing in the last 10 s, of another half of that.
     """
 
     def choose(self, contenders: Sequence[Contender], workers: int) -> str:
@@ -36,4 +34,4 @@ def _charge(contender: Contender) -> tuple[float, int]:
 
 
 def _most_loading(contender: Contender, even: float) -> float:
-    return max(even / _GROWTH if contender.rate else even, 1.0)
+    return max(even / 2 if contender.rate else even, 1.0)
