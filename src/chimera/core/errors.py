@@ -80,5 +80,9 @@ class NonFiniteError(RunError):
     """Losses or gradients that are NaN or infinite, and none left that are not; the message names a rank and the step."""
 
 
+class UnavailableError(RunError):
+    """Who was asked cannot answer now; somebody else can, or the same one later."""
+
+
 class TooFewWorkersError(RunError):
     """Fewer workers are left than the run was told to go on with."""

@@ -16,6 +16,7 @@ class Accepted(Struct, frozen=True, tag=True):
     Attributes
     ----------
     job : its number as a text, by which all else names it.
+    key : made by whoever submitted it; a request that comes twice is one job.
     model : what loads the model, as a table (`chimera.inference.models`).
     queries : how many there are.
     weight : of its share of the query rate, above 0.
@@ -24,6 +25,7 @@ class Accepted(Struct, frozen=True, tag=True):
     """
 
     job: str
+    key: str
     name: str
     model: dict[str, Any]
     queries: int
@@ -44,7 +46,10 @@ class Changed(Struct, frozen=True, tag=True):
 
 
 class Dispatched(Struct, frozen=True, tag=True):
-    """A batch, the queries ``first`` to ``first + count``, goes to a worker; for the first time or again."""
+    """A batch, the queries ``first`` to ``first + count``, goes to a worker; for the first time or again.
+
+    ``cold`` is whether that worker has to load the model first.
+    """
 
     job: str
     batch: int
@@ -52,6 +57,7 @@ class Dispatched(Struct, frozen=True, tag=True):
     count: int
     worker: str
     at_s: float
+    cold: bool = False
 
 
 class Committed(Struct, frozen=True, tag=True):

@@ -9,10 +9,9 @@ from typing import Any
 from chimera.core.errors import ConfigurationError
 from chimera.inference import records
 from chimera.inference.job import Batch, Job, Running
-from chimera.inference.models.spec import key_of
 from chimera.inference.policies.policy import Contender, Policy
 
-BATCH_S = 0.75
+BATCH_S = 0.6
 """How long a batch should take whose size is not given."""
 LETHAL = 3
 """How many workers a batch may kill before it is set aside."""
@@ -21,8 +20,9 @@ LETHAL = 3
 class Scheduler:
     """Applies records, and says what to dispatch.
 
-    A batch is charged to its job when it is dispatched, and given back when it has to be dispatched again. A job that comes,
-    or that has queries again, is lifted to the lowest of those that have some: nobody catches up on the past.
+    A batch is charged to its job when it is dispatched, and given back when it has to be dispatched again. Nobody catches up on
+    the past: a job that comes is lifted to the lowest of those that have queries waiting, and whoever cannot keep up (it may
+    have no more workers, or its model has to be loaded first) to one batch for each worker below the job that is served.
 
     Parameters
     ----------
@@ -32,6 +32,8 @@ class Scheduler:
 
     def __init__(self, policy: Policy, *, batch_s: float = BATCH_S) -> None:
         self.jobs: dict[str, Job] = {}
+        self._open: dict[str, Job] = {}  # those that have not ended
+        self._floor = 0.0  # no charge of an open job is lower
         self._policy, self._batch_s = policy, batch_s
 
     def next_for(self, worker: str, loaded: Collection[str], workers: int, now_s: float) -> records.Dispatched | None:
@@ -42,26 +44,37 @@ class Scheduler:
         loaded : the keys of the models that the worker has in memory (`chimera.inference.models.spec.key_of`).
         workers : how many live.
         """
-        contenders = [self._contender(job, loaded, now_s) for job in self.jobs.values() if _contends(job)]
+        contending = (job for job in self._open.values() if job.contends(worker))
+        contenders = [self._contender(job, worker, loaded, now_s) for job in contending]
         if not contenders:
             return None
         job = self.jobs[self._policy.choose(contenders, workers)]
         batch = job.next_batch(self._batch_s)
-        return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s)
+        return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s, job.key not in loaded)
 
     def running_on(self, worker: str) -> Iterator[tuple[Job, Running]]:
         """Yield what a worker has to do, the earliest first."""
-        own = [(job, run) for job in self.jobs.values() for run in job.running.values() if run.worker == worker]
+        serving = (job for job in self._open.values() if worker in job.serving)
+        own = [(job, run) for job in serving for run in job.running.values() if run.worker == worker]
         yield from sorted(own, key=lambda pair: pair[1].since_s)
 
-    def lost(self, worker: str, why: str, *, died: bool, now_s: float) -> list[records.Record]:
+    def busy(self) -> set[str]:
+        """Return the workers that have something to do."""
+        return {run.worker for job in self.jobs.values() for run in job.running.values()}
+
+    def lost(
+        self, worker: str, why: str, *, culprit: tuple[str, int] | None, now_s: float
+    ) -> list[records.Returned | records.Poisoned]:
         """Return the records of a worker's loss: what it had goes back, or is set aside if it has killed too many.
 
-        Only what it was computing can have killed it, which is the earliest.
+        Parameters
+        ----------
+        culprit : the batch that may have killed it, by job and number; None if nothing says so.
         """
-        found: list[records.Record] = []
-        for place, (job, run) in enumerate(self.running_on(worker)):
-            number, blamed = run.batch.number, died and place == 0
+        found: list[records.Returned | records.Poisoned] = []
+        for job, run in self.running_on(worker):
+            number = run.batch.number
+            blamed = (job.id, number) == culprit
             killed = job.blamed.get(number, [])
             if blamed and len(killed) + 1 >= LETHAL:
                 text = f"this batch killed {LETHAL} workers: {', '.join((*killed, worker))}"
@@ -70,10 +83,10 @@ class Scheduler:
                 found.append(records.Returned(job.id, number, worker, why, blamed, now_s))
         return found
 
-    def wants(self, job: str, batch: int) -> bool:
-        """Return whether results of a batch are still to be committed."""
+    def wanted(self, job: str, batch: int) -> Batch | None:
+        """Return a batch whose results are still to be committed; None for any other."""
         held = self.jobs.get(job)
-        return held is not None and not held.ended and held.count_of(batch) is not None
+        return held.open_batch(batch) if held is not None and not held.ended else None
 
     @singledispatchmethod
     def apply(self, record: Any) -> None:
@@ -87,6 +100,8 @@ class Scheduler:
             ended="" if record.queries else "done", ended_s=None if record.queries else record.at_s,
         )  # fmt: skip
         self.jobs[record.job] = job
+        if not job.ended:
+            self._open[record.job] = job
 
     @apply.register
     def _(self, record: records.Changed) -> None:
@@ -97,29 +112,30 @@ class Scheduler:
 
     @apply.register
     def _(self, record: records.Dispatched) -> None:
-        self.job(record.job).dispatched(Batch(record.batch, record.first, record.count), record.worker, record.at_s)
+        job = self.job(record.job)
+        job.dispatched(Batch(record.batch, record.first, record.count), record.worker, record.at_s, cold=record.cold)
+        self._lift(job.charged - (1 + len(job.serving)) * record.count / job.weight)
 
     @apply.register
     def _(self, record: records.Committed) -> None:
         job = self.job(record.job)
-        count = job.count_of(record.batch)
-        if count is not None:
-            job.commits(record.batch, count, record.errors, record.seconds, record.at_s)
+        batch = job.open_batch(record.batch)
+        if batch is not None:
+            job.commits(batch, record.errors, record.seconds, record.at_s)
+            self._close(job)
 
     @apply.register
     def _(self, record: records.Returned) -> None:
-        job = self.job(record.job)
-        idle = not job.waiting
-        job.returns(record.batch, record.worker, blamed=record.blamed)
-        if idle:
-            job.charged = max(job.charged, self._lowest(besides=job))
+        self.job(record.job).returns(record.batch, record.worker, blamed=record.blamed)
+        self._lift(self._floor)
 
     @apply.register
     def _(self, record: records.Poisoned) -> None:
         job = self.job(record.job)
-        count = job.count_of(record.batch)
-        if count is not None:
-            job.commits(record.batch, count, count, None, record.at_s)
+        batch = job.open_batch(record.batch)
+        if batch is not None:
+            job.commits(batch, batch.count, None, record.at_s)
+            self._close(job)
 
     @apply.register
     def _(self, record: records.Cancelled) -> None:
@@ -127,7 +143,10 @@ class Scheduler:
         if not job.ended:
             job.ended, job.why, job.ended_s = "cancelled", record.why, record.at_s
             job.running.clear()
+            job.serving.clear()
+            job.loading = 0
             job.returned.clear()
+            self._close(job)
 
     def job(self, name: str) -> Job:
         """Return a job by its number.
@@ -141,13 +160,20 @@ class Scheduler:
             raise ConfigurationError(f"there is no job {name!r}; the last ones: {known}")
         return self.jobs[name]
 
-    def _lowest(self, besides: Job | None = None) -> float:
-        """Return the lowest charge of the jobs that have queries waiting; of none, the highest that there ever was."""
-        others = [job for job in self.jobs.values() if job is not besides]
-        active = [job.charged for job in others if job.waiting]
-        return min(active) if active else max((job.charged for job in others), default=0.0)
+    def _lowest(self) -> float:
+        """Return the lowest charge of the jobs that have queries waiting."""
+        return min((job.charged for job in self._open.values() if job.waiting), default=self._floor)
 
-    def _contender(self, job: Job, loaded: Collection[str], now_s: float) -> Contender:
+    def _lift(self, floor: float) -> None:
+        self._floor = max(self._floor, floor)
+        for job in self._open.values():
+            job.charged = max(job.charged, self._floor)
+
+    def _close(self, job: Job) -> None:
+        if job.ended:
+            del self._open[job.id]
+
+    def _contender(self, job: Job, worker: str, loaded: Collection[str], now_s: float) -> Contender:
         return Contender(
             job=job.id,
             order=job.order,
@@ -155,11 +181,7 @@ class Scheduler:
             charged=job.charged,
             batch=job.next_batch(self._batch_s).count,
             rate=job.rate(now_s),
-            workers=len({run.worker for run in job.running.values()}),
-            loaded=key_of(job.model) in loaded,
+            workers=job.others(worker),
+            loading=job.loading,
+            loaded=job.key in loaded,
         )
-
-
-def _contends(job: Job) -> bool:
-    room = not job.max_workers or len({run.worker for run in job.running.values()}) < job.max_workers
-    return bool(job.waiting) and room

@@ -27,6 +27,7 @@ from chimera.core.errors import (
     RunError,
     TimeLimitError,
     TooFewWorkersError,
+    UnavailableError,
 )
 from chimera.web.logs import status
 
@@ -62,6 +63,7 @@ _STATUS: tuple[tuple[type[ChimeraError], int], ...] = (
     (ConflictError, 409),
     (AllWorkersFailed, 503),
     (TooFewWorkersError, 503),
+    (UnavailableError, 503),
     (ActorLost, 503),
     (TimeLimitError, 504),
     (NonFiniteError, 422),
@@ -96,7 +98,7 @@ def responses(*codes: int) -> dict[int | str, dict[str, Any]]:
         413: "The body is too large.",
         422: "The body or the training data does not fit.",
         500: "Something unforeseen; the node's status log has more.",
-        503: "No worker answered as it should.",
+        503: "No worker answered as it should, or another process is the coordinator.",
     }
     example = {
         "message": "the column 'age' is missing",

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from chimera.inference.policies.policy import POLICIES, Contender, Policy
 
+_GROWTH = 4  # a job that makes progress loads its model on so much fewer workers at once than a newcomer
+
 
 @POLICIES.register("fair-share")
 class FairShare(Policy):
@@ -13,16 +15,25 @@ class FairShare(Policy):
 
     A worker keeps a model that it has loaded while that job is within one batch of the lowest, so that models are not loaded
     for nothing. The lowest goes first all the same while nobody serves it.
+
+    A job whose model is being loaded is the lowest for as long as that takes. So that it does not draw all workers meanwhile, at
+    most an even share of them load the model of a job that has finished nothing yet, and a quarter of that later.
     """
 
-    def choose(self, contenders: Sequence[Contender], workers: int) -> str:  # noqa: ARG002 - others count them
+    def choose(self, contenders: Sequence[Contender], workers: int) -> str:
         """Return the lowest, or the lowest of those loaded that are within one batch of it."""
-        lowest = min(contenders, key=_charge)
+        even = workers / len(contenders)
+        ready = [one for one in contenders if one.loaded or one.loading + 1 <= _most_loading(one, even)] or contenders
+        lowest = min(ready, key=_charge)
         if lowest.workers:
-            near = [one for one in contenders if one.loaded and one.charged - lowest.charged <= one.batch / one.weight]
+            near = [one for one in ready if one.loaded and one.charged - lowest.charged <= one.batch / one.weight]
             lowest = min(near, key=_charge, default=lowest)
         return lowest.job
 
 
 def _charge(contender: Contender) -> tuple[float, int]:
     return contender.charged, contender.order
+
+
+def _most_loading(contender: Contender, even: float) -> float:
+    return max(even / _GROWTH if contender.rate else even, 1.0)

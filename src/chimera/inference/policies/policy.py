@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from chimera.core.registry import Registry
 
 
-@dataclass(frozen=True)
-class Contender:
+class Contender(NamedTuple):
     """A job that has queries waiting and may have one more worker.
 
     Attributes
@@ -21,7 +20,8 @@ class Contender:
     charged : queries dispatched, divided by the weight in force at the time; a newcomer begins at the lowest of the others.
     batch : queries in the batch that it would dispatch next.
     rate : queries finished per second, over the last 10 s.
-    workers : how many compute for it now.
+    workers : how many others serve it now.
+    loading : batches of it under way at workers that have to load its model first.
     loaded : whether the free worker has its model in memory.
     """
 
@@ -32,6 +32,7 @@ class Contender:
     batch: int
     rate: float
     workers: int
+    loading: int
     loaded: bool
 
 
