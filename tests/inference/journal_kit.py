@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
-from chimera.inference.records import Accepted, Cancelled, Changed, Committed, Dispatched, Poisoned, Record, Returned
+from chimera.inference.records import Cancelled, Committed, Poisoned, Record
 
 LIMIT_S = 30.0
 LONG_S = 60.0  # a lease that ends in no test
@@ -78,21 +78,29 @@ for write in (
         print("written", flush=True)
 """
 
-times = st.floats(0, 1e10)
-names = st.text(max_size=8)
-counts = st.integers(0, 1 << 40)
-RECORDS: st.SearchStrategy[Record] = st.one_of(
-    st.builds(
-        Accepted, names, names, st.dictionaries(names, st.one_of(names, counts, st.none(), st.booleans())), counts, times,
-        counts, counts, times,
-    ),
-    st.builds(Changed, names, times, st.none() | times, st.none() | counts, st.none() | counts),
-    st.builds(Dispatched, names, counts, counts, counts, names, times),
-    st.builds(Committed, names, counts, names, times, counts, times),
-    st.builds(Returned, names, counts, names, names, st.booleans(), times),
-    st.builds(Poisoned, names, counts, names, times),
-    st.builds(Cancelled, names, names, times),
-)  # fmt: skip
+TEXTS = st.text(max_size=8)
+VALUES: dict[Any, st.SearchStrategy[Any]] = {
+    str: TEXTS,
+    int: st.integers(0, 1 << 40),
+    float: st.floats(0, 1e10),
+    bool: st.booleans(),
+    dict[str, Any]: st.dictionaries(TEXTS, TEXTS | st.integers(0, 9) | st.none(), max_size=3),
+}
+
+
+def values(annotation: Any) -> st.SearchStrategy[Any]:
+    """Return values of a field of a record, which may be None where its type says so."""
+    if annotation in VALUES:
+        return VALUES[annotation]
+    return st.one_of([st.none() if part is type(None) else VALUES[part] for part in get_args(annotation)])
+
+
+def made(kind: type[Record]) -> st.SearchStrategy[Record]:
+    """Return records of a kind."""
+    return st.builds(kind, **{name: values(hint) for name, hint in get_type_hints(kind).items() if "__" not in name})
+
+
+RECORDS: st.SearchStrategy[Record] = st.one_of([made(kind) for kind in get_args(Record)])
 
 
 class JournalKit(ABC):
