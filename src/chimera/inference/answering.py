@@ -28,7 +28,7 @@ class Answering:
     load : makes a predictor of a table.
     answers : returns ``{"result": value}`` or ``{"error": text}`` for each query, and raises for none of them.
     keep_models : how many models stay in memory.
-    tell : told ``loading`` with the key of a model, and ``loaded`` with the keys of all in memory, the last used last.
+    tell : told ``loading`` with the key of a model, and ``loaded`` with the keys of all in memory.
     """
 
     def __init__(self, load: Load, answers: Answers, *, keep_models: int, tell: Tell) -> None:

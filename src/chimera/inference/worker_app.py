@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import APIRouter, FastAPI, Request, Response
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from chimera.core.errors import DataError
 from chimera.engines.http import wire
@@ -23,6 +23,7 @@ from chimera.web.logs import status
 from chimera.web.routing import documented, plain_router
 
 T = TypeVar("T")
+Epoch = Annotated[int, Meta(ge=1)]
 
 
 @dataclass(frozen=True)
@@ -36,28 +37,28 @@ class Access:
 
 
 class _Adopt(Struct):
-    epoch: int
+    epoch: Epoch
     owner: str
 
 
 class _Assign(Struct):
-    epoch: int
+    epoch: Epoch
     assignments: list[Assignment]
 
 
 class _Collect(Struct):
-    epoch: int
+    epoch: Epoch
     done: list[tuple[str, int]] = []
-    wait_s: float = 0.0
+    wait_s: Annotated[float, Meta(ge=0)] = 0.0
 
 
 class _Forget(Struct):
-    epoch: int
+    epoch: Epoch
     jobs: list[str]
 
 
 class _Stop(Struct):
-    epoch: int
+    epoch: Epoch
 
 
 def create_worker_app(worker: InferenceWorker, access: Access, stop: Callable[[], None]) -> FastAPI:

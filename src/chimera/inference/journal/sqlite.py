@@ -65,19 +65,16 @@ class SqliteJournal(Journal):
         self._path = path
         self._chunks: OrderedDict[tuple[str, int], list[Any]] = OrderedDict()
         self._lock = threading.Lock()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = _Channel(path, "FULL", self._said)
-            # The lease need not outlast the machine. So renewing it waits for no disk.
-            self._keeper = _Channel(path, "NORMAL", self._said)
-            self._reader = _Channel(path, "NORMAL", self._said)
-        except OSError as error:
-            raise ConfigurationError(f"the journal {path} cannot be written: {error.strerror or error}") from error
-        try:
+        with contextlib.ExitStack() as opened:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ConfigurationError(f"the journal {path} cannot be written: {error.strerror}") from error
+            self._writer = opened.enter_context(contextlib.closing(_Channel(path, self._said)))
+            self._keeper = opened.enter_context(contextlib.closing(_Channel(path, self._said)))
+            self._reader = opened.enter_context(contextlib.closing(_Channel(path, self._said)))
             self._prepare()
-        except BaseException:
-            self.close()
-            raise
+            opened.pop_all()
 
     def acquire(self, owner: str, address: str, lease_s: float) -> Lease | None:  # noqa: D102
         last = self.lease()
@@ -172,17 +169,19 @@ class SqliteJournal(Journal):
             channel.close()
 
     def _prepare(self) -> None:
-        version, application, tables = self._reader.read(_head)
-        if application == _APPLICATION and version == FORMAT:
-            return
-        if application == _APPLICATION:
+        version, application, tables = self._reader.snapshot(_head)
+        if application == _APPLICATION and version != FORMAT:
             raise ConfigurationError(
                 f"the journal {self._path} has format {version}, and this version of Chimera knows {FORMAT}: "
                 "use the version that wrote it, or another folder"
             )
-        if tables or application:
+        if application != _APPLICATION and (tables or application):
             raise ConfigurationError(f"{self._path} is no journal of Chimera's: choose another folder")
-        self._writer.create()
+        if not application:
+            self._writer.create()
+        self._writer.read(lambda db: db.execute("PRAGMA synchronous = FULL"))
+        # The lease need not outlast the machine. So renewing it waits for no disk.
+        self._keeper.read(lambda db: db.execute("PRAGMA synchronous = NORMAL"))
 
     def _chunk(self, job: str, start: int) -> list[Any]:
         """Return the queries of one chunk; batches follow one another, so the last few are kept."""
@@ -220,12 +219,11 @@ class _BusyError(RunError):
 class _Channel:
     """One connection to the file, for all threads of this process in turn."""
 
-    def __init__(self, path: Path, synchronous: str, said: Callable[[sqlite3.Error], Exception]) -> None:
+    def __init__(self, path: Path, said: Callable[[sqlite3.Error], Exception]) -> None:
         self._said = said
         self._lock = threading.Lock()
         with self._translated():
             self._db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-        self._db.execute(f"PRAGMA synchronous = {synchronous}")
 
     def create(self) -> None:
         """Make the tables, unless another process has meanwhile."""
@@ -260,6 +258,16 @@ class _Channel:
         with self._lock, self._translated():
             return work(self._db)
 
+    def snapshot(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Read several things as they were at one moment."""
+        with self._lock, self._translated():
+            self._db.execute("BEGIN")
+            try:
+                return work(self._db)
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
     def rows(self, question: str, values: Sequence[Any]) -> list[Any]:
         return self.read(lambda db: db.execute(question, values).fetchall())
 
@@ -276,7 +284,7 @@ class _Channel:
 
 
 def _head(db: sqlite3.Connection) -> tuple[int, int, int]:
-    """Return the format, whose file it is, and how many tables it has."""
+    """Return the format, whose file it is, and how many tables it has; inside of a transaction, as others may be writing it."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()

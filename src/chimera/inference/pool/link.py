@@ -45,7 +45,7 @@ class WorkerState(Struct, frozen=True):
     computing : the batch in hand, also while its model is being loaded.
     queued : those that come after it, in order.
     kept : those whose results lie there until they are acknowledged.
-    loaded : the keys of the models in memory (`chimera.inference.models.spec.key_of`), the least recently used first.
+    loaded : the keys of the models in memory (`chimera.inference.models.spec.key_of`).
     loading : the key of the model that is being loaded.
     busy_s : for how long it has had a batch in hand.
     up_s : for how long it has been there.
