@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -234,6 +235,18 @@ def test_a_checked_table_is_complete_and_the_same_however_it_was_written(bert: P
     assert short == long
     assert models.check(short) == short
     assert key_of(short) == key_of(json.loads(json.dumps(long)))
+
+
+def test_a_model_that_is_written_again_is_another_model(tmp_path: Path) -> None:
+    import skops.io
+
+    keys = []
+    for value in (1, 2):
+        skops.io.dump({"value": value}, tmp_path / "m.skops")
+        os.utime(tmp_path / "m.skops", ns=(value, value))  # as if time had passed
+        keys.append(key_of(models.read(tmp_path / "m.skops")))
+        assert key_of(models.check(models.read(tmp_path / "m.skops"))) == keys[-1]
+    assert keys[0] != keys[1]
 
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.inference.models.images import open_image
-from chimera.inference.models.table import KINDS
+from chimera.inference.models.table import KINDS, stamp_of
 from chimera.models.construction import first_line
 
 IMAGE_TASKS = frozenset(
@@ -40,6 +40,7 @@ class Transformers:
     dtype : of the weights, such as ``bfloat16``; by default what the model's files say.
     pickled_weights : also load weights that are no safetensors: reading them may run code of whoever wrote them.
     trust_remote_code : run code that comes with the model.
+    stamp : filled in: changes when the files of a folder are written again, and workers load the model again.
     """
 
     task: str
@@ -50,6 +51,7 @@ class Transformers:
     dtype: str = "auto"
     pickled_weights: bool = False
     trust_remote_code: bool = False
+    stamp: str | None = None
 
     def __post_init__(self) -> None:
         for key in ("task", "model"):
@@ -64,7 +66,8 @@ class Transformers:
                 raise ConfigurationError(
                     f"the folder {str(whole)!r} holds no model of transformers: it has no config.json"
                 )
-            return replace(self, model=str(whole))
+            files = sorted(file for file in whole.iterdir() if file.is_file())
+            return replace(self, model=str(whole), stamp=self.stamp or stamp_of(*files))
         if self.model.startswith((".", "/", "~")) or self.model.count("/") > 1:
             raise ConfigurationError(f"there is no folder {str(whole)!r} with a model in it")
         if not self.revision:
