@@ -17,7 +17,7 @@ import chimera
 from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
 from chimera.inference import models
 from chimera.inference.models.spec import key_of
-from inference_kit import LABELS, tiny_bert, tiny_vit
+from inference_kit import LABELS, tiny_bert, tiny_gpt, tiny_vit
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +140,24 @@ def test_bert_answers_proposals_where_the_table_says_how_many(bert: Path) -> Non
 def test_a_sentence_that_is_too_long_fails_alone(bert: Path) -> None:
     found = models.answers(models.load(_table("fill-mask", bert)), ["a [MASK]", "the [MASK] " * 40, "the [MASK]"])
     assert [sorted(answer) for answer in found] == [["result"], ["error"], ["result"]]
+
+
+def test_a_long_sentence_is_cut_where_the_table_says_so(bert: Path) -> None:
+    options = {"tokenizer_kwargs": {"truncation": True, "max_length": 8}}
+    predictor = models.load(_table("fill-mask", bert, options=options))
+    for masks in ("[MASK] " * 3, "[MASK] "):
+        (answer,) = models.answers(predictor, [f"{masks}cat sat on the mat under the tree"])
+        assert len(answer["result"].split()) == 6  # and the two tokens around a sentence
+
+
+def test_texts_are_continued_in_a_batch_as_they_are_alone(tmp_path: Path) -> None:
+    predictor = models.load(
+        _table("text-generation", tiny_gpt(tmp_path), options={"max_new_tokens": 3, "do_sample": False})
+    )
+    asked = ["the cat", "a dog sat on the mat under the", "a"]
+    together = models.answers(predictor, asked)
+    assert together == [models.answers(predictor, [query])[0] for query in asked]
+    assert all(a["result"][0]["generated_text"].startswith(q) for a, q in zip(together, asked, strict=True))
 
 
 def test_text_classification_and_features(tmp_path: Path) -> None:
