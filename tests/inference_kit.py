@@ -51,7 +51,15 @@ def tiny_gpt(folder: Path) -> Path:
     from transformers import BertTokenizer, GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(3)
-    config = GPT2Config(vocab_size=len(VOCABULARY), n_embd=16, n_layer=1, n_head=2, n_positions=32, eos_token_id=3)
+    config = GPT2Config(
+        vocab_size=len(VOCABULARY),
+        n_embd=16,
+        n_layer=1,
+        n_head=2,
+        n_positions=32,
+        eos_token_id=3,
+        initializer_range=1.0,
+    )
     GPT2LMHeadModel(config).save_pretrained(folder)
     BertTokenizer(vocab=VOCABULARY).save_pretrained(folder)
     return folder
