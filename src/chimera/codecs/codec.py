@@ -9,6 +9,8 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.codecs.fields import room
+from chimera.core.device import on_host, put, to_host
 from chimera.core.errors import CodecError, ConfigurationError, UnknownNameError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -30,11 +32,15 @@ class Codec(ABC):
     seed : of whatever is random; whoever makes the codec sets it by `reseed`.
     count : how many random messages it has made. Seed and count decide a message's random numbers, on any engine.
     feedback : whether `CODECS` puts error feedback around it unless told otherwise.
+    on_device : whether `encode` and `decode` take tensors of torch too, in place of arrays, and do their work where those are;
+        for any other codec `pack` and `unpack` bring the vector to the host.
     """
 
     seed: int = 0
     count: int = 0
     feedback: ClassVar[bool] = False
+    on_device: ClassVar[bool] = False
+    _landing: Flat | None = None
 
     @abstractmethod
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
@@ -55,6 +61,23 @@ class Codec(ABC):
         ------
         CodecError : no codec can have made this message.
         """
+
+    def pack(self, vector: Any, layout: Layout) -> Encoded:
+        """Encode a vector, an array or a tensor on any device; only the message comes from there, if the codec can do that."""
+        if self.on_device or on_host(vector):
+            return self.encode(vector, layout)
+        if self._landing is None or len(self._landing) != len(vector):
+            self._landing = np.empty(len(vector), np.float32)
+        return self.encode(to_host(vector, self._landing), layout)
+
+    def unpack(self, encoded: Encoded, out: Any = None) -> Flat:
+        """Decode into ``out``, an array or a tensor on any device; a tensor is filled even if the vector is at hand."""
+        if out is None or on_host(out):
+            return self.decode(encoded, out)
+        found = self.decode(encoded, room(encoded, out) if self.on_device else None)
+        if found is not out:
+            put(found, room(encoded, out))
+        return out  # type: ignore[no-any-return]
 
     def reseed(self, seed: int) -> None:
         """Begin the random numbers of another seed."""
@@ -129,11 +152,11 @@ CODECS = Codecs("codec", "chimera.codecs")
 _decoders: dict[str, Codec] = {}
 
 
-def decode(encoded: Encoded, size: int, out: Flat | None = None) -> Flat:
+def decode(encoded: Encoded, size: int, out: Any = None) -> Flat:
     """Unpack what any codec packed; the message names its codec, ``size`` says how many elements there must be.
 
-    The vector is in ``out``, if that is given and the message has it not at hand. A codec that is no registered one must have
-    been made in this process before: a message cannot make it import anything.
+    The vector is in ``out``, if that is given and is a tensor, or the message has it not at hand. A codec that is no registered
+    one must have been made in this process before: a message cannot make it import anything.
 
     Raises
     ------
@@ -144,7 +167,7 @@ def decode(encoded: Encoded, size: int, out: Flat | None = None) -> Flat:
     decoder = _decoders.get(encoded.codec) if isinstance(encoded.codec, str) else None
     if decoder is None:
         decoder = _decoders[encoded.codec] = _decoder(encoded.codec)
-    return decoder.decode(encoded, out)
+    return decoder.unpack(encoded, out)
 
 
 def _decoder(name: Any) -> Codec:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from chimera.codecs.codec import CODECS, Codec, State
 from chimera.codecs.fields import array, count_arrays, finite, packable, room
 from chimera.codecs.kernels import kernels
+from chimera.core.device import beside, namespace, put, to_host
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -35,6 +36,7 @@ class PowerSGD(Codec):
     """
 
     feedback = True
+    on_device = True
 
     def __init__(self, *, rank: int = 2) -> None:
         if not 1 <= rank <= 1024:
@@ -48,7 +50,7 @@ class PowerSGD(Codec):
         for place, (begin, end, rows, columns) in enumerate(_tensors(layout)):
             rank = min(self._rank, rows, columns)
             short = rank * (rows + columns) < rows * columns
-            if not short or kernels().abs_max(vector[begin:end]) > _LARGE:
+            if not short or kernels(vector).abs_max(vector[begin:end]) > _LARGE:
                 plain.append(vector[begin:end])
                 shapes += [end - begin, 1, 0]
                 continue
@@ -56,10 +58,13 @@ class PowerSGD(Codec):
             p, q = self._factors(str(place), matrix, rank)
             thin += [p.reshape(-1), q.reshape(-1)]
             shapes += [rows, columns, rank]
-        arrays = tuple(np.concatenate(parts) if parts else np.zeros(0, np.float32) for parts in (thin, plain))
+        arrays = tuple(
+            np.concatenate([to_host(part) for part in parts]) if parts else np.zeros(0, np.float32)
+            for parts in (thin, plain)
+        )
         packable(arrays[0])
         packable(arrays[1])
-        return Encoded("powersgd", vector.size, (np.array(shapes, np.uint32), *arrays))
+        return Encoded("powersgd", len(vector), (np.array(shapes, np.uint32), *arrays))
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Multiply the factors."""
@@ -69,6 +74,7 @@ class PowerSGD(Codec):
         thin = finite(encoded, array(encoded, 1, np.float32, sum(sizes)), "factors")
         plain = array(encoded, 2, np.float32, sum(rows * columns for rows, columns, rank in shapes if not rank))
         out = room(encoded, out)
+        factors, xp = beside(thin, out), namespace(out)
         begin = at = left = 0
         for (rows, columns, rank), size in zip(shapes, sizes, strict=True):
             piece = out[begin : begin + rows * columns]
@@ -76,16 +82,17 @@ class PowerSGD(Codec):
                 p, q = np.split(thin[at : at + size], [rows * rank])
                 if float(np.abs(p).max()) * float(np.abs(q).max()) * rank > np.finfo(np.float32).max:
                     raise CodecError("the factors of a powersgd message overflow")
-                np.matmul(p.reshape(rows, rank), q.reshape(rank, columns), out=piece.reshape(rows, columns))
+                p, q = factors[at : at + rows * rank], factors[at + rows * rank : at + size]
+                xp.matmul(p.reshape(rows, rank), q.reshape(rank, columns), out=piece.reshape(rows, columns))
             else:
-                np.copyto(piece, plain[left : left + piece.size])
-                left += piece.size
-            begin, at = begin + piece.size, at + size
+                put(plain[left : left + len(piece)], piece)
+                left += len(piece)
+            begin, at = begin + len(piece), at + size
         return out
 
     def state(self) -> State:
         """Return the Qs that the next iteration starts from."""
-        return {**super().state(), **{f"q{place}": q for place, q in self._q.items()}}
+        return {**super().state(), **{f"q{place}": to_host(q) for place, q in self._q.items()}}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `state` returned."""
@@ -100,23 +107,25 @@ class PowerSGD(Codec):
         if q is None or q.shape != (rank, matrix.shape[1]):
             rng = np.random.default_rng([self.seed & 0xFFFFFFFF, self.seed >> 32 & 0xFFFFFFFF, int(place)])
             q = rng.standard_normal((rank, matrix.shape[1]), np.float32)
-        top = float(np.abs(q).max())
+        q, xp = beside(q, matrix), namespace(matrix)
+        top = float(abs(q).max())
         with np.errstate(over="ignore", invalid="ignore"):
-            p = np.matmul(matrix, (q / np.float32(top or 1.0)).T)
-            packable(p)
+            p = xp.matmul(matrix, (q / np.float32(top or 1.0)).T)
+            packable(to_host(p))
             p = _orthonormal(p)
-            q = np.matmul(p.T, matrix)  # this way round it is ten times faster than the transpose of a large matrix
-        packable(q)
-        if float(np.abs(q).max()) > _TINY:  # from zeros there is no way on
+            q = xp.matmul(p.T, matrix)  # this way round it is ten times faster than the transpose of a large matrix
+        packable(to_host(q))
+        if float(abs(q).max()) > _TINY:  # from zeros there is no way on
             self._q[place] = q
         return p, q
 
 
 def _orthonormal(p: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return columns that span the same space; what is zero stays so."""
-    scale = np.abs(p).max(axis=0).astype(np.float64)
-    scaled = p / np.where(scale > 0, scale, 1)
-    return np.linalg.qr(scaled)[0].astype(np.float32)
+    xp = namespace(p)
+    scale = xp.asarray(xp.amax(abs(p), axis=0), dtype=xp.float64)
+    scaled = p / xp.where(scale > 0, scale, 1)
+    return xp.asarray(xp.linalg.qr(scaled)[0], dtype=xp.float32)  # type: ignore[no-any-return]
 
 
 def _tensors(layout: Layout) -> Iterator[tuple[int, int, int, int]]:

@@ -11,13 +11,14 @@ import numpy as np
 
 from chimera.codecs.codec import CODECS, Codec, State, decode
 from chimera.core.call import work
+from chimera.core.device import copy_of
 from chimera.core.engine import Group
 from chimera.core.errors import NonFiniteError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite, shard_bounds, shard_views
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
-from chimera.models.device import move
+from chimera.models.device import move, near
 from chimera.models.model import Model
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
 from chimera.training.rejection import ADVICE, Applied, Rejected, fault, fault_of_gradient
@@ -63,6 +64,7 @@ class Learner:
     ) -> None:
         if device is not None:
             move(model, device, rank)
+        self._near = near(model)  # its vectors where it computes: what travels is unpacked and packed there
         self._rank, self._model, self._dataset, self._order, self._seed = rank, model, dataset, order, seed
         self._optimizer_settings, self._codec = optimizer, codec
         CODECS.create(*downlink)
@@ -82,7 +84,7 @@ class Learner:
         One that is not finite is rejected: the messages say so instead, and the batch leaves no trace in the worker.
         """
         self._load(weights)
-        gradient, rejected = self._next_gradient()
+        gradient, rejected = self._next_gradient(self._near)
         self._step += 1
         return self._encoded(gradient) if rejected is None else [rejected] * len(weights)
 
@@ -93,18 +95,18 @@ class Learner:
         The first gradient that is not finite ends it, and the messages say so instead.
         """
         self._load(weights)
-        flat = self._model.parameters()
-        begin, first = flat.copy(), self._step
+        flat = self._near.parameters()
+        begin, first = copy_of(flat), self._step
         rejected: Rejected | None = None
         with np.errstate(over="ignore", invalid="ignore"):  # what became of it is looked at below
             for self._step in range(first, first + steps):
-                gradient, rejected = self._next_gradient()
+                gradient, rejected = self._next_gradient(self._near)
                 if rejected is not None:
                     break
-                flat -= np.float32(learning_rate) * gradient
+                flat -= gradient * np.float32(learning_rate)
             begin -= flat
         self._step = first + steps
-        work(elements=flat.size * (steps + 1))
+        work(elements=len(flat) * (steps + 1))
         if rejected is None and (why := fault(begin, "the change of the weights")):
             rejected = Rejected(self._rank, first, why)
         return self._encoded(begin) if rejected is None else [rejected] * len(weights)
@@ -120,7 +122,7 @@ class Learner:
         optimizer = self._own_optimizer()
         rejected = []
         for _ in range(steps):
-            gradient, own = self._next_gradient() if group is None else self._mean_gradient(group)
+            gradient, own = self._next_gradient(self._model) if group is None else self._mean_gradient(group)
             if own is not None:
                 if group is None:
                     raise NonFiniteError(f"{own}: {ADVICE}")
@@ -183,14 +185,15 @@ class Learner:
         self._order, self._step = order, max(self._step, since)
 
     def _own_optimizer(self) -> FlatOptimizer:
+        flat = self._model.parameters()  # asked for each time: so it is what counts, and not a copy of it on a device
         if self._optimizer is None:
-            self._optimizer = FlatOptimizer(self._optimizer_settings, self._model.parameters())
+            self._optimizer = FlatOptimizer(self._optimizer_settings, flat)
         return self._optimizer
 
-    def _next_gradient(self) -> tuple[Flat, Rejected | None]:
-        """Return the gradient of this step's batch, and whether it is to be rejected."""
+    def _next_gradient(self, model: Any) -> tuple[Any, Rejected | None]:
+        """Return the gradient of this step's batch, where ``model`` has it, and whether it is to be rejected."""
         buffers = self._buffers_before()
-        gradient, loss = self._computed()
+        gradient, loss = self._computed(model)
         return gradient, self._verdict(gradient, loss, buffers)
 
     def _mean_gradient(self, group: Group) -> tuple[Flat, Rejected | None]:
@@ -199,7 +202,7 @@ class Learner:
         Nobody looks at his own gradient first, and so this is one collective: if the mean is not finite, all see the same.
         """
         buffers = self._buffers_before()
-        gradient, loss = self._computed()
+        gradient, loss = self._computed(self._model)
         if self._own is not None:
             np.copyto(self._own, gradient)
         if not math.isfinite(loss):
@@ -210,7 +213,7 @@ class Learner:
             return gradient, None
         if self._own is None:  # the collective has overwritten it; the same batch and seed give it again
             self._restore_buffers(buffers)
-            gradient, loss = self._computed(again=True)
+            gradient, loss = self._computed(self._model, again=True)
             self._own = gradient.copy()
         else:
             np.copyto(gradient, self._own)
@@ -231,12 +234,12 @@ class Learner:
             raise NonFiniteError(f"step {self._step}: {why}: {ADVICE}")
         return gradient
 
-    def _computed(self, again: bool = False) -> tuple[Flat, float]:
+    def _computed(self, model: Any, again: bool = False) -> tuple[Any, float]:
         """Return gradient and loss of this step's batch; ``again`` if its samples were counted before."""
         batch = self._dataset.take(self._order.batch(self._step))
         # So that what is random in the forward pass depends on nothing that ran before.
         self._model.reseed((self._seed * 1_000_003 + self._rank) * 1_000_003 + self._step)
-        gradient, loss = self._model.gradient(batch)
+        gradient, loss = model.gradient(batch)
         if not again:
             work(samples=len(batch[0]))
         return gradient, loss
@@ -263,21 +266,18 @@ class Learner:
     def _encoded(self, flat: Flat) -> list[Encoded]:
         """Return a vector in the form of all parameters as messages, one for each shard of the weights last loaded."""
         pieces = shard_views(flat, self._bounds)
-        messages = [c.encode(p, layout) for c, p, layout in zip(self._codecs, pieces, self._layouts, strict=True)]
+        messages = [c.pack(p, layout) for c, p, layout in zip(self._codecs, pieces, self._layouts, strict=True)]
         self._tally.sent(messages)
         return messages
 
     def _load(self, weights: Sequence[Encoded]) -> None:
         self._tally.got(weights)
         bounds = shard_bounds(self._model.layout.size, len(weights))
-        if len(weights) == 1:
-            self._model.load(decode(weights[0], bounds[1]))
-        else:
-            flat = self._model.parameters()
-            for shard, begin, end in zip(weights, bounds, bounds[1:], strict=False):
-                piece = flat[begin:end]
-                if (values := decode(shard, end - begin, piece)) is not piece:
-                    np.copyto(piece, values)
+        flat = self._near.parameters()
+        for shard, begin, end in zip(weights, bounds, bounds[1:], strict=False):
+            piece = flat[begin:end]
+            if (values := decode(shard, end - begin, piece)) is not piece:
+                np.copyto(piece, values)
         if len(self._codecs) != len(weights):
             name, options = self._codec
             own = self._seed * 1_000_003 + self._rank  # so that no two codecs of a run draw the same random numbers
