@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chimera.codecs.codec import CODECS
-from chimera.codecs.kernels import VARIABLE, compiled, plain
-from chimera.codecs.kernels import on_cpu
+from chimera.codecs.kernels import VARIABLE, compiled, on_cpu, plain
 from chimera.codecs.kernels.layout import packed_size
 from codecs_kit import SETUPS, hard_vectors, kept, layout_of, same
 
