@@ -15,6 +15,7 @@ from chimera.codecs.codec import CODECS
 from chimera.core import device as crossing
 from chimera.core.engine import Resources
 from chimera.core.errors import ConfigurationError
+from chimera.core.message import Encoded
 from chimera.data.dataset import Dataset
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
@@ -23,6 +24,7 @@ from chimera.models.torch_model import TorchModel
 from chimera.training.experiment import Experiment
 from chimera.training.learner import Learner
 from chimera.training.optimizer import OptimizerSettings
+from chimera.training.rejection import Rejected
 from chimera.training.resources import resources_of
 from training.conftest import Fit
 
@@ -157,6 +159,16 @@ def test_only_messages_cross_between_a_moved_model_and_the_host(device: str, mon
         assert weights.nbytes + message.nbytes <= sum(crossed) <= weights.nbytes + 2 * message.nbytes + 100
     assert (worker.weights().arrays[0] != 0).any()
     assert crossed[-1] == 4 * model.layout.size  # that is what such a crossing would be
+
+
+@pytest.mark.parametrize("device", [None, *DEVICES])
+def test_a_gradient_that_is_not_finite_is_rejected_where_it_is(device: str | None) -> None:
+    worker = learner(device)
+    broken = np.full(worker.weights().size, 3e38, np.float32)
+    for act in (worker.gradient, lambda weights: worker.delta(weights, steps=1, learning_rate=0.1)):
+        (rejected,) = act(Encoded("identity", broken.size, (broken,)))
+        assert isinstance(rejected, Rejected)
+        assert "nan" in rejected.why or "NaN" in rejected.why
 
 
 UPLINKS: dict[str, dict[str, Any]] = {

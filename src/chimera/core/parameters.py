@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from chimera.core.device import namespace
 
 Flat: TypeAlias = NDArray[np.float32]
-"""float32, shape (P,)."""
+"""float32, shape (P,). Where a function or a codec says so, it may be a tensor of torch on any device."""
 
 _CHUNK = 1 << 16
 

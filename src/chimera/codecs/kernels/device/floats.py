@@ -10,15 +10,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from chimera.codecs.kernels.device.base import bits_of, magnitudes, pieces, read, write
+from chimera.codecs.kernels.device.base import magnitudes, pieces, read, write
 from chimera.codecs.kernels.device.bits import pack_signs, unpack_signs
 from chimera.codecs.kernels.device.hashing import random_words
 from chimera.codecs.kernels.device.moments import abs_max
 
+_HALF_MAX, _BFLOAT_MAX = 65504.0, 2.0**128 - 2.0**120
+
 
 def to_half(x: Tensor, out: NDArray[np.uint16]) -> Any:
     for piece in pieces(len(x)):
-        write(x[piece].clamp(-65504, 65504).to(torch.float16).view(torch.int16), out[piece])
+        write(x[piece].clamp(-_HALF_MAX, _HALF_MAX).to(torch.float16).view(torch.int16), out[piece])
     return abs_max(x)
 
 
@@ -28,9 +30,7 @@ def from_half(halves: NDArray[np.uint16], out: Tensor) -> int:
 
 def to_bfloat(x: Tensor, out: NDArray[np.uint16]) -> Any:
     for piece in pieces(len(x)):
-        magnitude = magnitudes(x[piece]).clamp(max=0x7F7F0000)
-        rounded = magnitude + 0x7FFF + (magnitude >> 16 & 1) >> 16  # by hand: instructions for it lose denormals
-        write((rounded | bits_of(x[piece]) >> 16 & 0x8000).to(torch.int16), out[piece])
+        write(x[piece].clamp(-_BFLOAT_MAX, _BFLOAT_MAX).to(torch.bfloat16).view(torch.int16), out[piece])
     return abs_max(x)
 
 

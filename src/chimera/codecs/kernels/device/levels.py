@@ -13,7 +13,7 @@ from chimera.codecs.kernels.device.bits import packed, unpacked
 from chimera.codecs.kernels.device.hashing import random_words
 from chimera.codecs.kernels.layout import LANES, packed_size
 
-# Divisors are tensors: by a plain number torch divides as it likes, with the reciprocal for a factor.
+# Both sides of a division are tensors: with a plain number torch may take the reciprocal for a factor, which is a place off.
 _ROUND = 12582912  # 1.5 * 2**23: added, it rounds to the nearest integer, ties to even
 _TINY, _LIFT, _DROP = 2.0**-60, 2.0**64, 2.0**-64
 _SMALL, _LARGE, _HUGE = 2.0**-80, 2.0**80, 3.4028e38
