@@ -182,7 +182,13 @@ UPLINKS: dict[str, dict[str, Any]] = {
     "onebit": {"name": "onebit"},
     "sign": {"name": "sign", "error_feedback": True},
     "powersgd": {"name": "powersgd"},
+    "adaptive": {"name": "adaptive", "codecs": ["natural", "int8"], "every": 4},
 }
+DOWNLINKS: list[dict[str, Any]] = [
+    {"name": "delta", "codec": "int8"},
+    {"name": "delta", "codec": {"name": "powersgd", "error_feedback": False}},  # decodes to other bits on a device
+    {"name": "loss-aware", "bits": 4},
+]
 BY_SUMS = {"onebit", "sign", "powersgd"}  # added up otherwise on a device, see tests/codecs/test_device.py
 
 
@@ -197,6 +203,31 @@ def test_a_run_with_moved_models_is_the_one_without(
     tolerance = 0.0 if device == "cpu" and uplink not in BY_SUMS else 1e-4
     for own, other in zip(moved.model.state_dict().values(), plain.model.state_dict().values(), strict=True):
         torch.testing.assert_close(own, other, rtol=0, atol=tolerance)
+    assert moved.cost.bytes_up == plain.cost.bytes_up
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("downlink", DOWNLINKS, ids=str)
+def test_weights_that_build_upon_others_reach_moved_models(
+    fit: Fit, downlink: dict[str, Any], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chimera.models.device._gpu", lambda rank: device)
+    strategy = {"name": "parameter-server", "shards": 2}
+    options = {"strategy": strategy, "engine": "simulated", "workers": 2, "rounds": 12}
+    codec = {"name": "top-k", "ratio": 0.05, "error_feedback": True, "downlink": downlink}
+    plain, moved = (fit(f"run-{n}", **options, codec=codec, worker_resources={"gpus": n}) for n in (0, 1))
+    for own, other in zip(moved.model.state_dict().values(), plain.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(own, other, rtol=0, atol=0.0 if device == "cpu" else 1e-4)
+    assert moved.cost.bytes_down == plain.cost.bytes_down
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_moved_models_meet_in_a_group_with_a_codec(fit: Fit, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chimera.models.device._gpu", lambda rank: device)
+    options = {"strategy": "all-reduce", "engine": "simulated", "workers": 2, "rounds": 6, "codec": "powersgd"}
+    plain, moved = (fit(f"run-{n}", **options, worker_resources={"gpus": n}) for n in (0, 1))
+    for own, other in zip(moved.model.state_dict().values(), plain.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(own, other, rtol=0, atol=0.0 if device == "cpu" else 1e-4)
     assert moved.cost.bytes_up == plain.cost.bytes_up
 
 

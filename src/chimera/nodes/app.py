@@ -18,6 +18,7 @@ import orjson
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.security import HTTPBearer
+from starlette.types import ASGIApp
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.models.construction import first_line
@@ -26,7 +27,7 @@ from chimera.nodes.errors import install_error_handlers
 from chimera.nodes.gate import Gate
 from chimera.nodes.logs import open_logs, status
 from chimera.nodes.metrics import Metrics
-from chimera.nodes.routing import documented, plain_router
+from chimera.nodes.routing import documented, endpoints, plain_router
 from chimera.nodes.security import warn_if_open
 from chimera.nodes.settings import Settings
 from chimera.version import __version__
@@ -57,25 +58,38 @@ def create_app(
         or ``worker``; a function is asked each time. The latency of a master's requests goes into the time log; that of a
         worker's is written by the master who asks.
     """
-    app = FastAPI(title=title, version=__version__, docs_url=None, redoc_url=None)
-    app.state.metrics = Metrics()
-    install_error_handlers(app)
+    counted = Metrics()
     told = about() if callable(about) else about
-    app.add_middleware(
+    locked, opened = (*routers, _metrics_router()), _open_router(about)
+    gate = partial(
         Gate,
+        endpoints=endpoints((*locked, opened)),
         token=settings.token,
         max_body_bytes=settings.max_body_bytes,
-        metrics=app.state.metrics,
+        metrics=counted,
         logs_latency=str(told.get("kind", "")).endswith("master"),
     )
+    app = _NodeApp(gate, title=title, version=__version__, docs_url=None, redoc_url=None)
+    app.state.metrics = counted
+    install_error_handlers(app)
     locks: list[Any] = (
         [Depends(HTTPBearer(auto_error=False))] if settings.token else []
     )  # for the pages; the Gate checks
-    for router in routers:
+    for router in locked:
         app.include_router(router, dependencies=locks)
-    app.include_router(_metrics_router(), dependencies=locks)
-    app.include_router(_open_router(about))
+    app.include_router(opened)
     return app
+
+
+class _NodeApp(FastAPI):
+    """An app whose gate stands before everything that FastAPI puts around the routes."""
+
+    def __init__(self, gate: Callable[[ASGIApp], Gate], **options: Any) -> None:
+        super().__init__(**options)
+        self._gate = gate
+
+    def build_middleware_stack(self) -> ASGIApp:
+        return self._gate(super().build_middleware_stack())
 
 
 def _open_router(about: About | Callable[[], About]) -> APIRouter:
@@ -154,6 +168,7 @@ def serve(
         lifespan="on",
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # nobody asks for the client's address
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=STOP_S,

@@ -148,10 +148,10 @@ def _said(error: RequestValidationError) -> str:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Let the app answer every exception that is foreseen in the one form; `chimera.nodes.gate.Gate` answers the others."""
+    """Let the app answer every exception in the one form."""
 
     async def answer(_: Request, error: Exception) -> Response:
         return response_to(error)
 
-    for kind in (ChimeraError, HTTPException, RequestValidationError):
+    for kind in (ChimeraError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, answer)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeAlias
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
@@ -11,18 +11,31 @@ from fastapi.routing import APIRoute
 from chimera.engines.http import wire
 from chimera.nodes.errors import responses
 
+Endpoint: TypeAlias = Callable[[Request], Coroutine[Any, Any, Response]]
+
 
 class _Plain(APIRoute):
     """A route without dependencies to resolve and without a body to validate."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        endpoint: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
+    def get_route_handler(self) -> Endpoint:
+        endpoint: Endpoint = self.endpoint
         return endpoint
 
 
 def plain_router(**options: Any) -> APIRouter:
     """Return a router for functions ``async (request) -> Response``."""
     return APIRouter(route_class=_Plain, **options)
+
+
+def endpoints(routers: Iterable[APIRouter]) -> dict[tuple[str, str], Endpoint]:
+    """Return the functions of the plain routes by method and path, of those whose paths have nothing to fill in."""
+    plain = [route for router in routers for route in router.routes if isinstance(route, _Plain)]
+    return {
+        (method, route.path): route.endpoint
+        for route in plain
+        if "{" not in route.path
+        for method in route.methods or ()
+    }
 
 
 def documented(

@@ -21,9 +21,9 @@ VARIABLE = "CHIMERA_KERNELS"
 """Environment variable that chooses them: ``compiled``, ``plain``, or ``auto``, the former if it works."""
 
 
-def kernels(vector: Any = None) -> ModuleType:
-    """Return the module of the kernels for a vector where it lies; without one, for what is on the host."""
-    if vector is None or on_host(vector):
+def kernels(vector: Any) -> ModuleType:
+    """Return the module of the kernels for a vector where it lies."""
+    if on_host(vector):
         return on_cpu()
     return importlib.import_module("chimera.codecs.kernels.device")
 

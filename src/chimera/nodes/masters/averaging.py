@@ -45,7 +45,15 @@ def averaged(predictions: Mapping[str, Mapping[str, Any]], rows: int) -> tuple[d
         raise DataError(f"no prediction can be used: {'; '.join(left_out.values())}")
     if classifies:
         return _mean_of_classes(fitting), left_out
-    return {"y_pred_rows": np.mean([prediction["y_pred_rows"] for prediction in fitting], axis=0)}, left_out
+    return {"y_pred_rows": _mean([prediction["y_pred_rows"] for prediction in fitting])}, left_out
+
+
+def _mean(arrays: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    total = arrays[0].copy()
+    for array in arrays[1:]:
+        total += array
+    total /= len(arrays)
+    return total
 
 
 def _mean_of_classes(predictions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
