@@ -18,7 +18,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from chimera.codecs.codec import CODECS, Held, decode_with
-from chimera.codecs.kernels import kernels
+from chimera.codecs.kernels import on_cpu
 from chimera.core.parameters import Layout
 
 PLAIN = {"error_feedback": False}
@@ -88,7 +88,7 @@ def main() -> None:
     vector = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
     copy, room = np.zeros_like(vector), np.zeros_like(vector)
     matrix = Layout(("matrix",), ((side, side),))
-    print(f"{size:,} float32, {kernels().__name__.rpartition('.')[2]} kernels, load {os.getloadavg()[0]:.1f}")
+    print(f"{size:,} float32, {on_cpu().__name__.rpartition('.')[2]} kernels, load {os.getloadavg()[0]:.1f}")
     print(f"{'':28}{'bits per':>9}{'encode':>9}{'of copy':>9}{'decode':>9}{'of copy':>9}{'goal':>6}")
     print(f"{'':28}{'element':>9}{'GB/s':>9}{'':9}{'GB/s':>9}")
     for name, (table, goal) in CASES.items():

@@ -120,11 +120,11 @@ def test_random_k_takes_each_element_equally_often(size: int) -> None:
     from chimera.codecs.codec import key_of
     from chimera.codecs.random_k import places_of
 
-    assert sorted(places_of(size, size, key_of(3, 0)).tolist()) == list(range(size))
+    assert sorted(places_of(size, size, key_of(3, 0), NORMAL).tolist()) == list(range(size))
     if size == 100:
         counts = np.zeros(size)
         for message in range(3000):
-            counts[places_of(size, 10, key_of(5, message))] += 1
+            counts[places_of(size, 10, key_of(5, message), NORMAL)] += 1
         assert np.abs(counts - 300).max() < 5 * np.sqrt(300)
 
 

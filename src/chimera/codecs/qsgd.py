@@ -27,13 +27,15 @@ class QSGD(Codec):
         the block's Euclidean norm (``l2``), as in its analysis: more variance, and more zeros for ``lossless`` to shorten.
     """
 
+    on_device = True
+
     def __init__(self, *, levels: int = 4, block: int = 512, norm: Literal["l2", "max"] = "max") -> None:
         self._how = Levels(levels=levels, block=block, stochastic=True, euclidean=norm == "l2")
         self._scratch = Scratch()
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         """Quantize the vector."""
-        bounds = tensor_bounds(layout, vector.size)
+        bounds = tensor_bounds(layout, len(vector))
         return encode_levels("qsgd", vector, bounds, self._how, self._scratch, key=self.next_key())
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
