@@ -85,6 +85,16 @@ def test_n_workers_are_one_on_the_whole_batch(tmp_path: Path, engine: Engine, st
 
 
 @in_any_process
+def test_n_workers_are_one_where_they_reduce_thin_matrices(tmp_path: Path, engine: Engine) -> None:
+    settings: dict[str, Any] = {"optimizer": OPTIMIZERS["momentum"], "seed": 3, "strategy": "all-reduce"}
+    thin = {"name": "powersgd", "rank": 2}
+    one, whole = (weights(tmp_path / name, "simulated", 1, codec=name, **settings) for name in ("powersgd", "identity"))
+    many = weights(tmp_path, engine, 4, codec=thin, **settings)
+    assert np.abs(many - one).max() < 2e-4 * np.abs(one).max()
+    assert np.abs(whole - one).max() > 1e-2  # and thin matrices are another way to go
+
+
+@in_any_process
 def test_without_luck_the_comparison_would_fail(tmp_path: Path, engine: Engine) -> None:
     settings = {"optimizer": OPTIMIZERS["sgd"]}
     one = weights(tmp_path, "simulated", 1, strategy="single-worker", seed=3, **settings)

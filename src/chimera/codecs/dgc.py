@@ -44,6 +44,11 @@ class DGC(Codec):
         self._ratio, self._momentum, self._clip, self._warm_up = ratio, momentum, clip, warm_up
         self._velocity = self._total = np.zeros(0, np.float32)
 
+    @property
+    def carries(self) -> bool:
+        """Yes, in its total."""
+        return True
+
     def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
         """Add the gradient to the velocity, that to the total, and send the largest elements of the total."""
         if self._velocity.size != vector.size:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.codec import CODECS, Codec, State, Table
+from chimera.codecs.codec import CODECS, Codec, Curvature, State, Table
+from chimera.codecs.reduction import Mean, Reduction
 from chimera.core.errors import CodecError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite
@@ -26,9 +27,14 @@ class ErrorFeedback(Codec):
     """
 
     def __init__(self, *, codec: Table | Codec = "identity") -> None:
-        self._inner = CODECS.of(codec)
+        self._inner = CODECS.inside("error-feedback", codec)
         self._memory: Flat | None = None
         self._decoded: Flat | None = None
+
+    @property
+    def carries(self) -> bool:
+        """Yes."""
+        return True
 
     @property
     def memory(self) -> Flat | None:
@@ -62,6 +68,15 @@ class ErrorFeedback(Codec):
         """Decode what the codec made."""
         return self._inner.decode(encoded, out)
 
+    def reduction(self) -> FeedbackReduction | None:
+        """Return the all-reduce form of the codec with a memory, if it has one."""
+        inner = self._inner.reduction()
+        return None if inner is None else FeedbackReduction(inner)
+
+    def use_curvature(self, curvature: Curvature) -> None:
+        """Tell the codec."""
+        self._inner.use_curvature(curvature)
+
     def reseed(self, seed: int) -> None:
         """Begin the random numbers of another seed."""
         self._inner.reseed(seed)
@@ -77,4 +92,51 @@ class ErrorFeedback(Codec):
         if "memory" in state:
             self._memory = np.array(state["memory"], np.float32)
             self._decoded = np.empty_like(self._memory)
+        self._inner.restore({name[6:]: value for name, value in state.items() if name.startswith("codec.")})
+
+
+class FeedbackReduction(Reduction):
+    """A codec's all-reduce form, with what it left out of this member's vectors added the next time.
+
+    As in Vogels et al., 2019, algorithm 2, a member keeps the error of what it contributed itself, not that of the mean: the
+    sum over the members is the same, and the memory does not grow by how members differ (decisions/0013).
+    """
+
+    def __init__(self, inner: Reduction) -> None:
+        self._inner = inner
+        self._memory = self._next = np.zeros(0, np.float32)
+
+    def all_reduce(self, vector: Flat, layout: Layout, mean: Mean, left: Flat | None = None) -> Flat:
+        """Reduce the sums of vectors and memories."""
+        if self._memory.size != vector.size:
+            self._memory = np.zeros(vector.size, np.float32)
+        if self._next.size != vector.size:
+            self._next = np.empty(vector.size, np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.add(vector, self._memory, out=vector)
+        if left is not None:
+            left.fill(0)  # it is remembered here
+        return self._inner.all_reduce(vector, layout, mean, self._next)
+
+    def commit(self, took_part: bool = True) -> None:
+        """Remember what was left out; a member whose vector is not in the mean still has its old memory to send."""
+        if took_part:
+            self._memory, self._next = self._next, self._memory
+        self._inner.commit(took_part)
+
+    def shared(self) -> State:
+        """Return what the codec shares."""
+        return self._inner.shared()
+
+    def restore_shared(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take what another member's codec shares."""
+        self._inner.restore_shared(state)
+
+    def state(self) -> State:
+        """Return the memory, and what the codec has of its own."""
+        return {"memory": self._memory, **{f"codec.{name}": value for name, value in self._inner.state().items()}}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what `state` returned."""
+        self._memory = np.array(state["memory"], np.float32)
         self._inner.restore({name[6:]: value for name, value in state.items() if name.startswith("codec.")})

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.codec import CODECS, Codec, State, Table
+from chimera.codecs.codec import CODECS, Codec, Curvature, State, Table
 from chimera.codecs.envelope import decode_parts, header_of, read_header, weight_of
 from chimera.codecs.fields import array, count_arrays, room
 from chimera.core.errors import CodecError, ConfigurationError
@@ -33,9 +33,14 @@ class Lossless(Codec):
     def __init__(self, *, codec: Table | Codec = "identity", level: int = 1) -> None:
         if not 1 <= level <= 19:
             raise ConfigurationError(f"level must be from 1 to 19, not {level}")
-        self._inner, self._level = CODECS.of(codec), level
+        self._inner, self._level = CODECS.inside("lossless", codec), level
         if isinstance(self._inner, Lossless):
             raise ConfigurationError("codec 'lossless': what is compressed already is not compressed again")
+
+    @property
+    def carries(self) -> bool:
+        """Whether the codec does."""
+        return self._inner.carries
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         """Encode, and compress header and arrays together."""
@@ -65,6 +70,10 @@ class Lossless(Codec):
             arrays.append(np.frombuffer(body, kind, count, at))
             at += arrays[-1].nbytes
         return decode_parts(described, arrays, room(encoded, out))
+
+    def use_curvature(self, curvature: Curvature) -> None:
+        """Tell the codec."""
+        self._inner.use_curvature(curvature)
 
     def reseed(self, seed: int) -> None:
         """Begin the random numbers of another seed."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from chimera.codecs.codec import CODECS, Codec, State, decode
+from chimera.codecs.codec import CODECS, Codec, Held, State, decode_with
+from chimera.codecs.reduction import Reduction
 from chimera.core.call import work
 from chimera.core.engine import Group
 from chimera.core.errors import NonFiniteError
@@ -21,6 +22,7 @@ from chimera.models.device import move
 from chimera.models.model import Model
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
 from chimera.training.rejection import ADVICE, Applied, Rejected, fault, fault_of_gradient
+from chimera.training.taking_part import TakingPart
 from chimera.training.tally import Tally
 
 
@@ -34,7 +36,7 @@ class Learner:
     dataset : the whole training set, in memory that all share.
     order : which rows of it are this worker's, step by step.
     optimizer : what steps the model where the worker does it itself.
-    codec : name and options of the codec of its uplink.
+    codec : name and options of the codec of its uplink, or of what it gives to collectives.
     downlink : those of the codec of the weights that it gets, so that this process knows it.
     seed : with rank and step, the seed of whatever is random in a forward pass.
     device : where the model computes, see `chimera.models.device`; by default where it is.
@@ -69,8 +71,11 @@ class Learner:
         self._optimizer: FlatOptimizer | None = None  # its memory is not spent where servers step
         self._bounds: list[int] = []
         self._codecs: list[Codec] = []
+        self._reduction: Reduction | None = None  # the codec's form for a group
         self._kept: Sequence[Mapping[str, Any]] = ()  # what codecs remembered that are not made yet
+        self._kept_shared: Mapping[str, Any] = {}
         self._layouts: list[Layout] = []
+        self._held: list[Held] = []  # of the messages of each server
         self._step = 0
         self._tally = Tally()
         self._has_buffers = model.buffers().size > 0
@@ -111,6 +116,8 @@ class Learner:
 
     def train(self, steps: int, group: Group | None = None) -> Applied:
         """Take ``steps`` steps of its own, with the group's mean gradient if there is one; say which of its own were rejected.
+
+        How the mean comes about is the codec's affair.
 
         Raises
         ------
@@ -155,23 +162,31 @@ class Learner:
         self._model.load_buffers(flat)
 
     def state(self) -> dict[str, Any]:
-        """Return the replica: parameters, optimizer and step."""
-        return {"step": self._step, "weights": self._model.parameters(), "optimizer": self._own_optimizer().state()}
+        """Return the replica: parameters, optimizer, step, and what the codecs of a group share."""
+        return {
+            "step": self._step,
+            "weights": self._model.parameters(),
+            "optimizer": self._own_optimizer().state(),
+            "codec": self._kept_shared if self._reduction is None else self._reduction.shared(),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Become a copy of the replica that `state` returned."""
         self._model.load(state["weights"])
         self._own_optimizer().restore(state["optimizer"])
         self._step = state["step"]
+        self._kept_shared = state.get("codec", {})  # older checkpoints have none
+        if self._reduction is not None:
+            self._reduction.restore_shared(self._kept_shared)
 
     def codec_states(self) -> list[State]:
-        """Return what the codecs of its uplink remember, one for each shard; nothing before they are used."""
-        return [codec.state() for codec in self._codecs]
+        """Return what its codecs remember, one for each shard or one for its group; nothing before they are used."""
+        return [codec.state() for codec in self._senders()]
 
     def restore_codecs(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Take back what `codec_states` returned, at once or when the codecs are made."""
         self._kept = states
-        for codec, kept in zip(self._codecs, states, strict=False):
+        for codec, kept in zip(self._senders(), states, strict=False):
             codec.restore(kept)
 
     def go_to(self, step: int) -> None:
@@ -187,6 +202,18 @@ class Learner:
             self._optimizer = FlatOptimizer(self._optimizer_settings, self._model.parameters())
         return self._optimizer
 
+    def _own_reduction(self) -> Reduction:
+        if self._reduction is None:
+            name, options = self._codec
+            self._reduction = CODECS.reduction(name, options, seed=self._seed)
+            self._reduction.restore_shared(self._kept_shared)
+            for kept in self._kept[:1]:
+                self._reduction.restore(kept)
+        return self._reduction
+
+    def _senders(self) -> Sequence[Codec | Reduction]:
+        return self._codecs if self._reduction is None else [self._reduction]
+
     def _next_gradient(self) -> tuple[Flat, Rejected | None]:
         """Return the gradient of this step's batch, and whether it is to be rejected."""
         buffers = self._buffers_before()
@@ -196,18 +223,19 @@ class Learner:
     def _mean_gradient(self, group: Group) -> tuple[Flat, Rejected | None]:
         """Return the mean gradient of the group, and whether its own is not in it.
 
-        Nobody looks at his own gradient first, and so this is one collective: if the mean is not finite, all see the same.
+        Nobody looks at his own gradient first, which would take a collective: if the mean is not finite, all see the same.
         """
+        reduction, part = self._own_reduction(), TakingPart(group, self._tally)
         buffers = self._buffers_before()
         gradient, loss = self._computed()
         if self._own is not None:
             np.copyto(self._own, gradient)
         if not math.isfinite(loss):
             gradient[0] = np.nan  # so that the others notice
-        group.all_reduce(gradient)
-        if all_finite(gradient):
+        mean = reduction.all_reduce(gradient, self._model.layout, part.mean)
+        if all_finite(mean):
             self._count(loss)
-            return gradient, None
+            return self._reduced(mean), None
         if self._own is None:  # the collective has overwritten it; the same batch and seed give it again
             self._restore_buffers(buffers)
             gradient, loss = self._computed(again=True)
@@ -215,21 +243,20 @@ class Learner:
         else:
             np.copyto(gradient, self._own)
         rejected = self._verdict(gradient, loss, buffers)
-        return self._mean_of_finite(group, gradient, rejected), rejected
-
-    def _mean_of_finite(self, group: Group, gradient: Flat, rejected: Rejected | None) -> Flat:
-        """Return the mean over those members whose gradients are not rejected; all members get the same bits."""
-        count = np.array([rejected is None], np.float32)
-        group.all_reduce(count, "sum")
-        if count[0] == 0:
+        if not part.only_if(rejected is None):
             raise NonFiniteError(f"{rejected}, and there is no other gradient: {ADVICE}")
         if rejected is not None:
             gradient.fill(0)
-        group.all_reduce(gradient, "sum")
-        gradient *= np.float32(1 / count[0])
-        if why := fault(gradient, "the sum of all gradients"):
+        mean = reduction.all_reduce(gradient, self._model.layout, part.mean)
+        if why := fault(mean, "the sum of all gradients"):
             raise NonFiniteError(f"step {self._step}: {why}: {ADVICE}")
-        return gradient
+        return self._reduced(mean, rejected is None), rejected
+
+    def _reduced(self, mean: Flat, took_part: bool = True) -> Flat:
+        """Return a mean that the next step is taken with."""
+        self._own_reduction().commit(took_part)
+        self._tally.reduced(mean)
+        return mean
 
     def _computed(self, again: bool = False) -> tuple[Flat, float]:
         """Return gradient and loss of this step's batch; ``again`` if its samples were counted before."""
@@ -270,13 +297,17 @@ class Learner:
     def _load(self, weights: Sequence[Encoded]) -> None:
         self._tally.got(weights)
         bounds = shard_bounds(self._model.layout.size, len(weights))
+        if len(self._held) != len(weights):
+            self._held = [Held()] * len(weights)
         if len(weights) == 1:
-            self._model.load(decode(weights[0], bounds[1]))
+            values, self._held[0] = decode_with(self._held[0], weights[0], bounds[1])
+            self._model.load(values)
         else:
             flat = self._model.parameters()
-            for shard, begin, end in zip(weights, bounds, bounds[1:], strict=False):
+            for i, (shard, begin, end) in enumerate(zip(weights, bounds, bounds[1:], strict=False)):
                 piece = flat[begin:end]
-                if (values := decode(shard, end - begin, piece)) is not piece:
+                values, self._held[i] = decode_with(self._held[i], shard, end - begin, piece)
+                if values is not piece:
                     np.copyto(piece, values)
         if len(self._codecs) != len(weights):
             name, options = self._codec
