@@ -143,6 +143,7 @@ def main() -> None:
     parser.add_argument("--policy", default="fair-share")
     options = parser.parse_args()
     folder = ClusterFolder(options.cluster)
+    os.chdir(folder.logs(options.name))  # the logs are written there
     access = folder.access()
     candidate = Candidate(options.name, folder, options.policy)
     app = create_app(
