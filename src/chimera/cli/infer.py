@@ -50,7 +50,9 @@ def up(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: ended.append(number))
     with folder.claimed():
-        typer.echo(f"{workers} workers, a coordinator and {standbys} standbys run from {folder.path}; Ctrl-C ends them")
+        typer.echo(
+            f"a coordinator, its standbys ({standbys}) and workers ({workers}) run from {folder.path}; Ctrl-C ends them"
+        )
         supervise(
             folder, workers=workers, standbys=standbys, policy=policy, preload=preload,
             say=typer.echo, stopped=lambda: bool(ended),

@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,6 @@ from chimera.inference.seat import SILENT_S
 
 LOOK_S = 0.05
 """How often a standby looks whether the lease is over."""
-MAX_BODY_BYTES = 1 << 30
-
-
-@dataclass(frozen=True)
-class Access:
-    """Who may ask: whoever bears the token of the cluster; over plain HTTP, on this machine."""
-
-    token: str
-    max_body_bytes: int = MAX_BODY_BYTES
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
 
 
 class Candidate:
@@ -155,7 +143,8 @@ def main() -> None:
     parser.add_argument("--policy", default="fair-share")
     options = parser.parse_args()
     folder = ClusterFolder(options.cluster)
-    access = Access(folder.token())
+    os.chdir(folder.logs(options.name))  # the logs are written there
+    access = folder.access()
     candidate = Candidate(options.name, folder, options.policy)
     app = create_app(
         title=f"Chimera inference {options.name}",

@@ -47,7 +47,6 @@ class Member:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self._environment},
-                cwd=logs,
                 start_new_session=True,
             )
         self._began_s = time.monotonic()

@@ -37,10 +37,11 @@ def statistics(leader: Coordinator) -> list[dict[str, Any]]:
 
 
 def serving(leader: Coordinator) -> list[dict[str, Any]]:
-    """Return what each worker does: its state, the job that it serves and the models that it has in memory."""
+    """Return what each worker does: its state, the job that it serves, its models in memory, and for how long it was busy."""
     return [
         {"worker": seat.name, "state": seat.state, "job": next(iter(seat.has), (None,))[0],
-         "batches": [list(key) for key in seat.has], "models": len(seat.loaded)}
+         "batches": [list(key) for key in seat.has], "models": len(seat.loaded),
+         "busy_s": seat.told and seat.told.busy_s, "up_s": seat.told and seat.told.up_s}
         for seat in sorted(leader.seats.values(), key=lambda seat: seat.name)
     ]  # fmt: skip
 
