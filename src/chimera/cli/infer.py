@@ -42,9 +42,7 @@ def up(
     from chimera.inference.cluster_folder import ClusterFolder
     from chimera.inference.supervisor import keep_up
 
-    keep_up(
-        ClusterFolder(cluster), workers=workers, standbys=standbys, policy=policy, preload=preload, say=typer.echo
-    )
+    keep_up(ClusterFolder(cluster), workers=workers, standbys=standbys, policy=policy, preload=preload, say=typer.echo)
     typer.echo("all have ended")
 
 
@@ -94,7 +92,9 @@ def submit(
 def serve(
     name: Annotated[str, typer.Argument(metavar="NAME", help="By what it is asked: POST /v1/infer/NAME.")],
     model: Annotated[Path, typer.Option("--model", metavar="FILE", help="A TOML file that says what model answers.")],
-    batch_size: Annotated[str, typer.Option("--batch-size", metavar="N|auto", help="At most so many together.")] = "auto",
+    batch_size: Annotated[
+        str, typer.Option("--batch-size", metavar="N|auto", help="At most so many together.")
+    ] = "auto",
     weight: Annotated[float, typer.Option("--weight", metavar="W", help="Of its share of the query rate.")] = 1.0,
     max_workers: Annotated[
         int | None, typer.Option("--max-workers", min=1, metavar="N", help="How many may serve it at once.")

@@ -167,6 +167,11 @@ def supervise(
             each.end(deadline_s)
 
 
+def _tell(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     """Keep a cluster up until SIGTERM, or the end of whoever started this."""
     hold()
@@ -178,7 +183,7 @@ def main() -> None:
     parser.add_argument("--preload", default="")
     given = vars(parser.parse_args())
     try:
-        keep_up(ClusterFolder(given.pop("cluster")), **given, say=lambda line: print(line, flush=True))
+        keep_up(ClusterFolder(given.pop("cluster")), **given, say=_tell)
     except ChimeraError as error:
         sys.stderr.write(f"{error}\n")
         raise SystemExit(1) from None
