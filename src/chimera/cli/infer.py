@@ -126,6 +126,7 @@ def ask(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of a served model.")],
     queries: Annotated[list[str], typer.Argument(metavar="QUERY...", help="Texts, or paths of images.")],
     timeout_s: Annotated[float, typer.Option("--timeout", metavar="S", help="Wait at most so long.")] = 30.0,
+    as_json: Json = False,  # noqa: ARG001 - they are JSON lines anyway
     cluster: Cluster = HERE,
 ) -> None:
     """Ask a served model, and print a JSON line a query."""
