@@ -18,6 +18,16 @@ import pytest
 from chimera.core.errors import ConfigurationError, ConflictError, TimeLimitError, UnavailableError
 from inference.running import RunningCluster, cluster, command, signalled, until
 
+COUNTED = """
+class Counted:
+    def __init__(self):
+        with open({!r}, "a") as log:
+            log.write("loaded\\n")
+
+    def predict(self, queries):
+        return queries
+"""
+
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
@@ -64,6 +74,19 @@ def test_a_query_is_answered_and_the_model_listed_changed_and_taken_away(quiet: 
     assert row(quiet, served["job"])["finished"] == 3
     status, told = request(quiet, "POST", "/v1/infer/double", {"query": 1})
     assert (status, told["details"]["errorMessage"]) == (422, "NotServedError")
+
+
+def test_of_the_free_workers_one_that_has_the_model_is_asked(quiet: RunningCluster, tmp_path: Path) -> None:
+    loads, file = tmp_path / "loads", tmp_path / "counted.py"
+    file.write_text(COUNTED.format(str(loads)))
+    job = quiet.client.submit(quiet.model(seconds=0.6), [1])
+    until(lambda: any(one["state"] == "busy" for one in quiet.client.rows("workers")))
+    quiet.client.serve("counted", {"kind": "factory", "factory": f"{file}:Counted"})
+    quiet.client.ask("counted", [1])  # the other worker loads the model
+    quiet.client.wait(job, 60)
+    for query in range(5):
+        assert quiet.client.ask("counted", [query]) == [{"result": query}]
+    assert loads.read_text() == "loaded\n"
 
 
 def test_a_query_that_fails_has_an_error_and_those_beside_it_their_answers(quiet: RunningCluster) -> None:

@@ -188,7 +188,9 @@ class Coordinator:
     def _dispatch(self) -> None:
         now_s = self._clock()
         living = [seat for seat in self.seats.values() if seat.alive]
-        for seat in sorted(living, key=lambda seat: len(seat.has)):
+        wanted = self.scheduler.waiting_models()
+        # Of those that are free, first whoever need not load a model.
+        for seat in sorted(living, key=lambda seat: (len(seat.has), wanted.isdisjoint(seat.loaded))):
             if not self._has_room(seat, now_s):
                 continue
             chosen = self.scheduler.next_for(seat.name, seat.loaded, len(living), now_s)

@@ -55,6 +55,10 @@ class Scheduler:
         batch = job.next_batch()
         return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s, job.key not in loaded)
 
+    def waiting_models(self) -> set[str]:
+        """Return the keys of the models of all jobs that have queries waiting."""
+        return {job.key for job in self._under_way.values() if job.waiting}
+
     def running_on(self, worker: str) -> Iterator[tuple[Job, Running]]:
         """Yield what a worker has to do, the earliest first."""
         serving = (job for job in self._under_way.values() if worker in job.serving)
