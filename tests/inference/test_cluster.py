@@ -57,7 +57,8 @@ def test_a_job_is_changed_and_cancelled(quiet: RunningCluster) -> None:
     assert command(quiet, "cancel", job) == [{"job": job}]
     assert quiet.client.job(job)["state"] == "cancelled"
     until(lambda: all(row["state"] == "free" for row in quiet.client.rows("workers")))
-    kept = quiet.answers(job)
+    kept = [row["index"] for row in quiet.client.results(job)]
+    assert kept == sorted(set(kept))  # a batch that was under way may be missing between two that were done
     assert 10 <= len(kept) < 5000
 
 

@@ -125,6 +125,7 @@ def _row(member: Member, highest: int) -> dict[str, Any]:
         "name": member.name,
         "host": member.host,
         "pid": member.pid,
+        "address": member.address,
         "state": member.state if age_s < SILENT_S else "silent",
         "epoch": member.epoch,
         "heartbeat_age_s": age_s,
@@ -134,7 +135,10 @@ def _row(member: Member, highest: int) -> dict[str, Any]:
 def main() -> None:
     """Serve until SIGTERM."""
     from chimera.inference.app import jobs_router
+    from chimera.inference.figures import ClusterFigures
+    from chimera.inference.serving_app import serving_router
     from chimera.web.app import create_app, serve
+    from chimera.web.metrics import Metrics
 
     hold()
     parser = argparse.ArgumentParser()
@@ -146,11 +150,14 @@ def main() -> None:
     os.chdir(folder.logs(options.name))  # the logs are written there
     access = folder.access()
     candidate = Candidate(options.name, folder, options.policy)
+    metrics = Metrics()
+    metrics.registry.register(ClusterFigures(candidate.leader))
     app = create_app(
         title=f"Chimera inference {options.name}",
         settings=access,
-        routers=[jobs_router(candidate.leader, candidate.rows)],
+        routers=[jobs_router(candidate.leader, candidate.rows), serving_router(candidate.leader, metrics)],
         about={"name": options.name, "kind": "coordinator"},
+        metrics=metrics,
     )
     try:
         serve(

@@ -1,7 +1,11 @@
-"""What keeps a cluster on one machine up: it starts coordinators and workers as processes, and starts the dead anew."""
+"""What keeps a cluster on one machine up: it starts coordinators and workers as processes, and starts the dead anew.
+
+``python -m chimera.inference.supervisor`` is that on a leash, for programs (`chimera.inference.session`).
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import signal
@@ -9,8 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
+from chimera.core.errors import ChimeraError
+from chimera.engines.leash import hold
 from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.policies.policy import POLICIES
 
 STOP_S = 5.0
 """How long members have to end by themselves."""
@@ -90,6 +98,34 @@ class Member:
         self.process = None
 
 
+def keep_up(
+    folder: ClusterFolder,
+    *,
+    workers: int,
+    standbys: int,
+    policy: str = "fair-share",
+    preload: str = "",
+    say: Callable[[str], None],
+) -> None:
+    """Run a cluster from a folder until SIGINT or SIGTERM; in the main thread.
+
+    Raises
+    ------
+    ConfigurationError : there is no such policy, the folder cannot be written, or its cluster is up already.
+    """
+    POLICIES.create(policy)
+    folder.create()
+    ended: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: ended.append(number))
+    with folder.claimed():
+        say(f"{workers} workers, a coordinator and {standbys} standbys run from {folder.path}; Ctrl-C ends them")
+        supervise(
+            folder, workers=workers, standbys=standbys, policy=policy, preload=preload,
+            say=say, stopped=lambda: bool(ended),
+        )  # fmt: skip
+
+
 def supervise(
     folder: ClusterFolder,
     *,
@@ -128,3 +164,29 @@ def supervise(
         deadline_s = time.monotonic() + STOP_S
         for each in members:
             each.end(deadline_s)
+
+
+def _tell(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Keep a cluster up until SIGTERM, or the end of whoever started this."""
+    hold()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cluster", type=Path, required=True)
+    parser.add_argument("--workers", type=int, required=True)
+    parser.add_argument("--standbys", type=int, required=True)
+    parser.add_argument("--policy", required=True)
+    parser.add_argument("--preload", default="")
+    given = vars(parser.parse_args())
+    try:
+        keep_up(ClusterFolder(given.pop("cluster")), **given, say=_tell)
+    except ChimeraError as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()
