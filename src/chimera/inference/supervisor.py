@@ -119,7 +119,7 @@ def keep_up(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: ended.append(number))
     with folder.claimed():
-        say(f"{workers} workers, a coordinator and {standbys} standbys run from {folder.path}; Ctrl-C ends them")
+        say(f"a coordinator, its standbys ({standbys}) and workers ({workers}) run from {folder.path}; Ctrl-C ends them")
         supervise(
             folder, workers=workers, standbys=standbys, policy=policy, preload=preload,
             say=say, stopped=lambda: bool(ended),
