@@ -36,6 +36,10 @@ def up(
         str,
         typer.Option("--preload", metavar="MODULES", help="What workers import at once, such as torch,transformers."),
     ] = "",
+    ray: Annotated[
+        str | None,
+        typer.Option("--ray", metavar="ADDRESS", help="Workers are actors of this Ray: 'auto' or 'host:port'."),
+    ] = None,
     cluster: Cluster = HERE,
 ) -> None:
     """Start a coordinator, standbys and workers, and keep them up until Ctrl-C or `chimera infer down`."""
@@ -46,13 +50,17 @@ def up(
     POLICIES.create(policy)
     folder = ClusterFolder(cluster)
     folder.create()
+    if ray:
+        from chimera.engines.ray.session import Session
+
+        Session.enter(address=ray)  # ends with this process; it sets handlers of its own for signals
     ended: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: ended.append(number))
     with folder.claimed():
         typer.echo(f"{workers} workers, a coordinator and {standbys} standbys run from {folder.path}; Ctrl-C ends them")
         supervise(
-            folder, workers=workers, standbys=standbys, policy=policy, preload=preload,
+            folder, workers=workers, standbys=standbys, policy=policy, preload=preload, ray=ray,
             say=typer.echo, stopped=lambda: bool(ended),
         )  # fmt: skip
     typer.echo("all have ended")

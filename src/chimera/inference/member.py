@@ -18,6 +18,7 @@ from chimera.inference.coordinator import LEASE_S, Coordinator, NotCoordinator
 from chimera.inference.journal.journal import Journal, Lease
 from chimera.inference.journal.members import BEAT_S, Member, Members
 from chimera.inference.policies.policy import POLICIES
+from chimera.inference.pool.pool import Pool
 from chimera.inference.seat import SILENT_S
 
 LOOK_S = 0.05
@@ -43,11 +44,13 @@ class Candidate:
     name : of this process.
     folder : of the cluster.
     policy : by name.
+    ray : whether the workers are actors of the Ray that this process has joined.
     """
 
-    def __init__(self, name: str, folder: ClusterFolder, policy: str) -> None:
+    def __init__(self, name: str, folder: ClusterFolder, policy: str, *, ray: bool = False) -> None:
         self._name, self._folder, self._policy = name, folder, policy
         self._members = Members(folder.members)
+        self._pool = _pool(self._members, folder.token(), ray=ray)
         self._leading: Coordinator | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._stand, name="chimera-candidate")
@@ -81,7 +84,7 @@ class Candidate:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each process of the cluster."""
-        found = self._members.members()
+        found = [*self._members.members(), *self._pool.members()]
         highest = max((one.epoch for one in found if one.role == "coordinator"), default=0)
         return [_row(one, highest) for one in found]
 
@@ -107,16 +110,7 @@ class Candidate:
             self._members.beat(self._name)
 
     def _lead(self, journal: Journal, lease: Lease) -> None:
-        from chimera.inference.pool.http import HttpLink
-
-        token = self._folder.token()
-        leading = Coordinator(
-            journal,
-            lease,
-            POLICIES.create(self._policy),
-            workers=lambda: {m.name: m.address for m in self._members.members() if m.role == "worker"},
-            links=lambda address: HttpLink(address, token),
-        )
+        leading = Coordinator(journal, lease, POLICIES.create(self._policy), pool=self._pool)
         self._leading = leading
         try:
             leading.lead()
@@ -124,6 +118,16 @@ class Candidate:
             self._leading = None
         if self._stopped.is_set():
             journal.release(lease.epoch)
+
+
+def _pool(members: Members, token: str, *, ray: bool) -> Pool:
+    if ray:
+        from chimera.inference.pool.ray import RayPool, namespace_of
+
+        return RayPool(namespace_of(token))
+    from chimera.inference.pool.http import HttpPool
+
+    return HttpPool(members, token)
 
 
 def _row(member: Member, highest: int) -> dict[str, Any]:
@@ -153,10 +157,15 @@ def main() -> None:
     parser.add_argument("--cluster", type=Path, required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--policy", default="fair-share")
+    parser.add_argument("--ray", metavar="ADDRESS", help="the workers are actors of this Ray")
     options = parser.parse_args()
     folder = ClusterFolder(options.cluster)
     access = Access(folder.token())
-    candidate = Candidate(options.name, folder, options.policy)
+    if options.ray:
+        from chimera.engines.ray.session import Session
+
+        Session.enter(address=options.ray)
+    candidate = Candidate(options.name, folder, options.policy, ray=bool(options.ray))
     app = create_app(
         title=f"Chimera inference {options.name}",
         settings=access,

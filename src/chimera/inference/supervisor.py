@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from chimera.inference.cluster_folder import ClusterFolder
 
@@ -18,6 +19,22 @@ _POLL_S = 0.02
 _QUICK_S = 2.0  # who lives no longer than this is started anew later and later
 _LONGEST_S = 10.0
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Kept(Protocol):
+    """What is kept up."""
+
+    def start(self) -> None:
+        """Start it."""
+
+    def look(self, say: Callable[[str], None]) -> None:
+        """Start anew what has died."""
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to its processes."""
+
+    def end(self, deadline_s: float) -> None:
+        """Let it have ended at the deadline."""
 
 
 class Member:
@@ -98,6 +115,7 @@ def supervise(
     standbys: int,
     policy: str,
     preload: str,
+    ray: str | None = None,
     say: Callable[[str], None],
     stopped: Callable[[], bool],
 ) -> None:
@@ -107,14 +125,21 @@ def supervise(
     ----------
     policy : by which the coordinator shares the workers.
     preload : modules that workers import before they join, separated by commas.
+    ray : the address of a Ray, whose actors the workers are then.
     say : told what happens, in one line.
     """
     at, one_thread = ["--cluster", str(folder.path)], dict.fromkeys(THREADS, "1")
     given = {name: value for name, value in one_thread.items() if name not in os.environ}
-    leading = ["chimera.inference.member", *at, "--policy", policy, "--name"]
+    leading = ["chimera.inference.member", *at, "--policy", policy, *(["--ray", ray] if ray else []), "--name"]
     working = ["chimera.inference.worker_process", *at, *(["--preload", preload] if preload else []), "--name"]
-    members = [Member(f"c{i}", [*leading, f"c{i}"], folder, {}) for i in range(1 + standbys)]
-    members += [Member(f"w{i}", [*working, f"w{i}"], folder, given) for i in range(workers)]
+    members: list[Kept] = [Member(f"c{i}", [*leading, f"c{i}"], folder, {}) for i in range(1 + standbys)]
+    if ray:
+        from chimera.inference.pool.ray import namespace_of
+        from chimera.inference.pool.ray_workers import RayWorkers
+
+        members.append(RayWorkers(workers, namespace_of(folder.token()), [name for name in preload.split(",") if name]))
+    else:
+        members += [Member(f"w{i}", [*working, f"w{i}"], folder, given) for i in range(workers)]
     try:
         for each in members:
             each.start()
