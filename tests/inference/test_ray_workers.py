@@ -6,7 +6,7 @@ import contextlib
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -65,25 +65,26 @@ def finished_once(running: RunningCluster, job: str) -> None:
 
 def test_a_lost_node_costs_a_moment_and_no_result(nodes: Any, second_node: Any, tmp_path: Path) -> None:
     with on_ray(nodes, tmp_path, workers=4) as running:
-        before = {row["name"]: row["pid"] for row in running.members("worker")}
+        before = until(
+            lambda: found if len(found := {m["name"]: m["pid"] for m in running.members("worker")}) == 4 else {}
+        )
         job = running.client.submit(running.model(seconds=0.1), QUERIES, batch_size=2)
         until(lambda: {one.worker for one in recorded(running) if isinstance(one, Committed)} == before.keys())
         nodes.remove_node(second_node, allow_graceful=False)
         died_s = time.time()
-        away = {name for name, pid in before.items() if not alive(pid)}
-        assert len(away) == 2
+        away = until(lambda: gone if len(gone := {name for name in before if not alive(before[name])}) == 2 else None)
         finished_once(running, job)
         records = recorded(running)
     dispatched = [one for one in records if isinstance(one, Dispatched) and one.at_s > died_s]
     lost = {(one.job, one.batch) for one in records if isinstance(one, Returned) and one.worker in away}
     again = [one.at_s - died_s for one in dispatched if (one.job, one.batch) in lost and one.worker not in away]
     assert lost
-    assert max(again) < NODE_LOST_S
+    assert max(again) < NODE_LOST_S, again
 
 
 def test_workers_outlive_their_coordinator_with_the_batch_in_hand(nodes: Any, tmp_path: Path) -> None:
     with on_ray(nodes, tmp_path) as running:
-        before = {row["pid"] for row in running.members("worker")}
+        before = until(lambda: pids if len(pids := {m["pid"] for m in running.members("worker")}) == 2 else {})
         job = running.client.submit(running.model(seconds=0.05), QUERIES, batch_size=10)
         running.processed(job, 20)
         signalled(running.member("coordinator")["pid"], signal.SIGKILL)
@@ -94,26 +95,24 @@ def test_workers_outlive_their_coordinator_with_the_batch_in_hand(nodes: Any, tm
     assert len(workers) == len(again)  # no batch went to a second worker
 
 
-@pytest.mark.parametrize(
-    ("number", "limit_s"), [(signal.SIGKILL, 0.5), (signal.SIGSTOP, 1.5)], ids=["killed", "hung"]
-)
+@pytest.mark.parametrize(("number", "limit_s"), [(signal.SIGKILL, 0.5), (signal.SIGSTOP, 1.5)], ids=["killed", "hung"])
 def test_a_batch_of_a_killed_or_hung_worker_goes_to_another(
     nodes: Any, tmp_path: Path, number: signal.Signals, limit_s: float
 ) -> None:
     with on_ray(nodes, tmp_path) as running:
-        job = running.client.submit(running.model(seconds=0.1), QUERIES[:60], batch_size=5)
+        job = running.client.submit(running.model(seconds=0.02), QUERIES, batch_size=5)
         running.processed(job, 5)
         victim = running.member("worker")
         signalled(victim["pid"], number)
         struck_s = time.time()
-        until(lambda: returned(running, victim["name"], struck_s))
-        (lost, *_) = returned(running, victim["name"], struck_s)
-        again = until(lambda: [one for one in after(running, struck_s) if (one.job, one.batch) == (lost.job, lost.batch)])
+        (lost, *_) = until(lambda: returned(running, victim["name"], struck_s))
+        again = until(
+            lambda: [one for one in after(running, struck_s) if (one.job, one.batch) == (lost.job, lost.batch)]
+        )
         assert again[0].at_s - struck_s < limit_s
         if number == signal.SIGSTOP:
             signalled(victim["pid"], signal.SIGCONT)
-        assert running.client.wait(job, 60)["errors"] == 0
-        assert running.answers(job) == [2 * query for query in QUERIES[:60]]
+        finished_once(running, job)
 
 
 def returned(running: RunningCluster, worker: str, since_s: float) -> list[Returned]:

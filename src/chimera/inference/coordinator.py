@@ -253,7 +253,7 @@ class Coordinator:
     def _silent(self, seat: Seat, why: str) -> None:
         if self.seats.get(seat.name) is seat:
             self._lose(seat, why, died=False)
-            seat.state = "hung"
+            seat.state = "hung" if seat.told else "joining"
 
     def _gone(self, seat: Seat, why: str) -> None:
         if self.seats.get(seat.name) is seat:

@@ -5,6 +5,7 @@ Ray's values are pickles: whoever can reach the ports of a Ray cluster can run c
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import socket
@@ -49,19 +50,23 @@ class WorkerActor:
         threading.Thread(target=self._watch, name="chimera-orphan", daemon=True).start()
 
     def adopt(self, epoch: int, owner: str) -> WorkerState:
-        """See `InferenceWorker`, as for the others."""
+        """As the worker does."""
         return self._asked().adopt(epoch, owner)
 
     def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:
+        """As the worker does."""
         return self._asked().assign(epoch, assignments)
 
     def collect(self, epoch: int, done: Sequence[Place], wait_s: float) -> Collected:
+        """As the worker does."""
         return self._asked().collect(epoch, done, wait_s)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
+        """As the worker does."""
         return self._asked().forget(epoch, jobs)
 
     def stop(self, epoch: int) -> None:
+        """As the worker does."""
         self._worker.stop(epoch)
         threading.Timer(0.1, _end, ("its coordinator has ended it",)).start()  # once this is answered
 
@@ -103,8 +108,10 @@ class RayLink(Link):
         self.address = address
         self._namespace, self._patience_s = namespace, patience_s
         self._handle: Any = None
+        self._unanswered: Any = None
 
-    def adopt(self, epoch: int, owner: str) -> WorkerState:  # noqa: D102
+    def adopt(self, epoch: int, owner: str) -> WorkerState:
+        """See `Link`. One that timed out is waited for again: an actor that hangs, or has no room yet, piles up no calls."""
         return self._ask("adopt", epoch, owner)  # type: ignore[no-any-return]
 
     def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:  # noqa: D102
@@ -130,10 +137,13 @@ class RayLink(Link):
         try:
             if self._handle is None:
                 self._handle = ray.get_actor(self.address, self._namespace)
-            return ray.get(getattr(self._handle, verb).remote(*args), timeout=wait_s + self._patience_s)
+            earlier, self._unanswered = self._unanswered, None
+            ref = earlier if verb == "adopt" and earlier is not None else getattr(self._handle, verb).remote(*args)
+            return ray.get(ref, timeout=wait_s + self._patience_s)
         except ValueError as error:  # Ray says so of a name that nobody has
             raise Unreachable(f"{where} is not there") from error
         except GetTimeoutError as error:
+            self._unanswered = ref if verb == "adopt" else None
             raise TimeLimitError(f"{where} has not answered {verb} within {self._patience_s + wait_s:g} s") from error
         except RayError as error:
             found = translated(error, verb, lambda _: self.address)
@@ -155,6 +165,7 @@ class RayPool(Pool):
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
         self._last: dict[str, Member] = {}
+        self._asked: dict[str, Any] = {}
 
     def addresses(self) -> Mapping[str, str]:  # noqa: D102
         from ray.util import list_named_actors
@@ -166,22 +177,21 @@ class RayPool(Pool):
         return RayLink(address, self._namespace)
 
     def members(self) -> list[Member]:
-        """Ask all workers what they do; who does not answer has said so when it last did."""
+        """Ask all workers what they do; of who does not answer, return what it said last."""
         import ray
         from ray.exceptions import RayError
 
-        there = self.addresses()
-        asked = {}
-        for address in there.values():
-            try:
-                asked[ray.get_actor(address, self._namespace).about.remote(address)] = address
-            except ValueError:
-                continue  # it died just now
-        answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_ABOUT_S) if asked else ([], [])
-        for ref in answered:
-            try:
-                self._last[asked[ref]] = ray.get(ref)
-            except RayError:
-                continue  # it died just now
-        self._last = {address: row for address, row in self._last.items() if address in there.values()}
+        there = set(self.addresses().values())
+        asked = {address: ref for address, ref in self._asked.items() if address in there}
+        self._last = {address: row for address, row in self._last.items() if address in there}
+        for address in there - asked.keys():
+            with contextlib.suppress(ValueError):  # it died just now
+                asked[address] = ray.get_actor(address, self._namespace).about.remote(address)
+        refs = list(asked.values())
+        answered = set(ray.wait(refs, num_returns=len(refs), timeout=_ABOUT_S)[0] if refs else ())
+        for address, ref in asked.items():
+            if ref in answered:
+                with contextlib.suppress(RayError):  # as above
+                    self._last[address] = ray.get(ref)
+        self._asked = {address: ref for address, ref in asked.items() if ref not in answered}
         return list(self._last.values())
