@@ -136,16 +136,15 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
     Parameters
     ----------
     node : pysyncobj's object, in whose thread all happens that it is told.
-    own : the address of this voter, ``host:port``; None for one that has no vote.
+    own : this voter; None for one that has no vote.
     others : the other voters.
+    listener : where they reach this one (`listen`).
     token : of the cluster.
-
-    Raises
-    ------
-    OSError : nobody can listen at the address.
     """
 
-    def __init__(self, node: Any, own: Node | None, others: Iterable[Node], *, token: str) -> None:
+    def __init__(
+        self, node: Any, own: Node | None, others: Iterable[Node], *, listener: socket.socket | None, token: str
+    ) -> None:
         super().__init__(node, own, others)
         self._node, self._own, self._token = node, own, token.encode()
         self._others = {other.id: other for other in others}
@@ -161,9 +160,9 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
             os.set_blocking(end, False)
         node._poller.subscribe(self._wake_out, self._drain_pipe, POLL_EVENT_TYPE.READ)
         node.addOnTickCallback(self._tell)
-        self._listener = None if own is None else socket.create_server(_place(own.id))
-        if self._listener is not None:
-            threading.Thread(target=self._listen, args=(self._listener,), name="chimera-raft", daemon=True).start()
+        self._listener = listener
+        if listener is not None:
+            threading.Thread(target=self._listen, args=(listener,), name="chimera-raft", daemon=True).start()
         for other in self._others:
             if own is None or own.id > other:  # of two voters, one calls the other
                 threading.Thread(target=self._call, args=(other,), name="chimera-raft-call", daemon=True).start()
@@ -305,6 +304,11 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
         elif who in self._others or message.type in ("apply_command", "next_node_idx"):
             given = msgspec.structs.asdict(message)
             self._onMessageReceived(node, {name: value for name, value in given.items() if value is not UNSET})
+
+
+def listen(address: str) -> socket.socket:
+    """Return a socket that listens at ``host:port``, and nowhere else."""
+    return socket.create_server(_place(address))
 
 
 def _code(key: bytes, body: bytes) -> bytes:
