@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chimera.cli.infer_views import line, show
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ConfigurationError, MissingExtraError
 
 if TYPE_CHECKING:
     from chimera.inference.client import Client
@@ -29,7 +31,7 @@ STOP_S = 30.0
 
 @app.command("up")
 def up(
-    workers: Annotated[int, typer.Option("--workers", min=1, metavar="N", help="How many workers.")] = 2,
+    workers: Annotated[int, typer.Option("--workers", min=0, metavar="N", help="How many workers.")] = 2,
     standbys: Annotated[int, typer.Option("--standbys", min=0, metavar="N", help="How many hot standbys.")] = 1,
     policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="How jobs share the workers.")] = "fair-share",
     preload: Annotated[
@@ -40,6 +42,14 @@ def up(
         str | None,
         typer.Option("--ray", metavar="ADDRESS", help="Workers are actors of this Ray: 'auto' or 'host:port'."),
     ] = None,
+    voters: Annotated[
+        str,
+        typer.Option(
+            "--voters",
+            metavar="A,B,C",
+            help="Keep the journal on three voters, each 'host:port'; those of this machine are started, and lead in turn.",
+        ),
+    ] = "",
     cluster: Cluster = HERE,
 ) -> None:
     """Start a coordinator, standbys and workers, and keep them up until Ctrl-C or `chimera infer down`."""
@@ -49,6 +59,7 @@ def up(
 
     POLICIES.create(policy)
     folder = ClusterFolder(cluster)
+    addresses = _voters(voters)
     folder.create()
     if ray:
         from chimera.engines.ray.session import Session
@@ -58,12 +69,30 @@ def up(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: ended.append(number))
     with folder.claimed():
-        typer.echo(f"{workers} workers, a coordinator and {standbys} standbys run from {folder.path}; Ctrl-C ends them")
+        many = f"{len(addresses)} voters" if addresses else f"a coordinator and {standbys} standbys"
+        typer.echo(f"{workers} workers, {many} run from {folder.path}; Ctrl-C ends them")
         supervise(
-            folder, workers=workers, standbys=standbys, policy=policy, preload=preload, ray=ray,
+            folder, workers=workers, standbys=standbys, policy=policy, preload=preload, ray=ray, voters=addresses,
             say=typer.echo, stopped=lambda: bool(ended),
         )  # fmt: skip
     typer.echo("all have ended")
+
+
+def _voters(given: str) -> list[str]:
+    """Return the addresses of the voters, checked."""
+    from chimera.inference.supervisor import is_here
+
+    addresses = [address.strip() for address in given.split(",") if address.strip()]
+    if not addresses:
+        return []
+    wrong = [address for address in addresses if not re.fullmatch(r".+:[0-9]{1,5}", address)]
+    if wrong or len(set(addresses)) != 3:
+        raise ConfigurationError(f"--voters are three different addresses, host:port with commas, not {given!r}")
+    if importlib.util.find_spec("pysyncobj") is None:
+        raise MissingExtraError("--voters", "pysyncobj", "inference")
+    if not any(map(is_here, addresses)):
+        raise ConfigurationError(f"--voters: none of {given} is an address of this machine")
+    return addresses
 
 
 @app.command("down")

@@ -38,6 +38,27 @@ class ClusterFolder:
         """The folder with a file for each process."""
         return self.path / "members"
 
+    @property
+    def vote(self) -> Path:
+        """The folder in which this machine's voter keeps the journal, where voters do."""
+        return self.path / "voter"
+
+    def note_leader(self, epoch: int, address: str) -> None:
+        """Write down where the coordinator answers, unless a later one is written down."""
+        with (self.path / "leader.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if epoch >= self._leader()[0]:
+                draft = self.path / f".leader.{os.getpid()}"
+                draft.write_text(json.dumps({"epoch": epoch, "address": address}))
+                draft.replace(self.path / "leader")
+
+    def _leader(self) -> tuple[int, str | None]:
+        try:
+            found = json.loads((self.path / "leader").read_bytes())
+            return int(found["epoch"]), str(found["address"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0, None
+
     def logs(self, name: str) -> Path:
         """Return the folder of a process's logs, which is there from now on."""
         folder = self.path / "logs" / name
@@ -81,16 +102,7 @@ class ClusterFolder:
 
     def client(self) -> Client:
         """Return a client of the cluster."""
-        from chimera.inference.journal.sqlite import SqliteJournal
-
-        token = self.token()
-
-        def address() -> str | None:
-            with contextlib.closing(SqliteJournal(self.journal)) as journal:
-                lease = journal.lease()
-            return None if lease is None or lease.left_s <= 0 else lease.address
-
-        return Client(address, token)
+        return Client(lambda: self._leader()[1], self.token())
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
@@ -108,6 +120,7 @@ class ClusterFolder:
                 raise ConfigurationError(
                     f"the cluster in {self.path} is up already; 'chimera infer down' ends it"
                 ) from None
+            (self.path / "leader").unlink(missing_ok=True)  # nobody leads yet
             os.ftruncate(lock, 0)
             os.pwrite(lock, json.dumps({"pid": os.getpid()}).encode(), 0)
             yield

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ MAX_BODY_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask: whoever bears the token of the cluster; over plain HTTP, on this machine."""
+    """Who may ask: whoever bears the token of the cluster; over plain HTTP, on this machine or, of a voter, its network."""
 
     token: str
     max_body_bytes: int = MAX_BODY_BYTES
@@ -45,9 +46,13 @@ class Candidate:
     folder : of the cluster.
     policy : by name.
     ray : whether the workers are actors of the Ray that this process has joined.
+    journal : opens the journal.
     """
 
-    def __init__(self, name: str, folder: ClusterFolder, policy: str, *, ray: bool = False) -> None:
+    def __init__(
+        self, name: str, folder: ClusterFolder, policy: str, *, ray: bool, journal: Callable[[], Journal]
+    ) -> None:
+        self._open, self._seen = journal, 0
         self._name, self._folder, self._policy = name, folder, policy
         self._members = Members(folder.members)
         self._pool = _pool(self._members, folder.token(), ray=ray)
@@ -89,14 +94,16 @@ class Candidate:
         return [_row(one, highest) for one in found]
 
     def _stand(self) -> None:
-        from chimera.inference.journal.sqlite import SqliteJournal
-
-        journal = SqliteJournal(self._folder.journal)
+        journal = self._open()
         self._members.join("standby", self._name, self._address, state="stands by")
         threading.Thread(target=self._beat, name="chimera-beat", daemon=True).start()
         try:
             while not self._stopped.wait(LOOK_S):
                 lease = journal.acquire(self._name, self._address, LEASE_S)
+                seen = lease or journal.lease()
+                if seen is not None and seen.epoch != self._seen:
+                    self._seen = seen.epoch
+                    self._folder.note_leader(seen.epoch, seen.address)
                 if lease is not None:
                     self._members.beat(self._name, role="coordinator", state="leads", epoch=lease.epoch)
                     self._lead(journal, lease)
@@ -130,6 +137,17 @@ def _pool(members: Members, token: str, *, ray: bool) -> Pool:
     return HttpPool(members, token)
 
 
+def _journal(folder: ClusterFolder, voters: str, voter: str | None) -> Journal:
+    if voter:
+        from chimera.inference.journal.raft import RaftJournal
+
+        place = folder.vote / voter.replace(":", "-")
+        return RaftJournal(voters.split(","), voter, folder.token(), place)
+    from chimera.inference.journal.sqlite import SqliteJournal
+
+    return SqliteJournal(folder.journal)
+
+
 def _row(member: Member, highest: int) -> dict[str, Any]:
     """Return what is told of a process; one that led in an earlier epoch, and has not noticed, leads no more."""
     role: str = member.role
@@ -147,6 +165,10 @@ def _row(member: Member, highest: int) -> dict[str, Any]:
     }
 
 
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def main() -> None:
     """Serve until SIGTERM."""
     from chimera.inference.app import jobs_router
@@ -158,6 +180,8 @@ def main() -> None:
     parser.add_argument("--name", required=True)
     parser.add_argument("--policy", default="fair-share")
     parser.add_argument("--ray", metavar="ADDRESS", help="the workers are actors of this Ray")
+    parser.add_argument("--voters", default="", help="the addresses of three voters that keep the journal, with commas")
+    parser.add_argument("--voter", help="which of them this process is")
     options = parser.parse_args()
     folder = ClusterFolder(options.cluster)
     access = Access(folder.token())
@@ -165,7 +189,11 @@ def main() -> None:
         from chimera.engines.ray.session import Session
 
         Session.enter(address=options.ray)
-    candidate = Candidate(options.name, folder, options.policy, ray=bool(options.ray))
+    candidate = Candidate(
+        options.name, folder, options.policy, ray=bool(options.ray),
+        journal=lambda: _journal(folder, options.voters, options.voter),
+    )  # fmt: skip
+    host = options.voter.rpartition(":")[0].strip("[]") if options.voter else "127.0.0.1"
     app = create_app(
         title=f"Chimera inference {options.name}",
         settings=access,
@@ -174,8 +202,8 @@ def main() -> None:
     )
     try:
         serve(
-            app, host="127.0.0.1", port=0, settings=access,
-            on_started=lambda: candidate.begin("http://{}:{}".format(*app.state.address)),
+            app, host=host, port=0, settings=access,
+            on_started=lambda: candidate.begin(_url(*app.state.address)),
         )  # fmt: skip
     except ChimeraError as error:
         sys.stderr.write(f"{time.strftime('%H:%M:%S')} {options.name}, process {os.getpid()}: {error}\n")

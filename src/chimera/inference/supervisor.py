@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -108,6 +109,16 @@ class Member:
         self.process = None
 
 
+def is_here(address: str) -> bool:
+    """Return whether the host of an address, ``host:port``, is this machine."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        with socket.create_server((host, 0)):
+            return True
+    except OSError:
+        return False
+
+
 def supervise(
     folder: ClusterFolder,
     *,
@@ -116,6 +127,7 @@ def supervise(
     policy: str,
     preload: str,
     ray: str | None = None,
+    voters: Sequence[str] = (),
     say: Callable[[str], None],
     stopped: Callable[[], bool],
 ) -> None:
@@ -126,13 +138,18 @@ def supervise(
     policy : by which the coordinator shares the workers.
     preload : modules that workers import before they join, separated by commas.
     ray : the address of a Ray, whose actors the workers are then.
+    voters : the addresses of three voters that keep the journal; those of this machine are its coordinators.
     say : told what happens, in one line.
     """
     at, one_thread = ["--cluster", str(folder.path)], dict.fromkeys(THREADS, "1")
     given = {name: value for name, value in one_thread.items() if name not in os.environ}
     leading = ["chimera.inference.member", *at, "--policy", policy, *(["--ray", ray] if ray else []), "--name"]
     working = ["chimera.inference.worker_process", *at, *(["--preload", preload] if preload else []), "--name"]
-    members: list[Kept] = [Member(f"c{i}", [*leading, f"c{i}"], folder, {}) for i in range(1 + standbys)]
+    candidates = {f"c{i}": list[str]() for i in range(1 + standbys)}
+    if voters:
+        own = {f"c{i}": voter for i, voter in enumerate(voters) if is_here(voter)}
+        candidates = {name: ["--voters", ",".join(voters), "--voter", voter] for name, voter in own.items()}
+    members: list[Kept] = [Member(name, [*leading, name, *more], folder, {}) for name, more in candidates.items()]
     if ray:
         from chimera.inference.pool.ray import namespace_of
         from chimera.inference.pool.ray_workers import RayWorkers

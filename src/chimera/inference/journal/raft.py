@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import secrets
@@ -42,7 +43,8 @@ _TIMES = {
     "connectionTimeout": 5.0,
 }
 _SIZES = {
-    "appendEntriesBatchSizeBytes": 64 << 20,  # more than any command has: pysyncobj would pickle the parts of a larger one
+    "appendEntriesBatchSizeBytes": 64
+    << 20,  # more than any command has: pysyncobj would pickle the parts of a larger one
     "appendEntriesUseBatch": False,
     "logCompactionMinEntries": 20_000,
     "logCompactionMinTime": 1800,
@@ -73,7 +75,9 @@ class _Voter(SyncObj):  # type: ignore[misc] # of a library without types
         if entries:
             ours = self._SyncObj__getEntries(message["prevLogIdx"], len(entries) + 1)
             if ours and ours[0][2] == message["prevLogTerm"]:
-                pairs = itertools.takewhile(lambda pair: pair[0][1:] == pair[1][1:], zip(ours[1:], entries, strict=False))
+                pairs = itertools.takewhile(
+                    lambda pair: pair[0][1:] == pair[1][1:], zip(ours[1:], entries, strict=False)
+                )
                 known = sum(1 for _ in pairs)
                 _, index, term = entries[known - 1] if known else ours[0]
                 message = {**message, "prevLogIdx": index, "prevLogTerm": term, "entries": entries[known:]}
@@ -137,7 +141,8 @@ class RaftJournal(Journal):
         self._write(Renew(_new_id(), epoch, lease_s))
 
     def release(self, epoch: int) -> None:  # noqa: D102
-        self._submit(Renew(_new_id(), epoch, 0.0), _WRITE_S)
+        with contextlib.suppress(NoMajority):  # the lease will run out
+            self._submit(Renew(_new_id(), epoch, 0.0), _ACQUIRE_S)
 
     def lease(self) -> Lease | None:  # noqa: D102
         self._catch_up()

@@ -173,11 +173,12 @@ class RaftState:
             return self._assemble(command)
         if isinstance(command, Acquire):
             return self._acquire(command)
-        why = self._fence(command.epoch)
-        if why:
-            return why
+        last = self._lease
+        if last is None or last.epoch != command.epoch:
+            now = "nobody is" if last is None else f"{last.owner!r} is, in epoch {last.epoch}"
+            return f"epoch {command.epoch} is over: this process is the coordinator no more; {now}"
         if isinstance(command, Renew):
-            self._take(msgspec.structs.replace(self._lease, lease_s=command.lease_s))
+            self._take(msgspec.structs.replace(last, lease_s=command.lease_s))
             return ""
         self._records += command.records
         for row in command.outputs:
@@ -197,13 +198,6 @@ class RaftState:
     def _take(self, lease: _Taken) -> None:
         lease.serial += 1
         self._lease, self._since_s = lease, time.monotonic()
-
-    def _fence(self, epoch: int) -> str:
-        last = self._lease
-        if last is not None and last.epoch == epoch:
-            return ""
-        now = "nobody is" if last is None else f"{last.owner!r} is, in epoch {last.epoch}"
-        return f"epoch {epoch} is over: this process is the coordinator no more; {now}"
 
     def _assemble(self, piece: Piece) -> Reply:
         held = self._pieces.setdefault(piece.whole, [])

@@ -47,9 +47,9 @@ class _Message(Struct, forbid_unknown_fields=True, omit_defaults=True):
     last_log_term: int | UnsetType = UNSET
     commit_index: int | UnsetType = UNSET
     entries: list[tuple[bytes, int, int]] | UnsetType = UNSET
-    prevLogIdx: int | None | UnsetType = UNSET  # noqa: N815 - pysyncobj calls it so, as the next
-    prevLogTerm: int | None | UnsetType = UNSET  # noqa: N815
-    serialized: tuple[bytes, bool, bool] | None | UnsetType = UNSET
+    prevLogIdx: int | UnsetType | None = UNSET  # noqa: N815 - pysyncobj calls it so, as the next
+    prevLogTerm: int | UnsetType | None = UNSET  # noqa: N815
+    serialized: tuple[bytes, bool, bool] | UnsetType | None = UNSET
     next_node_idx: int | UnsetType = UNSET
     reset: bool | UnsetType = UNSET
     success: bool | UnsetType = UNSET
