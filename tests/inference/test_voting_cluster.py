@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from chimera.cli.infer import up
+from chimera.core.errors import ConfigurationError
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.journal.raft import RaftJournal
 from chimera.inference.records import Committed, Dispatched
@@ -50,3 +52,28 @@ def test_a_coordinator_that_is_a_voter_is_killed_and_nothing_is_lost(tmp_path: P
 
 def dispatches(journal: RaftJournal) -> list[Dispatched]:
     return [record for record in journal.records() if isinstance(record, Dispatched)]
+
+
+@pytest.mark.parametrize(
+    ("voters", "says"),
+    [
+        ("127.0.0.1:1,127.0.0.1:2", "three different addresses"),
+        ("127.0.0.1:1,127.0.0.1:1,127.0.0.1:2", "three different addresses"),
+        ("127.0.0.1:1,127.0.0.1,127.0.0.1:2", "three different addresses"),
+        ("192.0.2.1:1,192.0.2.1:2,192.0.2.1:3", "none of .* is an address of this machine"),
+    ],
+)
+def test_wrong_voters_are_one_line(tmp_path: Path, voters: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        up(voters=voters, cluster=tmp_path / "cluster")
+    assert not (tmp_path / "cluster").exists()
+
+
+def test_the_leader_that_is_written_down_is_the_latest(tmp_path: Path) -> None:
+    folder = ClusterFolder(tmp_path / "cluster")
+    folder.create()
+    for epoch, leads in ((2, 2), (1, 2), (3, 3)):
+        folder.note_leader(epoch, f"http://127.0.0.1:{epoch}")
+        assert folder.leader() == f"http://127.0.0.1:{leads}"
+    with folder.claimed():
+        assert folder.leader() is None  # of the cluster that ran before

@@ -11,10 +11,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+from msgspec import Struct
+
 from chimera.core.errors import ConfigurationError
 from chimera.inference.client import Client
 
 DEFAULT = Path("runs/inference")
+
+
+class _Leader(Struct, frozen=True):
+    epoch: int
+    address: str
 
 
 class ClusterFolder:
@@ -47,17 +55,22 @@ class ClusterFolder:
         """Write down where the coordinator answers, unless a later one is written down."""
         with (self.path / "leader.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if epoch >= self._leader()[0]:
+            last = self._noted()
+            if last is None or epoch >= last.epoch:
                 draft = self.path / f".leader.{os.getpid()}"
-                draft.write_text(json.dumps({"epoch": epoch, "address": address}))
+                draft.write_bytes(msgspec.json.encode(_Leader(epoch, address)))
                 draft.replace(self.path / "leader")
 
-    def _leader(self) -> tuple[int, str | None]:
+    def leader(self) -> str | None:
+        """Return where the last coordinator that was written down answers; it may be dead."""
+        last = self._noted()
+        return None if last is None else last.address
+
+    def _noted(self) -> _Leader | None:
         try:
-            found = json.loads((self.path / "leader").read_bytes())
-            return int(found["epoch"]), str(found["address"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return 0, None
+            return msgspec.json.decode((self.path / "leader").read_bytes(), type=_Leader)
+        except (OSError, msgspec.MsgspecError):
+            return None
 
     def logs(self, name: str) -> Path:
         """Return the folder of a process's logs, which is there from now on."""
@@ -102,7 +115,7 @@ class ClusterFolder:
 
     def client(self) -> Client:
         """Return a client of the cluster."""
-        return Client(lambda: self._leader()[1], self.token())
+        return Client(self.leader, self.token())
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
