@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ import pytest
 from chimera.engines.ray.session import HEALTH_CHECKS
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.journal.sqlite import SqliteJournal
+from chimera.inference.pool.ray import DIED
 from chimera.inference.records import Committed, Dispatched, Record, Returned
 from inference.running import RunningCluster, alive, cluster, signalled, until
 
@@ -122,3 +125,27 @@ def returned(running: RunningCluster, worker: str, since_s: float) -> list[Retur
 
 def after(running: RunningCluster, since_s: float) -> list[Dispatched]:
     return [one for one in recorded(running) if isinstance(one, Dispatched) and one.at_s > since_s]
+
+
+def test_the_next_supervisor_finds_the_workers_of_one_that_was_killed(nodes: Any, tmp_path: Path) -> None:
+    place = tmp_path / "cluster"
+    command = [sys.executable, "-m", "chimera", "infer", "up", "--ray", nodes.address, "--cluster", str(place)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as up:
+        try:
+            until(lambda: (place / "token").exists())
+            first = RunningCluster(place, up)
+            before = until(lambda: pids if len(pids := {m["pid"] for m in first.members("worker")}) == 2 else {})
+            job = first.client.submit(first.model(seconds=0.05), QUERIES, batch_size=10)
+            first.processed(job, 20)
+        finally:
+            up.kill()
+    with on_ray(nodes, tmp_path) as second:
+        finished_once(second, job)
+        assert {row["pid"] for row in second.members("worker")} == before
+
+
+def test_a_worker_without_a_coordinator_ends() -> None:
+    program = "from chimera.inference.pool.ray import WorkerActor; WorkerActor('w0', [], orphaned_s=1.0)"
+    wait = "import threading; threading.Event().wait()"
+    done = subprocess.run([sys.executable, "-c", f"{program}; {wait}"], capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (DIED, b"chimera: error: no coordinator has asked for 1 s\n")
