@@ -8,11 +8,13 @@ import statistics
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
+from chimera.engines.ray.session import HEALTH_CHECKS
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.journal.sqlite import SqliteJournal
 from chimera.inference.records import Committed, Dispatched
@@ -81,20 +83,45 @@ def _wake(pid: int) -> None:
 @pytest.mark.slow
 def test_ten_thousand_queries_survive_deaths_and_hangs_of_workers_and_coordinators(tmp_path: Path) -> None:
     with cluster(tmp_path, workers=6, standbys=2) as running:
-        jobs = [running.client.submit(running.model(seconds=seconds), list(range(QUERIES))) for seconds in SECONDS]
-        chaos, began_s = Chaos(running, seed=1), time.monotonic()
-        for number in range(300):
-            done = all(running.client.job(job)["state"] == "done" for job in jobs)
-            if done and chaos.over:
-                break
-            threading.Event().wait(max(0.0, began_s + 1.0 * (number + 1) - time.monotonic()))  # the harm has a rhythm
+        _endure(running, Chaos(running, seed=1))
+
+
+@pytest.mark.slow
+def test_they_survive_the_same_on_two_nodes_of_ray_of_which_one_dies(tmp_path: Path) -> None:
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 4, "object_store_memory": 100 << 20}
+    head = {**node, "include_dashboard": False, "_system_config": dict(HEALTH_CHECKS)}
+    nodes = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        second = nodes.add_node(**node)
+        with cluster(tmp_path, workers=6, standbys=2, options=["--ray", nodes.address]) as running:
+            die = {20: lambda: nodes.remove_node(second, allow_graceful=False)}
+            _endure(running, Chaos(running, seed=2), also=die)
+            assert len(nodes.list_all_nodes()) == 1
+    finally:
+        nodes.shutdown()
+
+
+def _endure(running: RunningCluster, chaos: Chaos, also: Mapping[int, Callable[[], None]] | None = None) -> None:
+    """Answer all queries while harm is done, and hold that each has its result; ``also`` happens at its seconds."""
+    jobs = [running.client.submit(running.model(seconds=seconds), list(range(QUERIES))) for seconds in SECONDS]
+    began_s = time.monotonic()
+    for number in range(300):
+        done = all(running.client.job(job)["state"] == "done" for job in jobs)
+        if done and chaos.over:
+            break
+        threading.Event().wait(max(0.0, began_s + 1.0 * (number + 1) - time.monotonic()))  # the harm has a rhythm
+        if also and number in also:
+            also[number]()
+        else:
             chaos.strike(number)
-        chaos.end()
-        for job in jobs:
-            row = running.client.wait(job, 120)
-            assert (row["state"], row["errors"]) == ("done", 0)
-            assert running.answers(job) == [2 * number for number in range(QUERIES)]
-        _tell(running, chaos)
+    chaos.end()
+    for job in jobs:
+        row = running.client.wait(job, 120)
+        assert (row["state"], row["errors"]) == ("done", 0)
+        assert running.answers(job) == [2 * number for number in range(QUERIES)]
+    _tell(running, chaos)
     assert len(chaos.leader_deaths) == 5
     assert len(chaos.leader_hangs) == 2
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chimera.cli.infer_views import line, show
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ConfigurationError, MissingExtraError
 
 if TYPE_CHECKING:
     from chimera.inference.client import Client
@@ -29,12 +31,24 @@ STOP_S = 30.0
 
 @app.command("up")
 def up(
-    workers: Annotated[int, typer.Option("--workers", min=1, metavar="N", help="How many workers.")] = 2,
+    workers: Annotated[int, typer.Option("--workers", min=0, metavar="N", help="How many workers.")] = 2,
     standbys: Annotated[int, typer.Option("--standbys", min=0, metavar="N", help="How many hot standbys.")] = 1,
     policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="How jobs share the workers.")] = "fair-share",
     preload: Annotated[
         str,
         typer.Option("--preload", metavar="MODULES", help="What workers import at once, such as torch,transformers."),
+    ] = "",
+    ray: Annotated[
+        str | None,
+        typer.Option("--ray", metavar="ADDRESS", help="Workers are actors of this Ray: 'auto' or 'host:port'."),
+    ] = None,
+    voters: Annotated[
+        str,
+        typer.Option(
+            "--voters",
+            metavar="A,B,C",
+            help="Keep the journal on three voters, each 'host:port'; those of this machine are started, and lead in turn.",
+        ),
     ] = "",
     cluster: Cluster = HERE,
 ) -> None:
@@ -42,8 +56,28 @@ def up(
     from chimera.inference.cluster_folder import ClusterFolder
     from chimera.inference.supervisor import keep_up
 
-    keep_up(ClusterFolder(cluster), workers=workers, standbys=standbys, policy=policy, preload=preload, say=typer.echo)
+    keep_up(
+        ClusterFolder(cluster), workers=workers, standbys=standbys, policy=policy, preload=preload, ray=ray,
+        voters=_voters(voters), say=typer.echo,
+    )  # fmt: skip
     typer.echo("all have ended")
+
+
+def _voters(given: str) -> list[str]:
+    """Return the addresses of the voters, checked."""
+    from chimera.inference.supervisor import is_here
+
+    addresses = [address.strip() for address in given.split(",") if address.strip()]
+    if not addresses:
+        return []
+    wrong = [address for address in addresses if not re.fullmatch(r".+:[0-9]{1,5}", address)]
+    if wrong or len(set(addresses)) != 3:
+        raise ConfigurationError(f"--voters are three different addresses, host:port with commas, not {given!r}")
+    if importlib.util.find_spec("pysyncobj") is None:
+        raise MissingExtraError("--voters", "pysyncobj", "inference")
+    if not any(map(is_here, addresses)):
+        raise ConfigurationError(f"--voters: none of {given} is an address of this machine")
+    return addresses
 
 
 @app.command("down")

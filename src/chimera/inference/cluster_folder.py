@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+from msgspec import Struct
+
 from chimera.core.errors import ConfigurationError
 from chimera.inference.client import Client
 
@@ -20,12 +23,17 @@ DEFAULT = Path("runs/inference")
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask a process of the cluster: whoever bears its token; over plain HTTP, on this machine."""
+    """Who may ask a process of the cluster: whoever bears its token; over plain HTTP, here or, a voter, on its network."""
 
     token: str
     max_body_bytes: int = 1 << 30
     tls_cert: Path | None = None
     tls_key: Path | None = None
+
+
+class _Leader(Struct, frozen=True):
+    epoch: int
+    address: str
 
 
 class ClusterFolder:
@@ -48,6 +56,32 @@ class ClusterFolder:
     def members(self) -> Path:
         """The folder with a file for each process."""
         return self.path / "members"
+
+    @property
+    def vote(self) -> Path:
+        """The folder in which this machine's voter keeps the journal, where voters do."""
+        return self.path / "voter"
+
+    def note_leader(self, epoch: int, address: str) -> None:
+        """Write down where the coordinator answers, unless a later one is written down."""
+        with (self.path / "leader.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            last = self._noted()
+            if last is None or epoch >= last.epoch:
+                draft = self.path / f".leader.{os.getpid()}"
+                draft.write_bytes(msgspec.json.encode(_Leader(epoch, address)))
+                draft.replace(self.path / "leader")
+
+    def leader(self) -> str | None:
+        """Return where the last coordinator that was written down answers; it may be dead."""
+        last = self._noted()
+        return None if last is None else last.address
+
+    def _noted(self) -> _Leader | None:
+        try:
+            return msgspec.json.decode((self.path / "leader").read_bytes(), type=_Leader)
+        except (OSError, msgspec.MsgspecError):
+            return None
 
     def logs(self, name: str) -> Path:
         """Return the folder of a process's logs, which is there from now on."""
@@ -96,16 +130,7 @@ class ClusterFolder:
 
     def client(self) -> Client:
         """Return a client of the cluster."""
-        from chimera.inference.journal.sqlite import SqliteJournal
-
-        token = self.token()
-
-        def address() -> str | None:
-            with contextlib.closing(SqliteJournal(self.journal)) as journal:
-                lease = journal.lease()
-            return None if lease is None or lease.left_s <= 0 else lease.address
-
-        return Client(address, token)
+        return Client(self.leader, self.token())
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
@@ -123,6 +148,7 @@ class ClusterFolder:
                 raise ConfigurationError(
                     f"the cluster in {self.path} is up already; 'chimera infer down' ends it"
                 ) from None
+            (self.path / "leader").unlink(missing_ok=True)  # nobody leads yet
             os.ftruncate(lock, 0)
             os.pwrite(lock, json.dumps({"pid": os.getpid()}).encode(), 0)
             yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
@@ -17,7 +17,8 @@ from chimera.inference.inbox import Inbox
 from chimera.inference.job import Batch
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
 from chimera.inference.policies.policy import Policy
-from chimera.inference.pool.link import Assignment, Collected, Finished, Link, Place, WorkerState
+from chimera.inference.pool.link import Assignment, Collected, Finished, Place, WorkerState
+from chimera.inference.pool.pool import Pool
 from chimera.inference.scheduler import Scheduler
 from chimera.inference.seat import Seat
 from chimera.inference.store import JournalStore, Store
@@ -49,8 +50,7 @@ class Coordinator:
     journal : where this coordinator has the lease.
     lease : that lease.
     policy : which job a free worker serves.
-    workers : returns the addresses of the workers that have joined, by name.
-    links : makes a link to an address.
+    pool : where the workers are.
     clock : the time of day, in seconds.
     """
 
@@ -60,14 +60,13 @@ class Coordinator:
         lease: Lease,
         policy: Policy,
         *,
-        workers: Callable[[], Mapping[str, str]],
-        links: Callable[[str], Link],
+        pool: Pool,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.scheduler = Scheduler(policy, first_batch=lease.epoch << 32)
         self.seats: dict[str, Seat] = {}
         self.lease, self.journal = lease, journal
-        self._workers, self._links, self._clock = workers, links, clock
+        self._pool, self._clock = pool, clock
         self._events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
         self._over = threading.Event()
         self._until_s = time.monotonic() + lease.left_s
@@ -216,7 +215,7 @@ class Coordinator:
 
     def _look(self) -> None:
         """Find workers that have come, come back, or left."""
-        there = self._workers()
+        there = self._pool.addresses()
         for seat in list(self.seats.values()):
             address = there.get(seat.name)
             if address == seat.address and (seat.state != "lost" or time.monotonic() < seat.seen_s + _BACK_S):
@@ -229,7 +228,7 @@ class Coordinator:
             address = there[name]
             self.seats[name] = Seat(
                 name, address, epoch=self.lease.epoch, owner=self.lease.owner,
-                links=self._links, post=self._post, body=self._assignment,
+                links=self._pool.link, post=self._post, body=self._assignment,
             )  # fmt: skip
         for name in self.scheduler.busy() - self.seats.keys():  # it was there for the coordinator before this one
             self._return(name, "it is not there any more", None)
@@ -275,7 +274,7 @@ class Coordinator:
     def _silent(self, seat: Seat, why: str) -> None:
         if self.seats.get(seat.name) is seat:
             self._lose(seat, why, died=False)
-            seat.state = "hung"
+            seat.state = "hung" if seat.told else "joining"
 
     def _gone(self, seat: Seat, why: str) -> None:
         if self.seats.get(seat.name) is seat:

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from chimera.inference.coordinator import LEASE_S, Coordinator, NotCoordinator
 from chimera.inference.journal.journal import Journal, Lease
 from chimera.inference.journal.members import BEAT_S, Member, Members
 from chimera.inference.policies.policy import POLICIES
+from chimera.inference.pool.pool import Pool
 from chimera.inference.seat import SILENT_S
 
 LOOK_S = 0.05
@@ -31,11 +33,17 @@ class Candidate:
     name : of this process.
     folder : of the cluster.
     policy : by name.
+    ray : whether the workers are actors of the Ray that this process has joined.
+    journal : opens the journal.
     """
 
-    def __init__(self, name: str, folder: ClusterFolder, policy: str) -> None:
+    def __init__(
+        self, name: str, folder: ClusterFolder, policy: str, *, ray: bool, journal: Callable[[], Journal]
+    ) -> None:
+        self._open, self._seen = journal, 0
         self._name, self._folder, self._policy = name, folder, policy
         self._members = Members(folder.members)
+        self._pool = _pool(self._members, folder.token(), ray=ray)
         self._leading: Coordinator | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._stand, name="chimera-candidate")
@@ -69,19 +77,21 @@ class Candidate:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each process of the cluster."""
-        found = self._members.members()
+        found = [*self._members.members(), *self._pool.members()]
         highest = max((one.epoch for one in found if one.role == "coordinator"), default=0)
         return [_row(one, highest) for one in found]
 
     def _stand(self) -> None:
-        from chimera.inference.journal.sqlite import SqliteJournal
-
-        journal = SqliteJournal(self._folder.journal)
+        journal = self._open()
         self._members.join("standby", self._name, self._address, state="stands by")
         threading.Thread(target=self._beat, name="chimera-beat", daemon=True).start()
         try:
             while not self._stopped.wait(LOOK_S):
                 lease = journal.acquire(self._name, self._address, LEASE_S)
+                seen = lease or journal.lease()
+                if seen is not None and seen.epoch != self._seen:
+                    self._seen = seen.epoch
+                    self._folder.note_leader(seen.epoch, seen.address)
                 if lease is not None:
                     self._members.beat(self._name, role="coordinator", state="leads", epoch=lease.epoch)
                     self._lead(journal, lease)
@@ -95,16 +105,7 @@ class Candidate:
             self._members.beat(self._name)
 
     def _lead(self, journal: Journal, lease: Lease) -> None:
-        from chimera.inference.pool.http import HttpLink
-
-        token = self._folder.token()
-        leading = Coordinator(
-            journal,
-            lease,
-            POLICIES.create(self._policy),
-            workers=lambda: {m.name: m.address for m in self._members.members() if m.role == "worker"},
-            links=lambda address: HttpLink(address, token),
-        )
+        leading = Coordinator(journal, lease, POLICIES.create(self._policy), pool=self._pool)
         self._leading = leading
         try:
             leading.lead()
@@ -112,6 +113,27 @@ class Candidate:
             self._leading = None
         if self._stopped.is_set():
             journal.release(lease.epoch)
+
+
+def _pool(members: Members, token: str, *, ray: bool) -> Pool:
+    if ray:
+        from chimera.inference.pool.ray import RayPool, namespace_of
+
+        return RayPool(namespace_of(token))
+    from chimera.inference.pool.http import HttpPool
+
+    return HttpPool(members, token)
+
+
+def _journal(folder: ClusterFolder, voters: str, voter: str | None) -> Journal:
+    if voter:
+        from chimera.inference.journal.raft import RaftJournal
+
+        place = folder.vote / voter.replace(":", "-")
+        return RaftJournal(voters.split(","), voter, folder.token(), place)
+    from chimera.inference.journal.sqlite import SqliteJournal
+
+    return SqliteJournal(folder.journal)
 
 
 def _row(member: Member, highest: int) -> dict[str, Any]:
@@ -132,6 +154,10 @@ def _row(member: Member, highest: int) -> dict[str, Any]:
     }
 
 
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def main() -> None:
     """Serve until SIGTERM."""
     from chimera.inference.app import jobs_router
@@ -145,13 +171,24 @@ def main() -> None:
     parser.add_argument("--cluster", type=Path, required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--policy", default="fair-share")
+    parser.add_argument("--ray", metavar="ADDRESS", help="the workers are actors of this Ray")
+    parser.add_argument("--voters", default="", help="the addresses of three voters that keep the journal, with commas")
+    parser.add_argument("--voter", help="which of them this process is")
     options = parser.parse_args()
     folder = ClusterFolder(options.cluster)
     os.chdir(folder.logs(options.name))  # the logs are written there
     access = folder.access()
-    candidate = Candidate(options.name, folder, options.policy)
+    if options.ray:
+        from chimera.engines.ray.session import Session
+
+        Session.enter(address=options.ray)
+    candidate = Candidate(
+        options.name, folder, options.policy, ray=bool(options.ray),
+        journal=lambda: _journal(folder, options.voters, options.voter),
+    )  # fmt: skip
     metrics = Metrics()
     metrics.registry.register(ClusterFigures(candidate.leader))
+    host = options.voter.rpartition(":")[0].strip("[]") if options.voter else "127.0.0.1"
     app = create_app(
         title=f"Chimera inference {options.name}",
         settings=access,
@@ -161,8 +198,8 @@ def main() -> None:
     )
     try:
         serve(
-            app, host="127.0.0.1", port=0, settings=access,
-            on_started=lambda: candidate.begin("http://{}:{}".format(*app.state.address)),
+            app, host=host, port=0, settings=access,
+            on_started=lambda: candidate.begin(_url(*app.state.address)),
         )  # fmt: skip
     except ChimeraError as error:
         sys.stderr.write(f"{time.strftime('%H:%M:%S')} {options.name}, process {os.getpid()}: {error}\n")

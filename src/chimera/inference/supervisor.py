@@ -9,11 +9,13 @@ import argparse
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from chimera.core.errors import ChimeraError
 from chimera.engines.leash import hold
@@ -26,6 +28,22 @@ _POLL_S = 0.02
 _QUICK_S = 2.0  # who lives no longer than this is started anew later and later
 _LONGEST_S = 10.0
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Kept(Protocol):
+    """What is kept up."""
+
+    def start(self) -> None:
+        """Start it."""
+
+    def look(self, say: Callable[[str], None]) -> None:
+        """Start anew what has died."""
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to its processes."""
+
+    def end(self, deadline_s: float) -> None:
+        """Let it have ended at the deadline."""
 
 
 class Member:
@@ -105,6 +123,8 @@ def keep_up(
     standbys: int,
     policy: str = "fair-share",
     preload: str = "",
+    ray: str | None = None,
+    voters: Sequence[str] = (),
     say: Callable[[str], None],
 ) -> None:
     """Run a cluster from a folder until SIGINT or SIGTERM; in the main thread.
@@ -115,15 +135,30 @@ def keep_up(
     """
     POLICIES.create(policy)
     folder.create()
+    if ray:
+        from chimera.engines.ray.session import Session
+
+        Session.enter(address=ray)  # ends with this process; it sets handlers of its own for signals
     ended: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: ended.append(number))
     with folder.claimed():
-        say(f"a coordinator, its standbys ({standbys}) and workers ({workers}) run from {folder.path}; Ctrl-C ends them")
+        many = f"{len(voters)} voters" if voters else f"a coordinator, its standbys ({standbys})"
+        say(f"{many} and workers ({workers}) run from {folder.path}; Ctrl-C ends them")
         supervise(
-            folder, workers=workers, standbys=standbys, policy=policy, preload=preload,
+            folder, workers=workers, standbys=standbys, policy=policy, preload=preload, ray=ray, voters=voters,
             say=say, stopped=lambda: bool(ended),
         )  # fmt: skip
+
+
+def is_here(address: str) -> bool:
+    """Return whether the host of an address, ``host:port``, is this machine."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        with socket.create_server((host, 0)):
+            return True
+    except OSError:
+        return False
 
 
 def supervise(
@@ -133,6 +168,8 @@ def supervise(
     standbys: int,
     policy: str,
     preload: str,
+    ray: str | None = None,
+    voters: Sequence[str] = (),
     say: Callable[[str], None],
     stopped: Callable[[], bool],
 ) -> None:
@@ -142,14 +179,26 @@ def supervise(
     ----------
     policy : by which the coordinator shares the workers.
     preload : modules that workers import before they join, separated by commas.
+    ray : the address of a Ray, whose actors the workers are then.
+    voters : the addresses of three voters that keep the journal; those of this machine are its coordinators.
     say : told what happens, in one line.
     """
     at, one_thread = ["--cluster", str(folder.path)], dict.fromkeys(THREADS, "1")
     given = {name: value for name, value in one_thread.items() if name not in os.environ}
-    leading = ["chimera.inference.member", *at, "--policy", policy, "--name"]
+    leading = ["chimera.inference.member", *at, "--policy", policy, *(["--ray", ray] if ray else []), "--name"]
     working = ["chimera.inference.worker_process", *at, *(["--preload", preload] if preload else []), "--name"]
-    members = [Member(f"c{i}", [*leading, f"c{i}"], folder, {}) for i in range(1 + standbys)]
-    members += [Member(f"w{i}", [*working, f"w{i}"], folder, given) for i in range(workers)]
+    candidates = {f"c{i}": list[str]() for i in range(1 + standbys)}
+    if voters:
+        own = {f"c{i}": voter for i, voter in enumerate(voters) if is_here(voter)}
+        candidates = {name: ["--voters", ",".join(voters), "--voter", voter] for name, voter in own.items()}
+    members: list[Kept] = [Member(name, [*leading, name, *more], folder, {}) for name, more in candidates.items()]
+    if ray:
+        from chimera.inference.pool.ray import namespace_of
+        from chimera.inference.pool.ray_workers import RayWorkers
+
+        members.append(RayWorkers(workers, namespace_of(folder.token()), [name for name in preload.split(",") if name]))
+    else:
+        members += [Member(f"w{i}", [*working, f"w{i}"], folder, given) for i in range(workers)]
     try:
         for each in members:
             each.start()

@@ -51,10 +51,10 @@ class Session:
         cls,
         *,
         address: str | None,
-        cpus: int | None,
-        object_store_bytes: int | None,
-        working_dir: str | None,
-        show_output: bool,
+        cpus: int | None = None,
+        object_store_bytes: int | None = None,
+        working_dir: str | None = None,
+        show_output: bool = False,
     ) -> Session:
         """Return the session of this process; without one, start a Ray here or join the one at ``address``.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -13,7 +13,9 @@ from chimera.core.errors import DataError, RunError
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Address, Answer, Connection, Garbage, Unreachable
 from chimera.engines.http.routes import document_of
+from chimera.inference.journal.members import Member, Members
 from chimera.inference.pool.link import Assignment, Collected, Link, Place, StaleEpoch, WorkerState
+from chimera.inference.pool.pool import Pool
 
 PATH = "/v1/worker"
 _MOST_BYTES = 1 << 30
@@ -88,6 +90,28 @@ class HttpLink(Link):
         if self._asking.acquire(blocking=False):
             self._connection.close()
             self._asking.release()
+
+
+class HttpPool(Pool):
+    """The workers that have written themselves down as members.
+
+    Parameters
+    ----------
+    members : of the cluster.
+    token : that workers ask for.
+    """
+
+    def __init__(self, members: Members, token: str) -> None:
+        self._members, self._token = members, token
+
+    def addresses(self) -> Mapping[str, str]:  # noqa: D102
+        return {one.name: one.address for one in self._members.members() if one.role == "worker"}
+
+    def link(self, address: str) -> HttpLink:  # noqa: D102
+        return HttpLink(address, self._token)
+
+    def members(self) -> list[Member]:  # noqa: D102
+        return []
 
 
 def _refusal(where: str, status: int, document: dict[str, Any]) -> RunError:

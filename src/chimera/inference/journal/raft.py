@@ -1,0 +1,264 @@
+"""The journal on three voters (Raft, by pysyncobj): it stands as long as two of them do, on whichever machines."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import secrets
+import tempfile
+import time
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf
+from pysyncobj.node import Node
+from pysyncobj.syncobj import AsyncResult
+
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.engines.http import wire
+from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
+from chimera.inference.journal.raft_state import Acquire, Append, Command, Piece, RaftState, Renew, Reply
+from chimera.inference.journal.raft_transport import RaftTransport, listen
+from chimera.inference.records import Record
+
+_REGULAR = b"\x00"  # pysyncobj's mark of a command that is the state's; its own elections leave others in the log
+_PIECE_BYTES = 1 << 20
+_TRY_S = 0.5
+_AGAIN_S = 0.01
+_ACQUIRE_S = 1.0
+_WRITE_S = 5.0
+_SYNC_S = 0.5
+_PAGE = 500
+_RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+
+_TIMES = {
+    "appendEntriesPeriod": 0.06,  # the leader's heartbeat
+    "raftMinTimeout": 0.25,
+    "raftMaxTimeout": 0.5,
+    "leaderFallbackTimeout": 1.0,
+    "connectionTimeout": 5.0,
+}
+_SIZES = {
+    "appendEntriesBatchSizeBytes": 64
+    << 20,  # more than any command has: pysyncobj would pickle the parts of a larger one
+    "appendEntriesUseBatch": False,
+    "logCompactionMinEntries": 20_000,
+    "logCompactionMinTime": 1800,
+    "logCompactionBatchSize": 4 << 20,
+}
+
+
+class NoMajority(Fenced):
+    """No two voters agree in time. Whether what was to be written is kept is not known: whoever leads next reads it."""
+
+
+class _Voter(SyncObj):  # type: ignore[misc] # of a library without types
+    """pysyncobj, mended in two places that it has no hooks for, which the tests hold.
+
+    Its state is changed by plain bytes, where its own would be by pickles of calls. And entries that the log has already stay
+    there, where it would cut them off and append them anew: who dies in between has lost what it had promised to keep.
+    """
+
+    def __init__(self, state: RaftState, *args: Any, **kwargs: Any) -> None:
+        self._state = state
+        super().__init__(*args, **kwargs)
+
+    def _SyncObj__doApplyCommand(self, command: bytes) -> Reply | None:  # noqa: N802 - this is its name there
+        return self._state.apply(command[1:]) if command[:1] == _REGULAR else None
+
+    def _SyncObj__onMessageReceived(self, node: Node, message: dict[str, Any]) -> None:  # noqa: N802
+        entries = message.get("entries")
+        if entries:
+            ours = self._SyncObj__getEntries(message["prevLogIdx"], len(entries) + 1)
+            if ours and ours[0][2] == message["prevLogTerm"]:
+                pairs = itertools.takewhile(
+                    lambda pair: pair[0][1:] == pair[1][1:], zip(ours[1:], entries, strict=False)
+                )
+                known = sum(1 for _ in pairs)
+                _, index, term = entries[known - 1] if known else ours[0]
+                message = {**message, "prevLogIdx": index, "prevLogTerm": term, "entries": entries[known:]}
+        super()._SyncObj__onMessageReceived(node, message)
+
+
+class RaftJournal(Journal):
+    """One voter's end of the journal, or that of a process without a vote, which follows.
+
+    Each voter keeps all of it in memory, and on its disk what the others need not tell it again after a restart. The disk
+    is not waited for: what was acknowledged is lost if two voters' *machines* lose power at once.
+
+    Parameters
+    ----------
+    voters : their addresses, ``host:port``; three.
+    own : which of them this process is; None if it has no vote.
+    token : of the cluster.
+    folder : where a voter keeps its log; it is made if there is none.
+
+    Raises
+    ------
+    ConfigurationError : ``own`` is none of the voters, cannot be listened at, or the folder cannot be written.
+    """
+
+    def __init__(self, voters: Sequence[str], own: str | None, token: str, folder: Path | None = None) -> None:
+        if own is not None and (own not in voters or folder is None):
+            raise ConfigurationError(f"{own!r} is none of the voters ({', '.join(voters)}), or has no folder")
+        self._state = RaftState()
+        self._temporary = None if own is not None else tempfile.TemporaryDirectory(prefix="chimera-journal-")
+        place = Path(self._temporary.name) if self._temporary else folder or Path()
+        listener = None
+        try:
+            if own is not None:
+                listener = listen(own)
+                place.mkdir(0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            if listener is not None:
+                listener.close()
+            raise ConfigurationError(f"voter {own} cannot begin: {error}") from error
+        conf = SyncObjConf(
+            **_TIMES, **_SIZES, commandsWaitLeader=False, tcp_keepalive=None, serializer=self._save,
+            deserializer=self._restore,  # without these, pysyncobj would unpickle the copy that a voter sends
+            fullDumpFile=str(place / "state"), journalFile=None if own is None else str(place / "log"),
+        )  # fmt: skip
+        me, others = None if own is None else Node(own), [Node(voter) for voter in voters if voter != own]
+        transport = functools.partial(self._connected, listener=listener, token=token)
+        self._voter = _Voter(self._state, me, others, conf, transportClass=transport)
+
+    def acquire(self, owner: str, address: str, lease_s: float) -> Lease | None:  # noqa: D102
+        self._catch_up()
+        last, serial = self._state.lease()
+        if last is not None and last.left_s > 0:
+            return None
+        try:
+            epoch = self._submit(Acquire(_new_id(), owner, address, lease_s, serial), _ACQUIRE_S)
+        except NoMajority:
+            return None
+        return Lease(owner, int(epoch), address, lease_s) if epoch else None
+
+    def renew(self, epoch: int, lease_s: float) -> None:  # noqa: D102
+        self._write(Renew(_new_id(), epoch, lease_s))
+
+    def release(self, epoch: int) -> None:  # noqa: D102
+        with contextlib.suppress(NoMajority):  # the lease will run out
+            self._submit(Renew(_new_id(), epoch, 0.0), _ACQUIRE_S)
+
+    def lease(self) -> Lease | None:  # noqa: D102
+        self._catch_up()
+        return self._state.lease()[0]
+
+    def append(  # noqa: D102
+        self,
+        epoch: int,
+        records: Sequence[Record],
+        *,
+        outputs: Sequence[Output] = (),
+        inputs: Sequence[tuple[str, int, bytes]] = (),
+    ) -> None:
+        bodies = [msgspec.json.encode(record) for record in records]
+        results = [(one.job, one.batch, one.first, one.count, one.body) for one in outputs]
+        self._write(Append(_new_id(), epoch, bodies, results, list(inputs)))
+
+    def records(self) -> Iterator[Record]:  # noqa: D102
+        self._catch_up()
+        last = 0
+        while bodies := self._state.records(last, _PAGE):
+            for number, body in enumerate(bodies, last):
+                try:
+                    yield _RECORD.decode(body)
+                except msgspec.MsgspecError as error:
+                    raise DataError(f"the voters' journal: record {number} is damaged: {error}") from error
+            last += len(bodies)
+
+    def outputs(self, job: str, first: int = 0) -> Iterator[Output]:  # noqa: D102
+        self._catch_up()
+        while found := self._state.outputs(job, first, _PAGE):
+            yield from found
+            first = found[-1].first + found[-1].count
+
+    def queries(self, job: str, first: int, count: int) -> list[Any]:  # noqa: D102
+        starts = self._state.inputs(job)
+        found: list[Any] = []
+        at = bisect_right(starts, first) - 1
+        begin = starts[at]
+        while len(found) < first - begin + count:
+            found += wire.unpack(self._state.body(job, starts[at]))
+            at += 1
+        return found[first - begin : first - begin + count]
+
+    def close(self) -> None:  # noqa: D102
+        self._voter.destroy_synchronous()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def _connected(self, *args: Any, **kwargs: Any) -> RaftTransport:
+        self._transport = RaftTransport(*args, **kwargs)
+        return self._transport
+
+    def _write(self, command: Command) -> None:
+        """Submit a command, in pieces if it is large.
+
+        Raises
+        ------
+        Fenced : the voters say so.
+        """
+        body = msgspec.msgpack.encode(command)
+        cuts = range(0, len(body), _PIECE_BYTES)
+        pieces = [body[cut : cut + _PIECE_BYTES] for cut in cuts]
+        why: Reply = ""
+        if len(pieces) == 1:
+            why = self._submit(command, _WRITE_S)
+        for number, piece in enumerate(pieces if len(pieces) > 1 else ()):
+            why = self._submit(Piece(_new_id(), command.id, number, len(pieces), piece), _WRITE_S)
+            if why:
+                break
+        if why:
+            raise Fenced(str(why))
+
+    def _submit(self, command: Command, patience_s: float) -> Reply:
+        """Return the voters' reply. The command is sent again until there is one; the state carries it out once."""
+        body = _REGULAR + msgspec.msgpack.encode(command)
+        deadline_s = time.monotonic() + patience_s
+        while True:
+            answer = AsyncResult()
+            self._voter._applyCommand(body, answer.onResult)
+            left_s = deadline_s - time.monotonic()
+            if answer.event.wait(min(_TRY_S, max(left_s, 0.0))) and answer.error == FAIL_REASON.SUCCESS:
+                reply: Reply = answer.result
+                return reply
+            if time.monotonic() + _AGAIN_S > deadline_s:
+                raise NoMajority(f"the voters have not agreed within {patience_s:g} s: two of the three must be up")
+            time.sleep(_AGAIN_S)
+
+    def _catch_up(self) -> None:
+        """Wait until what the leader has as certain is known here; or for a moment, if nobody leads.
+
+        Who leads may just have lost the lead, and not know: so what is read then may be a moment old. Writes never rely on it.
+        """
+        deadline_s = time.monotonic() + _SYNC_S
+        leader = self._voter._getLeader()
+        while leader is None and time.monotonic() < deadline_s:
+            time.sleep(_AGAIN_S)
+            leader = self._voter._getLeader()
+        if leader is None or leader == self._voter.selfNode:
+            index: int | None = self._voter.raftCommitIndex
+        else:
+            index = self._transport.commit_index_of(leader, deadline_s - time.monotonic())
+        while index is not None and self._voter.raftLastApplied < index and time.monotonic() < deadline_s:
+            time.sleep(0.001)
+
+    def _save(self, file: str, log: tuple[Any, ...]) -> None:
+        """Write the state, and the two entries of the log that it ends with."""
+        last, before, _ = log
+        Path(file).write_bytes(msgspec.msgpack.encode((last, before, self._state.dump())))
+
+    def _restore(self, file: str) -> tuple[Any, ...]:
+        entry = tuple[bytes, int, int]
+        last, before, dumped = msgspec.msgpack.decode(Path(file).read_bytes(), type=tuple[entry, entry, bytes])
+        self._state.load(dumped)
+        return last, before, set()
+
+
+def _new_id() -> bytes:
+    return secrets.token_bytes(12)

@@ -1,0 +1,320 @@
+"""Messages between the voters of a journal: without pickle, and only from those who have the cluster's token.
+
+Both ends of a connection prove that they know the token, and every message bears a code (HMAC-SHA256) under a key of that
+connection and direction, with its number. So nobody else gets as far as the decoding, and what is decoded is plain msgpack
+of a fixed shape. Nothing is hidden: whoever can listen to the network can read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import itertools
+import os
+import queue
+import secrets
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+from pysyncobj.node import Node
+from pysyncobj.poller import POLL_EVENT_TYPE
+from pysyncobj.transport import Transport
+
+MOST_BYTES = 128 << 20
+"""The size of the largest message; a larger one breaks the connection."""
+_HANDSHAKE_S = 2.0
+_RETRY_S = 0.1
+_MOST_STRANGERS = 16
+_MOST_QUEUED_BYTES = 2 * MOST_BYTES
+_NONCE = _CODE = 32
+
+
+class _Message(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """All that a voter may say. What pysyncobj would unpickle, parts of one entry, is not among it."""
+
+    type: Literal[
+        "request_vote", "response_vote", "append_entries", "next_node_idx", "apply_command", "apply_command_response",
+        "ask_index", "index",
+    ]  # fmt: skip
+    term: int | UnsetType = UNSET
+    last_log_index: int | UnsetType = UNSET
+    last_log_term: int | UnsetType = UNSET
+    commit_index: int | UnsetType = UNSET
+    entries: list[tuple[bytes, int, int]] | UnsetType = UNSET
+    prevLogIdx: int | UnsetType | None = UNSET  # noqa: N815 - pysyncobj calls it so, as the next
+    prevLogTerm: int | UnsetType | None = UNSET  # noqa: N815
+    serialized: tuple[bytes, bool, bool] | UnsetType | None = UNSET
+    next_node_idx: int | UnsetType = UNSET
+    reset: bool | UnsetType = UNSET
+    success: bool | UnsetType = UNSET
+    command: bytes | UnsetType = UNSET
+    request_id: int | UnsetType = UNSET
+    log_idx: int | UnsetType = UNSET
+    log_term: int | UnsetType = UNSET
+    error: int | UnsetType = UNSET
+
+
+_DECODER = msgspec.msgpack.Decoder(_Message)
+
+
+class _Connection:
+    """An authenticated connection; its reader is the thread that made it, its writer a thread of its own."""
+
+    def __init__(self, plain: socket.socket, token: bytes, *, client: bool) -> None:
+        self._socket = plain
+        plain.settimeout(_HANDSHAKE_S)
+        own = secrets.token_bytes(_NONCE)
+        plain.sendall(own)
+        other = self._exactly(_NONCE)
+        nonces = own + other if client else other + own
+        mine, theirs = (b"client", b"server") if client else (b"server", b"client")
+        plain.sendall(_code(token, b"proof of the " + mine + nonces))
+        if not hmac.compare_digest(self._exactly(_CODE), _code(token, b"proof of the " + theirs + nonces)):
+            raise ConnectionError("the other end does not have the cluster's token")
+        self._send_key, self._take_key = (_code(token, b"key of the " + who + nonces) for who in (mine, theirs))
+        self._sent, self._taken = itertools.count(), itertools.count()
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._queued_bytes = 0
+        plain.settimeout(None)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # a machine that is cut off says no goodbye
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)
+        threading.Thread(target=self._write, name="chimera-raft-send", daemon=True).start()
+
+    def send(self, body: bytes) -> None:
+        """Send a message soon; from any thread."""
+        self._queued_bytes += len(body)
+        if self._queued_bytes > _MOST_QUEUED_BYTES:
+            self.close()
+        else:
+            self._queue.put(body)
+
+    def take(self) -> bytes:
+        """Return the next message."""
+        (size,) = struct.unpack("!I", self._exactly(4))
+        if size > MOST_BYTES:
+            raise ConnectionError(f"a message of {size} bytes is too large")
+        code, body = self._exactly(_CODE), self._exactly(size)
+        if not hmac.compare_digest(code, _code(self._take_key, struct.pack("!Q", next(self._taken)) + body)):
+            raise ConnectionError("a message has the wrong code")
+        return body
+
+    def close(self) -> None:
+        """End both directions."""
+        self._queue.put(None)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _exactly(self, count: int) -> bytes:
+        found = bytearray()
+        while len(found) < count:
+            part = self._socket.recv(min(count - len(found), 1 << 20))
+            if not part:
+                raise ConnectionError("the connection has ended")
+            found += part
+        return bytes(found)
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):  # the reader tells of it
+            while (body := self._queue.get()) is not None:
+                code = _code(self._send_key, struct.pack("!Q", next(self._sent)) + body)
+                self._socket.sendall(struct.pack("!I", len(body)) + code + body)
+                self._queued_bytes -= len(body)
+
+
+class RaftTransport(Transport):  # type: ignore[misc] # of a library without types
+    """Connects the voters, and those who only follow.
+
+    Parameters
+    ----------
+    node : pysyncobj's object, in whose thread all happens that it is told.
+    own : this voter; None for one that has no vote.
+    others : the other voters.
+    listener : where they reach this one (`listen`).
+    token : of the cluster.
+    """
+
+    def __init__(
+        self, node: Any, own: Node | None, others: Iterable[Node], *, listener: socket.socket | None, token: str
+    ) -> None:
+        super().__init__(node, own, others)
+        self._node, self._own, self._token = node, own, token.encode()
+        self._others = {other.id: other for other in others}
+        self._connections: dict[str, _Connection] = {}
+        self._followers: dict[str, Node] = {}
+        self._events: deque[tuple[str, str, Any]] = deque()
+        self._closed = threading.Event()
+        self._strangers = threading.BoundedSemaphore(_MOST_STRANGERS)
+        self._asked: dict[int, tuple[threading.Event, list[int]]] = {}
+        self._questions = itertools.count()
+        self._wake_out, self._wake_in = os.pipe()
+        for end in (self._wake_out, self._wake_in):
+            os.set_blocking(end, False)
+        node._poller.subscribe(self._wake_out, self._drain_pipe, POLL_EVENT_TYPE.READ)
+        node.addOnTickCallback(self._tell)
+        self._listener = listener
+        if listener is not None:
+            threading.Thread(target=self._listen, args=(listener,), name="chimera-raft", daemon=True).start()
+        for other in self._others:
+            if own is None or own.id > other:  # of two voters, one calls the other
+                threading.Thread(target=self._call, args=(other,), name="chimera-raft-call", daemon=True).start()
+
+    def send(self, node: Node, message: dict[str, Any]) -> bool:
+        """Send a message to a voter or follower; returns whether there is a connection."""
+        connection = self._connections.get(node.id)
+        if connection is None:
+            return False
+        connection.send(msgspec.msgpack.encode(message))
+        return True
+
+    def commit_index_of(self, leader: Node, timeout_s: float) -> int | None:
+        """Ask the leader how much is certain; None if it does not answer. For any thread."""
+        number, answered = next(self._questions), (threading.Event(), list[int]())
+        self._asked[number] = answered
+        try:
+            if self.send(leader, {"type": "ask_index", "request_id": number}) and answered[0].wait(timeout_s):
+                return answered[1][0]
+            return None
+        finally:
+            del self._asked[number]
+
+    def destroy(self) -> None:
+        """End all connections."""
+        self._closed.set()
+        if self._listener is not None:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+        for connection in list(self._connections.values()):
+            connection.close()
+
+    def _listen(self, listener: socket.socket) -> None:
+        while not self._closed.is_set():
+            try:
+                plain, _ = listener.accept()
+            except OSError:
+                return
+            if not self._strangers.acquire(blocking=False):
+                plain.close()
+                continue
+            threading.Thread(target=self._answer, args=(plain,), name="chimera-raft-answer", daemon=True).start()
+
+    def _answer(self, plain: socket.socket) -> None:
+        try:
+            connection = _Connection(plain, self._token, client=False)
+            plain.settimeout(_HANDSHAKE_S)
+            who = connection.take().decode()
+            plain.settimeout(None)
+        except (OSError, UnicodeDecodeError):
+            plain.close()
+            return
+        finally:
+            self._strangers.release()
+        self._serve(who, connection)
+
+    def _call(self, other: str) -> None:
+        me = f"follower {secrets.token_hex(8)}" if self._own is None else self._own.id
+        while not self._closed.wait(_RETRY_S):
+            try:
+                plain = socket.create_connection(_place(other), _HANDSHAKE_S)
+            except OSError:
+                continue
+            try:
+                connection = _Connection(plain, self._token, client=True)
+            except OSError:
+                plain.close()
+                continue
+            connection.send(me.encode())
+            self._serve(other, connection)
+
+    def _serve(self, who: str, connection: _Connection) -> None:
+        """Read until the connection ends."""
+        self._note("connected", who, connection)
+        try:
+            while True:
+                self._note("message", who, _DECODER.decode(connection.take()))
+        except (OSError, msgspec.MsgspecError):
+            pass
+        connection.close()
+        self._note("disconnected", who, connection)
+
+    def _note(self, what: str, who: str, more: Any) -> None:
+        self._events.append((what, who, more))
+        with contextlib.suppress(OSError):  # it is full, and so will be looked at
+            os.write(self._wake_in, b".")
+
+    def _drain_pipe(self, descriptor: int, event: int) -> None:  # noqa: ARG002 - the poller's signature
+        with contextlib.suppress(BlockingIOError):
+            while os.read(descriptor, 4096):
+                pass
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell pysyncobj what has happened; in its thread."""
+        while self._events:
+            what, who, more = self._events.popleft()
+            if what == "connected":
+                self._connect(who, more)
+            elif what == "disconnected":
+                if self._connections.get(who) is more:
+                    self._disconnect(who)
+            elif who in self._connections:
+                self._hear(who, more)
+
+    def _connect(self, who: str, connection: _Connection) -> None:
+        if self._closed.is_set():
+            connection.close()
+            return
+        if who in self._connections:
+            self._connections[who].close()
+            self._disconnect(who)
+        self._connections[who] = connection
+        if who in self._others:
+            self._onNodeConnected(self._others[who])
+        else:
+            self._followers[who] = Node(who)
+            self._onReadonlyNodeConnected(self._followers[who])
+
+    def _disconnect(self, who: str) -> None:
+        del self._connections[who]
+        if who in self._others:
+            self._onNodeDisconnected(self._others[who])
+        else:
+            self._onReadonlyNodeDisconnected(self._followers.pop(who))
+
+    def _hear(self, who: str, message: _Message) -> None:
+        node = self._others.get(who) or self._followers[who]
+        if message.type == "ask_index":
+            self.send(
+                node, {"type": "index", "request_id": message.request_id, "commit_index": self._node.raftCommitIndex}
+            )
+        elif message.type == "index":
+            asked = self._asked.get(message.request_id) if isinstance(message.request_id, int) else None
+            if asked is not None and isinstance(message.commit_index, int):
+                asked[1].append(message.commit_index)
+                asked[0].set()
+        elif who in self._others or message.type in ("apply_command", "next_node_idx"):
+            given = msgspec.structs.asdict(message)
+            self._onMessageReceived(node, {name: value for name, value in given.items() if value is not UNSET})
+
+
+def listen(address: str) -> socket.socket:
+    """Return a socket that listens at ``host:port``, and nowhere else."""
+    return socket.create_server(_place(address))
+
+
+def _code(key: bytes, body: bytes) -> bytes:
+    return hmac.digest(key, body, "sha256")
+
+
+def _place(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)

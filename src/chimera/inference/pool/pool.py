@@ -1,0 +1,25 @@
+"""Where the workers of a cluster are, and how they are reached."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from chimera.inference.journal.members import Member
+from chimera.inference.pool.link import Link
+
+
+class Pool(ABC):
+    """The workers, as a coordinator sees them."""
+
+    @abstractmethod
+    def addresses(self) -> Mapping[str, str]:
+        """Return the addresses of the workers that have joined, by name; one that begins anew has another address."""
+
+    @abstractmethod
+    def link(self, address: str) -> Link:
+        """Return a link to a worker; nobody is asked anything yet."""
+
+    @abstractmethod
+    def members(self) -> list[Member]:
+        """Return a row for each worker that is written down nowhere else."""

@@ -1,0 +1,197 @@
+"""Workers that are detached actors of Ray, on all of its nodes.
+
+Ray's values are pickles: whoever can reach the ports of a Ray cluster can run code on it, with or without Chimera.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chimera.core.errors import ActorLost, RunError, TimeLimitError
+from chimera.engines.http.connection import Unreachable
+from chimera.engines.ray.failure import translated
+from chimera.inference.journal.members import Member
+from chimera.inference.pool.link import Assignment, Collected, Link, Place, WorkerState
+from chimera.inference.pool.pool import Pool
+from chimera.inference.worker import InferenceWorker
+
+THREADS = 16
+"""So many calls an actor answers at once: two of each coordinator that it has or had, and who asks what it is."""
+ORPHANED_S = 600.0
+"""A worker that no coordinator has asked anything for so long ends."""
+DIED = 3
+_ABOUT_S = 0.5
+
+
+def namespace_of(token: str) -> str:
+    """Return Ray's namespace of the cluster with this token, which it does not tell."""
+    return "chimera-infer-" + hashlib.sha256(token.encode()).hexdigest()[:16]
+
+
+class WorkerActor:
+    """An `InferenceWorker` in an actor; its methods are the worker's.
+
+    Parameters
+    ----------
+    orphaned_s : without a coordinator for so long, it ends.
+    """
+
+    def __init__(self, name: str, preload: Sequence[str], orphaned_s: float = ORPHANED_S) -> None:
+        self._worker = InferenceWorker(name, died=_end, preload=preload)
+        self._asked_s, self._orphaned_s = time.monotonic(), orphaned_s
+        threading.Thread(target=self._watch, name="chimera-orphan", daemon=True).start()
+
+    def adopt(self, epoch: int, owner: str) -> WorkerState:
+        """As the worker does."""
+        return self._asked().adopt(epoch, owner)
+
+    def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:
+        """As the worker does."""
+        return self._asked().assign(epoch, assignments)
+
+    def collect(self, epoch: int, done: Sequence[Place], wait_s: float) -> Collected:
+        """As the worker does."""
+        return self._asked().collect(epoch, done, wait_s)
+
+    def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
+        """As the worker does."""
+        return self._asked().forget(epoch, jobs)
+
+    def stop(self, epoch: int) -> None:
+        """As the worker does."""
+        self._worker.stop(epoch)
+        threading.Timer(0.1, _end, ("its coordinator has ended it",)).start()  # once this is answered
+
+    def about(self, address: str) -> Member:
+        """Return what is told of this member."""
+        state, worker = self._worker.state(), self._worker
+        word = "loading" if state.loading else "busy" if state.computing else "free"
+        return Member(
+            "worker", worker.name, socket.gethostname(), os.getpid(), address, word, worker.epoch, time.time()
+        )
+
+    def _asked(self) -> InferenceWorker:
+        self._asked_s = time.monotonic()
+        return self._worker
+
+    def _watch(self) -> None:
+        while (left_s := self._asked_s + self._orphaned_s - time.monotonic()) > 0:
+            time.sleep(left_s)
+        _end(f"no coordinator has asked for {self._orphaned_s:g} s")
+
+
+def _end(why: str) -> None:
+    sys.stderr.write(f"chimera: error: {why}\n")
+    sys.stderr.flush()
+    os._exit(DIED)
+
+
+class RayLink(Link):
+    """A link to an actor.
+
+    Parameters
+    ----------
+    address : the actor's name, ``w0.1a2b3c4d``.
+    namespace : of the cluster.
+    patience_s : how long an answer may take beyond what it is asked to wait.
+    """
+
+    def __init__(self, address: str, namespace: str, *, patience_s: float = 1.0) -> None:
+        self.address = address
+        self._namespace, self._patience_s = namespace, patience_s
+        self._handle: Any = None
+        self._unanswered: Any = None
+
+    def adopt(self, epoch: int, owner: str) -> WorkerState:
+        """See `Link`. One that timed out is waited for again: an actor that hangs, or has no room yet, piles up no calls."""
+        return self._ask("adopt", epoch, owner)  # type: ignore[no-any-return]
+
+    def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:  # noqa: D102
+        return self._ask("assign", epoch, assignments)  # type: ignore[no-any-return]
+
+    def collect(self, epoch: int, done: Sequence[Place], wait_s: float) -> Collected:  # noqa: D102
+        return self._ask("collect", epoch, done, wait_s, wait_s=wait_s)  # type: ignore[no-any-return]
+
+    def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:  # noqa: D102
+        return self._ask("forget", epoch, jobs)  # type: ignore[no-any-return]
+
+    def stop(self, epoch: int) -> None:  # noqa: D102
+        self._ask("stop", epoch)
+
+    def close(self) -> None:
+        """Let go; a call that is under way ends within its patience."""
+
+    def _ask(self, verb: str, *args: Any, wait_s: float = 0.0) -> Any:
+        import ray
+        from ray.exceptions import GetTimeoutError, RayError
+
+        where = f"the actor {self.address}"
+        try:
+            if self._handle is None:
+                self._handle = ray.get_actor(self.address, self._namespace)
+            earlier, self._unanswered = self._unanswered, None
+            ref = earlier if verb == "adopt" and earlier is not None else getattr(self._handle, verb).remote(*args)
+            return ray.get(ref, timeout=wait_s + self._patience_s)
+        except ValueError as error:  # Ray says so of a name that nobody has
+            raise Unreachable(f"{where} is not there") from error
+        except GetTimeoutError as error:
+            self._unanswered = ref if verb == "adopt" else None
+            raise TimeLimitError(f"{where} has not answered {verb} within {self._patience_s + wait_s:g} s") from error
+        except RayError as error:
+            found = translated(error, verb, lambda _: self.address)
+            if isinstance(found, ActorLost):
+                raise Unreachable(str(found)) from None
+            if not isinstance(found, RunError):
+                found = RunError(f"{where} answered {verb} with what no worker answers: {found}")
+            raise found from None
+
+
+class RayPool(Pool):
+    """The actors of a cluster, by the names under which Ray knows them.
+
+    Parameters
+    ----------
+    namespace : of the cluster.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._last: dict[str, Member] = {}
+        self._asked: dict[str, Any] = {}
+
+    def addresses(self) -> Mapping[str, str]:  # noqa: D102
+        from ray.util import list_named_actors
+
+        there = [row["name"] for row in list_named_actors(all_namespaces=True) if row["namespace"] == self._namespace]
+        return {address.partition(".")[0]: address for address in there}
+
+    def link(self, address: str) -> RayLink:  # noqa: D102
+        return RayLink(address, self._namespace)
+
+    def members(self) -> list[Member]:
+        """Ask all workers what they do; of who does not answer, return what it said last."""
+        import ray
+        from ray.exceptions import RayError
+
+        there = set(self.addresses().values())
+        asked = {address: ref for address, ref in self._asked.items() if address in there}
+        self._last = {address: row for address, row in self._last.items() if address in there}
+        for address in there - asked.keys():
+            with contextlib.suppress(ValueError):  # it died just now
+                asked[address] = ray.get_actor(address, self._namespace).about.remote(address)
+        refs = list(asked.values())
+        answered = set(ray.wait(refs, num_returns=len(refs), timeout=_ABOUT_S)[0] if refs else ())
+        for address, ref in asked.items():
+            if ref in answered:
+                with contextlib.suppress(RayError):  # as above
+                    self._last[address] = ray.get(ref)
+        self._asked = {address: ref for address, ref in asked.items() if ref not in answered}
+        return list(self._last.values())

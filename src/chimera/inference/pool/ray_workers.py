@@ -1,0 +1,120 @@
+"""Keeps so many workers up as actors of a Ray cluster; for the supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chimera.engines.ray.failure import translated
+from chimera.inference.pool.ray import THREADS, RayPool, WorkerActor
+
+_LOOK_S = 0.1
+_QUICK_S = 2.0  # who lives no longer than this is started anew later and later
+_LONGEST_S = 10.0
+_NO_ROOM_S = 10.0
+
+
+@dataclass
+class _Place:
+    """A worker's place: whoever is there now, or comes next."""
+
+    began_s: float = 0.0
+    pause_s: float = 0.0
+    at_s: float = 0.0
+    joining: Any = None  # Ray's ref of its first answer
+    waits: bool = False
+
+
+class RayWorkers:
+    """The workers ``w0`` to ``w{N-1}``, detached and spread over all nodes; each takes one of Ray's CPUs.
+
+    Those that an earlier supervisor left in the cluster are kept, with their results and the models that they have loaded.
+
+    Parameters
+    ----------
+    namespace : of the cluster, in a Ray that this process has joined.
+    preload : modules that workers import before they join.
+    """
+
+    def __init__(self, count: int, namespace: str, preload: Sequence[str]) -> None:
+        self._namespace, self._preload = namespace, preload
+        self._places = {f"w{i}": _Place() for i in range(count)}
+        self._pool = RayPool(namespace)
+        self._looked_s = 0.0
+
+    def start(self) -> None:
+        """Start those that are not there."""
+        there = self._pool.addresses()
+        for name in self._places.keys() - there.keys():
+            self._start(name)
+
+    def look(self, say: Callable[[str], None]) -> None:
+        """Start anew those that are dead."""
+        now_s = time.monotonic()
+        if now_s < self._looked_s + _LOOK_S:
+            return
+        self._looked_s = now_s
+        there = self._pool.addresses()
+        for name, place in self._places.items():
+            self._await(name, place, say)
+            if name in there:
+                continue
+            if place.at_s == 0.0:
+                quick = now_s - place.began_s < _QUICK_S
+                place.pause_s = min(max(2 * place.pause_s, 0.1), _LONGEST_S) if quick else 0.0
+                place.at_s = now_s + place.pause_s
+                say(f"{name} has died; it is started anew")
+            if now_s >= place.at_s:
+                self._start(name)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Nothing: actors know no signals; `end` ends them."""
+
+    def end(self, deadline_s: float) -> None:
+        """End all workers of the cluster, and wait until Ray says that they are gone."""
+        import ray
+
+        for address in self._pool.addresses().values():
+            with contextlib.suppress(ValueError):  # it is dead already
+                ray.kill(ray.get_actor(address, self._namespace))
+        while self._pool.addresses() and time.monotonic() < deadline_s:
+            time.sleep(_LOOK_S)
+
+    def _start(self, name: str) -> None:
+        import ray
+
+        place = self._places[name]
+        place.began_s, place.at_s, place.waits = time.monotonic(), 0.0, False
+        address = f"{name}.{secrets.token_hex(4)}"
+        actor = (
+            ray.remote(WorkerActor)
+            .options(
+                name=address, namespace=self._namespace, lifetime="detached", num_cpus=1, scheduling_strategy="SPREAD",
+                max_restarts=0, max_task_retries=0, max_concurrency=THREADS,
+            )
+            .remote(name, self._preload)
+        )  # fmt: skip
+        place.joining = actor.about.remote(address)
+
+    def _await(self, name: str, place: _Place, say: Callable[[str], None]) -> None:
+        """Say why a worker that was started has not joined."""
+        import ray
+        from ray.exceptions import RayError
+
+        if place.joining is None:
+            return
+        if ray.wait([place.joining], timeout=0)[0]:
+            try:
+                ray.get(place.joining)
+            except RayError as error:
+                found = translated(error, "about", lambda _: name)
+                say(f"{name} did not start: {str(found).partition(chr(10))[0]}")
+            place.joining = None
+        elif not place.waits and time.monotonic() > place.began_s + _NO_ROOM_S:
+            place.waits = True
+            say(f"{name} waits for a free CPU: Ray has {ray.available_resources().get('CPU', 0):g} left")

@@ -1,0 +1,305 @@
+"""The journal on three voters: real processes that are killed, stopped and started anew."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera.core.errors import ConfigurationError
+from chimera.engines.http import wire
+from chimera.inference.journal.journal import Journal, Output
+from chimera.inference.journal.raft import NoMajority, RaftJournal
+from chimera.inference.journal.raft_state import REFUSED, Acquire, Append, Piece, RaftState, Renew
+from chimera.inference.journal.raft_transport import _Connection
+from chimera.inference.records import Cancelled
+from inference.journal_kit import LONG_S, JournalKit, acquired, wait_until
+from inference.voters import TOKEN, Voters, following
+
+SUCCESSOR_S = 1.5
+LEASE_S = 0.6
+
+
+@pytest.fixture
+def voters(tmp_path: Path) -> Iterator[Voters]:
+    there = Voters(tmp_path / "cluster")
+    yield there
+    there.end()
+
+
+@pytest.fixture
+def follower(voters: Voters, tmp_path: Path) -> Iterator[RaftJournal]:
+    journal = following(tmp_path / "cluster")
+    yield journal
+    journal.close()
+
+
+@pytest.mark.long
+class TestRaftJournal(JournalKit):
+    """All that a journal promises, to processes that follow three voters."""
+
+    @pytest.fixture(autouse=True)
+    def all_voters(self) -> Iterator[None]:
+        self.there: dict[Path, Voters] = {}
+        yield
+        for voters in self.there.values():
+            voters.end()
+
+    def opened(self, place: Path) -> Journal:
+        if place not in self.there:
+            self.there[place] = Voters(place)
+        return following(place)
+
+    def source(self) -> str:
+        return (
+            "import sys, json; from pathlib import Path; from chimera.inference.journal.raft import RaftJournal; "
+            "voters = json.loads((Path(sys.argv[1]) / 'voters.json').read_text()); "
+            f"journal = RaftJournal(voters, None, {TOKEN!r})"
+        )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_the_next_coordinator_writes_soon_after_the_leading_voter_and_its_lease_are_gone(
+    voters: Voters, follower: RaftJournal, how: str
+) -> None:
+    first = acquired(follower, "old", LEASE_S)  # it dies with its voter: nobody renews this
+    for number in range(50):
+        follower.append(first.epoch, [Cancelled("1", str(number), 0.0)])
+    leader = voters.leader(follower)
+    follower.renew(first.epoch, LEASE_S)
+    if how == "killed":
+        voters.kill(leader)
+    else:
+        voters.signal(leader, signal.SIGSTOP)
+    struck_s = time.monotonic()
+    second = acquired(follower, "new", LONG_S)
+    follower.append(second.epoch, [Cancelled("1", "first dispatch", 0.0)])
+    assert time.monotonic() - struck_s < SUCCESSOR_S
+    assert second.epoch > first.epoch
+    assert [one.why for one in all_of(follower)] == [*map(str, range(50)), "first dispatch"]
+
+
+@pytest.mark.long
+def test_a_voter_that_was_killed_catches_up_and_a_majority_is_enough(
+    voters: Voters, follower: RaftJournal, tmp_path: Path
+) -> None:
+    epoch = acquired(follower, "c0", LONG_S).epoch
+    voters.kill(0)
+    body = bytes(5 << 20)
+    for number in range(8):  # 40 MB
+        output = Output("1", number, number, 1, body + bytes([number]))
+        follower.append(epoch, [Cancelled("1", str(number), 0.0)], outputs=[output])
+    voters.start(0)
+    voters.await_start(0)
+    voters.kill(1)  # now the first is needed for all that comes
+    follower.append(epoch, [Cancelled("1", "with the first", 0.0)])
+    voters.start(1)
+    voters.await_start(1)
+    voters.kill(2)
+    follower.append(epoch, [Cancelled("1", "with the second", 0.0)])
+    again = following(tmp_path / "cluster")
+    wait_until(lambda: len(all_of(again)) == 10)
+    assert [one.why for one in all_of(again)] == [*map(str, range(8)), "with the first", "with the second"]
+    assert [one.body[-1] for one in again.outputs("1")] == list(range(8))
+    again.close()
+
+
+@pytest.mark.long
+def test_who_comes_with_nothing_is_sent_a_copy_of_the_state(
+    voters: Voters, follower: RaftJournal, tmp_path: Path
+) -> None:
+    epoch = acquired(follower, "c0", LONG_S).epoch
+    for number in range(30):
+        output = Output("1", number, number, 1, bytes([number]) * (1 << 20))
+        follower.append(epoch, [Cancelled("1", str(number), 0.0)], outputs=[output])
+    for number in range(3):
+        voters.compact(number)
+    voters.kill(0)
+    shutil.rmtree(tmp_path / "cluster" / "0")  # its disk is lost
+    voters.start(0)
+    voters.await_start(0)
+    follower.append(epoch, [Cancelled("1", "after the copy", 0.0)])
+    wait_until(lambda: (tmp_path / "cluster" / "0" / "state").exists())
+    voters.kill(1)
+    follower.append(epoch, [Cancelled("1", "with the new one", 0.0)])
+    another = following(tmp_path / "cluster")
+    wait_until(lambda: len(all_of(another)) == 32)
+    assert [one.why for one in all_of(another)] == [*map(str, range(30)), "after the copy", "with the new one"]
+    assert [one.body for one in another.outputs("1")] == [bytes([number]) * (1 << 20) for number in range(30)]
+    another.close()
+
+
+@pytest.mark.long
+def test_all_voters_may_end_at_once_and_one_alone_writes_nothing(
+    voters: Voters, follower: RaftJournal, tmp_path: Path
+) -> None:
+    epoch = acquired(follower, "c0", LONG_S).epoch
+    queries = [f"query {number}" for number in range(1000)]
+    follower.append(epoch, [Cancelled("1", "kept", 0.0)], inputs=[("1", 0, wire.pack(queries))])
+    voters.kill(0)
+    voters.kill(1)
+    with pytest.raises(NoMajority, match="two of the three"):
+        follower.append(epoch, [Cancelled("1", "not agreed upon", 0.0)])
+    voters.kill(2)
+    for number in range(3):
+        voters.start(number)
+    again = following(tmp_path / "cluster")
+    wait_until(lambda: all_of(again))
+    assert all_of(again)[0].why == "kept"
+    assert again.queries("1", 998, 2) == ["query 998", "query 999"]
+    again.close()
+
+
+@pytest.mark.long
+def test_a_write_of_any_size_is_kept_whole(follower: RaftJournal) -> None:
+    epoch = acquired(follower, "c0", LONG_S).epoch
+    large = bytes(range(256)) * (40 << 12)  # 40 MB, in pieces
+    follower.append(epoch, [Cancelled("1", "large", 0.0)], inputs=[("1", 0, wire.pack([large]))])
+    assert follower.queries("1", 0, 1) == [large]
+    assert [one.why for one in all_of(follower)] == ["large"]
+
+
+def all_of(journal: Journal) -> list[Any]:
+    return list(journal.records())
+
+
+class Harm:
+    """What a pickle does here if anybody loads it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return Path.touch, (self._file,)
+
+
+@pytest.mark.long
+def test_no_voter_loads_a_pickle_even_of_one_who_has_the_token(voters: Voters, tmp_path: Path) -> None:
+    harm = pickle.dumps(Harm(tmp_path / "harmed"), protocol=2)
+    append = {"type": "append_entries", "term": 1000, "commit_index": 50, "prevLogIdx": 1, "prevLogTerm": 0}
+    whole = {"type": "append_entries", "term": 1000, "commit_index": 50}
+    entries = [[bytes([kind]) + harm, 2 + kind, 1000] for kind in range(4)]
+    with contextlib.ExitStack() as ends:
+        for message in (
+            harm,
+            msgspec.msgpack.encode({**append, "transmission": "start", "data": b""}),
+            msgspec.msgpack.encode({**append, "transmission": "finish", "data": harm}),
+            msgspec.msgpack.encode({**append, "entries": entries}),
+            msgspec.msgpack.encode({**whole, "serialized": [harm, True, False]}),
+            msgspec.msgpack.encode({**whole, "serialized": [b"", False, True]}),
+            *(msgspec.msgpack.encode({"type": "apply_command", "command": bytes([kind]) + harm}) for kind in range(4)),
+        ):
+            connection = told(voters.addresses[0], TOKEN, voters.addresses[2].encode(), message)
+            ends.callback(connection.close)
+            with contextlib.suppress(OSError):  # it broke off, or answers this or that
+                connection._socket.settimeout(0.3)
+                while True:
+                    connection.take()
+    assert not (tmp_path / "harmed").exists()
+    process = voters.processes[0]
+    assert process is not None
+    assert process.poll() is None
+
+
+def told(address: str, token: str, who: bytes, message: bytes) -> _Connection:
+    host, _, port = address.partition(":")
+    plain = socket.create_connection((host, int(port)), 5)
+    try:
+        connection = _Connection(plain, token.encode(), client=True)
+    except OSError:
+        plain.close()
+        raise
+    connection.send(who)
+    connection.send(message)
+    return connection
+
+
+@pytest.mark.long
+def test_who_has_not_the_token_is_turned_away_and_holds_nobody_up(voters: Voters, follower: RaftJournal) -> None:
+    with pytest.raises(ConnectionError):
+        told(voters.addresses[0], "another token", b"", b"")
+    host, _, port = voters.addresses[voters.leader(follower)].partition(":")
+    with contextlib.ExitStack() as silent:
+        for _ in range(100):
+            silent.enter_context(socket.create_connection((host, int(port))))
+        epoch = acquired(follower, "c0", LONG_S).epoch
+        follower.append(epoch, [Cancelled("1", "", 0.0)])
+
+
+def test_a_voter_says_in_a_line_what_it_was_given_wrongly(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="none of the voters"):
+        RaftJournal(["127.0.0.1:1"], "127.0.0.1:2", TOKEN, tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        own = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigurationError, match=r"cannot begin.*in use"):
+            RaftJournal([own], own, TOKEN, tmp_path)
+
+
+COMMANDS = st.lists(
+    st.one_of(
+        st.builds(lambda serial: ("acquire", serial), st.integers(0, 4)),
+        st.builds(lambda epoch: ("renew", epoch), st.integers(0, 4)),
+        st.builds(lambda epoch, batch: ("append", epoch, batch), st.integers(0, 4), st.integers(0, 3)),
+    ),
+    max_size=20,
+)
+
+
+@given(COMMANDS, st.integers(0, 20), st.randoms(use_true_random=False))
+def test_copies_that_carry_out_the_same_commands_are_the_same_wherever_one_was_dumped_or_told_twice(
+    commands: list[Any], cut: int, chance: Any
+) -> None:
+    one, two = RaftState(), RaftState()
+    for number, command in enumerate(commands):
+        body = packed(number, command)
+        reply = one.apply(body)
+        if number == cut:
+            dumped = two.dump()
+            two = RaftState()
+            two.load(dumped)
+        for _ in range(chance.randint(1, 2)):
+            assert two.apply(body) == reply
+    assert one.dump() == two.dump()
+    epochs = [reply for number, command in enumerate(commands) if (reply := one.apply(packed(number, command))) and
+              command[0] == "acquire"]  # fmt: skip
+    assert epochs == list(range(1, len(epochs) + 1))
+
+
+def packed(number: int, command: Any) -> bytes:
+    key = b"%d" % number
+    if command[0] == "acquire":
+        return msgspec.msgpack.encode(Acquire(key, f"c{number}", "", 1.0, command[1]))
+    if command[0] == "renew":
+        return msgspec.msgpack.encode(Renew(key, command[1], 1.0))
+    output = ("1", command[2], command[2], 1, key)
+    return msgspec.msgpack.encode(Append(key, command[1], [key], [output], []))
+
+
+@given(st.binary(max_size=40))
+def test_bytes_that_are_no_command_change_nothing(body: bytes) -> None:
+    state = RaftState()
+    before = state.dump()
+    assert state.apply(body) == REFUSED
+    assert state.dump() == before
+
+
+def test_pieces_of_who_lost_the_lease_are_forgotten() -> None:
+    state = RaftState()
+    append = msgspec.msgpack.encode(Append(b"w", 1, [b"r"], [], []))
+    assert state.apply(packed(0, ("acquire", 0))) == 1
+    assert state.apply(msgspec.msgpack.encode(Piece(b"p0", b"w", 0, 2, append[:5]))) == ""
+    assert state.apply(packed(1, ("acquire", 1))) == 2
+    assert state.apply(msgspec.msgpack.encode(Piece(b"p1", b"w", 1, 2, append[5:]))) == REFUSED
+    assert state.records(0, 9) == []
