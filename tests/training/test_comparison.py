@@ -64,7 +64,8 @@ def test_there_is_a_row_for_each_cell_with_its_figures(grid):
         }
         for key in ("bits_per_element_up", "bits_per_element_down", "compression_ratio"):
             assert row.get(key) == summary.get(key)
-        assert row.get("bits_per_element_up") == (32 if row["settings"]["strategy"] == "parameter-server" else None)
+        assert row["bits_per_element_up"] == 32
+        assert row.get("bits_per_element_down") == (32 if row["settings"]["strategy"] == "parameter-server" else None)
         assert row["virtual"]
     assert "virtual" in " ".join(grid.notes)
 

@@ -286,7 +286,7 @@ def test_parameters_that_are_no_numbers_are_never_a_checkpoint(fit: Fit, tmp_pat
         ({"optimizer": "adamm"}, "unknown optimizer 'adamm'; known: .*adam"),
         ({"optimizer": {"name": "adam", "learning_rate": 1}}, "no option 'learning_rate'.*lr"),
         ({"optimizer": "lbfgs"}, "cannot step a flat dense vector"),
-        ({"codec": "zip"}, "unknown codec 'zip'; known: binary, cast"),
+        ({"codec": "zip"}, "unknown codec 'zip'; known: adaptive, binary, cast"),
         ({"codec": "int8", "strategy": "all-reduce"}, "codec 'int8', as it is set, has no form for all-reduce: use"),
         ({"codec": {"name": "identity", "downlink": "cast"}, "strategy": "single-worker"}, "codec 'cast'"),
         ({"partition": "fair"}, "unknown partition 'fair'"),
