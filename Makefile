@@ -53,7 +53,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 $(TESTABLE): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,ray,nodes,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,ray,nodes,inference,dev]"
 	@touch $@
 
 clean:

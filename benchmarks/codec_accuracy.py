@@ -59,7 +59,7 @@ SETTINGS: dict[str, list[Setting]] = {  # by the name of the registered codec
     "int8": [Setting({"name": "int8"}), Setting({"name": "int8", "block": 256, "stochastic": True})],
     "natural": [Setting({"name": "natural"})],
     "nonuniform": [Setting({"name": "nonuniform"})],
-    "qsgd": [Setting({"name": "qsgd", "norm": "max"}), Setting({"name": "qsgd"})],
+    "qsgd": [Setting({"name": "qsgd"}), Setting({"name": "qsgd", "norm": "l2"})],
     "terngrad": [Setting({"name": "terngrad"})],
     "sign": [Setting({"name": "sign", **FEEDBACK})],
     "onebit": [Setting({"name": "onebit"})],

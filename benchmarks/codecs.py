@@ -18,7 +18,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from chimera.codecs.codec import CODECS, Held, decode_with
-from chimera.codecs.kernels import kernels
+from chimera.codecs.kernels import on_cpu
 from chimera.core.parameters import Layout
 
 PLAIN = {"error_feedback": False}
@@ -36,8 +36,8 @@ CASES: dict[str, tuple[dict[str, Any], float | None]] = {  # and the goal, as a 
     "terngrad, unclipped": ({"name": "terngrad", "clip": 0}, 1.0),
     "qsgd, 4 levels": ({"name": "qsgd"}, 1.0),
     "qsgd, 1 level": ({"name": "qsgd", "levels": 1}, 1.0),
-    "qsgd, 4 levels, max": ({"name": "qsgd", "norm": "max"}, 1.0),
-    "qsgd, 127 levels, tensors": ({"name": "qsgd", "levels": 127, "norm": "max", "block": 0}, 1.0),
+    "qsgd, 4 levels, l2": ({"name": "qsgd", "norm": "l2"}, 1.0),
+    "qsgd, 127 levels, tensors": ({"name": "qsgd", "levels": 127, "block": 0}, 1.0),
     "natural": ({"name": "natural"}, None),
     "nonuniform": ({"name": "nonuniform"}, None),
     "top-k 1%": ({"name": "top-k"}, None),
@@ -88,7 +88,7 @@ def main() -> None:
     vector = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
     copy, room = np.zeros_like(vector), np.zeros_like(vector)
     matrix = Layout(("matrix",), ((side, side),))
-    print(f"{size:,} float32, {kernels().__name__.rpartition('.')[2]} kernels, load {os.getloadavg()[0]:.1f}")
+    print(f"{size:,} float32, {on_cpu().__name__.rpartition('.')[2]} kernels, load {os.getloadavg()[0]:.1f}")
     print(f"{'':28}{'bits per':>9}{'encode':>9}{'of copy':>9}{'decode':>9}{'of copy':>9}{'goal':>6}")
     print(f"{'':28}{'element':>9}{'GB/s':>9}{'':9}{'GB/s':>9}")
     for name, (table, goal) in CASES.items():

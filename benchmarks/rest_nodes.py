@@ -130,8 +130,8 @@ def serve_worker(folder: str, kind: str, name: str, port: str) -> None:
 
 def serve_master(ports: str, port: str) -> None:
     """Serve Chimera's aggregation master."""
-    from chimera.nodes.app import serve
     from chimera.nodes.masters import AggregationMaster
+    from chimera.web.app import serve
 
     master = AggregationMaster(settings=settings_for(ports.split(",")))
     serve(master.app(), host="127.0.0.1", port=int(port), settings=master.settings)

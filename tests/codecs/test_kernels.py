@@ -14,18 +14,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chimera.codecs.codec import CODECS, Held
-from chimera.codecs.kernels import VARIABLE, compiled, plain
-from chimera.codecs.kernels import kernels as chosen
+from chimera.codecs.kernels import VARIABLE, compiled, on_cpu, plain
 from chimera.codecs.kernels.layout import packed_size
 from codecs_kit import SETUPS, hard_vectors, kept, layout_of, same
 
 VECTORS = hard_vectors()
-USERS = ["levels", "cast", "signs", "natural", "nonuniform", "sparse", "largest", "threshold", "powersgd", "moments"]
+USERS = [
+    "levels",
+    "cast",
+    "signs",
+    "natural",
+    "nonuniform",
+    "sparse",
+    "largest",
+    "threshold",
+    "powersgd",
+    "moments",
+    "loss_aware",
+]
 
 
 def use(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
     for user in USERS:
-        monkeypatch.setattr(f"chimera.codecs.{user}.kernels", lambda: module)
+        monkeypatch.setattr(f"chimera.codecs.{user}.kernels", lambda *_: module)
 
 
 @pytest.mark.parametrize("setup", SETUPS)
@@ -94,18 +105,18 @@ def test_without_a_working_numba_it_says_so_and_goes_on(
 
     monkeypatch.setattr("chimera.codecs.kernels._compiled", broken)
     with caplog.at_level(logging.WARNING):
-        assert chosen.__wrapped__() is plain
+        assert on_cpu.__wrapped__() is plain
     assert "no LLVM here" in caplog.text
     monkeypatch.setenv(VARIABLE, "compiled")
     with pytest.raises(OSError, match="no LLVM"):
-        chosen.__wrapped__()
+        on_cpu.__wrapped__()
 
 
 def test_the_environment_can_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "plain")
-    assert chosen.__wrapped__() is plain
+    assert on_cpu.__wrapped__() is plain
     monkeypatch.setenv(VARIABLE, "compiled")
-    assert chosen.__wrapped__() is compiled
+    assert on_cpu.__wrapped__() is compiled
 
 
 def test_listing_codecs_imports_no_compiler() -> None:

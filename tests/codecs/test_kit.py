@@ -14,7 +14,7 @@ from chimera.codecs.codec import CODECS, Codec, Held, decode, decode_with
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
-from codecs_kit import HUGE, SETUPS, hard_vectors, kept, layout_of, same
+from codecs_kit import HUGE, SETUPS, damaged, hard_vectors, kept, layout_of, same
 
 VECTORS = hard_vectors()
 NORMAL = VECTORS["normal"]
@@ -171,34 +171,6 @@ def test_another_size_than_expected_is_refused(setup: str) -> None:
     encoded = sent(setup, NORMAL)
     with pytest.raises(CodecError, match="20011 elements came where 20010"):
         decode(encoded, NORMAL.size - 1)
-
-
-def damaged(encoded: Encoded, rng: np.random.Generator) -> Encoded:
-    """Return a message of which something is wrong: too short, too long, of another type, overwritten, with other numbers."""
-    arrays, meta = [a.copy() for a in encoded.arrays], dict(encoded.meta)
-    which = int(rng.integers(len(arrays)))
-    array = arrays[which]
-    kind = int(rng.integers(8))
-    if kind == 0:
-        arrays[which] = array[: int(rng.integers(array.size + 1))]
-    elif kind == 1:
-        arrays[which] = np.concatenate([array, array[: 1 + int(rng.integers(4))]])
-    elif kind == 2:
-        arrays[which] = array.astype([np.float64, np.int8, np.uint16, np.float32, np.bool_][int(rng.integers(5))])
-    elif kind == 3 and array.size:
-        raw = array.view(np.uint8)
-        raw[rng.integers(raw.size, size=3)] = rng.integers(256, size=3)
-    elif kind == 4:
-        del arrays[which]
-    elif kind == 5:
-        arrays.append(array)
-    elif kind == 6 and meta:
-        key = list(meta)[int(rng.integers(len(meta)))]
-        odd: list[Any] = [-1, 0, 1, 2**40, 0.5, np.nan, np.inf, "4", None, True, 10**400]
-        meta[key] = odd[int(rng.integers(len(odd)))]
-    elif meta:
-        del meta[list(meta)[int(rng.integers(len(meta)))]]
-    return Encoded(encoded.codec, encoded.size, tuple(arrays), meta)
 
 
 @pytest.mark.parametrize("setup", SETUPS)

@@ -29,7 +29,7 @@ class WorkerProcess:
     def __init__(self, root: Path, name: str, making: str) -> None:
         file = root / f"{name}.py"
         lines = ["from chimera.nodes.workers import *", f"worker = {making}"]
-        lines += ["from chimera.nodes.app import serve", "import os", "port = int(os.environ['TEST_PORT'])"]
+        lines += ["from chimera.web.app import serve", "import os", "port = int(os.environ['TEST_PORT'])"]
         lines += ["serve(worker.app(), host='127.0.0.1', port=port, settings=worker.settings)"]
         file.write_text("\n".join(lines) + "\n")
         self.port = free_port()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chimera.nodes.logs import close_logs
+from chimera.web.logs import close_logs
 
 
 @pytest.fixture(autouse=True)

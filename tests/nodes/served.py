@@ -20,8 +20,8 @@ import pandas as pd
 from fastapi import FastAPI
 from numpy.typing import ArrayLike
 
-from chimera.nodes.app import serve
 from chimera.nodes.settings import Settings, read_settings
+from chimera.web.app import serve
 
 LIMIT_S = 30.0
 

@@ -27,12 +27,12 @@ import chimera
 from chimera.core import errors as core
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.engines.http import wire
-from chimera.nodes import errors
-from chimera.nodes.app import create_app, serve
-from chimera.nodes.logs import open_logs
-from chimera.nodes.security import is_loopback, warn_if_open
 from chimera.nodes.settings import read_settings
 from chimera.utils import parse_times_file
+from chimera.web import errors
+from chimera.web.app import create_app, serve
+from chimera.web.logs import open_logs
+from chimera.web.security import is_loopback, warn_if_open
 from nodes.served import LIMIT_S, ask, error_of, free_port, serving
 
 RAISED: dict[str, Exception] = {
@@ -231,7 +231,7 @@ def test_an_address_that_is_not_this_machines_is_one_line() -> None:
 NODE = """
 import sys, threading
 from fastapi import APIRouter
-from chimera.nodes.app import create_app, serve
+from chimera.web.app import create_app, serve
 from chimera.nodes.settings import read_settings
 
 router = APIRouter()
@@ -331,8 +331,8 @@ def test_a_certificate_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
 
 
 def test_answers_are_binary_only_for_who_takes_that(tmp_path: Path) -> None:
-    from chimera.nodes.body import answer, read_object
-    from chimera.nodes.routing import plain_router
+    from chimera.web.body import answer, read_object
+    from chimera.web.routing import plain_router
 
     router = plain_router()
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import chimera
 from chimera.core.errors import DataError
-from chimera.nodes.logs import close_logs, log_latency, open_logs, status, time_log
 from chimera.utils import parse_times_file
+from chimera.web.logs import close_logs, log_latency, open_logs, status, time_log
 
 URL = "http://localhost:5001/v1/chimera/model/fit"
 

@@ -1,4 +1,4 @@
-"""``chimera list``: what can be named in an experiment file."""
+"""``chimera list``: what can be named in an experiment file or on a command line."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ FAMILIES = {
     "partitions": "chimera.data.partition:PARTITIONERS",
     "models": "chimera.models.model:MODELS",
     "datasets": "chimera.data.dataset:DATASETS",
+    "policies": "chimera.inference.policies.policy:POLICIES",
 }
 GIVEN = {"models": ("input_shape", "outputs", "task")}  # what the trainer passes itself, since it knows the data
 
@@ -32,7 +33,7 @@ def list_plugins(
         str | None, typer.Argument(metavar=f"[{'|'.join(FAMILIES)}]", show_default=False, help="Only this family.")
     ] = None,
 ) -> None:
-    """List strategies, codecs, engines, partitions, models and data sets, with their options."""
+    """List strategies, codecs, engines, partitions, models, data sets and inference policies, with their options."""
     if family is not None and family not in FAMILIES:
         raise ConfigurationError(f"there is no family {family!r} to list; families: {', '.join(FAMILIES)}")
     from rich.console import Console

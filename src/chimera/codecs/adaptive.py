@@ -38,6 +38,8 @@ class Adaptive(Codec):
     bandwidth_bytes_s : for ``speed``: that of the link; the engine ``simulated`` knows it, elsewhere it has to be given.
     """
 
+    on_device = True
+
     def __init__(
         self,
         *,
@@ -79,7 +81,7 @@ class Adaptive(Codec):
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         """Choose a codec; the message is its own."""
         place = self._by_norm(vector) if self._seconds is None else self._by_speed(self._seconds, vector, layout)
-        encoded = self._codecs[place].encode(vector, layout)
+        encoded = self._codecs[place].pack(vector, layout)
         if self._seconds is not None:
             self._bytes[place] = encoded.nbytes
         return encoded
@@ -119,7 +121,7 @@ class Adaptive(Codec):
         if self.count and self.count % self._every == 0:
             self._fine = not abs(self._norms - self._before) < self._change * self._before
             self._norms, self._before = 0.0, self._norms
-        self._norms += math.sqrt(sum(each.square for each in moments(vector, [0, vector.size] if vector.size else [0])))
+        self._norms += math.sqrt(sum(each.square for each in moments(vector, [0, len(vector)] if len(vector) else [0])))
         self.count += 1
         return int(self._fine)
 
@@ -132,6 +134,6 @@ class Adaptive(Codec):
             )
         if not self._bytes.size:
             trials = [CODECS.of(table) for table in self._tables]
-            self._bytes = np.array([codec.encode(vector, layout).nbytes for codec in trials], np.float64)
+            self._bytes = np.array([codec.pack(vector, layout).nbytes for codec in trials], np.float64)
         fitting = np.flatnonzero(self._bytes <= seconds * bandwidth_bytes_s)
         return int(fitting[-1]) if fitting.size else 0

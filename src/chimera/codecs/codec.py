@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.codecs.fields import room
+from chimera.core.device import on_host, put, to_host
 from chimera.core.errors import CodecError, ConfigurationError, UnknownNameError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -53,6 +55,8 @@ class Codec(ABC):
     seed : of whatever is random; whoever makes the codec sets it by `reseed`.
     count : how many random messages it has made. Seed and count decide a message's random numbers, on any engine.
     feedback : whether `CODECS` puts error feedback around it unless told otherwise.
+    on_device : whether its methods take tensors of torch too, in place of arrays, and do their work where those are; for any
+        other codec `pack` and `unpack` bring the vector to the host.
     chained : whether a message builds upon those that its receiver got before. Such a codec has to know its receivers, and
         so it is for the downlink, and nothing can be wrapped around it.
     """
@@ -60,6 +64,8 @@ class Codec(ABC):
     seed: int = 0
     count: int = 0
     feedback: ClassVar[bool] = False
+    on_device: ClassVar[bool] = False
+    _landing: Flat | None = None
     chained: ClassVar[bool] = False
 
     @property
@@ -86,6 +92,27 @@ class Codec(ABC):
         ------
         CodecError : no codec can have made this message.
         """
+
+    def pack(self, vector: Any, layout: Layout) -> Encoded:
+        """Encode a vector, an array or a tensor on any device; only the message comes from there, if the codec can do that."""
+        if self.on_device or on_host(vector):
+            return self.encode(vector, layout)
+        if self._landing is None or len(self._landing) != len(vector):
+            self._landing = np.empty(len(vector), np.float32)
+        return self.encode(to_host(vector, self._landing), layout)
+
+    def unpack(self, encoded: Encoded, out: Any = None) -> Flat:
+        """Decode into ``out``, an array or a tensor on any device; a tensor is filled even if the vector is at hand."""
+        return self.unpack_with(Held(), encoded, out)[0]
+
+    def unpack_with(self, held: Held, encoded: Encoded, out: Any = None) -> tuple[Flat, Held]:
+        """Do the same for a receiver who has ``held``, see `decode_with`."""
+        if out is None or on_host(out):
+            return self.decode_with(held, encoded, out)
+        found, held = self.decode_with(held, encoded, room(encoded, out) if self.on_device else None)
+        if found is not out:
+            put(found, room(encoded, out))
+        return out, held
 
     def reduction(self) -> Reduction | None:
         """Return its all-reduce form, for where workers meet in a group and send no messages; None if it has none."""
@@ -205,22 +232,22 @@ CODECS = Codecs("codec", "chimera.codecs")
 _decoders: dict[str, Codec] = {}
 
 
-def decode(encoded: Encoded, size: int, out: Flat | None = None) -> Flat:
+def decode(encoded: Encoded, size: int, out: Any = None) -> Flat:
     """Unpack what any codec packed; the message names its codec, ``size`` says how many elements there must be.
 
-    The vector is in ``out``, if that is given and the message has it not at hand. A codec that is no registered one must have
-    been made in this process before: a message cannot make it import anything.
+    The vector is in ``out``, if that is given and is a tensor, or the message has it not at hand. A codec that is no registered
+    one must have been made in this process before: a message cannot make it import anything.
 
     Raises
     ------
     CodecError : no codec can have made this message.
     """
-    return _decoder_of(encoded, size).decode(encoded, out)
+    return _decoder_of(encoded, size).unpack(encoded, out)
 
 
-def decode_with(held: Held, encoded: Encoded, size: int, out: Flat | None = None) -> tuple[Flat, Held]:
+def decode_with(held: Held, encoded: Encoded, size: int, out: Any = None) -> tuple[Flat, Held]:
     """Unpack, as `decode` does, for a receiver who has ``held`` of this sender; return what he has from now on, too."""
-    return _decoder_of(encoded, size).decode_with(held, encoded, out)
+    return _decoder_of(encoded, size).unpack_with(held, encoded, out)
 
 
 def _decoder_of(encoded: Encoded, size: int) -> Codec:

@@ -26,7 +26,8 @@ class Delta(Codec):
 
     Server and receiver keep the same reference h. The server packs w - h by the codec; the receiver computes with
     h + decoded, and on both sides h moves by ``rate`` times the decoded. What a message leaves out is in the next difference.
-    Whoever has no reference yet gets the weights as they are.
+    Whoever has no reference yet gets the weights as they are. Both are arrays on the host, wherever the receiver's model
+    computes: they must be the same to the bit, and what a device decodes need not be.
 
     Parameters
     ----------

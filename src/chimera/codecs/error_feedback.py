@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, Codec, Curvature, State, Table
 from chimera.codecs.reduction import Mean, Reduction
+from chimera.core.device import beside, namespace, to_host
 from chimera.core.errors import CodecError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite
@@ -25,6 +26,8 @@ class ErrorFeedback(Codec):
     ----------
     codec : the codec, by name or as a table.
     """
+
+    on_device = True
 
     def __init__(self, *, codec: Table | Codec = "identity") -> None:
         self._inner = CODECS.inside("error-feedback", codec)
@@ -47,15 +50,18 @@ class ErrorFeedback(Codec):
         The memory is the float32 difference of the sum and what the message says: where that difference has no more digits
         than float32, nothing at all is lost.
         """
-        memory = self._memory
-        if memory is None or memory.size != vector.size:
-            memory, self._decoded = np.zeros(vector.size, np.float32), np.empty(vector.size, np.float32)
+        xp = namespace(vector)
+        if self._memory is None or len(self._memory) != len(vector):
+            self._memory, self._decoded = xp.zeros_like(vector), None
+        if self._decoded is None:
+            self._decoded = xp.empty_like(vector)
+        memory = beside(self._memory, vector)  # it may come from a checkpoint
         with np.errstate(over="ignore"):
-            total = np.add(vector, memory, out=memory)
+            total = xp.add(vector, memory, out=memory)
         try:
-            encoded = self._inner.encode(total, layout)
+            encoded = self._inner.pack(total, layout)
             with np.errstate(over="ignore"):
-                left = np.subtract(total, self._inner.decode(encoded, self._decoded), out=self._decoded)
+                left = xp.subtract(total, self._inner.unpack(encoded, self._decoded), out=self._decoded)
             if not all_finite(left):
                 raise CodecError("the error that is to be fed back is not finite")
         except CodecError:
@@ -66,7 +72,7 @@ class ErrorFeedback(Codec):
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Decode what the codec made."""
-        return self._inner.decode(encoded, out)
+        return self._inner.unpack(encoded, out)
 
     def reduction(self) -> FeedbackReduction | None:
         """Return the all-reduce form of the codec with a memory, if it has one."""
@@ -83,7 +89,7 @@ class ErrorFeedback(Codec):
 
     def state(self) -> State:
         """Return the memory, and what the codec itself remembers."""
-        own = {} if self._memory is None else {"memory": self._memory}
+        own = {} if self._memory is None else {"memory": to_host(self._memory)}
         return own | {f"codec.{name}": value for name, value in self._inner.state().items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -91,7 +97,6 @@ class ErrorFeedback(Codec):
         self._memory = self._decoded = None
         if "memory" in state:
             self._memory = np.array(state["memory"], np.float32)
-            self._decoded = np.empty_like(self._memory)
         self._inner.restore({name[6:]: value for name, value in state.items() if name.startswith("codec.")})
 
 

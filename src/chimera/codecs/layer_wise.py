@@ -31,6 +31,8 @@ class LayerWise(Codec):
     default : the codec of the rest.
     """
 
+    on_device = True
+
     def __init__(self, *, layers: dict[str, Any] | None = None, default: Table | Codec = "identity") -> None:
         self._tables: dict[str, Any] = dict(layers or {})
         self._tables.setdefault("*", default)
@@ -53,9 +55,9 @@ class LayerWise(Codec):
         if layout != self._layout:
             self._choose(layout)
         # A codec may use its memory again at its next message, and each of these has only one here.
-        messages = [codec.encode(vector[b:e], layout.cut(b, e)) for b, e, codec in self._codecs]
+        messages = [codec.pack(vector[b:e], layout.cut(b, e)) for b, e, codec in self._codecs]
         arrays = itertools.chain.from_iterable(message.arrays for message in messages)
-        return Encoded("layer-wise", vector.size, (header_of(messages), *arrays))
+        return Encoded("layer-wise", len(vector), (header_of(messages), *arrays))
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Decode stretch by stretch."""

@@ -13,6 +13,7 @@ from chimera.codecs.fields import packable, tensor_bounds
 from chimera.codecs.kernels import kernels
 from chimera.codecs.nonuniform import decode_table, encode_table
 from chimera.codecs.scratch import Scratch
+from chimera.core.device import to_host
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -40,6 +41,8 @@ class LossAware(Codec):
         begin on a sample of each tensor, at the best of 40 scales, and end with one turn over all of it.
     """
 
+    on_device = True
+
     def __init__(
         self, *, bits: int = 2, levels: Literal["linear", "logarithmic"] = "linear", exact: bool = False
     ) -> None:
@@ -58,12 +61,13 @@ class LossAware(Codec):
         self._curvature = curvature
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
-        """Find the scales, and choose the levels."""
+        """Find the scales, and choose the levels: on the host, for that is where servers have weights and curvature."""
+        vector = to_host(vector)
         bounds, d = tensor_bounds(layout, vector.size), self._curvature()
         if d is not None and d.shape != vector.shape:
             raise CodecError(f"a curvature of shape {d.shape} is not that of {vector.size} weights")
         spans = list(itertools.pairwise(bounds))
-        tops = np.array([kernels().abs_max(vector[b:e]) for b, e in spans], np.float32)
+        tops = np.array([kernels(vector).abs_max(vector[b:e]) for b, e in spans], np.float32)
         packable(tops)
         scales = [
             self._scale(vector[b:e], None if d is None else d[b:e], float(top))
@@ -120,7 +124,7 @@ def _turn(w: Flat, d: Flat | None, scale: float, table: NDArray[np.float32]) -> 
 
     Both are 0 if these levels are.
     """
-    k, none, values = kernels(), np.uint32(0), np.concatenate([table, -table]).astype(np.float64)
+    k, none, values = kernels(w), np.uint32(0), np.concatenate([table, -table]).astype(np.float64)
     codes, above, below = np.empty(_PIECE, np.uint8), 0.0, 0.0
     for low in range(0, w.size, _PIECE):
         piece = w[low : low + _PIECE]

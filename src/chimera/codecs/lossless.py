@@ -30,6 +30,8 @@ class Lossless(Codec):
     level : 1 is the fastest, 19 the smallest.
     """
 
+    on_device = True
+
     def __init__(self, *, codec: Table | Codec = "identity", level: int = 1) -> None:
         if not 1 <= level <= 19:
             raise ConfigurationError(f"level must be from 1 to 19, not {level}")
@@ -46,14 +48,14 @@ class Lossless(Codec):
         """Encode, and compress header and arrays together."""
         import zstandard
 
-        message = self._inner.encode(vector, layout)
+        message = self._inner.pack(vector, layout)
         header = header_of([message])
         parts: list[NDArray[Any]] = [np.array([header.size], np.uint32), header, *message.arrays]
         total = sum(part.nbytes for part in parts)
         stream = zstandard.ZstdCompressor(level=self._level).compressobj(size=total)
         pieces = [stream.compress(np.ascontiguousarray(part).data.cast("B")) for part in parts if part.size]
         packed = b"".join([*pieces, stream.flush()])
-        return Encoded("lossless", vector.size, (np.frombuffer(packed, np.uint8),))
+        return Encoded("lossless", len(vector), (np.frombuffer(packed, np.uint8),))
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Decompress, and decode what the codec made."""

@@ -1,4 +1,7 @@
-"""One step of subspace iteration: what both forms of PowerSGD share, and the one of them that reduces P and Q over a group."""
+"""One step of subspace iteration: what both forms of PowerSGD share, and the one of them that reduces P and Q over a group.
+
+What they share takes arrays and tensors; groups add arrays, and so the latter form has no others.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from numpy.typing import NDArray
 from chimera.codecs.codec import State
 from chimera.codecs.reduction import Mean, Reduction
 from chimera.core.call import empty
+from chimera.core.device import namespace
 from chimera.core.parameters import Flat, Layout, all_finite
 
 _TINY = 1e-30
@@ -50,19 +54,20 @@ def begin_q(q: NDArray[np.float32] | None, tensor: Tensor, seed: int) -> NDArray
     if q is None or q.shape != (tensor.rank, tensor.columns):
         rng = np.random.default_rng([seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF, tensor.place])
         q = rng.standard_normal((tensor.rank, tensor.columns), np.float32)
-    return q / np.float32(float(np.abs(q).max()) or 1.0)
+    return q / np.float32(float(abs(q).max()) or 1.0)
 
 
 def leads_on(q: NDArray[np.float32]) -> bool:
     """Return whether another iteration can begin with this Q: from zeros there is no way on."""
-    return float(np.abs(q).max()) > _TINY
+    return float(abs(q).max()) > _TINY
 
 
 def orthonormal(p: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return orthonormal columns whose span holds that of the columns given."""
-    scale = np.abs(p).max(axis=0).astype(np.float64)
-    scaled = p / np.where(scale > 0, scale, 1)
-    return np.linalg.qr(scaled)[0].astype(np.float32)
+    xp = namespace(p)
+    scale = xp.asarray(xp.amax(abs(p), axis=0), dtype=xp.float64)
+    scaled = p / xp.where(scale > 0, scale, 1)
+    return xp.asarray(xp.linalg.qr(scaled)[0], dtype=xp.float32)  # type: ignore[no-any-return]
 
 
 class LowRank(Reduction):

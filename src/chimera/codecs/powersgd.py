@@ -12,6 +12,7 @@ from chimera.codecs.codec import CODECS, Codec, State
 from chimera.codecs.fields import array, count_arrays, finite, packable, room
 from chimera.codecs.kernels import kernels
 from chimera.codecs.low_rank import LowRank, Tensor, begin_q, leads_on, orthonormal, tensors
+from chimera.core.device import beside, namespace, put, to_host
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -34,6 +35,7 @@ class PowerSGD(Codec):
     """
 
     feedback = True
+    on_device = True
 
     def __init__(self, *, rank: int = 2) -> None:
         if not 1 <= rank <= 1024:
@@ -46,17 +48,20 @@ class PowerSGD(Codec):
         thin, plain, shapes = [], [], []
         for tensor in tensors(layout, self._rank):
             flat = vector[tensor.begin : tensor.end]
-            if not tensor.rank or kernels().abs_max(flat) > _LARGE:
+            if not tensor.rank or kernels(vector).abs_max(flat) > _LARGE:
                 plain.append(flat)
-                shapes += [flat.size, 1, 0]
+                shapes += [len(flat), 1, 0]
                 continue
             p, q = self._factors(flat.reshape(tensor.rows, tensor.columns), tensor)
             thin += [p.reshape(-1), q.reshape(-1)]
             shapes += [tensor.rows, tensor.columns, tensor.rank]
-        arrays = tuple(np.concatenate(parts) if parts else np.zeros(0, np.float32) for parts in (thin, plain))
+        arrays = tuple(
+            np.concatenate([to_host(part) for part in parts]) if parts else np.zeros(0, np.float32)
+            for parts in (thin, plain)
+        )
         packable(arrays[0])
         packable(arrays[1])
-        return Encoded("powersgd", vector.size, (np.array(shapes, np.uint32), *arrays))
+        return Encoded("powersgd", len(vector), (np.array(shapes, np.uint32), *arrays))
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Multiply the factors."""
@@ -66,6 +71,7 @@ class PowerSGD(Codec):
         thin = finite(encoded, array(encoded, 1, np.float32, sum(sizes)), "factors")
         plain = array(encoded, 2, np.float32, sum(rows * columns for rows, columns, rank in shapes if not rank))
         out = room(encoded, out)
+        factors, xp = beside(thin, out), namespace(out)
         begin = at = left = 0
         for (rows, columns, rank), size in zip(shapes, sizes, strict=True):
             piece = out[begin : begin + rows * columns]
@@ -73,11 +79,12 @@ class PowerSGD(Codec):
                 p, q = np.split(thin[at : at + size], [rows * rank])
                 if float(np.abs(p).max()) * float(np.abs(q).max()) * rank > np.finfo(np.float32).max:
                     raise CodecError("the factors of a powersgd message overflow")
-                np.matmul(p.reshape(rows, rank), q.reshape(rank, columns), out=piece.reshape(rows, columns))
+                p, q = factors[at : at + rows * rank], factors[at + rows * rank : at + size]
+                xp.matmul(p.reshape(rows, rank), q.reshape(rank, columns), out=piece.reshape(rows, columns))
             else:
-                np.copyto(piece, plain[left : left + piece.size])
-                left += piece.size
-            begin, at = begin + piece.size, at + size
+                put(plain[left : left + len(piece)], piece)
+                left += len(piece)
+            begin, at = begin + len(piece), at + size
         return out
 
     def reduction(self) -> LowRank:
@@ -86,7 +93,7 @@ class PowerSGD(Codec):
 
     def state(self) -> State:
         """Return the Qs that the next iteration starts from."""
-        return {**super().state(), **{f"q{place}": q for place, q in self._q.items()}}
+        return {**super().state(), **{f"q{place}": to_host(q) for place, q in self._q.items()}}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `state` returned."""
@@ -95,13 +102,13 @@ class PowerSGD(Codec):
 
     def _factors(self, matrix: NDArray[np.float32], tensor: Tensor) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return P, shape (rows, rank), and Q transposed, shape (rank, columns)."""
-        q = begin_q(self._q.get(str(tensor.place)), tensor, self.seed)
+        xp, q = namespace(matrix), beside(begin_q(self._q.get(str(tensor.place)), tensor, self.seed), matrix)
         with np.errstate(over="ignore", invalid="ignore"):
-            p = np.matmul(matrix, q.T)
-            packable(p)
+            p = xp.matmul(matrix, q.T)
+            packable(to_host(p))
             p = orthonormal(p)
-            q = np.matmul(p.T, matrix)  # this way round it is ten times faster than the transpose of a large matrix
-        packable(q)
+            q = xp.matmul(p.T, matrix)  # this way round it is ten times faster than the transpose of a large matrix
+        packable(to_host(q))
         if leads_on(q):
             self._q[str(tensor.place)] = q
         return p, q

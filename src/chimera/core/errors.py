@@ -52,6 +52,10 @@ class RunError(ChimeraError):
     """A run that had begun and cannot go on."""
 
 
+class ConflictError(RunError):
+    """Asked for at the wrong moment: it does not go with the state that things are in now."""
+
+
 class ActorLost(RunError):  # noqa: N818 - the field says "lost", and the architecture names it so
     """The actor is dead, or died under the call: the result will never come."""
 
@@ -74,6 +78,10 @@ class EngineClosedError(RunError):
 
 class NonFiniteError(RunError):
     """Losses or gradients that are NaN or infinite, and none left that are not; the message names a rank and the step."""
+
+
+class UnavailableError(RunError):
+    """Who was asked cannot answer now; somebody else can, or the same one later."""
 
 
 class TooFewWorkersError(RunError):

@@ -6,6 +6,7 @@ little and a plug-in whose library is missing harms nobody else. Heavy libraries
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -140,10 +141,29 @@ def load_object(path: str) -> Any:
 def _load_file(path: Path) -> Any:
     if not path.is_file():
         raise ConfigurationError(f"there is no file {str(path)!r}")
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    return importlib.import_module(path.stem)
+    path = path.resolve()
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    module = importlib.import_module(path.stem)
+    if Path(getattr(module, "__file__", None) or "").resolve() == path:
+        return module
+    return _load_beside(path)
+
+
+def _load_beside(path: Path) -> Any:
+    """Import a file whose name another module bears already, under a name of its own."""
+    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise ConfigurationError(f"{str(path)!r} cannot be imported")
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
 
 
 def checked_options(

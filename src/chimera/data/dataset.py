@@ -14,6 +14,7 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.registry import Registry
 from chimera.data import sources, table
 from chimera.data.arrays import Task, as_inputs, as_targets
+from chimera.data.scaling import Scaling
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +31,7 @@ class Dataset:
     classes : the labels of the class indices, or None for a regression; "0", "1", ... if the indices come without labels.
     features : the names of the columns of ``inputs``, if known.
     name : what messages and reports call it.
+    input_scaling, target_scaling : how raw rows became these, if they were standardized.
     """
 
     inputs: NDArray[Any]
@@ -37,6 +39,8 @@ class Dataset:
     classes: tuple[str, ...] | None = None
     features: tuple[str, ...] | None = None
     name: str = "data"
+    input_scaling: Scaling | None = None
+    target_scaling: Scaling | None = None
 
     def __post_init__(self) -> None:
         for what, kinds in {"inputs": ("float32", "int64"), "targets": ("int64", "float32")}.items():
@@ -249,17 +253,16 @@ class Split:
 
         The test part is shifted and scaled as the train part is, never by what it holds itself.
         """
-        train, test = {}, {}
+        train, test = dict[str, Any](), dict[str, Any]()
         for what in ["inputs"] * inputs + ["targets"] * targets:
             values = getattr(self.train, what)
             if values.dtype.kind != "f":
                 raise ConfigurationError(f"the {what} of {self.train.name!r} are indices, which cannot be standardized")
-            mean = values.mean(axis=0, dtype=np.float64)
-            deviation = values.std(axis=0, dtype=np.float64)
-            # rounding gives a constant feature a tiny deviation; dividing by it would make noise of it
-            deviation = np.where(deviation > 1e-7 * np.abs(mean), deviation, 1.0)
-            train[what] = ((values - mean) / deviation).astype(np.float32)
-            test[what] = ((getattr(self.test, what) - mean) / deviation).astype(np.float32)
+            scaling = Scaling.of(values)
+            for changed, part in ((train, self.train), (test, self.test)):
+                key = f"{what.removesuffix('s')}_scaling"
+                changed[what] = scaling.apply(getattr(part, what))
+                changed[key] = scaling.after(getattr(part, key))
         return Split(replace(self.train, **train), replace(self.test, **test)) if train else self
 
 

@@ -43,10 +43,10 @@ def read_csv(path: Path, *, header: bool | None = None) -> Any:
 
     try:
         lines = _first_lines(path)
-        separator = _separator(lines)
+        separator = separator_of(lines)
         cells = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
         if header is None:
-            header = bool(cells) and not any(map(_is_number, cells[0]))
+            header = bool(cells) and not any(map(is_number, cells[0]))
         comma = separator == ";" and any(_DECIMAL_COMMA.fullmatch(cell) for row in cells for cell in row)
         frame = pandas.read_csv(
             path, sep=separator, header=0 if header else None, skipinitialspace=True, decimal="," if comma else "."
@@ -69,7 +69,8 @@ def _first_lines(path: Path) -> list[str]:
         return list(itertools.islice(filter(str.strip, file), _SAMPLE_LINES))
 
 
-def _separator(lines: list[str]) -> str:
+def separator_of(lines: list[str]) -> str:
+    """Return what separates cells: that which cuts all of the lines into the same number of them, else a comma."""
     for separator in _SEPARATORS:
         widths = {len(row) for row in csv.reader(lines, delimiter=separator, skipinitialspace=True)}
         if len(widths) == 1 and widths.pop() > 1:
@@ -77,7 +78,8 @@ def _separator(lines: list[str]) -> str:
     return ","
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Whether a cell is a number, with a point or a comma."""
     try:
         float(cell.replace(",", "."))
     except ValueError:

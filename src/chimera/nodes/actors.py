@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 
 from chimera.core.errors import ActorLost, ConfigurationError, DataError
 from chimera.engines.http.host import Done, Host, Reply, error_reply
-from chimera.nodes.routing import plain_router
+from chimera.web.routing import plain_router
 
 
 def actors_router(host: Host) -> APIRouter:

@@ -1,41 +1,19 @@
-"""What a node counts, in the form that Prometheus collects at ``/metrics``."""
+"""What a node counts besides its requests."""
 
 from __future__ import annotations
 
-from typing import Any
+from prometheus_client import Counter
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
-
-_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 600)
-
-CONTENT_TYPE = CONTENT_TYPE_LATEST
+from chimera.web.metrics import Metrics
 
 
-class Metrics:
-    """The figures of one app; each has a registry of its own, so that several apps of one process do not mix."""
+class NodeMetrics(Metrics):
+    """The figures of a master or a worker."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "chimera_requests", "Requests answered.", ["method", "route", "status"], registry=self._registry
-        )
-        self._seconds = Histogram(
-            "chimera_request_seconds", "Seconds until the answer was sent.", ["route"],
-            buckets=_BUCKETS_S, registry=self._registry,
-        )  # fmt: skip
-        self._fits = Counter("chimera_fits", "Fits that ended.", ["result"], registry=self._registry)
-        self._rows = Counter("chimera_rows_predicted", "Rows that predictions were made for.", registry=self._registry)
-        self._children: dict[tuple[str, str, int], tuple[Any, Any]] = {}  # the library's own look-up is slower
-
-    def request_ended(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request. ``route`` is the path as it was declared: few different ones, whatever strangers ask for."""
-        key = (method, route, status)
-        children = self._children.get(key)
-        if children is None:
-            children = self._requests.labels(method, route, str(status)), self._seconds.labels(route)
-            self._children[key] = children
-        children[0].inc()
-        children[1].observe(seconds)
+        super().__init__()
+        self._fits = Counter("chimera_fits", "Fits that ended.", ["result"], registry=self.registry)
+        self._rows = Counter("chimera_rows_predicted", "Rows that predictions were made for.", registry=self.registry)
 
     def fit_ended(self, *, well: bool) -> None:
         """Count a fit."""
@@ -44,7 +22,3 @@ class Metrics:
     def rows_predicted(self, count: int) -> None:
         """Count the rows of a prediction."""
         self._rows.inc(count)
-
-    def page(self) -> bytes:
-        """Return what ``/metrics`` shows."""
-        return generate_latest(self._registry)

@@ -74,7 +74,7 @@ def run(master: Master, port: int = DEFAULT_PORT, launcher: str | None = None) -
 def _run(master: Master, port: int, launcher: str | None) -> None:
     settings = master.settings
     workers = workers_of(settings)
-    from chimera.nodes.app import serve
+    from chimera.web.app import serve
 
     served = False
     with Waiting(worker.name for worker in workers) as waiting, State() as state, _sigterm_raises():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -81,10 +82,25 @@ def write_atomically(path: Path, data: bytes) -> None:
     ------
     RunError : it cannot be written; what was there before is untouched.
     """
+    with atomically(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def atomically(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that bears its name only when the block has ended well.
+
+    Raises
+    ------
+    RunError : it cannot be written; what was there before is untouched.
+    """
     unfinished = path.with_name(f"{path.name}.part")
     try:
-        unfinished.write_bytes(data)
+        with unfinished.open("wb") as file:
+            yield file
         unfinished.replace(path)
-    except OSError as error:
+    except BaseException as error:
         unfinished.unlink(missing_ok=True)
-        raise RunError(f"{path} cannot be written: {error.strerror}") from error
+        if isinstance(error, OSError):
+            raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from chimera.codecs.codec import CODECS, Codec, Held, State, decode_with
+from chimera.codecs.codec import CODECS, State
 from chimera.codecs.reduction import Reduction
 from chimera.core.call import work
+from chimera.core.device import copy_of
 from chimera.core.engine import Group
 from chimera.core.errors import NonFiniteError
 from chimera.core.message import Encoded
-from chimera.core.parameters import Flat, Layout, all_finite, shard_bounds, shard_views
+from chimera.core.parameters import Flat, all_finite
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
-from chimera.models.device import move
+from chimera.models.device import move, near
 from chimera.models.model import Model
+from chimera.training.exchange import Exchange
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
 from chimera.training.rejection import ADVICE, Applied, Rejected, fault, fault_of_gradient
 from chimera.training.taking_part import TakingPart
@@ -65,17 +66,16 @@ class Learner:
     ) -> None:
         if device is not None:
             move(model, device, rank)
+        self._near = near(model)  # its vectors where it computes: what travels is unpacked and packed there
         self._rank, self._model, self._dataset, self._order, self._seed = rank, model, dataset, order, seed
         self._optimizer_settings, self._codec = optimizer, codec
         CODECS.create(*downlink)
+        own = seed * 1_000_003 + rank  # so that no two codecs of a run draw the same random numbers
+        self._exchange = Exchange(model.layout, codec, seed=own)
         self._optimizer: FlatOptimizer | None = None  # its memory is not spent where servers step
-        self._bounds: list[int] = []
-        self._codecs: list[Codec] = []
         self._reduction: Reduction | None = None  # the codec's form for a group
-        self._kept: Sequence[Mapping[str, Any]] = ()  # what codecs remembered that are not made yet
+        self._kept: Sequence[Mapping[str, Any]] = ()  # what it remembered, if it is not made yet
         self._kept_shared: Mapping[str, Any] = {}
-        self._layouts: list[Layout] = []
-        self._held: list[Held] = []  # of the messages of each server
         self._step = 0
         self._tally = Tally()
         self._has_buffers = model.buffers().size > 0
@@ -87,9 +87,9 @@ class Learner:
         One that is not finite is rejected: the messages say so instead, and the batch leaves no trace in the worker.
         """
         self._load(weights)
-        gradient, rejected = self._next_gradient()
+        gradient, rejected = self._next_gradient(self._near)
         self._step += 1
-        return self._encoded(gradient) if rejected is None else [rejected] * len(weights)
+        return self._packed(gradient) if rejected is None else [rejected] * len(weights)
 
     def delta(self, *weights: Encoded, steps: int, learning_rate: float) -> list[Encoded] | list[Rejected]:
         """Load the weights, take ``steps`` steps of plain SGD from there, and return the way back, encoded, a message a shard.
@@ -98,21 +98,21 @@ class Learner:
         The first gradient that is not finite ends it, and the messages say so instead.
         """
         self._load(weights)
-        flat = self._model.parameters()
-        begin, first = flat.copy(), self._step
+        flat = self._near.parameters()
+        begin, first = copy_of(flat), self._step
         rejected: Rejected | None = None
         with np.errstate(over="ignore", invalid="ignore"):  # what became of it is looked at below
             for self._step in range(first, first + steps):
-                gradient, rejected = self._next_gradient()
+                gradient, rejected = self._next_gradient(self._near)
                 if rejected is not None:
                     break
-                flat -= np.float32(learning_rate) * gradient
+                flat -= gradient * np.float32(learning_rate)
             begin -= flat
         self._step = first + steps
-        work(elements=flat.size * (steps + 1))
+        work(elements=len(flat) * (steps + 1))
         if rejected is None and (why := fault(begin, "the change of the weights")):
             rejected = Rejected(self._rank, first, why)
-        return self._encoded(begin) if rejected is None else [rejected] * len(weights)
+        return self._packed(begin) if rejected is None else [rejected] * len(weights)
 
     def train(self, steps: int, group: Group | None = None) -> Applied:
         """Take ``steps`` steps of its own, with the group's mean gradient if there is one; say which of its own were rejected.
@@ -127,7 +127,7 @@ class Learner:
         optimizer = self._own_optimizer()
         rejected = []
         for _ in range(steps):
-            gradient, own = self._next_gradient() if group is None else self._mean_gradient(group)
+            gradient, own = self._next_gradient(self._model) if group is None else self._mean_gradient(group)
             if own is not None:
                 if group is None:
                     raise NonFiniteError(f"{own}: {ADVICE}")
@@ -181,13 +181,15 @@ class Learner:
 
     def codec_states(self) -> list[State]:
         """Return what its codecs remember, one for each shard or one for its group; nothing before they are used."""
-        return [codec.state() for codec in self._senders()]
+        return self._exchange.states() if self._reduction is None else [self._reduction.state()]
 
     def restore_codecs(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Take back what `codec_states` returned, at once or when the codecs are made."""
         self._kept = states
-        for codec, kept in zip(self._senders(), states, strict=False):
-            codec.restore(kept)
+        if self._reduction is None:
+            self._exchange.restore(states)
+        elif states:
+            self._reduction.restore(states[0])
 
     def go_to(self, step: int) -> None:
         """Go on with the batch of this step."""
@@ -198,8 +200,9 @@ class Learner:
         self._order, self._step = order, max(self._step, since)
 
     def _own_optimizer(self) -> FlatOptimizer:
+        flat = self._model.parameters()  # asked for each time: so it is what counts, and not a copy of it on a device
         if self._optimizer is None:
-            self._optimizer = FlatOptimizer(self._optimizer_settings, self._model.parameters())
+            self._optimizer = FlatOptimizer(self._optimizer_settings, flat)
         return self._optimizer
 
     def _own_reduction(self) -> Reduction:
@@ -211,13 +214,10 @@ class Learner:
                 self._reduction.restore(kept)
         return self._reduction
 
-    def _senders(self) -> Sequence[Codec | Reduction]:
-        return self._codecs if self._reduction is None else [self._reduction]
-
-    def _next_gradient(self) -> tuple[Flat, Rejected | None]:
-        """Return the gradient of this step's batch, and whether it is to be rejected."""
+    def _next_gradient(self, model: Any) -> tuple[Any, Rejected | None]:
+        """Return the gradient of this step's batch, where ``model`` has it, and whether it is to be rejected."""
         buffers = self._buffers_before()
-        gradient, loss = self._computed()
+        gradient, loss = self._computed(model)
         return gradient, self._verdict(gradient, loss, buffers)
 
     def _mean_gradient(self, group: Group) -> tuple[Flat, Rejected | None]:
@@ -227,7 +227,7 @@ class Learner:
         """
         reduction, part = self._own_reduction(), TakingPart(group, self._tally)
         buffers = self._buffers_before()
-        gradient, loss = self._computed()
+        gradient, loss = self._computed(self._model)
         if self._own is not None:
             np.copyto(self._own, gradient)
         if not math.isfinite(loss):
@@ -238,7 +238,7 @@ class Learner:
             return self._reduced(mean), None
         if self._own is None:  # the collective has overwritten it; the same batch and seed give it again
             self._restore_buffers(buffers)
-            gradient, loss = self._computed(again=True)
+            gradient, loss = self._computed(self._model, again=True)
             self._own = gradient.copy()
         else:
             np.copyto(gradient, self._own)
@@ -258,12 +258,12 @@ class Learner:
         self._tally.reduced(mean)
         return mean
 
-    def _computed(self, again: bool = False) -> tuple[Flat, float]:
+    def _computed(self, model: Any, again: bool = False) -> tuple[Any, float]:
         """Return gradient and loss of this step's batch; ``again`` if its samples were counted before."""
         batch = self._dataset.take(self._order.batch(self._step))
         # So that what is random in the forward pass depends on nothing that ran before.
         self._model.reseed((self._seed * 1_000_003 + self._rank) * 1_000_003 + self._step)
-        gradient, loss = self._model.gradient(batch)
+        gradient, loss = model.gradient(batch)
         if not again:
             work(samples=len(batch[0]))
         return gradient, loss
@@ -287,33 +287,11 @@ class Learner:
         if buffers is not None:
             self._model.load_buffers(buffers)
 
-    def _encoded(self, flat: Flat) -> list[Encoded]:
-        """Return a vector in the form of all parameters as messages, one for each shard of the weights last loaded."""
-        pieces = shard_views(flat, self._bounds)
-        messages = [c.encode(p, layout) for c, p, layout in zip(self._codecs, pieces, self._layouts, strict=True)]
+    def _packed(self, flat: Flat) -> list[Encoded]:
+        messages = self._exchange.packed(flat)
         self._tally.sent(messages)
         return messages
 
     def _load(self, weights: Sequence[Encoded]) -> None:
         self._tally.got(weights)
-        bounds = shard_bounds(self._model.layout.size, len(weights))
-        if len(self._held) != len(weights):
-            self._held = [Held()] * len(weights)
-        if len(weights) == 1:
-            values, self._held[0] = decode_with(self._held[0], weights[0], bounds[1])
-            self._model.load(values)
-        else:
-            flat = self._model.parameters()
-            for i, (shard, begin, end) in enumerate(zip(weights, bounds, bounds[1:], strict=False)):
-                piece = flat[begin:end]
-                values, self._held[i] = decode_with(self._held[i], shard, end - begin, piece)
-                if values is not piece:
-                    np.copyto(piece, values)
-        if len(self._codecs) != len(weights):
-            name, options = self._codec
-            own = self._seed * 1_000_003 + self._rank  # so that no two codecs of a run draw the same random numbers
-            self._bounds = bounds
-            self._codecs = [CODECS.create(name, options, seed=own * 1_000_003 + i) for i in range(len(weights))]
-            for codec, kept in zip(self._codecs, self._kept, strict=False):
-                codec.restore(kept)
-            self._layouts = [self._model.layout.cut(b, e) for b, e in itertools.pairwise(bounds)]
+        self._exchange.load(weights, self._near.parameters())

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from chimera.core.errors import ConfigurationError
 from chimera.models.model import Model
 from chimera.training.callback import Event
 
@@ -158,3 +160,32 @@ class Run:
         target = self.run_dir / "plot.png" if path is None else Path(path)
         save_plot(self.run_dir, target)
         return target
+
+
+def load_weights(model: Model, path: str | Path) -> None:
+    """Give a model, made like the trained one, the tensors that `Run.save` wrote.
+
+    Raises
+    ------
+    ConfigurationError : the file cannot be read, or its tensors are not those of the model.
+    """
+    import safetensors
+    from safetensors.numpy import load_file
+
+    try:
+        tensors = load_file(path)
+        module: Any = getattr(model, "module", model)
+        if hasattr(module, "load_state_dict"):
+            import torch
+
+            module.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in tensors.items()})
+            return
+        layout = model.layout
+        if {name: tensor.shape for name, tensor in tensors.items()} != dict(
+            zip(layout.names, layout.shapes, strict=True)
+        ):
+            raise ConfigurationError(f"{path} holds {', '.join(tensors)}; the model has {', '.join(layout.names)}")
+        model.load(np.concatenate([tensors[name].ravel() for name in layout.names]))
+    except (OSError, safetensors.SafetensorError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigurationError(f"{path} does not hold the weights of this model: {reason[:300]}") from error

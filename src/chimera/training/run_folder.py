@@ -15,6 +15,7 @@ import msgspec
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.training.history import write_atomically
 from chimera.training.run import Run
+from chimera.training.signature import Signature
 from chimera.version import __version__
 
 _LIBRARIES = ("numpy", "scikit-learn", "torch", "pandas", "safetensors", "msgspec")
@@ -59,8 +60,8 @@ class RunFolder:
             return cls(taken[-1], True)
         return cls(first.with_name(f"{first.name}-{max(_number(taken[-1]), 1) + 1}"), False)
 
-    def begin(self, experiment: str, seed: int) -> None:
-        """Make the folder, and write what the run is and what it runs on.
+    def begin(self, experiment: str, seed: int, signature: Signature) -> None:
+        """Make the folder, and write what the run is, what its model takes and gives, and what it runs on.
 
         Raises
         ------
@@ -71,6 +72,7 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"the folder {self.path} cannot be made: {error.strerror}") from error
         write_atomically(self.path / "experiment.toml", experiment.encode())
+        signature.write(self.path)
         environment = {
             "chimera": __version__,
             "python": platform.python_version(),

@@ -32,6 +32,7 @@ from chimera.training.recovery import Recovery
 from chimera.training.resources import GivenResources, resources_of, resources_table, server_resources_of
 from chimera.training.run import Cost, Run
 from chimera.training.run_folder import RunFolder
+from chimera.training.signature import Signature
 from chimera.training.tolerance import OnWorkerLoss, Tolerance
 from chimera.training.watch import Watch
 
@@ -197,7 +198,8 @@ class Trainer:
             check_data(engine, split.train, self._workers, self._tolerance)
             self._optimizer.check()
             model = model_of(self._model, split.train, self._seed)
-            self._folder.begin(Experiment.of(**self._experiment).to_toml(), self._seed)
+            signature = Signature.of(split.train)
+            self._folder.begin(Experiment.of(**self._experiment).to_toml(), self._seed, signature)
             actors = Actors(
                 engine,
                 model,

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
-from chimera.nodes.launchers import leash
+from chimera.engines import leash
 from chimera.nodes.launchers.launcher import LauncherError, Worker
 from chimera.nodes.settings import Settings
 

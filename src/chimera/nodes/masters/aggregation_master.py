@@ -9,13 +9,13 @@ from typing import Any
 from chimera.core.errors import ChimeraError, DataError
 from chimera.engines.http import HttpEngine
 from chimera.engines.http.failure import Refusal
-from chimera.nodes.errors import AllWorkersFailed, NotFittedError
-from chimera.nodes.logs import status
 from chimera.nodes.masters.averaging import averaged
 from chimera.nodes.masters.estimator_actor import EstimatorActor, question
 from chimera.nodes.masters.master import Master
 from chimera.nodes.settings import Settings
 from chimera.nodes.table import Table
+from chimera.web.errors import AllWorkersFailed, NotFittedError
+from chimera.web.logs import status
 
 
 class AggregationMaster(Master):

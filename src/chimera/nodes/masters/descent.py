@@ -14,8 +14,6 @@ from chimera.core.engine import Resources
 from chimera.core.errors import ActorLost, ChimeraError, DataError, TooFewWorkersError
 from chimera.core.parameters import Flat, Layout
 from chimera.engines.http import HttpEngine
-from chimera.nodes.errors import AllWorkersFailed
-from chimera.nodes.logs import status
 from chimera.nodes.masters.averaging import union
 from chimera.nodes.masters.gradient_actor import Form, GradientActor, Sample
 from chimera.nodes.masters.gradient_server import GradientServer, Progress
@@ -29,6 +27,8 @@ from chimera.training.recovery import Recovery
 from chimera.training.rejection import Rejections
 from chimera.training.tolerance import Tolerance
 from chimera.training.watch import Watch
+from chimera.web.errors import AllWorkersFailed
+from chimera.web.logs import status
 
 _AHEAD = 4  # rounds issued before the result of the first is looked at
 

@@ -11,15 +11,16 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request, Response
 
 from chimera.engines.http import HttpEngine
-from chimera.nodes.app import create_app
-from chimera.nodes.background import in_thread
-from chimera.nodes.body import answer, read_object, required
-from chimera.nodes.errors import BusyError
-from chimera.nodes.logs import log_latency
 from chimera.nodes.masters import schemas
-from chimera.nodes.routing import documented, plain_router
+from chimera.nodes.metrics import NodeMetrics
 from chimera.nodes.settings import Settings, read_settings
 from chimera.nodes.table import Table
+from chimera.web.app import create_app
+from chimera.web.background import in_thread
+from chimera.web.body import answer, read_object, required
+from chimera.web.errors import BusyError
+from chimera.web.logs import log_latency
+from chimera.web.routing import documented, plain_router
 
 
 class Master(ABC):
@@ -78,7 +79,9 @@ class Master(ABC):
     def app(self) -> FastAPI:
         """Return a new web application of this master."""
         title = f"Chimera {type(self).__name__}"
-        return create_app(title=title, settings=self.settings, routers=[self.router()], about=self.about)
+        return create_app(
+            title=title, settings=self.settings, routers=[self.router()], about=self.about, metrics=NodeMetrics()
+        )
 
     def router(self) -> APIRouter:
         """Return the routes ``/v1/chimera/<prefix>/fit`` and ``/v1/chimera/<prefix>/predict``."""

@@ -12,14 +12,14 @@ from chimera.engines.http import HttpEngine
 from chimera.models.construction import first_line
 from chimera.models.linear_estimator import start_at_zero
 from chimera.models.model import Task
-from chimera.nodes.errors import AllWorkersFailed, NotFittedError
-from chimera.nodes.logs import status
 from chimera.nodes.masters.descent import Descent, Trained
 from chimera.nodes.masters.estimator_actor import NetworkActor, question
 from chimera.nodes.masters.learning_rate import LearningRate
 from chimera.nodes.masters.master import Master
 from chimera.nodes.settings import Settings
 from chimera.nodes.table import Table
+from chimera.web.errors import AllWorkersFailed, NotFittedError
+from chimera.web.logs import status
 
 _ROWS_IN_LOOP = 64  # what is predicted for more rows is computed beside the event loop
 

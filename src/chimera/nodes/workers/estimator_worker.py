@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from chimera.core.errors import ConfigurationError, DataError, NonFiniteError
 from chimera.models.construction import first_line
 from chimera.models.model import Task
-from chimera.nodes.background import in_thread
-from chimera.nodes.body import answer, read_object, required
-from chimera.nodes.errors import BusyError, NotFittedError
-from chimera.nodes.logs import status
-from chimera.nodes.routing import documented, plain_router
 from chimera.nodes.settings import Settings
 from chimera.nodes.table import Table
 from chimera.nodes.workers import schemas
 from chimera.nodes.workers.worker import Worker
+from chimera.web.background import in_thread
+from chimera.web.body import answer, read_object, required
+from chimera.web.errors import BusyError, NotFittedError
+from chimera.web.logs import status
+from chimera.web.routing import documented, plain_router
 
 _ROWS_IN_LOOP = 64  # a prediction for more goes into a thread, so that other requests need not wait for it
 

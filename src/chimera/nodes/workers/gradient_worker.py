@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from chimera.core.errors import DataError, NonFiniteError
 from chimera.core.parameters import Flat, all_finite
 from chimera.models.model import Model, Task
-from chimera.nodes.background import in_thread
-from chimera.nodes.body import answer, read_object, required
-from chimera.nodes.routing import documented, plain_router
 from chimera.nodes.settings import Settings
 from chimera.nodes.table import Y_FILE, numbers
 from chimera.nodes.workers import schemas
 from chimera.nodes.workers.training_data import Data
 from chimera.nodes.workers.worker import Worker
+from chimera.web.background import in_thread
+from chimera.web.body import answer, read_object, required
+from chimera.web.routing import documented, plain_router
 
 _SAMPLE_ROWS = 5
 _SLOW_S = 0.02  # a gradient that takes longer is computed beside the event loop; a thread costs about 0.1 ms

@@ -15,16 +15,16 @@ from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
 from chimera.models.construction import first_line
 from chimera.models.losses import LossFunction, make_loss
 from chimera.models.model import MODELS, Task
-from chimera.nodes.background import in_thread
-from chimera.nodes.body import answer, read_object, required
-from chimera.nodes.errors import NotFittedError
-from chimera.nodes.routing import documented, plain_router
 from chimera.nodes.settings import Settings
 from chimera.nodes.table import Table, numbers
 from chimera.nodes.workers import schemas
 from chimera.nodes.workers.estimator_worker import sendable
 from chimera.nodes.workers.gradient_worker import GradientWorker, Problem, float32_rows
 from chimera.nodes.workers.training_data import Data
+from chimera.web.background import in_thread
+from chimera.web.body import answer, read_object, required
+from chimera.web.errors import NotFittedError
+from chimera.web.routing import documented, plain_router
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

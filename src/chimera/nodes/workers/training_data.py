@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.models.model import Task
-from chimera.nodes.logs import status
 from chimera.nodes.table import X_FILE, Y_FILE, read_training_data
+from chimera.web.logs import status
 
 
 @dataclass(frozen=True)

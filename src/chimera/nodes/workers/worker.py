@@ -13,9 +13,10 @@ from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.engines.http.host import Host
 from chimera.models.model import Task
 from chimera.nodes.actors import actors_router
-from chimera.nodes.app import create_app, serve
+from chimera.nodes.metrics import NodeMetrics
 from chimera.nodes.settings import Settings, read_settings
 from chimera.nodes.workers.training_data import TrainingData
+from chimera.web.app import create_app, serve
 
 
 class Worker(ABC):
@@ -61,7 +62,7 @@ class Worker(ABC):
         title, routers, kinds = f"Chimera {type(self).__name__} {self.name}", self.routers(), self.actors()
         if kinds:
             routers.append(actors_router(Host(kinds)))
-        return create_app(title=title, settings=self.settings, routers=routers, about=self.about)
+        return create_app(title=title, settings=self.settings, routers=routers, about=self.about, metrics=NodeMetrics())
 
     def serve(self) -> None:
         """Serve on the host and port of the settings until SIGINT or SIGTERM. For the end of a worker's file.

@@ -22,19 +22,21 @@ from chimera.core.errors import (
     ActorLost,
     ChimeraError,
     ConfigurationError,
+    ConflictError,
     NonFiniteError,
     RunError,
     TimeLimitError,
     TooFewWorkersError,
+    UnavailableError,
 )
-from chimera.nodes.logs import status
+from chimera.web.logs import status
 
 
-class NotFittedError(RunError):
+class NotFittedError(ConflictError):
     """A prediction was asked for before anything was fitted."""
 
 
-class BusyError(RunError):
+class BusyError(ConflictError):
     """The node does just now what it was asked to begin."""
 
 
@@ -58,10 +60,10 @@ class UnauthorizedError(HTTPException):
 
 
 _STATUS: tuple[tuple[type[ChimeraError], int], ...] = (
-    (NotFittedError, 409),
-    (BusyError, 409),
+    (ConflictError, 409),
     (AllWorkersFailed, 503),
     (TooFewWorkersError, 503),
+    (UnavailableError, 503),
     (ActorLost, 503),
     (TimeLimitError, 504),
     (NonFiniteError, 422),
@@ -96,7 +98,7 @@ def responses(*codes: int) -> dict[int | str, dict[str, Any]]:
         413: "The body is too large.",
         422: "The body or the training data does not fit.",
         500: "Something unforeseen; the node's status log has more.",
-        503: "No worker answered as it should.",
+        503: "No worker answered as it should, or another process is the coordinator.",
     }
     example = {
         "message": "the column 'age' is missing",

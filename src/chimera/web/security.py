@@ -7,7 +7,7 @@ import ipaddress
 import sys
 from collections.abc import Iterable
 
-from chimera.nodes.logs import status
+from chimera.web.logs import status
 
 
 def bears(headers: Iterable[tuple[bytes, bytes]], token: str) -> bool:

@@ -1,8 +1,9 @@
-"""Runs a worker's file for as long as the process that started it lives; ``python leash.py worker.py``.
+"""Lets a process live for as long as the one that started it.
 
-Stdin is a pipe whose other end only that process holds. However it ends, also by SIGKILL, the kernel closes that end, and
-the worker with all of its group is killed: by the kernel itself on Linux, which needs no help from a worker that hangs, and by
-a thread everywhere. This file is run by its path and imports the standard library only.
+A program calls `hold`, or ``python leash.py worker.py`` runs a file. Stdin is a pipe whose other end only the starter holds.
+However it ends, also by SIGKILL, the kernel closes that end, and the process with all of its group is killed: by the kernel
+itself on Linux, which needs no help from a process that hangs, and by a thread everywhere. This file may be run by its path
+and imports the standard library only.
 """
 
 from __future__ import annotations
@@ -15,14 +16,22 @@ import threading
 from pathlib import Path
 
 
-def main() -> None:
-    """Hold on to the pipe, and run the file as a main program."""
+def hold() -> None:
+    """End, with all of this group, when the other end of stdin closes; reads of stdin find nothing from now on.
+
+    The process must have a group of its own (``start_new_session=True``).
+    """
     pipe = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     _let_the_kernel_watch(pipe)
     threading.Thread(target=_watch, args=(pipe,), name="leash", daemon=True).start()
+
+
+def main() -> None:
+    """Hold on to the pipe, and run the file as a main program."""
+    hold()
     file = sys.argv.pop(1)
     sys.argv[0] = file
     sys.path[0] = str(Path(file).resolve().parent)  # as if Python had been given the file itself

@@ -1,4 +1,4 @@
-"""The web application that every node is, and the server that runs it."""
+"""The web application that every server of Chimera is, and what runs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import orjson
 import uvicorn
@@ -22,17 +23,36 @@ from starlette.types import ASGIApp
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.models.construction import first_line
-from chimera.nodes import metrics
-from chimera.nodes.errors import install_error_handlers
-from chimera.nodes.gate import Gate
-from chimera.nodes.logs import open_logs, status
-from chimera.nodes.metrics import Metrics
-from chimera.nodes.routing import documented, endpoints, plain_router
-from chimera.nodes.security import warn_if_open
-from chimera.nodes.settings import Settings
 from chimera.version import __version__
+from chimera.web.errors import install_error_handlers
+from chimera.web.gate import Gate
+from chimera.web.logs import open_logs, status
+from chimera.web.metrics import CONTENT_TYPE, Metrics
+from chimera.web.routing import documented, endpoints, plain_router
+from chimera.web.security import warn_if_open
 
 About = Mapping[str, Any]
+
+
+class Access(Protocol):
+    """Who may ask, how, and for how much; the settings of nodes have this among others."""
+
+    @property
+    def token(self) -> str | None:
+        """What every request must bear; None lets everybody in."""
+
+    @property
+    def max_body_bytes(self) -> int:
+        """The size of the largest request."""
+
+    @property
+    def tls_cert(self) -> Path | None:
+        """A PEM file; without it the server speaks plain HTTP."""
+
+    @property
+    def tls_key(self) -> Path | None:
+        """The PEM file of the certificate's key."""
+
 
 STOP_S = 3  # how long requests under way may take once the node is told to stop
 KEEP_ALIVE_S = 300  # how long an idle connection stays open; masters keep theirs between iterations
@@ -42,23 +62,29 @@ _PAGE_POLICY = (
 
 
 def create_app(
-    *, title: str, settings: Settings, routers: Sequence[APIRouter], about: About | Callable[[], About]
+    *,
+    title: str,
+    settings: Access,
+    routers: Sequence[APIRouter],
+    about: About | Callable[[], About],
+    metrics: Metrics | None = None,
 ) -> FastAPI:
     """Return an app with these routes, and with ``/health``, ``/metrics``, ``/docs`` and ``/openapi.json``.
 
-    Every request passes the `Gate`: token, limit of the body, metrics. Errors have the one form of `chimera.nodes.errors`.
+    Every request passes the `Gate`: token, limit of the body, metrics. Errors have the one form of `chimera.web.errors`.
     Routes find the app's `Metrics` in ``request.app.state.metrics``.
 
     Parameters
     ----------
     title : of the OpenAPI pages.
-    settings : of the node.
+    settings : of the server.
     routers : its own routes.
     about : what ``/health`` tells besides ``status``, ``chimera`` and ``binary``: ``name``, and ``kind``, which is ``master``
         or ``worker``; a function is asked each time. The latency of a master's requests goes into the time log; that of a
         worker's is written by the master who asks.
+    metrics : by default those of requests alone.
     """
-    counted = Metrics()
+    counted = Metrics() if metrics is None else metrics
     told = about() if callable(about) else about
     locked, opened = (*routers, _metrics_router()), _open_router(about)
     gate = partial(
@@ -94,7 +120,7 @@ class _NodeApp(FastAPI):
 
 def _open_router(about: About | Callable[[], About]) -> APIRouter:
     router = plain_router()
-    page = files("chimera.nodes").joinpath("docs.html").read_bytes()
+    page = files("chimera.web").joinpath("docs.html").read_bytes()
     schema = {"type": "object", "required": ["status", "chimera", "binary"]}
     example = {"status": "ok", "name": "tree1", "kind": "worker", "chimera": __version__, "binary": True}
 
@@ -126,7 +152,7 @@ def _metrics_router() -> APIRouter:
         response_class=Response,
     )
     async def figures(request: Request) -> Response:
-        return Response(request.app.state.metrics.page(), headers={"Content-Type": metrics.CONTENT_TYPE})
+        return Response(request.app.state.metrics.page(), headers={"Content-Type": CONTENT_TYPE})
 
     return router
 
@@ -143,7 +169,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-    app: FastAPI, *, host: str, port: int, settings: Settings, on_started: Callable[[], None] | None = None
+    app: FastAPI, *, host: str, port: int, settings: Access, on_started: Callable[[], None] | None = None
 ) -> None:
     """Serve an app until SIGINT or SIGTERM; requests under way then have `STOP_S` seconds.
 
@@ -152,7 +178,7 @@ def serve(
     Parameters
     ----------
     host, port : where to listen; port 0 is any that is free.
-    settings : of the node: its token, certificate and key.
+    settings : its token, certificate and key.
     on_started : called, in the event loop, once requests are answered.
 
     Raises

@@ -13,11 +13,11 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chimera.nodes.errors import BodyTooLargeError, UnauthorizedError, error_response, response_to
-from chimera.nodes.logs import log_latency
-from chimera.nodes.metrics import Metrics
-from chimera.nodes.routing import Endpoint
-from chimera.nodes.security import bears
+from chimera.web.errors import BodyTooLargeError, UnauthorizedError, error_response, response_to
+from chimera.web.logs import log_latency
+from chimera.web.metrics import Metrics
+from chimera.web.routing import Endpoint
+from chimera.web.security import bears
 
 OPEN_PATHS = frozenset({"/health", "/docs"})  # the page at /docs is bare: what it shows, it asks for with a token
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
 from chimera.engines.http import wire
-from chimera.nodes.errors import responses
+from chimera.web.errors import responses
 
 Endpoint: TypeAlias = Callable[[Request], Coroutine[Any, Any, Response]]
 

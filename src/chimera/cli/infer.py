@@ -1,0 +1,213 @@
+"""``chimera infer``: a cluster that several inference jobs share fairly, and the operations on it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from chimera.cli.infer_views import line, show
+from chimera.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from chimera.inference.client import Client
+
+app = typer.Typer(help="Answer queries with several models that share one cluster fairly.", no_args_is_help=True)
+
+Cluster = Annotated[
+    Path, typer.Option("--cluster", metavar="DIR", envvar="CHIMERA_CLUSTER", help="The folder of the cluster.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Show it live, until Ctrl-C.")]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's number or name.")]
+HERE = Path("runs/inference")
+STOP_S = 30.0
+
+
+@app.command("up")
+def up(
+    workers: Annotated[int, typer.Option("--workers", min=1, metavar="N", help="How many workers.")] = 2,
+    standbys: Annotated[int, typer.Option("--standbys", min=0, metavar="N", help="How many hot standbys.")] = 1,
+    policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="How jobs share the workers.")] = "fair-share",
+    preload: Annotated[
+        str,
+        typer.Option("--preload", metavar="MODULES", help="What workers import at once, such as torch,transformers."),
+    ] = "",
+    cluster: Cluster = HERE,
+) -> None:
+    """Start a coordinator, standbys and workers, and keep them up until Ctrl-C or `chimera infer down`."""
+    from chimera.inference.cluster_folder import ClusterFolder
+    from chimera.inference.policies.policy import POLICIES
+    from chimera.inference.supervisor import supervise
+
+    POLICIES.create(policy)
+    folder = ClusterFolder(cluster)
+    folder.create()
+    ended: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: ended.append(number))
+    with folder.claimed():
+        typer.echo(
+            f"a coordinator, its standbys ({standbys}) and workers ({workers}) run from {folder.path}; Ctrl-C ends them"
+        )
+        supervise(
+            folder, workers=workers, standbys=standbys, policy=policy, preload=preload,
+            say=typer.echo, stopped=lambda: bool(ended),
+        )  # fmt: skip
+    typer.echo("all have ended")
+
+
+@app.command("down")
+def down(cluster: Cluster = HERE) -> None:
+    """End the cluster; its jobs and results stay, and go on with the next `chimera infer up`."""
+    from chimera.inference.cluster_folder import ClusterFolder
+
+    folder = ClusterFolder(cluster)
+    claimant = folder.claimant()
+    if claimant is None:
+        typer.echo(f"no cluster runs from {folder.path}")
+        return
+    os.kill(claimant, signal.SIGTERM)
+    if not folder.await_end(STOP_S):
+        typer.echo(f"error: process {claimant} has not ended within {STOP_S:g} s", err=True)
+        raise typer.Exit(1)
+    typer.echo("the cluster has ended")
+
+
+@app.command("submit")
+def submit(
+    model: Annotated[Path, typer.Option("--model", metavar="FILE", help="A TOML file that says what model answers.")],
+    inputs: Annotated[str, typer.Option("--inputs", metavar="WHAT", help="Files, a glob, a folder or a URL.")],
+    batch_size: Annotated[str, typer.Option("--batch-size", metavar="N|auto", help="Queries a batch.")] = "auto",
+    weight: Annotated[float, typer.Option("--weight", metavar="W", help="Of its share of the query rate.")] = 1.0,
+    max_workers: Annotated[
+        int | None, typer.Option("--max-workers", min=1, metavar="N", help="How many may serve it at once.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="What to call it.")] = None,
+    as_json: Json = False,
+    cluster: Cluster = HERE,
+) -> None:
+    """Hand a job in; its number is printed at once."""
+    from chimera.inference.inputs import queries
+    from chimera.inference.models import read
+
+    client = _client(cluster)
+    size = _size(batch_size)
+    job = client.submit(
+        read(model), list(queries(inputs)), name=name, weight=weight, batch_size=size, max_workers=max_workers
+    )
+    typer.echo(line({"job": job}) if as_json else f"job {job}")
+
+
+@app.command("list")
+def list_jobs(as_json: Json = False, watch: Watch = False, cluster: Cluster = HERE) -> None:
+    """List all jobs."""
+    show(_client(cluster), "jobs", as_json=as_json, watch=watch)
+
+
+@app.command("rate")
+def rate(as_json: Json = False, watch: Watch = False, cluster: Cluster = HERE) -> None:
+    """Show each job's query rate over the last 10 s, and how many queries it has processed."""
+    show(_client(cluster), "rate", as_json=as_json, watch=watch)
+
+
+@app.command("stats")
+def stats(as_json: Json = False, watch: Watch = False, cluster: Cluster = HERE) -> None:
+    """Show the processing time per query of each job: mean, standard deviation and percentiles."""
+    show(_client(cluster), "stats", as_json=as_json, watch=watch)
+
+
+@app.command("workers")
+def workers(as_json: Json = False, watch: Watch = False, cluster: Cluster = HERE) -> None:
+    """Show which worker serves which job, and who is free, loading, hung or lost."""
+    show(_client(cluster), "workers", as_json=as_json, watch=watch)
+
+
+@app.command("members")
+def members(as_json: Json = False, watch: Watch = False, cluster: Cluster = HERE) -> None:
+    """Show every process of the cluster."""
+    show(_client(cluster), "members", as_json=as_json, watch=watch)
+
+
+@app.command("set")
+def change(
+    job: Job,
+    batch_size: Annotated[str | None, typer.Option("--batch-size", metavar="N|auto", help="Queries a batch.")] = None,
+    weight: Annotated[float | None, typer.Option("--weight", metavar="W", help="Of its share.")] = None,
+    max_workers: Annotated[int | None, typer.Option("--max-workers", min=1, metavar="N", help="At once.")] = None,
+    as_json: Json = False,
+    cluster: Cluster = HERE,
+) -> None:
+    """Change a job, from its next batch on."""
+    given = {
+        "batch_size": None if batch_size is None else _size(batch_size),
+        "weight": weight,
+        "max_workers": max_workers,
+    }
+    changes = {key: value for key, value in given.items() if value is not None}
+    if not changes:
+        raise ConfigurationError("nothing to change: give --batch-size, --weight or --max-workers")
+    number = _client(cluster).change(job, **changes)
+    typer.echo(line({"job": number, **changes}) if as_json else f"job {number} is changed")
+
+
+@app.command("cancel")
+def cancel(job: Job, as_json: Json = False, cluster: Cluster = HERE) -> None:
+    """Let a job go no further; the results that it has stay."""
+    number = _client(cluster).cancel(job)
+    typer.echo(line({"job": number}) if as_json else f"job {number} is cancelled")
+
+
+@app.command("wait")
+def wait(
+    job: Job,
+    timeout_s: Annotated[float | None, typer.Option("--timeout", min=0, metavar="S", help="At most so long.")] = None,
+    as_json: Json = False,
+    cluster: Cluster = HERE,
+) -> None:
+    """Return when a job has ended; with exit code 1 if it was cancelled or the time is over."""
+    row = _client(cluster).wait(job, timeout_s)
+    typer.echo(
+        line(row) if as_json else f"job {row['job']} is {row['state']}: {row['finished']} of {row['queries']} queries"
+    )
+    if row["state"] != "done":
+        raise typer.Exit(1)
+
+
+@app.command("results")
+def results(
+    job: Job,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FILE", help="A .jsonl or .parquet file; else stdout.")
+    ] = None,
+    as_json: Json = False,  # noqa: ARG001 - on stdout they are JSON lines anyway
+    cluster: Cluster = HERE,
+) -> None:
+    """Print the results so far, in input order, a JSON line each."""
+    from chimera.inference.results import check_path, save
+
+    if out is not None:
+        check_path(out)
+    rows = _client(cluster).results(job)
+    if out is None:
+        for row in rows:
+            typer.echo(line(row))
+    else:
+        typer.echo(f"{save(rows, out)} results in {out}")
+
+
+def _client(cluster: Path) -> Client:
+    from chimera.inference.cluster_folder import ClusterFolder
+
+    return ClusterFolder(cluster).client()
+
+
+def _size(text: str) -> int | str:
+    if text == "auto":
+        return text
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ConfigurationError(f"--batch-size must be 'auto' or a whole number from 1, not {text!r}")
+    return int(text)

@@ -1,0 +1,148 @@
+"""How a person's process reaches the cluster, whoever is its coordinator just now."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from chimera.core.errors import ConfigurationError, RunError, TimeLimitError, UnavailableError
+from chimera.engines.http import wire
+
+PATIENCE_S = 15.0
+"""How long a request is tried again while nobody leads."""
+_TRY_S = 3.0  # how long an answer may take; who hangs is replaced by then
+_AGAIN_S = 0.1
+_POLL_S = 0.2
+_ENDED = ("done", "cancelled")
+
+
+class Client:
+    """The operations on a cluster; each is sent again while its coordinator is being replaced.
+
+    Parameters
+    ----------
+    address : returns where the coordinator answers just now, such as ``http://127.0.0.1:40123``; None while nobody leads.
+    token : of the cluster.
+    patience_s : how long to try.
+    """
+
+    def __init__(self, address: Callable[[], str | None], token: str, *, patience_s: float = PATIENCE_S) -> None:
+        self._address, self._token, self._patience_s = address, token, patience_s
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the cluster is on this machine
+
+    def submit(self, model: Mapping[str, Any], queries: Sequence[Any], **options: Any) -> str:
+        """Hand a job in, and return its number.
+
+        Parameters
+        ----------
+        model : the table of a model.
+        queries : of values that travel: texts, numbers, lists and dictionaries of them, NumPy arrays.
+        options : ``name``, ``weight``, ``batch_size``, ``max_workers``.
+        """
+        body = {"key": uuid.uuid4().hex, "model": dict(model), "queries": list(queries), **options}
+        return str(self._object("POST", "/jobs", wire.pack(body))["job"])
+
+    def rows(self, what: str) -> list[dict[str, Any]]:
+        """Return the rows of ``jobs``, ``rate``, ``stats``, ``workers`` or ``members``."""
+        return list(self._object("GET", f"/{what}")["rows"])
+
+    def change(self, job: str, **changes: Any) -> str:
+        """Change ``weight``, ``batch_size`` or ``max_workers`` of a job."""
+        return str(self._object("PATCH", f"/jobs/{_quoted(job)}", wire.pack(changes))["job"])
+
+    def cancel(self, job: str) -> str:
+        """Let a job go no further."""
+        return str(self._object("DELETE", f"/jobs/{_quoted(job)}")["job"])
+
+    def results(self, job: str, first: int = 0) -> Iterator[dict[str, Any]]:
+        """Yield results so far, in input order: ``index``, ``query``, and ``result`` or ``error``.
+
+        If the coordinator is replaced meanwhile, it goes on with the next one.
+        """
+        deadline_s = time.monotonic() + self._patience_s
+        while True:
+            try:
+                with self._opened("GET", f"/jobs/{_quoted(job)}/results?first={first}") as lines:
+                    for line in lines:
+                        row = json.loads(line)
+                        first = row["index"] + 1
+                        yield row
+                        deadline_s = time.monotonic() + self._patience_s
+                return
+            except (OSError, ValueError) as error:  # it died in the middle of a line, say
+                if time.monotonic() > deadline_s:
+                    raise UnavailableError(f"the results broke off, and nobody has them now: {error}") from error
+
+    def job(self, job: str) -> dict[str, Any]:
+        """Return the row of one job, by number or name."""
+        rows = self.rows("jobs")
+        found = [row for row in rows if row["job"] == job] or [row for row in rows if row["name"] == job]
+        if not found:
+            known = ", ".join(row["job"] for row in rows[-10:]) or "there is none yet"
+            raise ConfigurationError(f"there is no job {job!r}; the last ones: {known}")
+        return found[-1]
+
+    def wait(self, job: str, timeout_s: float | None = None) -> dict[str, Any]:
+        """Return the row of a job once it has ended.
+
+        Raises
+        ------
+        TimeLimitError : it has not, in time.
+        """
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while (row := self.job(job))["state"] not in _ENDED:
+            if deadline_s is not None and time.monotonic() > deadline_s:
+                raise TimeLimitError(f"job {job}: {row['finished']} of {row['queries']} queries after {timeout_s:g} s")
+            time.sleep(_POLL_S)
+        return row
+
+    def _object(self, verb: str, path: str, body: bytes | None = None) -> dict[str, Any]:
+        with self._opened(verb, path, body) as answer:
+            document = json.loads(answer.read())
+        if not isinstance(document, dict):
+            raise RunError(f"{path}: the answer is no JSON object")
+        return document
+
+    def _opened(self, verb: str, path: str, body: bytes | None = None) -> Any:
+        """Return the answer to a request, open; send it again while nobody leads."""
+        deadline_s = time.monotonic() + self._patience_s
+        why = "nobody leads it: is it up? ('chimera infer up')"
+        while True:
+            address = self._address()
+            if address is not None:
+                try:
+                    return self._opener.open(self._request(verb, address, path, body), timeout=_TRY_S)
+                except urllib.error.HTTPError as error:
+                    if error.code != 503:
+                        raise _said(error) from None
+                    why = str(_said(error))
+                except OSError as error:
+                    why = f"the coordinator at {address} does not answer: {getattr(error, 'reason', error)}"
+            if time.monotonic() > deadline_s:
+                raise UnavailableError(f"the cluster cannot be reached: {why}")
+            time.sleep(_AGAIN_S)
+
+    def _request(self, verb: str, address: str, path: str, body: bytes | None) -> urllib.request.Request:
+        headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = wire.CONTENT_TYPE
+        return urllib.request.Request(f"{address}/v1/infer{path}", data=body, headers=headers, method=verb)
+
+
+def _quoted(job: str) -> str:
+    from urllib.parse import quote
+
+    return quote(job, safe="")
+
+
+def _said(error: urllib.error.HTTPError) -> RunError | ConfigurationError:
+    try:
+        message = str(json.loads(error.read())["message"])
+    except (ValueError, KeyError, TypeError):
+        message = f"the coordinator answered {error.code}"
+    return ConfigurationError(message) if error.code in (404, 422) else RunError(message)

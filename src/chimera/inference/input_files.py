@@ -1,0 +1,185 @@
+"""The queries in one file, by its ending; files are read piece by piece, from any file system of fsspec's."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from chimera.core.errors import DataError
+from chimera.data.table import is_number, separator_of
+
+IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+MAX_LINE_BYTES = 16 << 20
+_PIECE_BYTES = 4 << 20
+_HEAD_LINES = 20  # from which the separator of a table is found
+
+
+def is_image(path: str) -> bool:
+    """Whether the ending is that of an image."""
+    return path.lower().endswith(IMAGES)
+
+
+def check(path: str) -> None:
+    """Raise DataError if the ending says nothing of what is in the file."""
+    if not is_image(path) and _reader_of(path) is None:
+        known = ", ".join((*_READERS, *IMAGES))
+        raise DataError(f"the file {path!r} is of no kind known by its ending; known: {known}")
+
+
+def read(files: Any, path: str) -> Iterator[Any]:
+    """Yield the queries in a file.
+
+    Parameters
+    ----------
+    files : the file system.
+
+    Raises
+    ------
+    DataError : it cannot be read; with the line, where it has lines.
+    """
+    whole = path if "file" in _protocols(files) else files.unstrip_protocol(path)
+    if is_image(path):
+        yield whole
+        return
+    reader = _reader_of(path)
+    assert reader is not None  # `check` was asked
+    try:
+        with files.open(path, "rb", compression="gzip" if path.lower().endswith(".gz") else None) as file:
+            yield from reader(file, whole)
+    except (OSError, EOFError) as error:
+        raise DataError(f"{whole} cannot be read: {error}") from error
+
+
+def _protocols(files: Any) -> tuple[str, ...]:
+    return (files.protocol,) if isinstance(files.protocol, str) else tuple(files.protocol)
+
+
+def _reader_of(path: str) -> Callable[[Any, str], Iterator[Any]] | None:
+    name = path.lower().removesuffix(".gz")
+    return next((reader for ending, reader in _READERS.items() if name.endswith(ending)), None)
+
+
+def _lines(file: Any, name: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines with their numbers, from 1, without their ends."""
+    for number in itertools.count(1):
+        line = file.readline(MAX_LINE_BYTES + 1)
+        if not line:
+            return
+        if len(line) > MAX_LINE_BYTES:
+            raise DataError(f"{name}, line {number}: a line may have {MAX_LINE_BYTES >> 20} MiB at most")
+        try:
+            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{name}, line {number}: no UTF-8 text: {error}") from error
+
+
+def _texts(file: Any, name: str) -> Iterator[str]:
+    """Yield each line; an empty one too, so that results have the numbers of their lines."""
+    for _, line in _lines(file, name):
+        yield line
+
+
+def _values(file: Any, name: str) -> Iterator[Any]:
+    """Yield the JSON value of each line that is not blank."""
+    for number, line in _lines(file, name):
+        if line.strip():
+            try:
+                yield msgspec.json.decode(line)
+            except msgspec.DecodeError as error:
+                raise DataError(f"{name}, line {number}: no JSON: {error}") from error
+
+
+def _rows(file: Any, name: str) -> Iterator[Any]:
+    """Yield each row of a table: a dictionary if the first line has no number in it, else a list."""
+    lines = (line for _, line in _lines(file, name))
+    head = list(itertools.islice(filter(str.strip, lines), _HEAD_LINES))
+    separator = separator_of(head)
+    rows = csv.reader(_with_ends(itertools.chain(head, lines)), delimiter=separator, skipinitialspace=True)
+    names: list[str] | None = None
+    width = None
+    try:
+        for row in rows:
+            if not row:
+                continue
+            if width is None:
+                width = len(row)
+                if not any(map(is_number, row)):
+                    names = row
+                    continue
+            if len(row) != width:
+                raise DataError(f"{name}, line {rows.line_num}: {len(row)} cells, the first line has {width}")
+            cells = [_cell(cell, comma=separator == ";") for cell in row]
+            yield cells if names is None else dict(zip(names, cells, strict=True))
+    except csv.Error as error:
+        raise DataError(f"{name}, line {rows.line_num}: {error}") from error
+
+
+def _with_ends(lines: Iterator[str]) -> Iterator[str]:
+    return (f"{line}\n" for line in lines)  # a cell in quotes may go over several lines
+
+
+def _cell(cell: str, *, comma: bool) -> Any:
+    """Return a number, a text, or None for an empty cell."""
+    if not cell:
+        return None
+    if "_" in cell:  # which Python, but nobody else, reads as part of a number
+        return cell
+    number = cell.replace(",", ".") if comma else cell
+    try:
+        return int(number)
+    except ValueError:
+        try:
+            value = float(number)
+        except ValueError:
+            return cell
+    return value if math.isfinite(value) else cell
+
+
+def _array_rows(file: Any, name: str) -> Iterator[Any]:
+    """Yield each row of the array: an array, or a number if it has one axis."""
+    try:
+        shape, by_columns, dtype = _array_header(file)
+    except ValueError as error:
+        raise DataError(f"{name} cannot be read as .npy: {str(error).partition(chr(10))[0]}") from error
+    if dtype.hasobject or dtype.names is not None:
+        raise DataError(f"{name} holds {dtype}: only arrays of numbers, truth values or texts can be read")
+    if not shape:
+        raise DataError(f"{name} holds an array without axes, which has no rows")
+    if by_columns and len(shape) > 1:
+        raise DataError(f"{name} is stored by columns: save np.ascontiguousarray(array)")
+    each = math.prod(shape[1:]) * dtype.itemsize
+    if not each:
+        raise DataError(f"{name} holds rows without elements: its shape is {shape}")
+    at_once = max(_PIECE_BYTES // each, 1)
+    for first in range(0, shape[0], at_once):
+        count = min(at_once, shape[0] - first)
+        data = file.read(count * each)
+        if len(data) != count * each:
+            raise DataError(f"{name} is cut off: it holds fewer rows than the {shape[0]} it says")
+        piece = np.frombuffer(data, dtype).reshape(count, *shape[1:])
+        yield from piece.tolist() if piece.ndim == 1 else (row.copy() for row in piece)
+
+
+def _array_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {version} of the format is unknown")
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, by_columns, dtype = read_header(file)
+    return shape, by_columns, dtype
+
+
+_READERS: dict[str, Callable[[Any, str], Iterator[Any]]] = {
+    ".txt": _texts,
+    ".jsonl": _values,
+    ".ndjson": _values,
+    ".csv": _rows,
+    ".tsv": _rows,
+    ".npy": _array_rows,
+}

@@ -1,0 +1,307 @@
+"""The journal as a SQLite file: for processes of one host."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from chimera.core.errors import ConfigurationError, DataError, RunError
+from chimera.engines.http import wire
+from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
+from chimera.inference.journal.stopped_writer import Process, end_if_stopped
+from chimera.inference.records import Record
+
+FORMAT = 1
+_APPLICATION = 0x43484A4C  # says in the file's head whose it is
+_BUSY_S = 5.0
+_ACQUIRE_BUSY_S = 0.1
+_PAGE = 500  # rows read at a time, so that no reader keeps the file's log from being emptied
+_OPEN_CHUNKS = 8
+
+_SCHEMA = """
+CREATE TABLE lease (
+    only INTEGER PRIMARY KEY CHECK (only = 1), owner TEXT NOT NULL, epoch INTEGER NOT NULL, address TEXT NOT NULL,
+    lease_s REAL NOT NULL, ends_s REAL NOT NULL, pid INTEGER NOT NULL, began TEXT NOT NULL
+);
+CREATE TABLE records (number INTEGER PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE outputs (
+    job TEXT NOT NULL, batch INTEGER NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (job, batch)
+);
+CREATE INDEX outputs_in_order ON outputs (job, first);
+CREATE TABLE inputs (job TEXT NOT NULL, first INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (job, first));
+"""
+
+_RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+T = TypeVar("T")
+
+
+class SqliteJournal(Journal):
+    """A file in WAL mode, each write on the disk before it returns (``synchronous=FULL``).
+
+    When a lease ends is told by the clock that counts from the start of the machine, which all its processes share; a lease
+    that would end later than a lease lasts was taken before a restart of the machine, and is over.
+
+    It serves several threads, and several processes of one host; the file must lie on a disk of that host.
+
+    Parameters
+    ----------
+    path : the file; it is made if there is none.
+
+    Raises
+    ------
+    ConfigurationError : the file is no journal, is damaged, or a later version of Chimera has written it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._chunks: OrderedDict[tuple[str, int], list[Any]] = OrderedDict()
+        self._lock = threading.Lock()
+        with contextlib.ExitStack() as opened:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ConfigurationError(f"the journal {path} cannot be written: {error.strerror}") from error
+            self._writer = opened.enter_context(contextlib.closing(_Channel(path, self._said)))
+            self._keeper = opened.enter_context(contextlib.closing(_Channel(path, self._said)))
+            self._reader = opened.enter_context(contextlib.closing(_Channel(path, self._said)))
+            self._prepare()
+            opened.pop_all()
+
+    def acquire(self, owner: str, address: str, lease_s: float) -> Lease | None:  # noqa: D102
+        last = self.lease()
+        if last is not None and last.left_s > 0:
+            return None
+        own = Process.this()
+
+        def take(db: sqlite3.Connection) -> Lease | None:
+            last = _lease(db)
+            if last is not None and last.left_s > 0:
+                return None
+            epoch = 1 if last is None else last.epoch + 1
+            ends_s = time.monotonic() + lease_s
+            row = (owner, epoch, address, lease_s, ends_s, own.pid, own.began)
+            db.execute("INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?, ?, ?, ?, ?)", row)
+            return Lease(owner, epoch, address, lease_s)
+
+        try:
+            return self._writer.write(take, busy_s=_ACQUIRE_BUSY_S)
+        except _BusyError:
+            if not end_if_stopped(self._last_owner()):
+                return None  # somebody else is writing, and may be acquiring
+            return self._writer.write(take)
+
+    def renew(self, epoch: int, lease_s: float) -> None:  # noqa: D102
+        def prolong(db: sqlite3.Connection) -> None:
+            _check(db, epoch)
+            db.execute("UPDATE lease SET lease_s = ?, ends_s = ?", (lease_s, time.monotonic() + lease_s))
+
+        self._keeper.write(prolong)
+
+    def release(self, epoch: int) -> None:  # noqa: D102
+        self._keeper.write(lambda db: db.execute("UPDATE lease SET ends_s = 0 WHERE epoch = ?", (epoch,)))
+
+    def lease(self) -> Lease | None:  # noqa: D102
+        return self._reader.read(_lease)
+
+    def append(  # noqa: D102
+        self,
+        epoch: int,
+        records: Sequence[Record],
+        *,
+        outputs: Sequence[Output] = (),
+        inputs: Sequence[tuple[str, int, bytes]] = (),
+    ) -> None:
+        bodies = [(msgspec.json.encode(record),) for record in records]
+        results = [(one.job, one.batch, one.first, one.count, one.body) for one in outputs]
+
+        def put(db: sqlite3.Connection) -> None:
+            _check(db, epoch)
+            db.executemany("INSERT INTO inputs VALUES (?, ?, ?)", inputs)
+            db.executemany("INSERT OR IGNORE INTO outputs VALUES (?, ?, ?, ?, ?)", results)
+            db.executemany("INSERT INTO records (body) VALUES (?)", bodies)
+
+        self._writer.write(put)
+
+    def records(self) -> Iterator[Record]:  # noqa: D102
+        question = "SELECT number, body FROM records WHERE number > ? ORDER BY number LIMIT ?"
+        last = 0
+        while rows := self._reader.rows(question, (last, _PAGE)):
+            for number, body in rows:
+                try:
+                    yield _RECORD.decode(body)
+                except msgspec.MsgspecError as error:
+                    raise DataError(f"the journal {self._path}: record {number} is damaged: {error}") from error
+            last = rows[-1][0]
+
+    def outputs(self, job: str, first: int = 0) -> Iterator[Output]:  # noqa: D102
+        question = "SELECT batch, first, count, body FROM outputs WHERE job = ? AND first >= ? ORDER BY first LIMIT ?"
+        start = "SELECT max(first) FROM outputs WHERE job = ? AND first <= ?"
+        at = self._reader.rows(start, (job, first))[0][0] or 0
+        while rows := self._reader.rows(question, (job, at, _PAGE)):
+            for row in rows:
+                output = Output(job, *row)
+                if output.first + output.count > first:
+                    yield output
+            at = rows[-1][1] + 1
+
+    def queries(self, job: str, first: int, count: int) -> list[Any]:  # noqa: D102
+        question = (
+            "SELECT first FROM inputs WHERE job = ?1 AND first < ?3 AND first >= "
+            "(SELECT max(first) FROM inputs WHERE job = ?1 AND first <= ?2) ORDER BY first"
+        )
+        starts = [start for (start,) in self._reader.rows(question, (job, first, first + count))]
+        found = [query for start in starts for query in self._chunk(job, start)[max(0, first - start) :]][:count]
+        if len(found) < count:
+            raise DataError(f"the journal {self._path} has no queries {first} to {first + count} of job {job!r}")
+        return found
+
+    def close(self) -> None:  # noqa: D102
+        for channel in (self._writer, self._keeper, self._reader):
+            channel.close()
+
+    def _prepare(self) -> None:
+        version, application, tables = self._reader.snapshot(_head)
+        if application == _APPLICATION and version != FORMAT:
+            raise ConfigurationError(
+                f"the journal {self._path} has format {version}, and this version of Chimera knows {FORMAT}: "
+                "use the version that wrote it, or another folder"
+            )
+        if application != _APPLICATION and (tables or application):
+            raise ConfigurationError(f"{self._path} is no journal of Chimera's: choose another folder")
+        if not application:
+            self._writer.create()
+        self._writer.read(lambda db: db.execute("PRAGMA synchronous = FULL"))
+        # The lease need not outlast the machine. So renewing it waits for no disk.
+        self._keeper.read(lambda db: db.execute("PRAGMA synchronous = NORMAL"))
+
+    def _chunk(self, job: str, start: int) -> list[Any]:
+        """Return the queries of one chunk; batches follow one another, so the last few are kept."""
+        with self._lock:
+            found = self._chunks.pop((job, start), None)
+            if found is None:
+                question = "SELECT body FROM inputs WHERE job = ? AND first = ?"
+                found = wire.unpack(self._reader.rows(question, (job, start))[0][0])
+            self._chunks[job, start] = found
+            if len(self._chunks) > _OPEN_CHUNKS:
+                self._chunks.popitem(last=False)
+            return found
+
+    def _last_owner(self) -> Process | None:
+        rows = self._reader.rows("SELECT pid, began FROM lease WHERE ends_s <= ?", (time.monotonic(),))
+        return Process(*rows[0]) if rows else None
+
+    def _said(self, error: sqlite3.Error) -> Exception:
+        """Return what a failure of the library means."""
+        code = getattr(error, "sqlite_errorcode", None)
+        primary = None if code is None else code & 0xFF
+        if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return _BusyError(f"the journal {self._path} is held by another process for longer than it takes to write")
+        if primary in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+            return ConfigurationError(f"{self._path} is no journal of Chimera's, or is damaged: {error}")
+        if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+            return ConfigurationError(f"the journal {self._path} cannot be written: {error}")
+        return RunError(f"the journal {self._path}: {error}")
+
+
+class _BusyError(RunError):
+    """Another process writes, and did not end in time."""
+
+
+class _Channel:
+    """One connection to the file, for all threads of this process in turn."""
+
+    def __init__(self, path: Path, said: Callable[[sqlite3.Error], Exception]) -> None:
+        self._said = said
+        self._lock = threading.Lock()
+        with self._translated():
+            self._db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+
+    def create(self) -> None:
+        """Make the tables, unless another process has meanwhile."""
+
+        def fill(db: sqlite3.Connection) -> None:
+            if _head(db)[1]:
+                return
+            for statement in _SCHEMA.split(";"):
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id = {_APPLICATION}")
+            db.execute(f"PRAGMA user_version = {FORMAT}")
+
+        with self._lock, self._translated():
+            self._db.execute("PRAGMA journal_mode = WAL")
+        self.write(fill)
+
+    def write(self, work: Callable[[sqlite3.Connection], T], *, busy_s: float = _BUSY_S) -> T:
+        """Do what ``work`` does, all of it or, if it raises, nothing."""
+        with self._lock, self._translated():
+            self._db.execute(f"PRAGMA busy_timeout = {round(busy_s * 1000)}")
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                result = work(self._db)
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+            return result
+
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with self._lock, self._translated():
+            return work(self._db)
+
+    def snapshot(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Read several things as they were at one moment."""
+        with self._lock, self._translated():
+            self._db.execute("BEGIN")
+            try:
+                return work(self._db)
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
+    def rows(self, question: str, values: Sequence[Any]) -> list[Any]:
+        return self.read(lambda db: db.execute(question, values).fetchall())
+
+    def close(self) -> None:
+        with self._lock, self._translated():
+            self._db.close()
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._said(error) from error
+
+
+def _head(db: sqlite3.Connection) -> tuple[int, int, int]:
+    """Return the format, whose file it is, and how many tables it has; inside of a transaction, as others may be writing it."""
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    return version, application, tables
+
+
+def _lease(db: sqlite3.Connection) -> Lease | None:
+    row = db.execute("SELECT owner, epoch, address, lease_s, ends_s FROM lease").fetchone()
+    if row is None:
+        return None
+    owner, epoch, address, lease_s, ends_s = row
+    left_s = ends_s - time.monotonic()
+    return Lease(owner, epoch, address, left_s if left_s <= lease_s else 0.0)
+
+
+def _check(db: sqlite3.Connection, epoch: int) -> None:
+    row = db.execute("SELECT owner, epoch FROM lease").fetchone()
+    if row is None or row[1] != epoch:
+        now = "nobody is" if row is None else f"{row[0]!r} is, in epoch {row[1]}"
+        raise Fenced(f"epoch {epoch} is over: this process is the coordinator no more; {now}")

@@ -1,0 +1,109 @@
+"""From queries to answers: every query gets a result or an error of its own, whatever the others of its batch do."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from chimera.core.errors import ChimeraError, DataError
+from chimera.inference.models.table import Predictor
+from chimera.models.construction import first_line
+
+MAX_ERROR_CHARACTERS = 500
+"""How much of an error's text is kept."""
+
+
+def answers(predictor: Predictor, queries: list[Any]) -> list[dict[str, Any]]:
+    """Return ``{"result": value}`` or ``{"error": text}`` for each query; the values can be written as JSON.
+
+    A batch that the model fails on, by an exception or with another number of results, is asked again one by one, so that
+    only those queries have errors that cause them.
+    """
+    if not queries:
+        return []
+    found = _predicted(predictor, queries)
+    if isinstance(found, Exception):
+        if len(queries) == 1:
+            return [_error(found)]
+        return [answer for query in queries for answer in answers(predictor, [query])]
+    return [_answer(value) for value in found]
+
+
+def _predicted(predictor: Predictor, queries: list[Any]) -> Sequence[Any] | Exception:
+    try:
+        found: Any = predictor.predict(list(queries))
+    except Exception as error:  # the code is the user's, and one query's failure must not end the others
+        return error
+    if hasattr(found, "tolist"):  # an array or a tensor
+        found = found.tolist()
+    if not isinstance(found, list | tuple):
+        return DataError(f"predict returned a {type(found).__name__}, not a list with a result for each query")
+    if len(found) != len(queries):
+        return DataError(f"predict returned {len(found)} results for {len(queries)} queries")
+    return found
+
+
+def _answer(value: Any) -> dict[str, Any]:
+    if isinstance(value, Exception):
+        return _error(value)
+    try:
+        return {"result": plain(value)}
+    except DataError as error:
+        return _error(error)
+    except RecursionError:
+        return {"error": "the result contains itself, or is nested too deeply"}
+
+
+def _error(error: Exception) -> dict[str, Any]:
+    text = str(error).partition("\n")[0] if isinstance(error, ChimeraError) else first_line(error)
+    return {"error": text[:MAX_ERROR_CHARACTERS]}
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: arrays become lists, images ``data:`` URLs.
+
+    Raises
+    ------
+    DataError : it holds a number that is not finite, or something that JSON has no form for.
+    """
+    if value is None or isinstance(value, bool | str):
+        return str(value) if isinstance(value, np.str_) else value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise DataError(f"the result holds {float(value)}, which is no finite number")
+        return float(value)
+    if isinstance(value, Mapping):
+        return {_key(key): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if _is_image(value):
+        return _data_url(value)
+    if hasattr(value, "tolist") and not getattr(getattr(value, "dtype", None), "hasobject", False):
+        return plain(value.tolist())
+    raise DataError(f"the result holds a {type(value).__name__}, which JSON has no form for")
+
+
+def _key(key: Any) -> str:
+    key = key.item() if isinstance(key, np.generic) else key
+    if not isinstance(key, str | int):
+        raise DataError(f"the result has a key of type {type(key).__name__}: only texts and whole numbers can be keys")
+    return str(key)
+
+
+def _is_image(value: Any) -> bool:
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(value, pillow.Image)
+
+
+def _data_url(image: Any) -> str:
+    content = io.BytesIO()
+    image.save(content, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"

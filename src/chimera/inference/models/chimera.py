@@ -1,0 +1,122 @@
+"""Models that Chimera trained, from the folder of their run."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.inference.models.table import KINDS, existing, stamp_of
+from chimera.models.conversion import build_model
+from chimera.models.model import Model
+from chimera.training.plugin import named
+from chimera.training.run import load_weights
+from chimera.training.signature import Signature
+
+_NEEDED = ("experiment.toml", "signature.json", "weights.safetensors")
+
+
+@KINDS.register("chimera")
+@dataclass(frozen=True, kw_only=True)
+class ChimeraRun:
+    """A model that Chimera trained; its run's folder has its weights and how to make it again.
+
+    A query is one input: numbers in the shape that the model takes, or a row by name where the data were a table. If the
+    data were standardized, so are queries. A classifier answers the label, any other model the value or values.
+
+    Parameters
+    ----------
+    run : the folder.
+    stamp : filled in: changes when its files are written again, and workers load the model again.
+    """
+
+    run: str
+    stamp: str | None = None
+
+    def anchored(self, folder: Path) -> Self:
+        """Return it with the absolute path of the folder."""
+        whole = existing("kind 'chimera'", self.run, folder, folders=True)
+        for name in _NEEDED:
+            if not (Path(whole) / name).is_file():
+                raise ConfigurationError(f"{whole} is not the folder of a finished run: it has no {name}")
+        stamp = self.stamp or stamp_of(*(Path(whole) / name for name in _NEEDED))
+        return replace(self, run=whole, stamp=stamp)
+
+    def load(self) -> RunPredictor:
+        """Make the model as the experiment says, and give it the run's weights."""
+        folder = Path(self.run)
+        try:
+            model = tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8")).get("model")
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"{folder / 'experiment.toml'} cannot be read: {error}") from error
+        if model is None:
+            raise ConfigurationError(
+                f"the model of {folder} was given in Python, so its files cannot make it again: train one that has a name, "
+                "'file.py:factory', or serve it as kind = \"factory\""
+            )
+        signature = Signature.read(folder)
+        made = build_model(
+            *named(model),
+            input_shape=signature.input_shape,
+            outputs=signature.outputs,
+            task=signature.task,
+            seed=0,
+        )
+        load_weights(made, folder / "weights.safetensors")
+        return RunPredictor(made, signature)
+
+
+class RunPredictor:
+    """Asks a model, from raw rows to labels."""
+
+    def __init__(self, model: Model, signature: Signature) -> None:
+        self._model, self._signature = model, signature
+        self._scaling, self._target_scaling = signature.inputs, signature.targets
+
+    def predict(self, queries: list[Any]) -> list[Any]:
+        """Return a label, a value, or a list of values for each query."""
+        rows = np.stack([self._row(query) for query in queries])
+        if self._scaling is not None:
+            rows = self._scaling.apply(rows)
+        found = self._model.predict(rows)
+        classes = self._signature.classes
+        if classes is not None:
+            return [classes[int(index)] for index in found]
+        if self._target_scaling is not None:
+            found = self._target_scaling.undo(found)
+        values: list[Any] = found.tolist()
+        return values
+
+    def _row(self, query: Any) -> NDArray[Any]:
+        if isinstance(query, Mapping):
+            query = self._by_name(query)
+        try:
+            row = np.asarray(query, self._signature.input_type)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"a query must be numbers of shape {self._signature.input_shape}: {error}") from error
+        shape = self._signature.input_shape
+        if row.size != int(np.prod(shape)):
+            raise DataError(f"the query has shape {row.shape}, the model takes {shape}")
+        return row.reshape(shape)
+
+    def _by_name(self, query: Mapping[str, Any]) -> list[Any]:
+        """Return the numbers of a row by name; a text column is one feature ``column=text`` for each text."""
+        features = self._signature.features
+        if features is None:
+            raise DataError("the model's data had no names of columns: give numbers")
+        row = []
+        for feature in features:
+            column, equals, text = feature.partition("=")
+            if feature in query:
+                row.append(query[feature])
+            elif equals and column in query:
+                row.append(float(str(query[column]) == text))
+            else:
+                raise DataError(f"the row lacks the column {column!r}")
+        return row

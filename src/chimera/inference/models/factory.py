@@ -1,0 +1,54 @@
+"""Models of the user's own code: ``package.module:name`` or ``file.py:name``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self, cast
+
+from chimera.core.errors import ConfigurationError
+from chimera.core.registry import checked_options, load_object
+from chimera.inference.models.table import KINDS, Predictor, existing
+from chimera.models.construction import construct
+
+
+@KINDS.register("factory")
+@dataclass(frozen=True, kw_only=True)
+class Factory:
+    """Whatever a class or function of the user's makes, if it has ``predict(queries: list) -> list``.
+
+    Parameters
+    ----------
+    factory : ``package.module:name``, which the worker must be able to import, or ``file.py:name``. Its code is run.
+    options : its arguments.
+    """
+
+    factory: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        place, colon, name = self.factory.rpartition(":")
+        if not (place and colon and name.isidentifier()):
+            raise ConfigurationError(
+                f"factory = {self.factory!r} is not of the form 'package.module:name' or 'file.py:name'"
+            )
+
+    def anchored(self, folder: Path) -> Self:
+        """Return it with the absolute path of the file, if it is in one."""
+        place, _, name = self.factory.rpartition(":")
+        if not place.endswith(".py"):
+            return self
+        return replace(self, factory=f"{existing('factory', place, folder)}:{name}")
+
+    def load(self) -> Predictor:
+        """Import the factory and call it."""
+        factory = load_object(self.factory)
+        if not callable(factory):
+            raise ConfigurationError(f"{self.factory!r} is a {type(factory).__name__}, not a class or function")
+        options = checked_options(f"the factory {self.factory!r}", factory, self.options, {})
+        made = construct(factory, options, seed=None, name=self.factory)
+        if not callable(getattr(made, "predict", None)):
+            raise ConfigurationError(
+                f"the factory {self.factory!r} made a {type(made).__name__}, which has no method predict(queries)"
+            )
+        return cast(Predictor, made)

@@ -1,0 +1,89 @@
+"""Estimators of scikit-learn, from a file of skops: a format that runs no code when it is read."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.inference.models.table import KINDS, existing, stamp_of
+from chimera.models.construction import first_line
+
+
+@KINDS.register("sklearn", requires="skops", extra="inference")
+@dataclass(frozen=True, kw_only=True)
+class SklearnFile:
+    """A fitted estimator or pipeline of scikit-learn, saved with ``skops.io.dump``.
+
+    A query is a row of numbers; a row by name (a CSV file's, say), where the estimator was fitted on a frame; or a text,
+    where it begins with a vectorizer.
+
+    Parameters
+    ----------
+    file : the file.
+    method : what is asked: ``predict``, ``predict_proba`` (a list in the order of ``classes_``) or ``decision_function``.
+    trusted : types in the file, besides those of scikit-learn and NumPy, that may be made.
+    stamp : filled in: changes when the file is written again, and workers load the model again.
+    """
+
+    file: str
+    method: Literal["predict", "predict_proba", "decision_function"] = "predict"
+    trusted: tuple[str, ...] = ()
+    stamp: str | None = None
+
+    def anchored(self, folder: Path) -> Self:
+        """Return it with the absolute path of the file."""
+        whole = existing("kind 'sklearn'", self.file, folder)
+        return replace(self, file=whole, stamp=self.stamp or stamp_of(Path(whole)))
+
+    def load(self) -> SklearnPredictor:
+        """Read the file, if it holds no types but those that are trusted."""
+        import skops.io
+
+        try:
+            unknown = sorted(set(skops.io.get_untrusted_types(file=self.file)) - set(self.trusted))
+            if unknown:
+                raise ConfigurationError(
+                    f"{self.file} holds types that are not trusted: {', '.join(unknown)}; if you trust them, name them in "
+                    "the model's table: trusted = [...]"
+                )
+            estimator = skops.io.load(self.file, trusted=list(self.trusted))
+        except ConfigurationError:
+            raise
+        except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+            raise ConfigurationError(f"{self.file} cannot be read as a skops file: {first_line(error)}") from error
+        if not callable(getattr(estimator, self.method, None)):
+            raise ConfigurationError(f"{self.file}: a {type(estimator).__name__} has no method {self.method!r}")
+        return SklearnPredictor(estimator, self.method)
+
+
+class SklearnPredictor:
+    """Asks one method of an estimator."""
+
+    def __init__(self, estimator: Any, method: str) -> None:
+        self._ask, self._columns = getattr(estimator, method), getattr(estimator, "feature_names_in_", None)
+
+    def predict(self, queries: list[Any]) -> list[Any]:
+        """Return what the estimator says of each row."""
+        found: list[Any] = self._ask(self._rows(queries)).tolist()
+        return found
+
+    def _rows(self, queries: list[Any]) -> Any:
+        if all(isinstance(query, str) for query in queries):
+            return queries
+        if self._columns is None:
+            if any(isinstance(query, Mapping) for query in queries):
+                raise DataError("the estimator was fitted without names of columns: give rows of numbers")
+            import numpy as np
+
+            return np.asarray(queries)
+        import pandas
+
+        for query in queries:
+            missing = [name for name in self._columns if isinstance(query, Mapping) and name not in query]
+            if missing:
+                raise DataError(f"the row lacks the column {missing[0]!r}")
+        return pandas.DataFrame(queries, columns=list(self._columns))

@@ -1,0 +1,186 @@
+"""Models of Hugging Face, by id or folder: any task of the ``pipeline`` of transformers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.inference.models.images import open_image
+from chimera.inference.models.table import KINDS, stamp_of
+from chimera.models.construction import first_line
+
+IMAGE_TASKS = frozenset(
+    {
+        *("depth-estimation", "image-classification", "image-feature-extraction"),
+        *("image-segmentation", "mask-generation", "object-detection"),
+    }
+)
+"""Tasks whose queries are images, which are opened here: from any URL of fsspec's, and with limits."""
+
+_WANTED = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
+_PICKLED = ["*.bin", "*.pt", "*.pth"]
+
+
+@KINDS.register("transformers", requires="transformers", extra="inference")
+@dataclass(frozen=True, kw_only=True)
+class Transformers:
+    """A model of Hugging Face in a pipeline of transformers.
+
+    Parameters
+    ----------
+    task : of the pipeline: ``image-classification``, ``fill-mask``, ``text-classification``, ...
+    model : a folder, or an id such as ``google/vit-base-patch16-224``, which is fetched unless it is in the cache.
+    revision : the commit of an id; one must be given, so that all workers have the same weights. A branch or tag does, too.
+    options : of the pipeline's calls, such as ``top_k``.
+    device : ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
+    dtype : of the weights, such as ``bfloat16``; by default what the model's files say.
+    pickled_weights : also load weights that are no safetensors: reading them may run code of whoever wrote them.
+    trust_remote_code : run code that comes with the model.
+    stamp : filled in: changes when the files of a folder are written again, and workers load the model again.
+    """
+
+    task: str
+    model: str
+    revision: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    device: str | None = None
+    dtype: str = "auto"
+    pickled_weights: bool = False
+    trust_remote_code: bool = False
+    stamp: str | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("task", "model"):
+            if not getattr(self, key).strip():
+                raise ConfigurationError(f"kind 'transformers': {key} is empty")
+
+    def anchored(self, folder: Path) -> Self:
+        """Return it with the absolute path of the folder, if it is one."""
+        whole = folder / Path(self.model).expanduser()
+        if whole.is_dir():
+            if not (whole / "config.json").is_file():
+                raise ConfigurationError(
+                    f"the folder {str(whole)!r} holds no model of transformers: it has no config.json"
+                )
+            files = sorted(file for file in whole.iterdir() if file.is_file())
+            return replace(self, model=str(whole), stamp=self.stamp or stamp_of(*files))
+        if self.model.startswith((".", "/", "~")) or self.model.count("/") > 1:
+            raise ConfigurationError(f"there is no folder {str(whole)!r} with a model in it")
+        if not self.revision:
+            raise ConfigurationError(
+                f'model = {self.model!r} is an id: pin it, revision = "the commit" (there is no such folder here)'
+            )
+        return self
+
+    def load(self) -> PipelinePredictor:
+        """Make the pipeline; an id is fetched first, or found in the cache."""
+        folder = self.model if Path(self.model).is_absolute() else self._fetched()
+        if not self.pickled_weights and not any(Path(folder).glob("*.safetensors")):
+            raise ConfigurationError(
+                f"the model {self.model!r} has no safetensors; if you trust whoever wrote its weights: pickled_weights = true"
+            )
+        from transformers import pipeline
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+        logging.set_verbosity_error()
+        taken = sorted(set(self.options) & set(inspect.signature(pipeline).parameters))
+        if taken:
+            raise ConfigurationError(f"kind 'transformers': options.{taken[0]} is no option of a pipeline's call")
+        try:
+            made = pipeline(
+                self.task,
+                model=folder,
+                device=self.device,
+                dtype=self.dtype,
+                trust_remote_code=self.trust_remote_code,
+                model_kwargs={} if self.pickled_weights else {"use_safetensors": True},
+                **self.options,
+            )
+        except Exception as error:  # of many libraries, and of many kinds
+            raise ConfigurationError(f"the model {self.model!r} cannot be loaded: {_reason(error)}") from error
+        return PipelinePredictor(made, self.options)
+
+    def _fetched(self) -> str:
+        """Return the folder of the model's files in the cache; only what is missing there is fetched."""
+        from huggingface_hub import snapshot_download
+
+        wanted = [*_WANTED, *(_PICKLED if self.pickled_weights else ()), *(["*.py"] if self.trust_remote_code else ())]
+        try:
+            return str(snapshot_download(self.model, revision=self.revision, allow_patterns=wanted))
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"the model {self.model!r}, revision {self.revision!r}, cannot be fetched and is not in the cache: "
+                f"{first_line(error)}"
+            ) from error
+
+
+class PipelinePredictor:
+    """Asks a pipeline, with all queries in one batch.
+
+    ``fill-mask`` answers the whole sentence, each mask filled with the likeliest token, unless ``top_k`` asks for proposals.
+
+    Parameters
+    ----------
+    pipeline : of transformers.
+    options : that it was made with.
+    """
+
+    def __init__(self, pipeline: Any, options: Mapping[str, Any]) -> None:
+        self._pipeline = pipeline
+        self._opens_images = pipeline.task in IMAGE_TASKS
+        self._sentence = pipeline.task == "fill-mask" and "top_k" not in options
+        self._tokenizing = options.get("tokenizer_kwargs", {})
+        tokenizer = pipeline.tokenizer
+        self._batches = tokenizer is None or tokenizer.pad_token_id is not None  # without padding, one at a time
+        if pipeline.task == "text-generation":
+            tokenizer.padding_side = "left"  # a text is continued at its end, where no padding may be
+
+    def predict(self, queries: list[Any]) -> list[Any]:
+        """Return the pipeline's answers; an image that cannot be opened has its error."""
+        prepared = [self._prepared(query) for query in queries]
+        found = iter(self._found([query for query in prepared if not isinstance(query, Exception)]))
+        return [query if isinstance(query, Exception) else next(found) for query in prepared]
+
+    def _prepared(self, query: Any) -> Any:
+        if not self._opens_images:
+            return query
+        try:
+            return open_image(query)
+        except DataError as error:
+            return error
+
+    def _found(self, queries: list[Any]) -> list[Any]:
+        if not queries:
+            return []
+        options = {"top_k": 1} if self._sentence else {}
+        batch_size = len(queries) if self._batches else 1
+        found = list(self._pipeline(_one_by_one(queries), batch_size=batch_size, **options))
+        if len(found) != len(queries):
+            raise DataError(f"the pipeline gave {len(found)} answers for {len(queries)} queries")
+        return [self._filled(*pair) for pair in zip(queries, found, strict=True)] if self._sentence else found
+
+    def _filled(self, query: str, proposals: list[Any]) -> str:
+        """Return the sentence; for each mask there is a list of proposals, or one list if there is but one mask."""
+        if isinstance(proposals[0], Mapping):
+            return str(proposals[0]["sequence"])
+        tokenizer = self._pipeline.tokenizer
+        tokens = iter([proposal[0]["token"] for proposal in proposals])
+        ids = tokenizer(query, **self._tokenizing)["input_ids"]
+        filled = [next(tokens) if token == tokenizer.mask_token_id else token for token in ids]
+        return str(tokenizer.decode(filled, skip_special_tokens=True))
+
+
+def _reason(error: Exception) -> str:
+    """Return what went wrong, in one line; a pipeline puts the tracebacks of all that it tried into one message."""
+    text = str(error).strip()
+    return text.splitlines()[-1] if "Traceback" in text else first_line(error)
+
+
+def _one_by_one(queries: list[Any]) -> Iterator[Any]:
+    """Yield the queries: a pipeline answers each item of a generator, while it takes some lists for a single query."""
+    yield from queries

@@ -1,0 +1,1 @@
+"""Which job a free worker serves next; one policy a file."""

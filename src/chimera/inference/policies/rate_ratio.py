@@ -1,0 +1,35 @@
+"""Workers in proportion to how far a job is behind the sum of all rates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from chimera.inference.policies.policy import POLICIES, Contender, Policy
+
+
+@POLICIES.register("rate-ratio")
+class RateRatio(Policy):
+    """Job i should have the share ``(S - r_i) / sum_j (S - r_j)`` of the workers, with S the sum of the measured query rates r.
+
+    The job that is furthest below its number is next. With two jobs the rule rests where the numbers of workers are as the
+    square roots of the times per query, so that the query rates stay apart by the square root of what the times are apart by.
+    """
+
+    def choose(self, contenders: Sequence[Contender], workers: int) -> str:
+        """Return the one that lacks the most workers."""
+        wanted = targets(contenders, workers)
+        return max(contenders, key=lambda one: (wanted[one.job] - one.workers, one.loaded, -one.order)).job
+
+
+def targets(contenders: Sequence[Contender], workers: int) -> Mapping[str, int]:
+    """Return how many workers each should have: newcomers an even share, the others by the rule, leftovers one each."""
+    found = {one.job: workers // len(contenders) for one in contenders if not one.rate}
+    left = workers - sum(found.values())
+    rates = {one.job: one.rate / one.weight for one in contenders if one.rate}
+    total = sum(rates.values())
+    for job, rate in rates.items():
+        share = (total - rate) / (total * (len(rates) - 1)) if len(rates) > 1 else 1.0
+        found[job] = int(left * share)
+    for place in range(workers - sum(found.values())):
+        found[contenders[place % len(contenders)].job] += 1
+    return found

@@ -1,0 +1,97 @@
+"""A worker that is a process and answers over HTTP."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+import msgspec
+
+from chimera.core.errors import DataError, RunError
+from chimera.engines.http import wire
+from chimera.engines.http.connection import Address, Answer, Connection, Garbage, Unreachable
+from chimera.engines.http.routes import document_of
+from chimera.inference.pool.link import Assignment, Collected, Link, Place, StaleEpoch, WorkerState
+
+PATH = "/v1/worker"
+_MOST_BYTES = 1 << 30
+
+T = TypeVar("T")
+
+
+class HttpLink(Link):
+    """A link over one kept-alive connection.
+
+    Parameters
+    ----------
+    address : the worker's, ``http://host:port``.
+    token : of the cluster.
+    patience_s : how long an answer may take beyond what it is asked to wait.
+    """
+
+    def __init__(self, address: str, token: str | None, *, patience_s: float = 1.0) -> None:
+        self.address = address
+        self._patience_s = patience_s
+        self._closed, self._asking = False, threading.Lock()
+        self._connection = Connection(Address.of(address), token, None, _MOST_BYTES)
+
+    def adopt(self, epoch: int, owner: str) -> WorkerState:  # noqa: D102
+        return self._ask("adopt", {"epoch": epoch, "owner": owner}, WorkerState)
+
+    def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:  # noqa: D102
+        rows = [msgspec.structs.asdict(one) for one in assignments]
+        return self._ask("assign", {"epoch": epoch, "assignments": rows}, WorkerState)
+
+    def collect(self, epoch: int, done: Sequence[Place], wait_s: float) -> Collected:  # noqa: D102
+        body = {"epoch": epoch, "done": [list(place) for place in done], "wait_s": wait_s}
+        return self._ask("collect", body, Collected, wait_s=wait_s)
+
+    def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:  # noqa: D102
+        return self._ask("forget", {"epoch": epoch, "jobs": list(jobs)}, WorkerState)
+
+    def stop(self, epoch: int) -> None:  # noqa: D102
+        self._ask("stop", {"epoch": epoch}, dict)
+
+    def close(self) -> None:  # noqa: D102
+        self._closed = True
+        self._connection.break_off("the link was closed")
+        self._let_go()
+
+    def _ask(self, verb: str, body: dict[str, Any], kind: type[T], *, wait_s: float = 0.0) -> T:
+        where = f"the worker at {self.address}"
+        try:
+            answer = self._request(verb, body, wait_s + self._patience_s)
+            if answer.status != HTTPStatus.OK:
+                raise _refusal(where, answer.status, document_of(answer))
+            return msgspec.convert(wire.unpack(answer.body), kind)
+        except (Garbage, DataError, msgspec.ValidationError) as error:
+            raise RunError(f"{where} answered {verb} with what no worker answers: {error}") from error
+        finally:
+            if self._closed:
+                self._let_go()
+
+    def _request(self, verb: str, body: dict[str, Any], timeout_s: float) -> Answer:
+        with self._asking:
+            try:
+                return self._connection.request(
+                    "POST", f"{PATH}/{verb}", wire.pack(body), wire.CONTENT_TYPE, timeout_s=timeout_s, idempotent=True
+                )
+            except (
+                Garbage
+            ) as error:  # a worker died in the middle of its answer, or it is no worker that listens there now
+                raise Unreachable(str(error)) from error
+
+    def _let_go(self) -> None:
+        """Close the connection, unless a thread is asking: that will, in a moment."""
+        if self._asking.acquire(blocking=False):
+            self._connection.close()
+            self._asking.release()
+
+
+def _refusal(where: str, status: int, document: dict[str, Any]) -> RunError:
+    text = f"{where} answered {status}: {document.get('message', 'no reason')}"
+    details = document.get("details")
+    kind = details.get("errorMessage") if isinstance(details, dict) else None
+    return StaleEpoch(text) if kind == StaleEpoch.__name__ else RunError(text)

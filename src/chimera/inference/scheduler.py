@@ -1,0 +1,187 @@
+"""The state of all jobs, made of records, and the next batch for a free worker. It does no I/O and keeps no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import singledispatchmethod
+from typing import Any
+
+from chimera.core.errors import ConfigurationError
+from chimera.inference import records
+from chimera.inference.job import Batch, Job, Running
+from chimera.inference.policies.policy import Contender, Policy
+
+BATCH_S = 0.6
+"""How long a batch should take whose size is not given."""
+LETHAL = 3
+"""How many workers a batch may kill before it is set aside."""
+
+
+class Scheduler:
+    """Applies records, and says what to dispatch.
+
+    A batch is charged to its job when it is dispatched, and given back when it has to be dispatched again. Nobody catches up on
+    the past: a job that comes is lifted to the lowest of those that have queries waiting, and whoever cannot keep up (it may
+    have no more workers, or its model has to be loaded first) to one batch for each worker below the job that is served.
+
+    Parameters
+    ----------
+    policy : which job a free worker serves.
+    batch_s : how long a batch should take whose size is not given.
+    """
+
+    def __init__(self, policy: Policy, *, batch_s: float = BATCH_S) -> None:
+        self.jobs: dict[str, Job] = {}
+        self._open: dict[str, Job] = {}  # those that have not ended
+        self._floor = 0.0  # no charge of an open job is lower
+        self._policy, self._batch_s = policy, batch_s
+
+    def next_for(self, worker: str, loaded: Collection[str], workers: int, now_s: float) -> records.Dispatched | None:
+        """Return what a free worker should do next; nothing if no job has anything for it. It is not applied yet.
+
+        Parameters
+        ----------
+        loaded : the keys of the models that the worker has in memory (`chimera.inference.models.spec.key_of`).
+        workers : how many live.
+        """
+        contending = (job for job in self._open.values() if job.contends(worker))
+        contenders = [self._contender(job, worker, loaded, now_s) for job in contending]
+        if not contenders:
+            return None
+        job = self.jobs[self._policy.choose(contenders, workers)]
+        batch = job.next_batch(self._batch_s)
+        return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s, job.key not in loaded)
+
+    def running_on(self, worker: str) -> Iterator[tuple[Job, Running]]:
+        """Yield what a worker has to do, the earliest first."""
+        serving = (job for job in self._open.values() if worker in job.serving)
+        own = [(job, run) for job in serving for run in job.running.values() if run.worker == worker]
+        yield from sorted(own, key=lambda pair: pair[1].since_s)
+
+    def busy(self) -> set[str]:
+        """Return the workers that have something to do."""
+        return {run.worker for job in self.jobs.values() for run in job.running.values()}
+
+    def lost(
+        self, worker: str, why: str, *, culprit: tuple[str, int] | None, now_s: float
+    ) -> list[records.Returned | records.Poisoned]:
+        """Return the records of a worker's loss: what it had goes back, or is set aside if it has killed too many.
+
+        Parameters
+        ----------
+        culprit : the batch that may have killed it, by job and number; None if nothing says so.
+        """
+        found: list[records.Returned | records.Poisoned] = []
+        for job, run in self.running_on(worker):
+            number = run.batch.number
+            blamed = (job.id, number) == culprit
+            killed = job.blamed.get(number, [])
+            if blamed and len(killed) + 1 >= LETHAL:
+                text = f"this batch killed {LETHAL} workers: {', '.join((*killed, worker))}"
+                found.append(records.Poisoned(job.id, number, text, now_s))
+            else:
+                found.append(records.Returned(job.id, number, worker, why, blamed, now_s))
+        return found
+
+    def wanted(self, job: str, batch: int) -> Batch | None:
+        """Return a batch whose results are still to be committed; None for any other."""
+        held = self.jobs.get(job)
+        return held.open_batch(batch) if held is not None and not held.ended else None
+
+    @singledispatchmethod
+    def apply(self, record: Any) -> None:
+        """Let a record have happened."""
+        raise TypeError(f"{type(record).__name__} is no record")
+
+    @apply.register
+    def _(self, record: records.Accepted) -> None:
+        job = Job(
+            record, len(self.jobs), self._lowest(), record.weight, record.batch_size, record.max_workers,
+            ended="" if record.queries else "done", ended_s=None if record.queries else record.at_s,
+        )  # fmt: skip
+        self.jobs[record.job] = job
+        if not job.ended:
+            self._open[record.job] = job
+
+    @apply.register
+    def _(self, record: records.Changed) -> None:
+        job = self.job(record.job)
+        job.weight = job.weight if record.weight is None else record.weight
+        job.batch_size = job.batch_size if record.batch_size is None else record.batch_size
+        job.max_workers = job.max_workers if record.max_workers is None else record.max_workers
+
+    @apply.register
+    def _(self, record: records.Dispatched) -> None:
+        job = self.job(record.job)
+        job.dispatched(Batch(record.batch, record.first, record.count), record.worker, record.at_s, cold=record.cold)
+        self._lift(job.charged - (1 + len(job.serving)) * record.count / job.weight)
+
+    @apply.register
+    def _(self, record: records.Committed) -> None:
+        job = self.job(record.job)
+        batch = job.open_batch(record.batch)
+        if batch is not None:
+            job.commits(batch, record.errors, record.seconds, record.at_s)
+            self._close(job)
+
+    @apply.register
+    def _(self, record: records.Returned) -> None:
+        self.job(record.job).returns(record.batch, record.worker, blamed=record.blamed)
+        self._lift(self._floor)
+
+    @apply.register
+    def _(self, record: records.Poisoned) -> None:
+        job = self.job(record.job)
+        batch = job.open_batch(record.batch)
+        if batch is not None:
+            job.commits(batch, batch.count, None, record.at_s)
+            self._close(job)
+
+    @apply.register
+    def _(self, record: records.Cancelled) -> None:
+        job = self.job(record.job)
+        if not job.ended:
+            job.ended, job.why, job.ended_s = "cancelled", record.why, record.at_s
+            job.running.clear()
+            job.serving.clear()
+            job.loading = 0
+            job.returned.clear()
+            self._close(job)
+
+    def job(self, name: str) -> Job:
+        """Return a job by its number.
+
+        Raises
+        ------
+        ConfigurationError : there is none.
+        """
+        if name not in self.jobs:
+            known = ", ".join(list(self.jobs)[-10:]) or "there is none yet"
+            raise ConfigurationError(f"there is no job {name!r}; the last ones: {known}")
+        return self.jobs[name]
+
+    def _lowest(self) -> float:
+        """Return the lowest charge of the jobs that have queries waiting."""
+        return min((job.charged for job in self._open.values() if job.waiting), default=self._floor)
+
+    def _lift(self, floor: float) -> None:
+        self._floor = max(self._floor, floor)
+        for job in self._open.values():
+            job.charged = max(job.charged, self._floor)
+
+    def _close(self, job: Job) -> None:
+        if job.ended:
+            del self._open[job.id]
+
+    def _contender(self, job: Job, worker: str, loaded: Collection[str], now_s: float) -> Contender:
+        return Contender(
+            job=job.id,
+            order=job.order,
+            weight=job.weight,
+            charged=job.charged,
+            batch=job.next_batch(self._batch_s).count,
+            rate=job.rate(now_s),
+            workers=job.others(worker),
+            loading=job.loading,
+            loaded=job.key in loaded,
+        )

@@ -1,0 +1,1 @@
+"""What all of Chimera's web servers share: the application, its gate, bodies, errors, logs, figures for Prometheus."""

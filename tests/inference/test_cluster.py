@@ -1,0 +1,159 @@
+"""A cluster of real processes: jobs end, each query has one result, whoever is killed or hung."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chimera.core.errors import ConfigurationError, TimeLimitError
+from inference.running import RunningCluster, cluster, command, signalled, until
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    """A cluster that nobody disturbs."""
+    with cluster(tmp_path_factory.mktemp("quiet")) as running:
+        yield running
+
+
+def test_each_query_has_its_result_in_order_and_jobs_can_be_looked_at(quiet: RunningCluster) -> None:
+    job = quiet.client.submit(quiet.model(seconds=0.001), list(range(300)), name="numbers")
+    row = quiet.client.wait(job, 60)
+    assert (row["state"], row["finished"], row["errors"]) == ("done", 300, 0)
+    assert quiet.answers(job) == [2 * number for number in range(300)]
+    (rate,) = [row for row in quiet.client.rows("rate") if row["job"] == job]
+    assert rate["processed"] == 300
+    (stats,) = [row for row in quiet.client.rows("stats") if row["job"] == job]
+    assert 0.001 <= stats["median_s"] <= stats["p90_s"] <= stats["p95_s"] <= stats["p99_s"]
+    assert {row["role"] for row in quiet.client.rows("members")} == {"coordinator", "standby", "worker"}
+    assert quiet.client.job("numbers")["job"] == job
+
+
+def test_a_query_that_fails_has_an_error_and_the_others_their_results(quiet: RunningCluster) -> None:
+    job = quiet.client.submit(quiet.model(seconds=0.001), [1, 2, "broken", 4], batch_size=4)
+    assert quiet.client.wait(job, 60)["errors"] == 1
+    answers = quiet.answers(job)
+    assert [answers[0], answers[1], answers[3]] == [2, 4, 8]
+    assert "a broken query" in answers[2]
+
+
+def test_a_model_that_cannot_be_loaded_is_the_error_of_its_queries(quiet: RunningCluster) -> None:
+    job = quiet.client.submit({"kind": "factory", "factory": f"{quiet.model_file}:nothing", "options": {}}, [1, 2])
+    assert quiet.client.wait(job, 60)["errors"] == 2
+    assert all("nothing" in answer for answer in quiet.answers(job))
+
+
+def test_a_job_is_changed_and_cancelled(quiet: RunningCluster) -> None:
+    job = quiet.client.submit(quiet.model(seconds=0.02), list(range(5000)), batch_size=5)
+    quiet.processed(job, 10)
+    assert command(quiet, "set", job, "--batch-size", "3", "--weight", "2")[0]["job"] == job
+    assert quiet.client.job(job)["batch_size"] == 3
+    with pytest.raises(TimeLimitError):
+        quiet.client.wait(job, 0.1)
+    assert command(quiet, "cancel", job) == [{"job": job}]
+    assert quiet.client.job(job)["state"] == "cancelled"
+    until(lambda: all(row["state"] == "free" for row in quiet.client.rows("workers")))
+    kept = quiet.answers(job)
+    assert 10 <= len(kept) < 5000
+
+
+def test_the_commands_print_json(quiet: RunningCluster) -> None:
+    job = quiet.client.submit(quiet.model(seconds=0.001), [1, 2, 3])
+    assert command(quiet, "wait", job)[0]["state"] == "done"
+    assert command(quiet, "results", job) == [{"index": i, "query": i + 1, "result": 2 * i + 2} for i in range(3)]
+    for view, keys in {
+        "rate": {"job", "rate", "processed"},
+        "stats": {"job", "mean_s", "std_s", "median_s", "p90_s", "p95_s", "p99_s"},
+        "list": {"job", "state", "queries"},
+        "workers": {"worker", "state", "job"},
+        "members": {"role", "name", "host", "pid", "state", "epoch", "heartbeat_age_s"},
+    }.items():
+        (rows,) = command(quiet, view)
+        assert rows
+        assert all(keys <= row.keys() for row in rows)
+
+
+def test_mistakes_are_told_in_one_line(quiet: RunningCluster) -> None:
+    with pytest.raises(ConfigurationError, match="there is no job '77'"):
+        quiet.client.cancel("77")
+    with pytest.raises(ConfigurationError, match="weight must be a number above 0"):
+        quiet.client.submit(quiet.model(), [1], weight=-1)
+    with pytest.raises(ConfigurationError, match="at least one query"):
+        quiet.client.submit(quiet.model(), [])
+
+
+def test_two_jobs_of_unequal_speed_progress_at_equal_rates(quiet: RunningCluster) -> None:
+    slow = quiet.client.submit(quiet.model(seconds=0.024), list(range(400)))
+    fast = quiet.client.submit(quiet.model(seconds=0.01), list(range(400)))
+    quiet.processed(slow, 200)
+    finished = [quiet.client.job(job)["finished"] for job in (slow, fast)]
+    largest = 0.75 / 0.01  # queries in a batch of the fast one, which takes 0.75 s
+    assert abs(finished[0] - finished[1]) <= 2 * largest
+    for job in (slow, fast):
+        quiet.client.cancel(job)
+
+
+def test_killed_and_hung_workers_cost_no_result(tmp_path: Path) -> None:
+    with cluster(tmp_path, workers=3) as running:
+        job = running.client.submit(running.model(seconds=0.01), list(range(600)), batch_size=20)
+        running.processed(job, 40)
+        signalled(running.pid("w0"), signal.SIGKILL)
+        hung = running.pid("w1")
+        signalled(hung, signal.SIGSTOP)
+        until(lambda: any(row["state"] == "hung" for row in running.client.rows("workers")))
+        signalled(hung, signal.SIGCONT)
+        assert running.client.wait(job, 60)["state"] == "done"
+        assert running.answers(job) == [2 * number for number in range(600)]
+
+
+def test_a_killed_coordinator_is_replaced_and_no_finished_batch_runs_again(tmp_path: Path) -> None:
+    log = tmp_path / "answered"
+    with cluster(tmp_path, workers=2, standbys=1) as running:
+        job = running.client.submit(running.model(seconds=0.01, log=str(log)), list(range(400)), batch_size=20)
+        running.processed(job, 60)
+        first = running.member("coordinator")
+        signalled(first["pid"], signal.SIGKILL)
+        until(lambda: running.member("coordinator")["epoch"] > first["epoch"])
+        assert running.client.wait(job, 60)["state"] == "done"
+        assert running.answers(job) == [2 * number for number in range(400)]
+    assert Counter(log.read_text().split()) == Counter(map(str, range(400)))  # workers live: each was computed once
+
+
+@pytest.mark.long
+def test_a_coordinator_that_wakes_up_late_does_no_harm(tmp_path: Path) -> None:
+    log = tmp_path / "answered"
+    with cluster(tmp_path, workers=2, standbys=1) as running:
+        job = running.client.submit(running.model(seconds=0.01, log=str(log)), list(range(400)), batch_size=20)
+        running.processed(job, 60)
+        first = running.member("coordinator")
+        signalled(first["pid"], signal.SIGSTOP)
+        until(lambda: running.member("coordinator")["epoch"] > first["epoch"])
+        running.processed(job, 160)
+        signalled(first["pid"], signal.SIGCONT)
+        assert running.client.wait(job, 60)["state"] == "done"
+        assert running.answers(job) == [2 * number for number in range(400)]
+    assert Counter(log.read_text().split()) == Counter(map(str, range(400)))
+
+
+@pytest.mark.long
+def test_a_batch_that_kills_three_workers_is_set_aside_and_the_rest_goes_on(tmp_path: Path) -> None:
+    with cluster(tmp_path, workers=2, standbys=0) as running:
+        job = running.client.submit(running.model(seconds=0.001, lethal=57), list(range(100)), batch_size=10)
+        assert running.client.wait(job, 60)["errors"] == 10
+        answers = running.answers(job)
+        assert answers[:50] + answers[60:] == [2 * number for number in (*range(50), *range(60, 100))]
+        assert all("killed 3 workers" in answer for answer in answers[50:60])
+
+
+@pytest.mark.long
+def test_jobs_go_on_after_the_whole_cluster_was_down(tmp_path: Path) -> None:
+    with cluster(tmp_path, workers=2, standbys=0) as running:
+        job = running.client.submit(running.model(seconds=0.01), list(range(200)), batch_size=10)
+        running.processed(job, 30)
+    with cluster(tmp_path, workers=1, standbys=0) as running:
+        assert running.client.wait(job, 60)["state"] == "done"
+        assert running.answers(job) == [2 * number for number in range(200)]

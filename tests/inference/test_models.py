@@ -1,0 +1,441 @@
+"""Models from their tables: real ones, tiny, of every kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import chimera
+from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
+from chimera.inference import models
+from chimera.inference.models.spec import key_of
+from inference_kit import LABELS, tiny_bert, tiny_gpt, tiny_vit
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_vit(tmp_path_factory.mktemp("vit"))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(0)
+    for i, mode in enumerate(("RGB", "L", "RGBA", "RGB")):
+        pixels = rng.integers(0, 256, (20 + i, 30, 4), np.uint8)
+        Image.fromarray(pixels, "RGBA").convert(mode).save(folder / f"{i}.png")
+    return sorted(str(path) for path in folder.iterdir())
+
+
+def _table(task: str, model: Path | str, **more: Any) -> dict[str, Any]:
+    return {"kind": "transformers", "task": task, "model": str(model), **more}
+
+
+def test_a_vision_transformer_answers_the_top_labels_with_scores(vit: Path, pictures: list[str]) -> None:
+    predictor = models.load(_table("image-classification", vit, options={"top_k": 3}))
+    answers = models.answers(predictor, pictures)
+    json.dumps(answers, allow_nan=False)
+    for answer in answers:
+        scores = [label["score"] for label in answer["result"]]
+        assert len(scores) == 3
+        assert scores == sorted(scores, reverse=True)
+        assert {label["label"] for label in answer["result"]} <= set(LABELS)
+    alone = [models.answers(predictor, [picture])[0] for picture in pictures]
+    for together, single in zip(answers, alone, strict=True):
+        assert [x["label"] for x in together["result"]] == [x["label"] for x in single["result"]]
+        assert [x["score"] for x in together["result"]] == pytest.approx(
+            [x["score"] for x in single["result"]], rel=1e-5
+        )
+
+
+def test_its_answers_are_those_of_the_model_itself(vit: Path, pictures: list[str]) -> None:
+    import torch
+    from PIL import Image
+    from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+    model, processor = AutoModelForImageClassification.from_pretrained(vit), AutoImageProcessor.from_pretrained(vit)
+    with torch.no_grad():
+        logits = model(**processor(Image.open(pictures[0]).convert("RGB"), return_tensors="pt")).logits[0]
+    expected = sorted(zip(logits.softmax(0).tolist(), LABELS, strict=True), reverse=True)
+    predictor = models.load(_table("image-classification", vit, options={"top_k": len(LABELS)}))
+    found = models.answers(predictor, [pictures[0]])[0]["result"]
+    assert [label["label"] for label in found] == [label for _, label in expected]
+    assert [label["score"] for label in found] == pytest.approx([score for score, _ in expected], rel=1e-5)
+
+
+def test_a_broken_image_has_an_error_and_the_others_their_results(
+    vit: Path, pictures: list[str], tmp_path: Path
+) -> None:
+    broken, cut = tmp_path / "broken.png", tmp_path / "cut.png"
+    broken.write_text("no image")
+    cut.write_bytes(Path(pictures[3]).read_bytes()[:200])
+    predictor = models.load(_table("image-classification", vit))
+    asked = [pictures[0], str(broken), str(tmp_path / "absent.png"), pictures[1], str(cut), 7, pictures[2]]
+    answers = models.answers(predictor, asked)
+    assert [sorted(answer) for answer in answers] == [
+        *(["result"], ["error"], ["error"], ["result"], ["error"], ["error"], ["result"])
+    ]
+    assert "broken.png is no image" in answers[1]["error"]
+    assert "there is no image" in answers[2]["error"]
+    assert "cut.png is no image, or a broken one" in answers[4]["error"]
+    assert all("\n" not in answer.get("error", "") for answer in answers)
+    assert answers[3] == models.answers(predictor, [pictures[0], pictures[1], pictures[2]])[1]
+
+
+def test_images_come_from_urls_from_data_and_as_pixels(vit: Path, pictures: list[str]) -> None:
+    import base64
+
+    import fsspec
+    from PIL import Image
+
+    content = Path(pictures[0]).read_bytes()
+    with fsspec.open("memory://vit/0.png", "wb") as file:
+        file.write(content)
+    pixels = np.asarray(Image.open(pictures[0]))
+    same = [
+        *(pictures[0], f"file://{pictures[0]}", "memory://vit/0.png"),
+        *(f"data:image/png;base64,{base64.b64encode(content).decode()}", pixels, pixels.tolist()),
+    ]
+    answers = models.answers(models.load(_table("image-classification", vit)), same)
+    for answer in answers:
+        assert [x["label"] for x in answer["result"]] == [x["label"] for x in answers[0]["result"]]
+
+
+def test_bert_answers_the_whole_sentence_with_its_masks_filled(bert: Path) -> None:
+    predictor = models.load(_table("fill-mask", bert))
+    asked = ["The cat [MASK] on the mat.", "the dog", "a [MASK] sat under the [MASK] .", "the [MASK]"]
+    found = models.answers(predictor, asked)
+    from transformers import pipeline
+
+    assert found[0] == {"result": pipeline("fill-mask", model=str(bert))(asked[0], top_k=1)[0]["sequence"]}
+    assert found[0]["result"].startswith("the cat ")
+    assert "No mask_token" in found[1]["error"]
+    assert found[2]["result"].startswith("a ")
+    assert " sat under the " in found[2]["result"]
+    assert all("[" not in answer["result"] for answer in (found[0], found[2], found[3]))
+    assert found == [models.answers(predictor, [query])[0] for query in asked]
+
+
+def test_bert_answers_proposals_where_the_table_says_how_many(bert: Path) -> None:
+    predictor = models.load(_table("fill-mask", bert, options={"top_k": 2}))
+    (answer,) = models.answers(predictor, ["the cat [MASK] ."])
+    assert [sorted(proposal) for proposal in answer["result"]] == [["score", "sequence", "token", "token_str"]] * 2
+
+
+def test_a_sentence_that_is_too_long_fails_alone(bert: Path) -> None:
+    found = models.answers(models.load(_table("fill-mask", bert)), ["a [MASK]", "the [MASK] " * 40, "the [MASK]"])
+    assert [sorted(answer) for answer in found] == [["result"], ["error"], ["result"]]
+
+
+def test_a_long_sentence_is_cut_where_the_table_says_so(bert: Path) -> None:
+    options = {"tokenizer_kwargs": {"truncation": True, "max_length": 8}}
+    predictor = models.load(_table("fill-mask", bert, options=options))
+    for masks in ("[MASK] " * 3, "[MASK] "):
+        (answer,) = models.answers(predictor, [f"{masks}cat sat on the mat under the tree"])
+        assert len(answer["result"].split()) == 6  # and the two tokens around a sentence
+
+
+def test_texts_are_continued_in_a_batch_as_they_are_alone(tmp_path: Path) -> None:
+    predictor = models.load(
+        _table("text-generation", tiny_gpt(tmp_path), options={"max_new_tokens": 3, "do_sample": False})
+    )
+    asked = ["the cat", "a dog sat on the mat under the", "a"]
+    together = models.answers(predictor, asked)
+    assert together == [models.answers(predictor, [query])[0] for query in asked]
+    assert all(a["result"][0]["generated_text"].startswith(q) for a, q in zip(together, asked, strict=True))
+
+
+def test_text_classification_and_features(tmp_path: Path) -> None:
+    folder = tiny_bert(tmp_path, classifier=True)
+    answers = models.answers(models.load(_table("text-classification", folder)), ["the cat", "a dog sat"])
+    assert all(answer["result"]["label"] in ("LABEL_0", "LABEL_1") for answer in answers)
+    (features,) = models.answers(models.load(_table("feature-extraction", folder)), ["the cat"])
+    assert np.shape(features["result"]) == (1, 4, 16)  # [CLS] the cat [SEP]
+
+
+def test_an_id_is_found_in_the_cache_at_its_revision_without_a_network(
+    vit: Path, pictures: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub.constants
+
+    commit = "3f49326eb077187dfe1c2a2bb15fbd74e6ab91e3"
+    cached = tmp_path / "models--google--vit-base-patch16-224" / "snapshots" / commit
+    shutil.copytree(vit, cached)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    table = models.check(_table("image-classification", "google/vit-base-patch16-224", revision=commit))
+    assert models.answers(models.load(table), pictures[:1])[0]["result"]
+    with pytest.raises(ConfigurationError, match="cannot be fetched and is not in the cache"):
+        models.load(table | {"revision": "0" * 40})
+
+
+def test_weights_that_are_no_safetensors_are_loaded_only_where_the_table_says_so(
+    tmp_path: Path, pictures: list[str]
+) -> None:
+    folder = tiny_vit(tmp_path, safetensors=False)
+    with pytest.raises(ConfigurationError, match="has no safetensors; if you trust"):
+        models.load(_table("image-classification", folder))
+    predictor = models.load(_table("image-classification", folder, pickled_weights=True))
+    assert models.answers(predictor, pictures[:1])[0]["result"]
+
+
+@pytest.mark.long  # a second process imports transformers
+def test_a_folder_loads_with_every_way_to_the_network_closed(bert: Path) -> None:
+    code = (
+        "import socket, sys\n"
+        "def refuse(*args, **kwargs): raise AssertionError('a connection')\n"
+        "socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse\n"
+        "from chimera.inference import models\n"
+        "predictor = models.load({'kind': 'transformers', 'task': 'fill-mask', 'model': sys.argv[1]})\n"
+        "print(models.answers(predictor, ['the [MASK] sat']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(bert)], capture_output=True, text=True, check=True, timeout=100
+    )
+    assert "result" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "magic"}, "unknown kind of model 'magic'; known: chimera, factory, sklearn, transformers"),
+        ({"kind": None}, "needs kind ="),
+        ({"tusk": "x"}, "has no option 'tusk'"),
+        ({"task": 3}, "option 'task': 3 cannot be used"),
+        ({"task": ""}, "task is empty"),
+        ({"model": "./nowhere"}, "there is no folder"),
+        ({"model": "google/vit-base-patch16-224"}, "is an id: pin it"),
+        ({"options": [1]}, "option 'options'"),
+    ],
+)
+def test_a_bad_table_is_refused_in_one_line_before_anything_is_loaded(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        models.check(_table("fill-mask", tmp_path) | change)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task": "mind-reading"}, "cannot be loaded: KeyError: .*mind-reading"),
+        ({"options": {"top_q": 3}}, "unexpected keyword argument 'top_q'"),
+        ({"options": {"trust_remote_code": True}}, "options.trust_remote_code is no option of a pipeline's call"),
+    ],
+)
+def test_what_only_transformers_knows_is_one_line_too(change: dict[str, Any], message: str, bert: Path) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        models.load(_table("fill-mask", bert) | change)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_checked_table_is_complete_and_the_same_however_it_was_written(bert: Path) -> None:
+    short = models.check({"kind": "transformers", "task": "fill-mask", "model": bert.name}, folder=bert.parent)
+    long = models.check(_table("fill-mask", bert, dtype="auto", options={}))
+    assert short == long
+    assert models.check(short) == short
+    assert key_of(short) == key_of(json.loads(json.dumps(long)))
+
+
+def test_a_model_that_is_written_again_is_another_model(tmp_path: Path) -> None:
+    import skops.io
+
+    keys = []
+    for value in (1, 2):
+        skops.io.dump({"value": value}, tmp_path / "m.skops")
+        os.utime(tmp_path / "m.skops", ns=(value, value))  # as if time had passed
+        keys.append(key_of(models.read(tmp_path / "m.skops")))
+        assert key_of(models.check(models.read(tmp_path / "m.skops"))) == keys[-1]
+    assert keys[0] != keys[1]
+
+
+def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
+    with pytest.raises(MissingExtraError, match=r"'transformers', which is not installed: pip install .*\[inference\]"):
+        models.check(_table("fill-mask", tmp_path))
+
+
+def test_a_model_that_chimera_trained_answers_labels_from_raw_rows(tmp_path: Path) -> None:
+    from sklearn.datasets import load_iris
+
+    run = chimera.train(
+        {"name": "mlp", "hidden": [8]}, "iris", engine="simulated", optimizer={"name": "adam", "lr": 0.01}, epochs=20,
+        out=tmp_path / "run",
+    )  # fmt: skip
+    predictor = models.load(models.read(run.run_dir))
+    iris = load_iris()
+    named = dict(zip(("sepal length", "sepal width", "petal length", "petal width"), iris.data[0], strict=True))
+    answers = models.answers(predictor, [*iris.data, [1, 2], named])
+    labels = [answer.get("result") for answer in answers]
+    right = np.mean([label == iris.target_names[target] for label, target in zip(labels, iris.target, strict=False)])
+    assert right == pytest.approx(run.metrics["accuracy"], abs=0.1)
+    assert right > 0.8  # raw rows are standardized as those that it learnt from
+    assert "the query has shape (2,), the model takes (4,)" in answers[150]["error"]
+    assert labels[151] == labels[0]
+
+
+def test_a_regression_answers_in_the_units_of_its_targets(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    heights = rng.uniform(0, 10, 200)
+    lines = [f"{h},{'red' if i % 2 else 'blue'},{100 * h + (7 if i % 2 else 0):.4f}" for i, h in enumerate(heights)]
+    (tmp_path / "prices.csv").write_text("height,colour,price\n" + "\n".join(lines))
+    data = {"name": "csv", "path": str(tmp_path / "prices.csv"), "scale_target": True}
+    run = chimera.train(
+        "sklearn-sgd-regressor", data, engine="simulated", optimizer={"name": "sgd", "lr": 0.1}, epochs=40,
+        out=tmp_path / "run",
+    )  # fmt: skip
+    predictor = models.load({"kind": "chimera", "run": str(run.run_dir)})
+    asked = [{"height": 5, "colour": "red"}, {"height": 5, "colour": "blue"}, {"height": 5}]
+    red, blue, lacking = models.answers(predictor, asked)
+    assert red["result"] == pytest.approx(507, abs=3)
+    assert blue["result"] == pytest.approx(500, abs=3)
+    assert "lacks the column 'colour'" in lacking["error"]
+
+
+def test_a_run_whose_files_cannot_make_its_model_again_says_so(tmp_path: Path) -> None:
+    from torch import nn
+
+    chimera.train(nn.Linear(4, 3), "iris", engine="simulated", rounds=1, out=tmp_path / "run")
+    with pytest.raises(ConfigurationError, match="was given in Python, so its files cannot make it again"):
+        models.load(models.read(tmp_path / "run"))
+    (tmp_path / "run" / "weights.safetensors").unlink()
+    with pytest.raises(ConfigurationError, match=r"it has no weights\.safetensors"):
+        models.read(tmp_path / "run")
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    for name, hidden in (("one", 4), ("two", 5)):
+        chimera.train({"name": "mlp", "hidden": [hidden]}, "iris", engine="simulated", rounds=1, out=tmp_path / name)
+    shutil.copy(tmp_path / "one" / "weights.safetensors", tmp_path / "two")
+    with pytest.raises(ConfigurationError, match="does not hold the weights of this model"):
+        models.load({"kind": "chimera", "run": str(tmp_path / "two")})
+
+
+def test_an_estimator_answers_rows_texts_and_rows_by_name(tmp_path: Path) -> None:
+    import pandas
+    import skops.io
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    inputs, targets = np.eye(4).repeat(5, 0), np.repeat(["w", "x", "y", "z"], 5)
+    frame = pandas.DataFrame(inputs, columns=list("abcd"))
+    texts = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(["good day", "bad day"] * 5, [1, 0] * 5)
+    for name, estimator in {
+        "rows": LogisticRegression().fit(inputs, targets),
+        "frame": LogisticRegression().fit(frame, targets),
+        "texts": texts,
+    }.items():
+        skops.io.dump(estimator, tmp_path / f"{name}.skops")
+
+    def answers(name: str, queries: list[Any], **more: Any) -> list[Any]:
+        found = models.answers(
+            models.load({"kind": "sklearn", "file": f"{name}.skops", **more}, folder=tmp_path), queries
+        )
+        json.dumps(found)
+        return [answer.get("result", answer.get("error")) for answer in found]
+
+    assert answers("rows", [inputs[0], [0, 0, 0, 1]]) == ["w", "z"]
+    assert answers("rows", [[0, 0, 0, 1], [1, 2], [0, 1, 0, float("nan")]])[0] == "z"
+    assert "features" in answers("rows", [[0, 0, 0, 1], [1, 2]])[1]
+    assert "NaN" in answers("rows", [[0, 1, 0, float("nan")]])[0]
+    assert answers("frame", [{"d": 0, "c": 1, "b": 0, "a": 0}, {"a": 1}]) == ["y", "the row lacks the column 'b'"]
+    assert answers("texts", ["a good one", "bad"]) == [1, 0]
+    (probabilities,) = answers("rows", [[0, 0, 0, 1]], method="predict_proba")
+    assert np.argmax(probabilities) == 3
+    assert sum(probabilities) == pytest.approx(1)
+
+
+def test_a_file_with_types_that_are_not_trusted_is_refused_in_one_line(tmp_path: Path) -> None:
+    import skops.io
+    from sklearn.preprocessing import FunctionTransformer
+
+    skops.io.dump(FunctionTransformer(shutil.rmtree), tmp_path / "evil.skops")
+    with pytest.raises(ConfigurationError, match=r"types that are not trusted: .*rmtree") as caught:
+        models.load(models.read(tmp_path / "evil.skops"))
+    assert "\n" not in str(caught.value)
+    (tmp_path / "broken.skops").write_text("no zip")
+    with pytest.raises(ConfigurationError, match="cannot be read as a skops file"):
+        models.load(models.read(tmp_path / "broken.skops"))
+
+
+_FACTORY = """
+class Model:
+    def __init__(self, factor=2):
+        self.factor, self.calls = factor, []
+
+    def predict(self, queries):
+        self.calls.append(len(queries))
+        return [self.factor * query for query in queries]
+
+class Useless:
+    pass
+
+def fails():
+    raise RuntimeError("no weights")
+"""
+
+
+def test_a_factory_in_a_file_makes_a_model(tmp_path: Path) -> None:
+    (tmp_path / "doubler.py").write_text(_FACTORY)
+    table = {"kind": "factory", "factory": "doubler.py:Model", "options": {"factor": 3}}
+    predictor = models.load(table, folder=tmp_path)
+    assert models.answers(predictor, [1, 2]) == [{"result": 3}, {"result": 6}]
+    for change, message in [
+        ({"factory": "doubler.py:Absent"}, "has no 'Absent'"),
+        ({"factory": "absent.py:Model"}, "there is no file"),
+        ({"factory": "doubler.py:Useless", "options": {}}, "which has no method predict"),
+        ({"factory": "doubler.py:fails", "options": {}}, "raised RuntimeError: no weights"),
+        ({"options": {"power": 3}}, "has no option 'power'"),
+        ({"factory": "no.such.module:Model"}, "cannot import 'no.such.module'"),
+        ({"factory": "doubler"}, "is not of the form"),
+    ]:
+        with pytest.raises(ConfigurationError, match=message):
+            models.load(table | change, folder=tmp_path)
+
+
+def test_two_factories_in_files_of_one_name_are_two_models(tmp_path: Path) -> None:
+    for folder, factor in (("one", 10), ("two", 100)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "namesake.py").write_text(_FACTORY.replace("factor=2", f"factor={factor}"))
+    loaded = [models.load(models.read(f"{tmp_path}/{folder}/namesake.py:Model")) for folder in ("one", "two")]
+    assert [models.answers(model, [1]) for model in loaded] == [[{"result": 10}], [{"result": 100}]]
+
+
+def test_a_toml_file_holds_a_table_and_its_paths_start_at_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "doubler2.py").write_text(_FACTORY)
+    (tmp_path / "m.toml").write_text('kind = "factory"\nfactory = "doubler2.py:Model"\n[options]\nfactor = 5\n')
+    table = models.read(tmp_path / "m.toml")
+    assert table["factory"] == f"{tmp_path}/doubler2.py:Model"
+    assert models.answers(models.load(table), [2]) == [{"result": 10}]
+    (tmp_path / "bad.toml").write_text("kind = ")
+    for source, message in [
+        ("bad.toml", "is not valid TOML"),
+        ("absent.toml", "there is no model file"),
+        ("absent", "names no model"),
+    ]:
+        with pytest.raises(ConfigurationError, match=message):
+            models.read(tmp_path / source)
+
+
+def test_an_unknown_kind_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UnknownNameError, match="known: chimera, factory, sklearn, transformers"):
+        models.check({"kind": "pickle"})

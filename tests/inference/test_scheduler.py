@@ -1,0 +1,314 @@
+"""The state of all jobs: nothing lost, nothing twice, fair charges, and the same state from the same records."""
+
+from collections import Counter
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from chimera.core.errors import ConfigurationError
+from chimera.inference import records
+from chimera.inference.policies.policy import POLICIES
+from chimera.inference.scheduler import LETHAL, Scheduler
+
+WORKERS = ("ann", "bob", "cy", "dee")
+weights = st.sampled_from((0.5, 1.0, 2.0, 3.0))
+sizes = st.integers(0, 7)
+limits = st.integers(0, 2)
+
+
+def accepted(job, queries=10**6, *, weight=1.0, batch_size=10, max_workers=0, at_s=0.0):
+    return records.Accepted(
+        job, job, job, {"kind": "test", "name": job}, queries, weight, batch_size, max_workers, at_s
+    )
+
+
+def scheduler(*happened, policy="fair-share"):
+    made = Scheduler(POLICIES.create(policy))
+    for record in happened:
+        made.apply(record)
+    return made
+
+
+def dispatch(held, worker, now_s=0.0, loaded=None):
+    """Give a worker, that has all models loaded unless they are given, what is next."""
+    models = {job.key for job in held.jobs.values()} if loaded is None else loaded
+    found = held.next_for(worker, models, len(WORKERS), now_s)
+    if found is not None:
+        held.apply(found)
+    return found
+
+
+def finish(held, batch, now_s=0.0, seconds=0.5):
+    held.apply(records.Committed(batch.job, batch.batch, batch.worker, seconds, 0, now_s))
+
+
+def state(held, now_s):
+    """Return all that decides how it goes on."""
+    rates = {name: job.rate(now_s) for name, job in held.jobs.items()}
+    return {name: asdict(job) for name, job in held.jobs.items()}, rates
+
+
+class Cluster(RuleBasedStateMachine):
+    """Anything may happen, in any order; at the end each query of each job that was not cancelled has one result."""
+
+    @initialize(policy=st.sampled_from([entry.name for entry in POLICIES.entries()]))
+    def begin(self, policy):
+        self.policy, self.now_s = policy, 0.0
+        self.held = scheduler(policy=policy)
+        self.happened = []
+        self.has = {worker: [] for worker in WORKERS}  # what each computes, the first first; late ones too
+        self.results = {}
+        self.kills = Counter()
+
+    def note(self, record):
+        """Apply a record, and compare what it does to the charge of its job with what it should do."""
+        before = self.held.jobs.get(record.job)
+        charged, runs = (before.charged, dict(before.running)) if before else (0.0, {})
+        self.held.apply(record)
+        self.happened.append(record)
+        job = self.held.jobs[record.job]
+        match record:
+            case records.Dispatched():
+                assert job.charged == charged + record.count / job.weight
+            case records.Returned() if record.batch in runs:
+                assert charged - runs[record.batch].charge <= job.charged <= charged
+            case _ if before is not None:
+                assert job.charged == charged
+
+    @rule(queries=st.integers(0, 40), weight=weights, batch_size=sizes, max_workers=limits)
+    def submit(self, queries, weight, batch_size, max_workers):
+        active = [job.charged for job in self.held.jobs.values() if job.waiting]
+        name = str(len(self.held.jobs))
+        self.note(
+            accepted(name, queries, weight=weight, batch_size=batch_size, max_workers=max_workers, at_s=self.now_s)
+        )
+        self.results[name] = []
+        if active:
+            assert self.held.job(name).charged == min(active)
+
+    @rule(worker=st.sampled_from(WORKERS), all_loaded=st.booleans())
+    def work(self, worker, all_loaded):
+        models = {job.key for job in self.held.jobs.values() if all_loaded or int(job.id) % 2}
+        found = self.held.next_for(worker, models, len(WORKERS), self.now_s)
+        waiting = [job for job in self.held.jobs.values() if job.contends(worker)]
+        assert (found is not None) == bool(waiting)
+        if found is not None:
+            job = self.held.job(found.job)
+            assert job in waiting
+            assert found.cold == (job.key not in models)
+            assert not job.max_workers or len({*job.serving, worker}) <= max(job.max_workers, len(job.serving))
+            self.note(found)
+            self.has[worker].append(found)
+
+    @precondition(lambda self: any(self.has.values()))
+    @rule(data=st.data(), twice=st.booleans(), took_s=st.floats(0.0, 3.0))
+    def commit(self, data, twice, took_s):
+        worker = data.draw(st.sampled_from([worker for worker in WORKERS if self.has[worker]]))
+        batch = self.has[worker].pop(0)
+        self.now_s += took_s
+        for _ in range(1 + twice):
+            self.result(batch, took_s)
+
+    def result(self, batch, took_s):
+        wanted = self.held.wanted(batch.job, batch.batch)
+        if wanted is None:
+            return
+        job = self.held.job(batch.job)
+        if batch.batch not in job.running:  # the work of a worker that it had been taken from is paid for after all
+            charged = job.charged
+            self.held.apply(committed := records.Committed(batch.job, batch.batch, batch.worker, took_s, 0, self.now_s))
+            self.happened.append(committed)
+            assert job.charged == charged + wanted.count / job.weight
+        else:
+            self.note(records.Committed(batch.job, batch.batch, batch.worker, took_s, 0, self.now_s))
+        self.results[batch.job] += range(wanted.first, wanted.first + wanted.count)
+
+    @rule(worker=st.sampled_from(WORKERS), died=st.booleans())
+    def lose(self, worker, died):
+        had = list(self.held.running_on(worker))
+        culprit = (had[0][0].id, had[0][1].batch.number) if died and had else None
+        lost = self.held.lost(worker, "lost", culprit=culprit, now_s=self.now_s)
+        assert [(record.job, record.batch) for record in lost] == [(job.id, run.batch.number) for job, run in had]
+        for place, record in enumerate(lost):
+            self.kills[record.job, record.batch] += died and place == 0
+            poisoned = isinstance(record, records.Poisoned)
+            assert poisoned == (died and place == 0 and self.kills[record.job, record.batch] >= LETHAL)
+            if poisoned:
+                batch = self.held.wanted(record.job, record.batch)
+                self.results[record.job] += range(batch.first, batch.first + batch.count)
+            self.note(record)
+        assert not list(self.held.running_on(worker))
+        if died:
+            self.has[worker].clear()
+
+    @precondition(lambda self: self.held.jobs)
+    @rule(data=st.data(), weight=st.none() | weights, batch_size=st.none() | sizes, max_workers=st.none() | limits)
+    def change(self, data, weight, batch_size, max_workers):
+        job = data.draw(st.sampled_from(sorted(self.held.jobs)))
+        self.note(records.Changed(job, self.now_s, weight, batch_size, max_workers))
+
+    @precondition(lambda self: len(self.held.jobs) > 2)
+    @rule(data=st.data())
+    def cancel(self, data):
+        job = data.draw(st.sampled_from(sorted(self.held.jobs)))
+        self.note(records.Cancelled(job, "enough", self.now_s))
+        assert not self.held.job(job).contends("ann")
+
+    @invariant()
+    def nothing_is_lost_and_nothing_twice(self):
+        for name, job in self.held.jobs.items():
+            assert len(set(self.results[name])) == len(self.results[name]) == job.finished
+            running = sum(run.batch.count for run in job.running.values())
+            if job.ended != "cancelled":
+                assert job.waiting + running + job.finished == job.accepted.queries
+            assert job.waiting >= 0
+            assert job.loading == sum(run.cold for run in job.running.values())
+            assert job.serving == Counter(run.worker for run in job.running.values())
+
+    def teardown(self):
+        if not hasattr(self, "held"):
+            return
+        again = scheduler(*self.happened, policy=self.policy)
+        assert state(again, self.now_s) == state(self.held, self.now_s)
+        models = {job.key for job in self.held.jobs.values()}
+        for worker in WORKERS:
+            told = (worker, models, len(WORKERS), self.now_s)
+            assert again.next_for(*told) == self.held.next_for(*told)
+        for _ in range(1000):
+            for worker in WORKERS:
+                while self.has[worker]:
+                    self.result(self.has[worker].pop(0), 0.1)
+                found = self.held.next_for(worker, models, len(WORKERS), self.now_s)
+                if found is not None:
+                    self.note(found)
+                    self.has[worker].append(found)
+            if not any(self.has.values()):
+                break
+        for name, job in self.held.jobs.items():
+            if job.ended != "cancelled":
+                assert job.ended == "done"
+                assert sorted(self.results[name]) == list(range(job.accepted.queries))
+
+
+TestCluster = Cluster.TestCase
+TestCluster.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+
+@given(st.lists(st.tuples(weights, st.integers(1, 50)), min_size=2, max_size=5), st.booleans(), st.randoms())
+@settings(max_examples=20)
+def test_charges_stay_within_two_batches_of_each_other_so_nobody_starves(jobs, loaded, random):
+    held = scheduler(*(accepted(str(n), weight=w, batch_size=size) for n, (w, size) in enumerate(jobs)))
+    furthest = 2 * max(size / weight for weight, size in jobs)
+    under_way = [dispatch(held, worker) for worker in WORKERS]
+    for turn in range(300):
+        batch = under_way.pop(random.randrange(len(under_way)))
+        finish(held, batch, turn / 10)
+        models = None if loaded else {held.jobs[str(random.randrange(len(jobs)))].key}
+        under_way.append(dispatch(held, batch.worker, turn / 10, models))
+        charges = [job.charged for job in held.jobs.values()]
+        if loaded:
+            assert max(charges) - min(charges) <= furthest
+    assert all(job.finished for job in held.jobs.values())
+
+
+def test_a_newcomer_begins_at_the_lowest_and_does_not_catch_up():
+    held = scheduler(accepted("old"))
+    for turn in range(100):
+        finish(held, dispatch(held, "ann", turn), turn)
+    held.apply(accepted("new"))
+    assert held.job("new").charged == held.job("old").charged == 1000.0
+    served = Counter(dispatch(held, "ann").job for _ in range(20))
+    assert served == {"old": 10, "new": 10}
+
+
+def test_a_job_that_may_have_few_workers_does_not_save_up_for_later():
+    held = scheduler(accepted("narrow", max_workers=1), accepted("wide"))
+    first = dispatch(held, "ann")
+    assert first.job == "narrow"
+    for turn in range(100):
+        finish(held, dispatch(held, "bob", turn), turn)
+    assert held.job("wide").charged - held.job("narrow").charged <= 20.0
+    held.apply(accepted("new"))
+    served = Counter(dispatch(held, "bob").job for _ in range(22))
+    assert served["wide"] >= 9
+
+
+def test_queries_of_a_worker_that_was_lost_go_first_and_are_charged_once():
+    held = scheduler(accepted("a", 30))
+    batch = dispatch(held, "ann")
+    for record in held.lost("ann", "it hangs", culprit=None, now_s=1.0):
+        held.apply(record)
+    assert held.job("a").charged == 0.0
+    again = dispatch(held, "bob", 1.0)
+    assert (again.batch, again.first, again.count) == (batch.batch, batch.first, batch.count)
+    assert held.job("a").charged == 10.0
+
+
+def test_a_change_of_weight_gives_back_what_was_charged():
+    held = scheduler(accepted("a", weight=1.0))
+    dispatch(held, "ann")
+    held.apply(records.Changed("a", 1.0, weight=5.0))
+    for record in held.lost("ann", "it died", culprit=("a", 0), now_s=1.0):
+        held.apply(record)
+    assert held.job("a").charged == 0.0
+
+
+def test_the_late_result_of_a_worker_that_hung_is_wanted_until_another_one_has_it():
+    held = scheduler(accepted("a", 10))
+    batch = dispatch(held, "ann")
+    for record in held.lost("ann", "it hangs", culprit=None, now_s=1.0):
+        held.apply(record)
+    assert held.wanted("a", batch.batch)
+    dispatch(held, "bob", 1.0)
+    finish(held, batch)
+    assert held.job("a").ended == "done"
+    assert held.job("a").charged == 10.0
+    assert held.wanted("a", batch.batch) is None
+    assert dispatch(held, "cy") is None
+
+
+def test_a_batch_that_killed_three_workers_is_set_aside_and_the_job_goes_on():
+    held = scheduler(accepted("a", 20))
+    for worker in ("ann", "bob", "cy"):
+        assert dispatch(held, worker).batch == 0
+        (record,) = held.lost(worker, "it died", culprit=("a", 0), now_s=1.0)
+        held.apply(record)
+    assert record == records.Poisoned("a", 0, "this batch killed 3 workers: ann, bob, cy", 1.0)
+    finish(held, dispatch(held, "dee"))
+    assert (held.job("a").ended, held.job("a").finished, held.job("a").errors) == ("done", 20, 10)
+
+
+def test_only_what_a_worker_computed_is_blamed_for_its_death():
+    held = scheduler(accepted("a", 20))
+    dispatch(held, "ann", 0.0)
+    dispatch(held, "ann", 1.0)
+    assert [record.blamed for record in held.lost("ann", "it died", culprit=("a", 0), now_s=2.0)] == [True, False]
+    assert [record.blamed for record in held.lost("ann", "it hangs", culprit=None, now_s=2.0)] == [False, False]
+
+
+def test_batches_grow_until_they_take_as_long_as_they_should():
+    held = scheduler(accepted("a", batch_size=0))
+    counts = []
+    for turn in range(12):
+        batch = dispatch(held, "ann", turn)
+        counts.append(batch.count)
+        finish(held, batch, turn, seconds=0.001 * batch.count)
+    assert counts[:4] == [1, 8, 64, 512]
+    assert counts[-1] == 600
+
+
+def test_the_rate_counts_the_last_ten_seconds():
+    held = scheduler(accepted("a"))
+    for turn in range(100):
+        finish(held, dispatch(held, "ann", turn), turn + 1.0)
+    assert held.job("a").rate(100.0) == pytest.approx(10.0)
+    assert held.job("a").rate(105.0) == pytest.approx(5.0)
+    assert held.job("a").rate(200.0) == 0.0
+
+
+def test_a_job_that_is_not_there_is_a_mistake():
+    with pytest.raises(ConfigurationError, match="there is no job '7'; the last ones: a"):
+        scheduler(accepted("a")).job("7")

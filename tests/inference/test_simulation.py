@@ -1,0 +1,161 @@
+"""Fairness in virtual time: the goals with ten workers and with a thousand, and what other policies make of the same jobs."""
+
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+
+from chimera.core.errors import ConfigurationError
+from chimera.inference import records
+from chimera.inference.fairness import Progress, progress, ratios
+from chimera.inference.policies.policy import POLICIES
+from chimera.inference.scheduler import Scheduler
+from chimera.inference.simulation import Conditions, Fault, SimulatedJob, Simulation
+
+ENDLESS = 10**9
+TIMES = {  # seconds a query of each job
+    "two": (0.01, 0.024),
+    "two, far apart": (0.01, 0.1),
+    "three": (0.01, 0.024, 0.06),
+    "five": (0.01, 0.013, 0.016, 0.02, 0.024),
+}
+SETTLE_S = 2.0
+"""What was under way when a job came is finished meanwhile; it is counted, though nobody could have shared it."""
+
+
+def simulate(*jobs, policy="fair-share", **conditions):
+    return Simulation(POLICIES.create(policy), jobs, Conditions(**conditions)).run()
+
+
+def endless(times, every_s=0.0, **more):
+    return [SimulatedJob(seconds=t, queries=ENDLESS, at_s=n * every_s, **more) for n, t in enumerate(times)]
+
+
+def unequal(workers):
+    draw = random.Random(1)
+    return [draw.uniform(0.7, 1.3) for _ in range(workers)]
+
+
+def fairness_of(outcome, window_s, **more):
+    found = ratios(list(progress(outcome.happened).values()), window_s, end_s=outcome.end_s, **more)
+    assert len(found) >= 10
+    return found
+
+
+def check_goals(outcome):
+    """Check what the cluster promises; rates are those of finished batches, as commands show them."""
+    assert fairness_of(outcome, 60.0, settle_s=SETTLE_S).max() <= 1.05
+    assert np.mean(fairness_of(outcome, 10.0, settle_s=SETTLE_S) <= 1.20) >= 0.95
+    assert outcome.shares()[0] >= 0.99
+    assert all(job.first_s - job.since_s <= 1.0 for job in progress(outcome.happened).values())
+
+
+@pytest.mark.parametrize("times", TIMES)
+def test_fair_share_meets_its_goals_with_ten_unequal_workers_and_jobs_that_come_one_by_one(times):
+    check_goals(simulate(*endless(TIMES[times], 10.0), speeds=unequal(10), warm=True, until_s=130.0))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("times", ["two, far apart", "five"])
+def test_fair_share_meets_its_goals_with_a_thousand_workers(times):
+    check_goals(simulate(*endless(TIMES[times], 2.0), speeds=unequal(1000), warm=True, until_s=85.0))
+
+
+def test_rates_are_as_the_weights():
+    jobs = [SimulatedJob(seconds=0.01 * (1 + n), queries=ENDLESS, weight=2.0**n) for n in range(3)]
+    outcome = simulate(*jobs, warm=True, until_s=80.0)
+    assert fairness_of(outcome, 60.0, settle_s=SETTLE_S).max() <= 1.05
+    first, *_, last = (job.counts.sum() for job in progress(outcome.happened).values())
+    assert last / first == pytest.approx(4.0, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("policy", "least", "most"),
+    [
+        ("equal-split", 2.35, 2.45),  # as the times per query
+        ("rate-ratio", 1.45, 1.7),  # as their square roots, as far as whole workers go: 1.55
+        ("lowest-rate", 1.1, 1.6),  # it overshoots
+        ("fair-share", 1.0, 1.05),
+    ],
+)
+def test_how_far_apart_other_policies_leave_the_rates(policy, least, most):
+    outcome = simulate(*endless(TIMES["two"]), policy=policy, warm=True, until_s=90.0)
+    assert least <= np.median(fairness_of(outcome, 10.0, settle_s=30.0)) <= most
+
+
+def test_first_come_lets_the_second_job_wait():
+    outcome = simulate(*endless(TIMES["two"]), policy="first-come", warm=True, until_s=30.0)
+    assert np.all(fairness_of(outcome, 10.0, batches=0) == math.inf)
+
+
+def test_one_model_at_a_time_in_memory_is_changed_seldom():
+    outcome = simulate(*endless(TIMES["two"], load_s=8.0), keeps=1, until_s=150.0)
+    computing, loading = outcome.shares()
+    assert computing >= 0.6  # 0.16 where any number of workers may load a model at once
+    assert computing + loading >= 0.99
+
+
+def test_a_model_that_never_loads_takes_no_more_than_an_even_share():
+    broken = SimulatedJob(seconds=0.01, queries=ENDLESS, at_s=10.0, load_s=1e9)
+    outcome = simulate(*endless((0.01,)), broken, until_s=60.0)
+    assert outcome.shares()[1] <= 0.5
+    (job, _) = progress(outcome.happened).values()
+    assert np.diff(job.times_s).max() < 1.0
+
+
+def test_no_query_is_lost_whatever_befalls_the_workers():
+    draw = random.Random(3)
+    faults = [
+        Fault(worker=draw.randrange(6), at_s=at_s, kind=draw.choice(("kill", "hang")), for_s=draw.uniform(0.5, 5.0))
+        for at_s in np.arange(1.0, 60.0, 0.7)
+    ]
+    jobs = [SimulatedJob(seconds=t, queries=2500, at_s=5.0 * n, load_s=0.5) for n, t in enumerate((0.01, 0.02, 0.05))]
+    outcome = simulate(*jobs, speeds=unequal(6), faults=faults)
+    kinds = {type(record) for record in outcome.happened}
+    assert {records.Returned, records.Committed} <= kinds
+    ranges = {
+        (r.job, r.batch): range(r.first, r.first + r.count)
+        for r in outcome.happened
+        if isinstance(r, records.Dispatched)
+    }
+    for job in "012":
+        done = [
+            ranges[job, r.batch]
+            for r in outcome.happened
+            if isinstance(r, records.Committed | records.Poisoned) and r.job == job
+        ]
+        assert sorted(itertools.chain(*done)) == list(range(2500))
+    again = Scheduler(POLICIES.create("fair-share"))
+    for record in outcome.happened:
+        again.apply(record)
+    assert [job.ended for job in again.jobs.values()] == ["done"] * 3
+
+
+def test_the_same_seed_gives_the_same_records_and_another_one_others():
+    def run(seed):
+        jobs = endless(TIMES["three"], 3.0, load_s=1.0)
+        return simulate(*jobs, seed=seed, keeps=2, faults=[Fault(worker=1, at_s=4.0)], until_s=15.0)
+
+    assert run(7) == run(7)
+    assert run(7).happened != run(8).happened
+
+
+def test_ratios_look_at_jobs_only_while_they_run_and_finish_enough():
+    def job(since_s, until_s, every_s, count):
+        times_s = np.arange(since_s + every_s, until_s + 1e-9, every_s)
+        return Progress(since_s, since_s, until_s, 1.0, times_s, np.full(len(times_s), count))
+
+    steady, slow = job(0.0, 100.0, 0.5, 5), job(20.0, 80.0, 1.0, 5)
+    found = ratios([steady, slow], 10.0, end_s=100.0)
+    assert found.tolist() == [2.0] * 51  # windows from 20 to 70 s
+    assert len(ratios([steady, slow], 10.0, end_s=100.0, settle_s=5.0)) == 46
+    assert len(ratios([steady, slow], 10.0, end_s=100.0, batches=11)) == 0
+    idle = Progress(20.0, math.inf, math.inf, 1.0, np.array([]), np.array([], int))
+    assert np.all(ratios([steady, idle], 10.0, end_s=100.0, batches=0) == math.inf)
+
+
+def test_a_job_that_takes_no_time_is_refused():
+    with pytest.raises(ConfigurationError, match="seconds and a weight above 0"):
+        SimulatedJob(seconds=0.0, queries=1)

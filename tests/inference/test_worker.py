@@ -1,0 +1,232 @@
+"""A worker without a transport: what it promises its coordinator."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chimera.core.errors import ConfigurationError, RunError
+from chimera.engines.http import wire
+from chimera.inference import worker as worker_module
+from chimera.inference.models.spec import key_of
+from chimera.inference.pool.link import Assignment, Collected, Finished, StaleEpoch
+from chimera.inference.worker import InferenceWorker
+from inference import model
+from inference.journal_kit import LIMIT_S
+
+FILE = str(Path(model.__file__).resolve())
+
+
+def table(factory: str = "Echo", **options: Any) -> dict[str, Any]:
+    return {"kind": "factory", "factory": f"{FILE}:{factory}", "options": options}
+
+
+def batch(number: int, *queries: Any, job: str = "1", of: dict[str, Any] | None = None) -> Assignment:
+    return Assignment(job, number, table() if of is None else of, list(queries))
+
+
+def collected(worker: InferenceWorker, true: Callable[[Collected], bool], epoch: int = 1) -> list[Collected]:
+    """Return what a coordinator collects until something is true, without acknowledging it."""
+    found: list[Collected] = []
+    deadline_s = time.monotonic() + LIMIT_S
+    while not found or not true(found[-1]):
+        assert time.monotonic() < deadline_s, found[-1:]
+        found.append(worker.collect(epoch, [], 0.25))
+    return found
+
+
+def results(worker: InferenceWorker, count: int, epoch: int = 1) -> list[Finished]:
+    """Return so many results, acknowledged."""
+    found: list[Finished] = []
+    while len(found) < count:
+        found += collected(worker, lambda told: bool(told.results), epoch)[-1].results
+        worker.collect(epoch, [one.place for one in found], 0)
+    return found
+
+
+def answers(finished: Finished) -> list[dict[str, Any]]:
+    opened = wire.unpack(finished.results)
+    assert isinstance(opened, list)
+    return opened
+
+
+@pytest.fixture
+def ended() -> queue.SimpleQueue[str]:
+    return queue.SimpleQueue()
+
+
+@pytest.fixture
+def worker(ended: queue.SimpleQueue[str]) -> Iterator[InferenceWorker]:
+    made = InferenceWorker("w0", died=ended.put, keep_models=2)
+    yield made
+    made.close()
+
+
+def test_batches_are_computed_in_order_and_each_query_has_its_answer(worker: InferenceWorker) -> None:
+    worker.adopt(1, "c0")
+    state = worker.assign(1, [batch(0, "a", "b"), batch(1, "fail", "c"), batch(0, [1, 2.5], job="2")])
+    assert {*state.queued, state.computing} - {None} == {("1", 0), ("1", 1), ("2", 0)}
+    found = results(worker, 3)
+    assert [one.place for one in found] == [("1", 0), ("1", 1), ("2", 0)]
+    assert answers(found[0]) == [{"result": "a"}, {"result": "b"}]
+    assert answers(found[1]) == [{"error": "ValueError: this query fails"}, {"result": "c"}]
+    assert answers(found[2]) == [{"result": "[1, 2.5]"}]
+    assert [one.errors for one in found] == [0, 1, 0]
+    assert all(0 < one.seconds < 10 for one in found)
+    state = worker.state()
+    assert (state.computing, state.queued, state.kept, state.loading) == (None, [], [], None)
+    assert sum(one.seconds for one in found) < state.busy_s < state.up_s
+
+
+def test_a_model_that_cannot_be_loaded_is_the_error_of_every_query(worker: InferenceWorker) -> None:
+    broken, unknown = table("broken"), {"kind": "oracle"}
+    worker.assign(1, [batch(0, "a", "b", of=broken), batch(1, "a", of=unknown), batch(2, "a")])
+    first, second, third = results(worker, 3)
+    (text,) = {one["error"] for one in answers(first)}
+    assert text.startswith("the model cannot be loaded: ")
+    assert text.endswith("RuntimeError: the weights are missing")
+    assert "oracle" in answers(second)[0]["error"]
+    assert (first.errors, first.seconds, third.errors) == (2, 0.0, 0)
+    assert worker.state().loaded == [key_of(table())]
+
+
+def test_the_models_used_last_stay_in_memory(worker: InferenceWorker) -> None:
+    a, b, c = (table(name=name) for name in "abc")
+    worker.assign(1, [batch(i, "?", of=one) for i, one in enumerate((a, b, a, c, a))])
+    found = results(worker, 5)
+    assert [answers(one)[0]["result"] for one in found] == ["a?", "b?", "a?", "c?", "a?"]
+    assert {*worker.state().loaded} == {key_of(a), key_of(c)}
+
+
+def test_loading_is_told_and_is_not_part_of_the_seconds(worker: InferenceWorker, tmp_path: Path) -> None:
+    slow = table("Slow", file=str(tmp_path / "go"))
+    worker.assign(1, [batch(0, "a", of=slow)])
+    loading = collected(worker, lambda told: told.state.loading is not None)[-1].state
+    assert (loading.loading, loading.computing, loading.loaded) == (key_of(slow), ("1", 0), [])
+    threading.Event().wait(0.3)
+    (tmp_path / "go").touch()
+    (done,) = results(worker, 1)
+    assert done.seconds < 0.2
+    assert worker.state().busy_s > 0.3
+    assert worker.state().loaded == [key_of(slow)]
+
+
+def test_no_batch_is_computed_twice_and_results_stay_until_they_are_acknowledged(
+    worker: InferenceWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = tmp_path / "go"
+    both = [batch(0, f"wait:{go}"), batch(1, "b")]
+    for _ in range(3):
+        worker.assign(1, both)
+    go.touch()
+    sent: list[Finished] = []
+    while len(sent) < 2:
+        sent += worker.collect(1, [], 0.25).results
+    assert [one.place for one in sent] == [("1", 0), ("1", 1)]
+    state = worker.assign(1, both)
+    assert (state.queued, state.computing, state.kept) == ([], None, [("1", 0), ("1", 1)])
+    assert worker.collect(1, [("1", 0)], 0).results == []
+    monkeypatch.setattr(worker_module, "_AGAIN_S", 0.0)  # as if a second had passed: the answer was lost, maybe
+    assert [one.place for one in worker.collect(1, [], 0).results] == [("1", 1)]
+    assert worker.collect(1, [("1", 1)], 0).state.kept == []
+
+
+def test_a_successor_gets_the_results_that_the_last_coordinator_did_not_acknowledge(worker: InferenceWorker) -> None:
+    worker.adopt(1, "c0")
+    worker.assign(1, [batch(0, "a")])
+    (sent,) = collected(worker, lambda told: bool(told.results))[-1].results
+    assert worker.collect(1, [], 0).results == []
+    assert worker.adopt(2, "c1").kept == [sent.place]
+    assert worker.collect(2, [], 0).results == [sent]
+
+
+def test_who_is_of_a_lower_epoch_is_refused(worker: InferenceWorker) -> None:
+    worker.adopt(2, "c1")
+    worker.assign(2, [batch(0, "a")])
+    for stale in (
+        lambda: worker.adopt(1, "c0"), lambda: worker.assign(1, [batch(1, "b")]), lambda: worker.forget(1, ["1"]),
+        lambda: worker.collect(1, [("1", 0)], 0), lambda: worker.stop(1),
+    ):  # fmt: skip
+        with pytest.raises(StaleEpoch, match="serves epoch 2, and this is epoch 1"):
+            stale()
+    assert [one.place for one in results(worker, 1, epoch=2)] == [("1", 0)]
+    assert worker.epoch == 2
+
+
+def test_a_request_that_waits_ends_when_a_successor_comes(worker: InferenceWorker) -> None:
+    worker.adopt(1, "c0")
+    ended: queue.SimpleQueue[object] = queue.SimpleQueue()
+
+    def wait() -> None:
+        try:
+            while True:
+                worker.collect(1, [], 0.25)
+        except StaleEpoch as error:
+            ended.put(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    worker.adopt(2, "c1")
+    assert isinstance(ended.get(timeout=LIMIT_S), StaleEpoch)
+    thread.join(LIMIT_S)
+
+
+def test_what_is_queued_is_forgotten_and_the_batch_in_hand_is_not(worker: InferenceWorker, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    worker.assign(1, [batch(0, f"wait:{go}"), batch(1, "b"), batch(0, "c", job="2")])
+    collected(worker, lambda told: told.state.computing is not None)
+    assert worker.forget(1, ["1"]).queued == [("2", 0)]
+    go.touch()
+    assert [one.place for one in results(worker, 2)] == [("1", 0), ("2", 0)]
+
+
+def test_a_batch_that_ends_the_process_is_the_death_of_the_worker(
+    worker: InferenceWorker, ended: queue.SimpleQueue[str]
+) -> None:
+    worker.assign(1, [batch(0, "a"), batch(1, "die"), batch(2, "b")])
+    assert ended.get(timeout=LIMIT_S) == "the process in which worker w0 computes exited with code 9"
+    state = worker.state()
+    assert (state.computing, state.queued, state.kept) == (("1", 1), [("1", 2)], [("1", 0)])
+
+
+def test_a_worker_that_is_closed_has_not_died(ended: queue.SimpleQueue[str], tmp_path: Path) -> None:
+    made = InferenceWorker("w0", died=ended.put)
+    made.assign(1, [batch(0, f"wait:{tmp_path / 'never'}")])
+    made.close()
+    assert ended.empty()
+
+
+def test_what_cannot_start_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigurationError, match="keep_models = 0"):
+        InferenceWorker("w0", died=print, keep_models=0)
+    with pytest.raises(RunError, match="exited with code 2"):
+        InferenceWorker("w0", died=print, preload=["no_such_module"])
+    assert "--preload: 'no_such_module' cannot be imported" in capfd.readouterr().err
+
+
+def test_it_answers_at_once_while_python_is_held_up(worker: InferenceWorker) -> None:
+    worker.assign(1, [batch(0, "a", of=table("Hog"))])
+    ticks: list[float] = [time.monotonic()]
+    finished: list[Finished] = []
+    while not finished:
+        finished = worker.collect(1, [], 0.05).results
+        ticks.append(time.monotonic())
+    assert ticks[-1] - ticks[0] > 2.0
+    assert max(later - earlier for earlier, later in itertools.pairwise(ticks)) < 0.7
+
+
+def test_it_computes_where_it_is_told_to(ended: queue.SimpleQueue[str], tmp_path: Path) -> None:
+    (tmp_path / "here.py").write_text("class Own:\n    def predict(self, queries):\n        return queries\n")
+    made = InferenceWorker("w0", died=ended.put, folder=tmp_path)
+    try:
+        made.assign(1, [batch(0, "a", of={"kind": "factory", "factory": "here.py:Own", "options": {}})])
+        assert answers(results(made, 1)[0]) == [{"result": "a"}]
+    finally:
+        made.close()

@@ -1,0 +1,65 @@
+"""Tiny models of random weights, in the files of the real ones, for the tests of inference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+WORDS = ["the", "a", "cat", "dog", "sat", "lay", "on", "under", "mat", "tree", ".", ","]
+VOCABULARY = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])}
+LABELS = ["cat", "dog", "owl", "fox", "hen", "cow", "bee"]
+_SIZE: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
+
+
+def tiny_vit(folder: Path, *, safetensors: bool = True) -> Path:
+    """Write an image classifier of `LABELS`; return the folder."""
+    import torch
+    from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessorPil
+
+    torch.manual_seed(1)
+    names = dict(enumerate(LABELS))
+    config = ViTConfig(image_size=32, patch_size=16, id2label=names, label2id={v: k for k, v in names.items()}, **_SIZE)
+    model = ViTForImageClassification(config)
+    model.save_pretrained(folder)
+    if not safetensors:
+        (folder / "model.safetensors").unlink()
+        torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder)
+    return folder
+
+
+def tiny_bert(folder: Path, *, classifier: bool = False) -> Path:
+    """Write a model that fills masks, or one that sorts texts into two classes; return the folder."""
+    import torch
+    from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertTokenizer
+
+    torch.manual_seed(2)
+    BertTokenizer(vocab=VOCABULARY, do_lower_case=True).save_pretrained(folder)
+    config = BertConfig(vocab_size=len(VOCABULARY), max_position_embeddings=16, **_SIZE)
+    (BertForSequenceClassification if classifier else BertForMaskedLM)(config).save_pretrained(folder)
+    return folder
+
+
+def tiny_gpt(folder: Path) -> Path:
+    """Write a model that continues texts; return the folder."""
+    import torch
+    from transformers import BertTokenizer, GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(3)
+    config = GPT2Config(
+        vocab_size=len(VOCABULARY),
+        n_embd=16,
+        n_layer=1,
+        n_head=2,
+        n_positions=32,
+        eos_token_id=3,
+        initializer_range=1.0,
+    )
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    BertTokenizer(vocab=VOCABULARY).save_pretrained(folder)
+    return folder
