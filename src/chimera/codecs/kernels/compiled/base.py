@@ -62,7 +62,7 @@ def prefetch(typing: Any, x: Any, begin: Any, count: Any) -> Any:
         fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
         with cgutils.for_range_slice(builder, arguments[1], end, ir.Constant(end.type, 16), inc=True) as (index, _):
             place = builder.bitcast(builder.gep(source.data, [index]), pointer)
-            builder.call(fetch, [place, number(0), number(3), number(1)])  # to read, into the first cache, data
+            builder.call(fetch, [place, number(0), number(2), number(1)])  # to read, into the second cache, data
         return context.get_dummy_value()
 
     return numba.types.void(x, numba.types.intp, numba.types.intp), generate

@@ -186,8 +186,8 @@ def quantize(
             least = min(least, norms[b // block])
         state, packed = state_at(begin + low, first), out[low * width // 8 :]
         fused = stochastic and high - low == CHUNK and least >= _TINY and (width == 4 or width == 2)
-        # What is read in several places at once is not fetched ahead unless it is asked for; what was looked at is here.
-        ahead = x[:0] if find else x[high : min(high + CHUNK, x.size)]
+        # What is read in several places at once is not fetched ahead by itself, and what is in the cache leaves the memory idle.
+        ahead = x[high : min(high + CHUNK, x.size)]
         if fused and width == 4:
             _fours(x[low:high], norms, low, block, levels, state, second, ahead, packed)
         elif fused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numba
@@ -10,7 +11,7 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from chimera.codecs.kernels.compiled.base import F, U, as_float, inlined, njit
+from chimera.codecs.kernels.compiled.base import F, U, as_bits, as_float, inlined, njit
 from chimera.codecs.kernels.compiled.bits import pack_signs
 from chimera.codecs.kernels.layout import BLOCK, CHUNK
 
@@ -20,25 +21,65 @@ _LITTLE = 1e-30
 _FLOATS, _WORDS = ir.VectorType(ir.FloatType(), 16), ir.VectorType(ir.IntType(32), 16)
 
 
-def _itself(builder: Any, value: Any) -> Any:
-    return value
+class _Term:
+    """What is made of 16 elements, given as words, and how that is added to a total of its kind."""
+
+    def __init__(self, kind: Any, make: Callable[[Any, Any], Any], add: Callable[[Any, Any, Any], Any]) -> None:
+        self.kind, self.make, self.add = kind, make, add
 
 
-def _magnitude(builder: Any, value: Any) -> Any:
-    mask = ir.Constant(_WORDS, [0x7FFFFFFF] * 16)
-    return builder.bitcast(builder.and_(builder.bitcast(value, _WORDS), mask), _FLOATS)
+def _magnitude(builder: Any, words: Any) -> Any:
+    return builder.and_(words, ir.Constant(_WORDS, [0x7FFFFFFF] * 16))
 
 
-def _square(builder: Any, value: Any) -> Any:
+def _sign(builder: Any, words: Any) -> Any:
+    return builder.lshr(words, ir.Constant(_WORDS, [31] * 16))
+
+
+def _square(builder: Any, words: Any) -> Any:
+    value = builder.bitcast(words, _FLOATS)
     return builder.fmul(value, value)
 
 
-def _lane_sums(*terms: Any) -> Any:
-    """Return an intrinsic that adds terms of each element, i-th in lane i modulo 64, in registers and in this order.
+def _fadd(builder: Any, one: Any, other: Any) -> Any:
+    return builder.fadd(one, other)
 
-    It goes through ``steps`` times 64 elements, and writes 64 lanes for each term. Without leave to reorder, LLVM keeps sums of
-    floats scalar; with it, the sum would depend on the machine.
+
+def _add(builder: Any, one: Any, other: Any) -> Any:
+    return builder.add(one, other)
+
+
+def _maximum(builder: Any, one: Any, other: Any) -> Any:
+    return builder.select(builder.icmp_unsigned(">", one, other), one, other)
+
+
+_PLAIN = _Term(_FLOATS, lambda builder, words: builder.bitcast(words, _FLOATS), _fadd)
+_ABSOLUTE = _Term(_FLOATS, lambda builder, words: builder.bitcast(_magnitude(builder, words), _FLOATS), _fadd)
+_SQUARE = _Term(_FLOATS, _square, _fadd)
+_TOP, _NEGATIVE = _Term(_WORDS, _magnitude, _maximum), _Term(_WORDS, _sign, _add)
+
+
+def _totals(builder: Any, source: Any, steps: Any, terms: Sequence[_Term]) -> list[list[Any]]:
+    """Add the terms of 64 elements a step, the i-th in lane i modulo 64; return the lanes of each term, 16 and 16.
+
+    Totals stay in registers, and the order is this one: without leave to reorder, LLVM keeps sums of floats scalar; with it,
+    the sum would depend on the machine.
     """
+    totals = [[cgutils.alloca_once(builder, term.kind) for _ in range(4)] for term in terms]
+    for term, places in zip(terms, totals, strict=True):
+        for place in places:
+            builder.store(ir.Constant(term.kind, [0] * 16), place)
+    with cgutils.for_range(builder, steps) as loop:
+        for i in range(4):
+            at = builder.add(builder.mul(loop.index, loop.index.type(64)), loop.index.type(16 * i))
+            words = builder.load(builder.bitcast(builder.gep(source, [at]), _WORDS.as_pointer()), align=4)
+            for term, places in zip(terms, totals, strict=True):
+                builder.store(term.add(builder, builder.load(places[i]), term.make(builder, words)), places[i])
+    return [[builder.load(place) for place in places] for places in totals]
+
+
+def _lane_sums(*terms: _Term) -> Any:
+    """Return an intrinsic that goes through ``steps`` times 64 elements, and writes 64 lanes for each term."""
 
     @intrinsic
     def add(typing: Any, x: Any, steps: Any, lanes: Any) -> Any:
@@ -46,18 +87,10 @@ def _lane_sums(*terms: Any) -> Any:
             source, target = (
                 context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in (0, 2)
             )
-            zero = ir.Constant(_FLOATS, [0.0] * 16)
-            totals = [[cgutils.alloca_once_value(builder, zero) for _ in range(4)] for _ in terms]
-            with cgutils.for_range(builder, arguments[1]) as loop:
-                for i in range(4):
-                    at = builder.add(builder.mul(loop.index, loop.index.type(64)), loop.index.type(16 * i))
-                    place = builder.bitcast(builder.gep(source, [at]), _FLOATS.as_pointer())
-                    value = builder.load(place, align=4)
-                    for term, total in zip(terms, totals, strict=True):
-                        builder.store(builder.fadd(builder.load(total[i]), term(builder, value)), total[i])
+            totals = _totals(builder, source, arguments[1], terms)
             for i, total in enumerate(each for of_term in totals for each in of_term):
                 place = builder.gep(target, [ir.IntType(64)(16 * i)])
-                builder.store(builder.load(total), builder.bitcast(place, _FLOATS.as_pointer()), align=4)
+                builder.store(total, builder.bitcast(place, total.type.as_pointer()), align=4)
             return context.get_dummy_value()
 
         return numba.types.void(x, numba.types.intp, lanes), generate
@@ -65,35 +98,26 @@ def _lane_sums(*terms: Any) -> Any:
     return add
 
 
-_add_magnitudes, _add_squares = _lane_sums(_magnitude), _lane_sums(_square)
-_add_all = _lane_sums(_itself, _magnitude, _square)
+_add_magnitudes, _add_squares = _lane_sums(_ABSOLUTE), _lane_sums(_SQUARE)
+_add_all = _lane_sums(_PLAIN, _ABSOLUTE, _SQUARE, _TOP, _NEGATIVE)
 
 
-def _fold(term: Any, add: Any, kind: Any, result: Any) -> Any:
+def _fold(term: _Term, result: Any) -> Any:
     """Return an intrinsic that adds the terms of 64 ``steps`` elements from ``begin`` on, and the 64 lanes by halves."""
 
     @intrinsic
     def fold(typing: Any, x: Any, begin: Any, steps: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            source = builder.gep(
-                context.make_array(signature.args[0])(context, builder, arguments[0]).data, [arguments[1]]
-            )
-            totals = [cgutils.alloca_once_value(builder, ir.Constant(kind, [0] * 16)) for _ in range(4)]
-            for total in totals:
-                builder.store(ir.Constant(kind, [0] * 16), total)
-            with cgutils.for_range(builder, arguments[2]) as loop:
-                for i, total in enumerate(totals):
-                    at = builder.add(builder.mul(loop.index, loop.index.type(64)), loop.index.type(16 * i))
-                    place = builder.bitcast(builder.gep(source, [at]), _FLOATS.as_pointer())
-                    value = builder.bitcast(term(builder, builder.load(place, align=4)), kind)
-                    builder.store(add(builder, builder.load(total), value), total)
-            a, b, c, d = (builder.load(total) for total in totals)
-            lanes = add(builder, add(builder, a, c), add(builder, b, d))
+            data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+            ((a, b, c, d),) = _totals(builder, builder.gep(data, [arguments[1]]), arguments[2], [term])
+            lanes = term.add(builder, term.add(builder, a, c), term.add(builder, b, d))
             for half in (8, 4, 2, 1):
-                order = ir.Constant(ir.VectorType(ir.IntType(32), half), list(range(half)))
-                other = ir.Constant(ir.VectorType(ir.IntType(32), half), list(range(half, 2 * half)))
-                lower, upper = (builder.shuffle_vector(lanes, lanes, which) for which in (order, other))
-                lanes = add(builder, lower, upper)
+                kind = ir.VectorType(ir.IntType(32), half)
+                lower, upper = (
+                    builder.shuffle_vector(lanes, lanes, ir.Constant(kind, list(range(first, first + half))))
+                    for first in (0, half)
+                )
+                lanes = term.add(builder, lower, upper)
             return builder.extract_element(lanes, ir.IntType(32)(0))
 
         return result(x, numba.types.intp, numba.types.intp), generate
@@ -101,17 +125,9 @@ def _fold(term: Any, add: Any, kind: Any, result: Any) -> Any:
     return fold
 
 
-def _sum(builder: Any, one: Any, other: Any) -> Any:
-    return builder.fadd(one, other)
-
-
-def _maximum(builder: Any, one: Any, other: Any) -> Any:
-    return builder.select(builder.icmp_unsigned(">", one, other), one, other)
-
-
-sum_of_squares = _fold(_square, _sum, _FLOATS, numba.types.float32)
+sum_of_squares = _fold(_SQUARE, numba.types.float32)
 """Return the sum of squares of 64 ``steps`` elements from ``begin`` on."""
-largest_of = _fold(_magnitude, _maximum, _WORDS, numba.types.uint32)
+largest_of = _fold(_TOP, numba.types.uint32)
 """Return the bits of their largest magnitude."""
 
 
@@ -146,7 +162,7 @@ def look(x: Any, bounds: Any, backwards: Any, full: Any, signs: Any, table: Any)
     Without ``full`` only the sum of |x| is found.
     """
     table[:] = 0
-    lanes = np.empty(192, F)
+    lanes = np.empty(320, F)
     blocks = (x.size + BLOCK - 1) // BLOCK
     for i in range(blocks):
         begin = (blocks - 1 - i if backwards else i) * BLOCK
@@ -186,9 +202,9 @@ def _add_halves(lanes: Any) -> Any:
 
 @njit
 def _look_at(x: Any, lanes: Any, row: Any) -> None:
-    """Add what is in a piece of a tensor to its row; ``lanes`` is room for three times 64 sums."""
+    """Add what is in a piece of a tensor to its row; ``lanes`` is room for five times 64 totals."""
     steps = x.size // 64
-    rest = x[steps * 64 :]
+    rest, words = x[steps * 64 :], lanes[192:].view(U)
     _add_all(x, steps, lanes)
     for j in range(rest.size):
         lanes[j] += rest[j]
@@ -196,11 +212,12 @@ def _look_at(x: Any, lanes: Any, row: Any) -> None:
         lanes[128 + j] += F(rest[j] * rest[j])
     for i in range(3):
         row[i] += _add_halves(lanes[64 * i : 64 * i + 64])
-    top, count = U(0), U(0)  # of what is in the cache now
-    u = x.view(U)
-    for i in range(u.size):
-        top = max(top, U(u[i] & U(0x7FFFFFFF)))
-        count = U(count + U(u[i] >> U(31)))
+    top, count = largest_bits(rest), U(0)
+    for j in range(64):
+        top = max(top, words[j])
+        count = U(count + words[64 + j])
+    for j in range(rest.size):
+        count = U(count + U(as_bits(rest[j]) >> U(31)))
     row[3] = max(row[3], np.float64(as_float(top))) if top <= U(0x7F800000) else np.inf
     row[4] += count
 
