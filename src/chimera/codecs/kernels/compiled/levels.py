@@ -186,7 +186,7 @@ def quantize(
             least = min(least, norms[b // block])
         state, packed = state_at(begin + low, first), out[low * width // 8 :]
         fused = stochastic and high - low == CHUNK and least >= _TINY and (width == 4 or width == 2)
-        # What is read in several places at once is not fetched ahead by itself, and what is in the cache leaves the memory idle.
+        # What is read in several places at once is not fetched ahead by itself; what is in cache leaves the memory idle.
         ahead = x[high : min(high + CHUNK, x.size)]
         if fused and width == 4:
             _fours(x[low:high], norms, low, block, levels, state, second, ahead, packed)
