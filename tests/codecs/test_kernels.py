@@ -146,6 +146,9 @@ def test_random_numbers_are_uniform_and_independent_of_their_neighbours() -> Non
             assert abs(np.mean(unit[lag:] * unit[:-lag]) * 12) < 5 / np.sqrt(size)
         counts = np.bincount(out >> 24, minlength=256)
         assert ((counts - size / 256) ** 2).sum() / (size / 256) < 400  # chi square with 255 degrees of freedom
+        halves = (out >> 28).reshape(-1, 2, HALF)  # elements that share a state
+        pairs = np.bincount((16 * halves[:, 0] + halves[:, 1]).reshape(-1), minlength=256)
+        assert ((pairs - size / 512) ** 2).sum() / (size / 512) < 400
 
 
 def test_without_a_working_numba_it_says_so_and_goes_on(

@@ -13,7 +13,7 @@ from chimera.codecs.kernels.layout import CHUNK, HALF, LANES, blocks_backwards, 
 
 F, N, U, B, H = np.float32, np.int32, np.uint32, np.uint8, np.uint16
 _ROUND = F(12582912.0)
-_EARLY, _LATE = U(0x846CA68B), U(0x846CA68B * 0x915F77F5 & 0xFFFFFFFF)
+_EARLY, _LATE = U(0x846CA68B), U(0x846CA68B * 0xADB4A92D & 0xFFFFFFFF)
 _TINY, _LIFT, _DROP = F(2.0**-60), F(2.0**64), F(2.0**-64)
 _SMALL, _LARGE, _HUGE = F(2.0**-80), F(2.0**80), F(3.4028e38)
 _FLT_MAX = 3.4028234663852886e38

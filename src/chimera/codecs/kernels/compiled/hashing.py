@@ -1,8 +1,8 @@
 """Random numbers by counting: a hash of an index and a key.
 
 A state serves two elements, `HALF` apart in a chunk (see `layout`): what is mixed is multiplied by `EARLY` for the one and by
-`LATE` for the other. The quotient of the two is a good multiplier by the spectral test (Steele and Vigna, 2022), so both are
-uniform to their last bit, and together independent to 16 bits.
+`LATE` for the other. Both are uniform to the last bit. Their quotient is a multiplier that is good in two dimensions
+(Steele and Vigna, 2022: Computationally Easy, Spectrally Good Multipliers), so together they are independent to 16 bits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from chimera.codecs.kernels.layout import CHUNK, HALF
 
 STEP = U(0x7FEB352D)
 """The state of the next index is larger by this."""
-EARLY, LATE = U(0x846CA68B), U(0x846CA68B * 0x915F77F5 & 0xFFFFFFFF)
+EARLY, LATE = U(0x846CA68B), U(0x846CA68B * 0xADB4A92D & 0xFFFFFFFF)
 
 
 @inlined

@@ -12,7 +12,7 @@ from chimera.codecs.kernels.layout import CHUNK, HALF
 
 _WORD = 0xFFFFFFFF
 _STEP = 0x7FEB352D
-_EARLY, _LATE = 0x846CA68B - (1 << 32), (0x846CA68B * 0x915F77F5 & _WORD) - (1 << 32)
+_EARLY, _LATE = 0x846CA68B - (1 << 32), (0x846CA68B * 0xADB4A92D & _WORD) - (1 << 32)
 """These are negative, so that no product leaves int64."""
 
 
