@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from chimera.codecs.codec import CODECS, decode
+from chimera.codecs.largest import exactly
 from chimera.core.parameters import Flat, Layout
 from codecs_kit import SETUPS, hard_vectors, layout_of
 
@@ -139,6 +140,22 @@ def test_top_k_takes_the_largest(ratio: float) -> None:
         assert taken.sum() == count or smallest == 0
         assert (decoded[taken] == vector[taken]).all()
         assert (np.abs(vector[~taken]) <= smallest).all()
+
+
+@pytest.mark.parametrize("count", [1, 100, 3000, 50_000])
+def test_what_a_sample_says_does_not_change_which_are_the_largest(count: int) -> None:
+    """Where it misleads, and where many are equal, of which the first are taken."""
+    rng = np.random.default_rng(1)
+    normal = rng.standard_normal(1 << 19, np.float32)
+    hidden = normal.copy()
+    hidden[::8] = 0  # all that the sample sees
+    few = normal.copy()
+    few[1::8] *= 100  # what it does not see
+    for vector in (normal, hidden, few, np.round(normal), np.zeros_like(normal)):
+        places, values = exactly(vector, count)
+        wanted = np.sort(np.argsort(-np.abs(vector), kind="stable")[:count])
+        assert (places == wanted).all()
+        assert (values == vector[wanted]).all()
 
 
 def test_sampled_top_k_takes_about_as_many() -> None:

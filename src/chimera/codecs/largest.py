@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,12 +37,29 @@ def room_for(count: int, vector: Flat) -> tuple[NDArray[np.int64], Flat]:
 
 
 def exactly(vector: Flat, count: int) -> tuple[NDArray[np.int64], Flat]:
-    """Return places and values of the ``count`` largest magnitudes; of equal ones, the first."""
-    places, values = room_for(count, vector)
+    """Return places and values of the ``count`` largest magnitudes; of equal ones, the first.
+
+    They are looked for among those above a threshold of which a sample says that somewhat more will be; if fewer are, in the
+    whole vector.
+    """
+    near = _candidates(vector, count)
+    values = vector if near is None else near[1]
+    places, found = room_for(count, vector)
     if count:
-        bits, ties = kth_largest(vector, count)
-        kernels(vector).select(vector, np.uint32(bits), ties, places, values)
-    return places, values
+        bits, ties = kth_largest(values, count)
+        kernels(vector).select(values, np.uint32(bits), ties, places, found)
+    return places if near is None else near[0][places], found
+
+
+def _candidates(vector: Flat, count: int) -> tuple[NDArray[np.int64], Flat] | None:
+    stride = len(vector) // _SAMPLE
+    if stride < 2 or not 0 < count <= len(vector) // 8:
+        return None
+    sample = abs(vector[::stride])
+    expected = count * len(sample) / len(vector)
+    error = 4 * math.sqrt(expected) + 4
+    bits, _ = kth_largest(sample, round(expected + error))
+    return _above(vector, bits, count, round((expected + 2 * error) * stride))
 
 
 def by_sample(vector: Flat, count: int, offset: int) -> tuple[NDArray[np.int64], Flat]:
@@ -53,13 +72,14 @@ def by_sample(vector: Flat, count: int, offset: int) -> tuple[NDArray[np.int64],
         return exactly(vector, count)
     sample = abs(vector[offset % stride :: stride])
     bits, _ = kth_largest(sample, max(round(count * len(sample) / len(vector)), 1))
-    return _above(vector, bits, count + count // 2 + 64) or exactly(vector, count)
+    half = count // 2
+    return _above(vector, bits, half, count + half + 64) or exactly(vector, count)
 
 
-def _above(vector: Flat, bits: int, at_most: int) -> tuple[NDArray[np.int64], Flat] | None:
+def _above(vector: Flat, bits: int, at_least: int, at_most: int) -> tuple[NDArray[np.int64], Flat] | None:
+    """Return places and values from a magnitude on, if there are neither fewer nor more than these."""
     places, values = room_for(at_most, vector)
     found = kernels(vector).select(vector, np.uint32(bits), len(vector), places, values)
-    at_least = (at_most - 64) // 3
     return (places[:found], values[:found]) if at_least <= found <= at_most else None
 
 
