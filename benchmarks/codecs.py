@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from chimera.codecs.codec import CODECS, decode
-from chimera.codecs.kernels import kernels
+from chimera.codecs.codec import CODECS, Held, decode_with
+from chimera.codecs.kernels import on_cpu
 from chimera.core.parameters import Layout
 
 PLAIN = {"error_feedback": False}
@@ -36,8 +36,8 @@ CASES: dict[str, tuple[dict[str, Any], float | None]] = {  # and the goal, as a 
     "terngrad, unclipped": ({"name": "terngrad", "clip": 0}, 1.0),
     "qsgd, 4 levels": ({"name": "qsgd"}, 1.0),
     "qsgd, 1 level": ({"name": "qsgd", "levels": 1}, 1.0),
-    "qsgd, 4 levels, max": ({"name": "qsgd", "norm": "max"}, 1.0),
-    "qsgd, 127 levels, tensors": ({"name": "qsgd", "levels": 127, "norm": "max", "block": 0}, 1.0),
+    "qsgd, 4 levels, l2": ({"name": "qsgd", "norm": "l2"}, 1.0),
+    "qsgd, 127 levels, tensors": ({"name": "qsgd", "levels": 127, "block": 0}, 1.0),
     "natural": ({"name": "natural"}, None),
     "nonuniform": ({"name": "nonuniform"}, None),
     "top-k 1%": ({"name": "top-k"}, None),
@@ -46,6 +46,10 @@ CASES: dict[str, tuple[dict[str, Any], float | None]] = {  # and the goal, as a 
     "threshold": ({"name": "threshold", "value": 2.5758}, None),
     "dgc 0.1%": ({"name": "dgc"}, None),
     "powersgd, rank 4": ({"name": "powersgd", "rank": 4, **PLAIN}, None),
+    "loss-aware, 2 bits": ({"name": "loss-aware"}, None),
+    "loss-aware, 4 bits": ({"name": "loss-aware", "bits": 4}, None),
+    "adaptive": ({"name": "adaptive"}, None),
+    "delta of int8": ({"name": "delta", "codec": "int8"}, None),
     "int8, error feedback": ({"name": "int8", "error_feedback": True}, None),
     "sign, lossless": ({"name": "sign", "lossless": True}, None),
 }
@@ -84,17 +88,22 @@ def main() -> None:
     vector = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
     copy, room = np.zeros_like(vector), np.zeros_like(vector)
     matrix = Layout(("matrix",), ((side, side),))
-    print(f"{size:,} float32, {kernels().__name__.rpartition('.')[2]} kernels, load {os.getloadavg()[0]:.1f}")
+    print(f"{size:,} float32, {on_cpu().__name__.rpartition('.')[2]} kernels, load {os.getloadavg()[0]:.1f}")
     print(f"{'':28}{'bits per':>9}{'encode':>9}{'of copy':>9}{'decode':>9}{'of copy':>9}{'goal':>6}")
     print(f"{'':28}{'element':>9}{'GB/s':>9}{'':9}{'GB/s':>9}")
     for name, (table, goal) in CASES.items():
         if options.only and table["name"] not in options.only:
             continue
         codec = CODECS.of(table)
-        encoded = codec.encode(vector, matrix)
-        there, copied_there = measure(lambda c=codec: c.encode(vector, matrix), vector, copy, options.repeats)
-        encoded = codec.encode(vector, matrix)
-        back, copied_back = measure(lambda e=encoded: decode(e, size, room), vector, copy, options.repeats)
+        held = codec.encode_for(Held(), np.zeros_like(vector), matrix)[1] if codec.chained else Held()
+        codec.encode_for(held, vector, matrix)
+        there, copied_there = measure(
+            lambda c=codec, h=held: c.encode_for(h, vector, matrix), vector, copy, options.repeats
+        )
+        encoded, _ = codec.encode_for(held, vector, matrix)
+        back, copied_back = measure(
+            lambda h=held, e=encoded: decode_with(h, e, size, room), vector, copy, options.repeats
+        )
         speeds = vector.nbytes / 1e9 / there, copied_there / there, vector.nbytes / 1e9 / back, copied_back / back
         shown = "".join(f"{speed:9.2f}" for speed in speeds)
         print(f"{name:28}{encoded.bits_per_element:9.3f}{shown}{goal or '':>6}", flush=True)

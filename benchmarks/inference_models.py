@@ -2,8 +2,7 @@
 
 Both have the default configuration of their kind, which is that of ``google/vit-base-patch16-224`` (86 million parameters, with
 1,000 classes) and of ``google-bert/bert-base-uncased`` (110 million). They are written once, into ``vit`` and ``bert`` of a
-folder,
-each with the table of the model beside it (``vit.toml``, ``bert.toml``)::
+folder, each with the table of the model beside it (``vit.toml``, ``bert.toml``)::
 
     python benchmarks/inference_models.py [--to runs/inference-models] [--threads 1] [--batch-size 8]
 """

@@ -20,7 +20,8 @@ SETUPS: dict[str, dict[str, Any]] = {
     "int8 blocks": {"name": "int8", "block": 256},
     "int8 short blocks": {"name": "int8", "block": 16, "stochastic": True},
     "qsgd": {"name": "qsgd"},
-    "qsgd tensors": {"name": "qsgd", "levels": 7, "block": 0},
+    "qsgd euclidean": {"name": "qsgd", "norm": "l2"},
+    "qsgd tensors": {"name": "qsgd", "levels": 7, "norm": "l2", "block": 0},
     "qsgd 3 bits": {"name": "qsgd", "levels": 3, "norm": "max", "block": 64},
     "qsgd 11 bits": {"name": "qsgd", "levels": 1000, "norm": "max"},
     "terngrad": {"name": "terngrad"},
@@ -41,6 +42,20 @@ SETUPS: dict[str, dict[str, Any]] = {
     "threshold": {"name": "threshold", "value": 1.0},
     "powersgd": {"name": "powersgd"},
     "dgc": {"name": "dgc", "ratio": 0.01, "clip": 1.0, "warm_up": 3},
+    "loss-aware": {"name": "loss-aware"},
+    "loss-aware exact": {"name": "loss-aware", "exact": True},
+    "loss-aware linear": {"name": "loss-aware", "bits": 4},
+    "loss-aware logarithmic": {"name": "loss-aware", "bits": 3, "levels": "logarithmic"},
+    "adaptive": {"name": "adaptive", "every": 2},
+    "adaptive speed": {
+        "name": "adaptive",
+        "by": "speed",
+        "codecs": ["terngrad", {"name": "top-k", "ratio": 0.2}, "int8"],
+        "seconds": 0.01,
+        "bandwidth_bytes_s": 1e6,
+    },
+    "delta": {"name": "delta", "codec": {"name": "top-k", "ratio": 0.1}},
+    "delta of ternary": {"name": "delta", "codec": "terngrad", "rate": 0.25},
     "error-feedback": {"name": "error-feedback", "codec": {"name": "top-k", "ratio": 0.05}},
     "lossless": {"name": "lossless", "codec": "terngrad"},
     "layer-wise": LAYERS,
@@ -87,3 +102,31 @@ def same(one: Encoded, other: Encoded) -> bool:
     """Return whether two messages are equal to the bit."""
     bits = [[(a.dtype.str, a.shape, a.tobytes()) for a in each.arrays] for each in (one, other)]
     return bits[0] == bits[1] and (one.codec, one.size, one.meta) == (other.codec, other.size, other.meta)
+
+
+def damaged(encoded: Encoded, rng: np.random.Generator) -> Encoded:
+    """Return a message of which something is wrong: too short, too long, of another type, overwritten, with other numbers."""
+    arrays, meta = [a.copy() for a in encoded.arrays], dict(encoded.meta)
+    which = int(rng.integers(len(arrays)))
+    array = arrays[which]
+    kind = int(rng.integers(8))
+    if kind == 0:
+        arrays[which] = array[: int(rng.integers(array.size + 1))]
+    elif kind == 1:
+        arrays[which] = np.concatenate([array, array[: 1 + int(rng.integers(4))]])
+    elif kind == 2:
+        arrays[which] = array.astype([np.float64, np.int8, np.uint16, np.float32, np.bool_][int(rng.integers(5))])
+    elif kind == 3 and array.size:
+        raw = array.view(np.uint8)
+        raw[rng.integers(raw.size, size=3)] = rng.integers(256, size=3)
+    elif kind == 4:
+        del arrays[which]
+    elif kind == 5:
+        arrays.append(array)
+    elif kind == 6 and meta:
+        key = list(meta)[int(rng.integers(len(meta)))]
+        odd: list[Any] = [-1, 0, 1, 2**40, 0.5, np.nan, np.inf, "4", None, True, 10**400]
+        meta[key] = odd[int(rng.integers(len(odd)))]
+    elif meta:
+        del meta[list(meta)[int(rng.integers(len(meta)))]]
+    return Encoded(encoded.codec, encoded.size, tuple(arrays), meta)

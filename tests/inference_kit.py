@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 WORDS = ["the", "a", "cat", "dog", "sat", "lay", "on", "under", "mat", "tree", ".", ","]
+VOCABULARY = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])}
 LABELS = ["cat", "dog", "owl", "fox", "hen", "cow", "bee"]
 _SIZE: dict[str, Any] = {
     "hidden_size": 16,
@@ -38,8 +39,27 @@ def tiny_bert(folder: Path, *, classifier: bool = False) -> Path:
     from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertTokenizer
 
     torch.manual_seed(2)
-    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])}
-    BertTokenizer(vocab=vocabulary, do_lower_case=True).save_pretrained(folder)
-    config = BertConfig(vocab_size=len(vocabulary), max_position_embeddings=16, **_SIZE)
+    BertTokenizer(vocab=VOCABULARY, do_lower_case=True).save_pretrained(folder)
+    config = BertConfig(vocab_size=len(VOCABULARY), max_position_embeddings=16, **_SIZE)
     (BertForSequenceClassification if classifier else BertForMaskedLM)(config).save_pretrained(folder)
+    return folder
+
+
+def tiny_gpt(folder: Path) -> Path:
+    """Write a model that continues texts; return the folder."""
+    import torch
+    from transformers import BertTokenizer, GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(3)
+    config = GPT2Config(
+        vocab_size=len(VOCABULARY),
+        n_embd=16,
+        n_layer=1,
+        n_head=2,
+        n_positions=32,
+        eos_token_id=3,
+        initializer_range=1.0,
+    )
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    BertTokenizer(vocab=VOCABULARY).save_pretrained(folder)
     return folder

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from chimera.core.call import get
     from chimera.core.engine import Engine
     from chimera.data.dataset import Dataset, Split
+    from chimera.inference.session import InferenceCluster, InferenceJob, infer
     from chimera.models.sklearn_model import SklearnModel
     from chimera.models.torch_model import TorchModel
     from chimera.nodes.run import run
@@ -36,6 +37,8 @@ _PLACES = {
     "Dataset": "chimera.data.dataset",
     "Event": "chimera.training.callback",
     "Experiment": "chimera.training.experiment",
+    "InferenceCluster": "chimera.inference.session",
+    "InferenceJob": "chimera.inference.session",
     "Progress": "chimera.training.callback",
     "Run": "chimera.training.run",
     "SklearnModel": "chimera.models.sklearn_model",
@@ -44,6 +47,7 @@ _PLACES = {
     "Trainer": "chimera.training.trainer",
     "compare": "chimera.training.comparison.comparison",
     "get": "chimera.core.call",
+    "infer": "chimera.inference.session",
     "run": "chimera.nodes.run",
     "train": "chimera.training.trainer",
 }
@@ -54,6 +58,8 @@ __all__ = [
     "Dataset",
     "Event",
     "Experiment",
+    "InferenceCluster",
+    "InferenceJob",
     "Progress",
     "Run",
     "SklearnModel",
@@ -64,6 +70,7 @@ __all__ = [
     "compare",
     "engine",
     "get",
+    "infer",
     "run",
     "train",
     "utils",

@@ -15,6 +15,7 @@ import chimera
 from chimera.codecs.codec import CODECS
 from chimera.core.engine import ENGINES, Engine
 from chimera.training.given import open_engine
+from chimera.training.run import Cost
 from codecs_kit import SETUPS
 
 ROUNDS = 6
@@ -27,14 +28,16 @@ OTHERS = [
     {"name": "parameter-server", "quorum": 0.5},
 ]
 NAMES = [entry.name for entry in CODECS.entries()]
-REAL = [
-    pytest.param("local", marks=pytest.mark.long),
-    *([pytest.param("ray", marks=pytest.mark.slow)] if ENGINES.find("ray").available else []),
-]
+ON_RAY = [SYNCHRONOUS[0], OTHERS[0]]  # each run starts four processes of Ray, which takes seconds
 
 
 def setup_of(codec: str) -> dict[str, Any]:
     return next(setup for setup in SETUPS.values() if setup["name"] == codec)
+
+
+def on_its_way(setup: dict[str, Any]) -> dict[str, Any]:
+    """Return the codecs of both ways: the one under test on the uplink, unless it is for the downlink alone."""
+    return {"name": "identity", "downlink": setup} if CODECS.of(setup).chained else setup
 
 
 def fit(folder: Path, engine: str | Engine, codec: str, strategy: dict[str, Any]) -> Any:
@@ -42,7 +45,7 @@ def fit(folder: Path, engine: str | Engine, codec: str, strategy: dict[str, Any]
         "mlp",
         "digits",
         engine=engine,
-        codec=setup_of(codec),
+        codec=on_its_way(setup_of(codec)),
         strategy=strategy,
         workers=2,
         batch_size=16,
@@ -53,10 +56,10 @@ def fit(folder: Path, engine: str | Engine, codec: str, strategy: dict[str, Any]
 
 
 @cache
-def in_virtual_time(codec: str, strategy: str, **options: Any) -> tuple[Any, int, int]:
+def in_virtual_time(codec: str, strategy: str, **options: Any) -> tuple[Any, Cost]:
     with TemporaryDirectory() as folder:
         run = fit(Path(folder) / "run", "simulated", codec, {"name": strategy, **options})
-        return run.trained.parameters().copy(), run.cost.elements_up, run.cost.packed_up
+        return run.trained.parameters().copy(), run.cost
 
 
 def label(strategy: dict[str, Any]) -> str:
@@ -66,40 +69,63 @@ def label(strategy: dict[str, Any]) -> str:
 @pytest.mark.parametrize("strategy", [*SYNCHRONOUS, *OTHERS], ids=label)
 @pytest.mark.parametrize("codec", NAMES)
 def test_it_trains_in_virtual_time(codec: str, strategy: dict[str, Any]) -> None:
-    weights, elements, packed = in_virtual_time(
-        codec, strategy["name"], **{k: v for k, v in strategy.items() if k != "name"}
-    )
+    weights, cost = in_virtual_time(codec, strategy["name"], **{k: v for k, v in strategy.items() if k != "name"})
     assert np.isfinite(weights).all()
-    assert elements >= weights.size * (ROUNDS // 2)
-    assert packed > 0
+    assert cost.elements_up >= weights.size * (ROUNDS // 2)
+    assert cost.packed_up > 0
 
 
 @pytest.fixture
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+def local() -> Iterator[Engine]:
     """Give an engine to the runs of one test."""
-    opened, _ = open_engine(request.param)
-    with opened:
-        yield opened
+    engine, _ = open_engine("local")
+    with engine:
+        yield engine
 
 
-@pytest.mark.parametrize("engine", REAL, indirect=True)
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Engine]:
+    """Give one engine to all tests: a session of Ray takes long to start."""
+    if not ENGINES.find("ray").available:
+        pytest.skip("Ray is not installed")
+    with ENGINES.create("ray") as engine:
+        yield engine
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("codec", NAMES)
-def test_on_every_engine_the_same_is_sent(tmp_path: Path, engine: Engine, codec: str) -> None:
+def test_on_local_the_same_is_sent(tmp_path: Path, local: Engine, codec: str) -> None:
     for strategy in SYNCHRONOUS:
-        run = fit(tmp_path / strategy["name"], engine, codec, strategy)
-        expected, elements, packed = in_virtual_time(
-            codec, strategy["name"], **{k: v for k, v in strategy.items() if k != "name"}
-        )
-        assert run.cost.elements_up == elements
-        # rounding in the last bit may move an element over a threshold
-        assert run.cost.packed_up == pytest.approx(packed, rel=0.02)
-        np.testing.assert_allclose(run.trained.parameters(), expected, atol=1e-5)
+        check_the_same_is_sent(tmp_path / label(strategy), local, codec, strategy)
 
 
-@pytest.mark.parametrize("engine", REAL, indirect=True)
+@pytest.mark.long
 @pytest.mark.parametrize("codec", NAMES)
-def test_it_trains_where_time_is_real(tmp_path: Path, engine: Engine, codec: str) -> None:
+def test_it_trains_where_time_is_real(tmp_path: Path, local: Engine, codec: str) -> None:
     for strategy in OTHERS:
-        run = fit(tmp_path / label(strategy), engine, codec, strategy)
-        assert np.isfinite(run.trained.parameters()).all()
-        assert run.cost.rounds == ROUNDS
+        check_it_trains(tmp_path / label(strategy), local, codec, strategy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", NAMES)
+def test_on_ray_the_same_is_sent_and_it_trains(tmp_path: Path, ray: Engine, codec: str) -> None:
+    synchronous, asynchronous = ON_RAY
+    check_the_same_is_sent(tmp_path / label(synchronous), ray, codec, synchronous)
+    check_it_trains(tmp_path / label(asynchronous), ray, codec, asynchronous)
+
+
+def check_the_same_is_sent(folder: Path, engine: Engine, codec: str, strategy: dict[str, Any]) -> None:
+    """Check that a run sends and learns what it does in virtual time."""
+    run = fit(folder, engine, codec, strategy)
+    expected, cost = in_virtual_time(codec, strategy["name"], **{k: v for k, v in strategy.items() if k != "name"})
+    assert run.cost.elements_up == cost.elements_up
+    # rounding in the last bit may move an element over a threshold
+    assert run.cost.packed_up == pytest.approx(cost.packed_up, rel=0.02)
+    assert run.cost.packed_down == pytest.approx(cost.packed_down, rel=0.02)
+    np.testing.assert_allclose(run.trained.parameters(), expected, atol=1e-5)
+
+
+def check_it_trains(folder: Path, engine: Engine, codec: str, strategy: dict[str, Any]) -> None:
+    run = fit(folder, engine, codec, strategy)
+    assert np.isfinite(run.trained.parameters()).all()
+    assert run.cost.rounds == ROUNDS

@@ -13,19 +13,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chimera.codecs.codec import CODECS
-from chimera.codecs.kernels import VARIABLE, compiled, plain
-from chimera.codecs.kernels import kernels as chosen
-from chimera.codecs.kernels.layout import packed_size
+from chimera.codecs.codec import CODECS, Held
+from chimera.codecs.kernels import VARIABLE, compiled, on_cpu, plain
+from chimera.codecs.kernels.layout import BLOCK, CHUNK, HALF, code_width, packed_size
 from codecs_kit import SETUPS, hard_vectors, kept, layout_of, same
 
 VECTORS = hard_vectors()
-USERS = ["levels", "cast", "signs", "natural", "nonuniform", "sparse", "largest", "threshold", "powersgd", "moments"]
+USERS = [
+    "levels",
+    "cast",
+    "signs",
+    "natural",
+    "nonuniform",
+    "sparse",
+    "largest",
+    "threshold",
+    "powersgd",
+    "moments",
+    "loss_aware",
+]
 
 
 def use(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
     for user in USERS:
-        monkeypatch.setattr(f"chimera.codecs.{user}.kernels", lambda: module)
+        monkeypatch.setattr(f"chimera.codecs.{user}.kernels", lambda *_: module)
 
 
 @pytest.mark.parametrize("setup", SETUPS)
@@ -35,10 +46,11 @@ def test_messages_and_vectors_are_the_same(setup: str, monkeypatch: pytest.Monke
         use(monkeypatch, module)
         codec = CODECS.of(SETUPS[setup])
         codec.reseed(11)
-        results = []
+        results, held = [], Held()
         for vector in VECTORS.values():
             encoded = kept(codec.encode(vector, layout_of(vector.size)))
-            results.append((encoded, codec.decode(encoded).tobytes()))
+            decoded, held = codec.decode_with(held, encoded)
+            results.append((encoded, decoded.tobytes()))
         found.append(results)
     for (name, _), one, other in zip(VECTORS.items(), *found, strict=True):
         assert same(one[0], other[0]), name
@@ -57,6 +69,57 @@ def test_packed_codes_come_back(size: int, width: int, seed: int) -> None:
         assert (back == codes).all()
     assert (packed[0] == packed[1]).all()
     assert packed[0].size <= size * width / 8 + 3
+
+
+@given(
+    st.integers(1, 3 * CHUNK),
+    st.sampled_from([1, 2, 4, 7, 127, 128, 32767]),
+    st.sampled_from([0, 16, 64, 512, CHUNK]),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([1.0, 1e-30, 3e-41]),
+    st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=60)
+def test_levels_are_the_same(
+    size: int, levels: int, block: int, stochastic: bool, euclidean: bool, scale: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    vector = (rng.standard_normal(size) * scale).astype(np.float32)
+    vector[: size // 3] = 0  # whole blocks of zeros
+    width, blocks = code_width(2 * levels + 1), -(-size // block) if block else 1
+    found = []
+    for module in (compiled, plain):
+        norms, packed = (
+            np.full(blocks, np.abs(vector).max() / 2, np.float32),
+            np.empty(packed_size(size, width), np.uint8),
+        )
+        codes, back = np.empty(CHUNK, np.uint8 if levels <= 127 else np.uint16), np.empty(size, np.float32)
+        module.quantize(
+            vector, norms, block or size, block > 0, euclidean, levels, width, stochastic or not block,
+            np.uint32(seed), np.uint32(7), 3, codes, packed,
+        )  # fmt: skip
+        largest = module.dequantize(packed, norms, block or size, levels, width, codes, back)
+        found.append((norms.tobytes(), packed.tobytes(), back.tobytes(), largest))
+    assert found[0] == found[1]
+    assert found[0][3] <= 2 * levels
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_what_is_known_of_tensors_that_cross_blocks_is_the_same(backwards: bool) -> None:
+    rng = np.random.default_rng(0)
+    size = 2 * BLOCK + 3 * CHUNK + 77
+    vector = rng.standard_normal(size, np.float32) + np.float32(0.1)
+    bounds = np.array([0, 5, CHUNK, BLOCK - 1, BLOCK + 1, 2 * BLOCK + CHUNK, size - 1, size])
+    tables = np.zeros((2, bounds.size - 1, 5))
+    for module, table in zip((compiled, plain), tables, strict=True):
+        module.look(vector, bounds, backwards, True, np.empty(0, np.uint8), table)
+        assert module.abs_max(vector) == np.abs(vector).max()
+    assert (tables[0] == tables[1]).all()
+    for row, begin, end in zip(tables[0], bounds, bounds[1:], strict=False):
+        part = vector[begin:end].astype(np.float64)
+        exact = [part.sum(), np.abs(part).sum(), (part**2).sum(), np.abs(part).max(), np.signbit(part).sum()]
+        assert row == pytest.approx(exact, rel=1e-5, abs=1e-6 * part.size)
 
 
 def test_halves_are_those_of_numpy() -> None:
@@ -79,10 +142,13 @@ def test_random_numbers_are_uniform_and_independent_of_their_neighbours() -> Non
         unit = (out >> 9) / 2.0**23 - 0.5
         error = 1 / np.sqrt(12 * size)
         assert abs(unit.mean()) < 5 * error
-        for lag in (1, 2, 16, 512):
+        for lag in (1, 2, 16, 512, HALF, CHUNK):
             assert abs(np.mean(unit[lag:] * unit[:-lag]) * 12) < 5 / np.sqrt(size)
         counts = np.bincount(out >> 24, minlength=256)
         assert ((counts - size / 256) ** 2).sum() / (size / 256) < 400  # chi square with 255 degrees of freedom
+        halves = (out >> 28).reshape(-1, 2, HALF)  # elements that share a state
+        pairs = np.bincount((16 * halves[:, 0] + halves[:, 1]).reshape(-1), minlength=256)
+        assert ((pairs - size / 512) ** 2).sum() / (size / 512) < 400
 
 
 def test_without_a_working_numba_it_says_so_and_goes_on(
@@ -93,18 +159,18 @@ def test_without_a_working_numba_it_says_so_and_goes_on(
 
     monkeypatch.setattr("chimera.codecs.kernels._compiled", broken)
     with caplog.at_level(logging.WARNING):
-        assert chosen.__wrapped__() is plain
+        assert on_cpu.__wrapped__() is plain
     assert "no LLVM here" in caplog.text
     monkeypatch.setenv(VARIABLE, "compiled")
     with pytest.raises(OSError, match="no LLVM"):
-        chosen.__wrapped__()
+        on_cpu.__wrapped__()
 
 
 def test_the_environment_can_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "plain")
-    assert chosen.__wrapped__() is plain
+    assert on_cpu.__wrapped__() is plain
     monkeypatch.setenv(VARIABLE, "compiled")
-    assert chosen.__wrapped__() is compiled
+    assert on_cpu.__wrapped__() is compiled
 
 
 def test_listing_codecs_imports_no_compiler() -> None:

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from chimera.codecs.codec import CODECS, Codec, decode
+from chimera.codecs.codec import CODECS, Codec, Held, decode, decode_with
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
-from codecs_kit import HUGE, SETUPS, hard_vectors, kept, layout_of, same
+from codecs_kit import HUGE, SETUPS, damaged, hard_vectors, kept, layout_of, same
 
 VECTORS = hard_vectors()
 NORMAL = VECTORS["normal"]
@@ -44,6 +44,12 @@ CLAIMED = {  # bits per element of a long vector, and what scales and the like m
     "top-k": 0.32 + 0.082,
     "top-k bitmap": 16 + 1,
     "top-k sampled": 0.32 + 0.082,
+    "loss-aware": 2,
+    "loss-aware exact": 2,
+    "loss-aware linear": 4,
+    "loss-aware logarithmic": 3,
+    "adaptive": 4 + 32 / 512,
+    "delta": 32,
     "random-k": 3.2,
     "random-k scaled": 9.6,
 }
@@ -118,14 +124,24 @@ def test_another_seed_or_another_message_draws_other_numbers(setup: str) -> None
 
 @pytest.mark.parametrize("setup", SETUPS)
 def test_decoding_remembers_nothing(setup: str) -> None:
-    codec, layout = make(setup), layout_of(NORMAL.size)
+    """What a receiver of chained messages has is in its own hands; who has nothing can decode none but the first."""
+    codec, layout, held = make(setup), layout_of(NORMAL.size), Held()
     messages = [kept(codec.encode(NORMAL * np.float32(i + 1), layout)) for i in range(3)]
-    forward = [decode(message, NORMAL.size).copy() for message in messages]
+    forward = []
+    for message in messages:
+        decoded, after = decode_with(held, message, NORMAL.size)
+        forward.append((message, held, decoded.copy()))
+        held = after
     room = np.full(NORMAL.size, 7, np.float32)
-    for message, expected in reversed(list(zip(messages, forward, strict=True))):
-        assert decode(message, NORMAL.size).tobytes() == expected.tobytes()
-        assert decode(message, NORMAL.size, room).tobytes() == expected.tobytes()
-        assert codec.decode(message).tobytes() == expected.tobytes()
+    for message, before, expected in reversed(forward):
+        assert decode_with(before, message, NORMAL.size)[0].tobytes() == expected.tobytes()
+        assert decode_with(before, message, NORMAL.size, room)[0].tobytes() == expected.tobytes()
+        if before.number:
+            with pytest.raises(CodecError, match="builds upon number"):
+                decode(message, NORMAL.size)
+        else:
+            assert decode(message, NORMAL.size).tobytes() == expected.tobytes()
+            assert codec.decode(message).tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("setup", SETUPS)
@@ -155,34 +171,6 @@ def test_another_size_than_expected_is_refused(setup: str) -> None:
     encoded = sent(setup, NORMAL)
     with pytest.raises(CodecError, match="20011 elements came where 20010"):
         decode(encoded, NORMAL.size - 1)
-
-
-def damaged(encoded: Encoded, rng: np.random.Generator) -> Encoded:
-    """Return a message of which something is wrong: too short, too long, of another type, overwritten, with other numbers."""
-    arrays, meta = [a.copy() for a in encoded.arrays], dict(encoded.meta)
-    which = int(rng.integers(len(arrays)))
-    array = arrays[which]
-    kind = int(rng.integers(8))
-    if kind == 0:
-        arrays[which] = array[: int(rng.integers(array.size + 1))]
-    elif kind == 1:
-        arrays[which] = np.concatenate([array, array[: 1 + int(rng.integers(4))]])
-    elif kind == 2:
-        arrays[which] = array.astype([np.float64, np.int8, np.uint16, np.float32, np.bool_][int(rng.integers(5))])
-    elif kind == 3 and array.size:
-        raw = array.view(np.uint8)
-        raw[rng.integers(raw.size, size=3)] = rng.integers(256, size=3)
-    elif kind == 4:
-        del arrays[which]
-    elif kind == 5:
-        arrays.append(array)
-    elif kind == 6 and meta:
-        key = list(meta)[int(rng.integers(len(meta)))]
-        odd: list[Any] = [-1, 0, 1, 2**40, 0.5, np.nan, np.inf, "4", None, True, 10**400]
-        meta[key] = odd[int(rng.integers(len(odd)))]
-    elif meta:
-        del meta[list(meta)[int(rng.integers(len(meta)))]]
-    return Encoded(encoded.codec, encoded.size, tuple(arrays), meta)
 
 
 @pytest.mark.parametrize("setup", SETUPS)
@@ -236,6 +224,23 @@ def test_a_message_of_an_unknown_codec_is_refused(name: Any) -> None:
         ({"name": "layer-wise", "default": "layer-wise"}, "cannot be layer-wise too"),
         ({"name": "layer-wise", "layers": {"*": "nonsense"}}, "unknown codec 'nonsense'"),
         ({"name": "error-feedback", "codec": {"ratio": 1}}, "needs a 'name'"),
+        ({"name": "delta", "rate": 0}, "rate must be above 0"),
+        ({"name": "delta", "codec": "onebit"}, "error_feedback = false"),
+        ({"name": "delta", "codec": {"name": "lossless", "codec": "dgc"}}, "no memory of its own"),
+        ({"name": "delta", "codec": "delta"}, "cannot be put around 'delta'"),
+        ({"name": "delta", "lossless": True}, "cannot be put around 'delta'"),
+        ({"name": "delta", "error_feedback": True}, "cannot be put around 'delta'"),
+        ({"name": "layer-wise", "default": "delta"}, "cannot be put around 'delta'"),
+        ({"name": "adaptive", "codecs": ["int8", "delta"]}, "cannot be put around 'delta'"),
+        ({"name": "loss-aware", "bits": 1}, "bits must be from 2"),
+        ({"name": "loss-aware", "bits": 3, "exact": True}, "for 2 bits only"),
+        ({"name": "adaptive", "codecs": ["int8"]}, "chooses among 2 codecs, not 1"),
+        ({"name": "adaptive", "codecs": ["int8", "sign", "cast"]}, "chooses among 2 codecs, not 3"),
+        ({"name": "adaptive", "change": 0}, "change must be above 0"),
+        ({"name": "adaptive", "every": 0}, "every must be at least 1"),
+        ({"name": "adaptive", "seconds": 1.0}, "seconds says nothing where it goes by norm"),
+        ({"name": "adaptive", "by": "speed"}, "needs the option 'seconds'"),
+        ({"name": "adaptive", "by": "speed", "seconds": 1.0, "every": 3}, "every says nothing where it goes by speed"),
     ],
 )
 def test_an_option_that_cannot_be_is_one_line(table: dict[str, Any], match: str) -> None:

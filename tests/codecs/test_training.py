@@ -93,6 +93,36 @@ def test_a_network_learns_as_well_and_sends_less(fit: Fit, identity: chimera.Run
     assert uplink(run) < part * uplink(identity)
 
 
+DOWN: dict[
+    str, tuple[dict[str, Any], float]
+] = {  # and at most how many bits an element may take, the beginning included
+    "delta of top-k": ({"name": "delta", "codec": {"name": "top-k", "ratio": 0.05}}, 2.5),
+    "delta of signs": ({"name": "delta", "codec": "sign"}, 1.8),
+    "delta of ternary": ({"name": "delta", "codec": "terngrad", "rate": 0.2}, 2.9),
+    "loss-aware": ({"name": "loss-aware", "bits": 4}, 4.5),
+    "adaptive": ({"name": "delta", "codec": {"name": "adaptive", "codecs": ["sign", "int8"]}}, 4),
+}
+
+
+@pytest.mark.parametrize("name", DOWN)
+def test_a_network_learns_as_well_and_gets_less(fit: Fit, identity: chimera.Run, name: str) -> None:
+    table, bits = DOWN[name]
+    run = fit(codec={"name": "identity", "downlink": table})
+    assert run.metrics["accuracy"] > identity.metrics["accuracy"] - 0.025
+    assert identity.cost.bits_per_element_down == 32
+    assert run.cost.bits_per_element_down is not None
+    assert run.cost.bits_per_element_down < bits
+    assert run.cost.packed_down == run.cost.bytes_down  # what the engine counted for itself
+
+
+def test_ternary_weights_learn_with_the_curvature_of_adam(fit: Fit) -> None:
+    """What is measured is the server's own weights, which were trained for being ternary elsewhere."""
+    run = fit(codec={"name": "identity", "downlink": "loss-aware"}, optimizer={"name": "adam", "lr": 0.01})
+    assert run.metrics["accuracy"] > 0.88
+    assert run.cost.bits_per_element_down is not None
+    assert run.cost.bits_per_element_down < 2.5
+
+
 def uplink(run: chimera.Run) -> int:
     rows = map(json.loads, (run.run_dir / "trace.jsonl").read_text().splitlines())
     return sum(row["bytes_out"] for row in rows if row["call"] == "gradient")
@@ -105,6 +135,30 @@ RESUMED = {
     "deltas": ({"name": "fed-buff", "local_steps": 2}, {"name": "dgc", "ratio": 0.05}),
     "double": ({"name": "double-buffering"}, {"name": "random-k", "ratio": 0.2, **FEEDBACK}),
     "warm start": ({"name": "parameter-server"}, {"name": "powersgd", "lossless": True}),
+    "changes": (
+        {"name": "parameter-server", "shards": 2},
+        {"name": "qsgd", "downlink": {"name": "delta", "codec": {"name": "terngrad"}, "rate": 0.2}},
+    ),
+    "changes and quorum": (
+        {"name": "parameter-server", "quorum": 0.6},
+        {"name": "sign", "downlink": {"name": "delta", "codec": {"name": "top-k", "ratio": 0.05}}},
+    ),
+    "changes at own pace": (
+        {"name": "delay-compensated", "shards": 2},
+        {"name": "identity", "downlink": {"name": "delta", "codec": "qsgd", "rate": 0.5}},
+    ),
+    "changes buffered": (
+        {"name": "fed-buff", "local_steps": 2},
+        {"name": "identity", "downlink": {"name": "delta", "codec": "sign"}},
+    ),
+    "changes ahead": (
+        {"name": "double-buffering"},
+        {"name": "adaptive", "downlink": {"name": "delta", "codec": "int8"}},
+    ),
+    "adaptive": (
+        {"name": "parameter-server"},
+        {"name": "adaptive", "every": 5, "error_feedback": True, "downlink": "loss-aware"},
+    ),
     "layers": (
         {"name": "parameter-server"},
         {"name": "layer-wise", "layers": {"*bias": "onebit"}, "default": {"name": "terngrad", **FEEDBACK}},
@@ -136,6 +190,42 @@ def test_a_worker_that_is_started_anew_has_an_empty_memory(fit: Fit) -> None:
     run = fit(codec=codec, rounds=60, faults=["kill worker 1 at step 20"])
     assert [event.event for event in run.events if "worker" in event.event] == ["worker lost", "worker respawned"]
     assert run.metrics["accuracy"] > 0.8
+
+
+FAULTS = ["kill worker 1 at step 20", "kill server 0 at step 35"]
+STRAGGLERS = {"name": "simulated", "compute": {"straggler_spread": 0.9}}
+SERVED: dict[str, tuple[dict[str, Any], float]] = {  # and the learning rate of the servers
+    "synchronous": ({"name": "parameter-server", "shards": 2}, 0.2),
+    "quorum": ({"name": "parameter-server", "quorum": 0.6}, 0.2),
+    "own pace": ({"name": "async-parameter-server"}, 0.2),
+    "ahead": ({"name": "double-buffering"}, 0.2),
+    "bounded": ({"name": "stale-synchronous", "shards": 2}, 0.2),
+    "compensated": ({"name": "delay-compensated"}, 0.2),
+    "buffered": ({"name": "fed-buff"}, 1.0),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "engine"),
+    [
+        *((case, STRAGGLERS) for case in SERVED),
+        *(pytest.param(case, "local", marks=pytest.mark.long) for case in list(SERVED)[:3]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value["name"],
+)
+def test_changes_of_weights_survive_late_lost_and_new_workers_and_a_lost_server(
+    fit: Fit, case: str, engine: Any
+) -> None:
+    strategy, lr = SERVED[case]
+    downlink = {"name": "delta", "codec": {"name": "top-k", "ratio": 0.1}}
+    optimizer = {"name": "sgd", "lr": lr}
+    options = {"strategy": strategy, "engine": engine, "faults": FAULTS, "snapshot_every": 10, "max_workers": 4}
+    run = fit(optimizer=optimizer, codec={"name": "identity", "downlink": downlink}, rounds=60, **options)
+    told = [event.event for event in run.events]
+    assert {"worker lost", "worker respawned", "worker joined", "server respawned", "went back"} <= set(told)
+    assert run.metrics["accuracy"] > 0.6
+    assert run.cost.bits_per_element_down is not None
+    assert run.cost.bits_per_element_down < 16
 
 
 @pytest.mark.parametrize("engine", ["simulated", "local"])

@@ -80,3 +80,11 @@ def test_what_cannot_be_imported_is_one_line(path: str) -> None:
 def test_errors_travel_between_processes() -> None:
     for error in (UnknownNameError("codec", "x", ["y"]), MissingExtraError("it", "ray", "ray")):
         assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "twin_models.py").write_text(f"place = {folder!r}\n")
+    found = [load_object(f"{tmp_path}/{folder}/twin_models.py:place") for folder in ("one", "two", "one")]
+    assert found == ["one", "two", "one"]

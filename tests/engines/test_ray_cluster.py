@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 import chimera
@@ -151,6 +152,29 @@ def test_room_that_cannot_be_had_says_what_was_asked_and_what_is_free(
         engine.kill(actors[0])
         replacement = engine.spawn(Relay, resources=Resources(threads=2))  # takes the place of the dead
         assert engine.get(replacement.echo(2), timeout_s=LIMIT_S) == 2
+
+
+def test_what_was_reserved_for_actors_that_are_all_dead_is_there_for_the_next_run(joined: Any) -> None:
+    with Ray(reserve_timeout_s=AT_ONCE_S) as engine:
+        for needs in ([Resources()] * 3, [Resources(threads=4)], [Resources(threads=2)] * 2):  # no two fit at a time
+            engine.reserve(needs)
+            actors = [engine.spawn(Relay, resources=each) for each in needs]
+            assert engine.get([actor.echo(1) for actor in actors], timeout_s=LIMIT_S) == [1] * len(needs)
+            for actor in actors[1:]:
+                engine.kill(actor)
+            with pytest.raises(TimeLimitError):
+                engine.reserve(
+                    [Resources(threads=4)], timeout_s=0
+                )  # one of them lives, or its place is kept for another
+            engine.kill(actors[0])
+
+
+def test_who_waits_for_room_does_not_fill_the_memory_of_rays_head(cluster: Any, joined: Any) -> None:
+    head = psutil.Process(cluster.head_node.all_processes["gcs_server"][0].process.pid)
+    before_bytes = head.memory_info().rss
+    with Ray(reserve_timeout_s=6.0) as engine, pytest.raises(TimeLimitError):
+        engine.reserve([Resources()] * 5)
+    assert head.memory_info().rss - before_bytes < 20 << 20
 
 
 def test_an_actor_that_finds_no_room_is_an_error_and_no_endless_wait(joined: Any) -> None:

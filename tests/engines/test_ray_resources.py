@@ -18,6 +18,8 @@ from chimera.engines.ray import Ray
 from chimera.engines.ray.link import has_gpus_of_their_own
 from chimera.training.callback import Callback
 
+pytestmark = pytest.mark.long
+
 LIMIT_S = 60.0
 
 

@@ -16,6 +16,8 @@ from chimera.core.engine import ENGINES, Engine
 from chimera.models.torch_model import TorchModel
 from training.poisoned import Fragile, digits, in_turn
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def ray_engine() -> Iterator[Engine]:

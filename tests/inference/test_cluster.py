@@ -57,7 +57,8 @@ def test_a_job_is_changed_and_cancelled(quiet: RunningCluster) -> None:
     assert command(quiet, "cancel", job) == [{"job": job}]
     assert quiet.client.job(job)["state"] == "cancelled"
     until(lambda: all(row["state"] == "free" for row in quiet.client.rows("workers")))
-    kept = quiet.answers(job)
+    kept = [row["index"] for row in quiet.client.results(job)]
+    assert kept == sorted(set(kept))  # a batch that was under way may be missing between two that were done
     assert 10 <= len(kept) < 5000
 
 
@@ -123,6 +124,7 @@ def test_a_killed_coordinator_is_replaced_and_no_finished_batch_runs_again(tmp_p
     assert Counter(log.read_text().split()) == Counter(map(str, range(400)))  # workers live: each was computed once
 
 
+@pytest.mark.long
 def test_a_coordinator_that_wakes_up_late_does_no_harm(tmp_path: Path) -> None:
     log = tmp_path / "answered"
     with cluster(tmp_path, workers=2, standbys=1) as running:
@@ -138,6 +140,7 @@ def test_a_coordinator_that_wakes_up_late_does_no_harm(tmp_path: Path) -> None:
     assert Counter(log.read_text().split()) == Counter(map(str, range(400)))
 
 
+@pytest.mark.long
 def test_a_batch_that_kills_three_workers_is_set_aside_and_the_rest_goes_on(tmp_path: Path) -> None:
     with cluster(tmp_path, workers=2, standbys=0) as running:
         job = running.client.submit(running.model(seconds=0.001, lethal=57), list(range(100)), batch_size=10)
@@ -147,6 +150,7 @@ def test_a_batch_that_kills_three_workers_is_set_aside_and_the_rest_goes_on(tmp_
         assert all("killed 3 workers" in answer for answer in answers[50:60])
 
 
+@pytest.mark.long
 def test_jobs_go_on_after_the_whole_cluster_was_down(tmp_path: Path) -> None:
     with cluster(tmp_path, workers=2, standbys=0) as running:
         job = running.client.submit(running.model(seconds=0.01), list(range(200)), batch_size=10)

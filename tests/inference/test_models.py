@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import chimera
 from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
 from chimera.inference import models
 from chimera.inference.models.spec import key_of
-from inference_kit import LABELS, tiny_bert, tiny_vit
+from inference_kit import LABELS, tiny_bert, tiny_gpt, tiny_vit
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +142,24 @@ def test_a_sentence_that_is_too_long_fails_alone(bert: Path) -> None:
     assert [sorted(answer) for answer in found] == [["result"], ["error"], ["result"]]
 
 
+def test_a_long_sentence_is_cut_where_the_table_says_so(bert: Path) -> None:
+    options = {"tokenizer_kwargs": {"truncation": True, "max_length": 8}}
+    predictor = models.load(_table("fill-mask", bert, options=options))
+    for masks in ("[MASK] " * 3, "[MASK] "):
+        (answer,) = models.answers(predictor, [f"{masks}cat sat on the mat under the tree"])
+        assert len(answer["result"].split()) == 6  # and the two tokens around a sentence
+
+
+def test_texts_are_continued_in_a_batch_as_they_are_alone(tmp_path: Path) -> None:
+    predictor = models.load(
+        _table("text-generation", tiny_gpt(tmp_path), options={"max_new_tokens": 3, "do_sample": False})
+    )
+    asked = ["the cat", "a dog sat on the mat under the", "a"]
+    together = models.answers(predictor, asked)
+    assert together == [models.answers(predictor, [query])[0] for query in asked]
+    assert all(a["result"][0]["generated_text"].startswith(q) for a, q in zip(together, asked, strict=True))
+
+
 def test_text_classification_and_features(tmp_path: Path) -> None:
     folder = tiny_bert(tmp_path, classifier=True)
     answers = models.answers(models.load(_table("text-classification", folder)), ["the cat", "a dog sat"])
@@ -234,6 +253,18 @@ def test_a_checked_table_is_complete_and_the_same_however_it_was_written(bert: P
     assert short == long
     assert models.check(short) == short
     assert key_of(short) == key_of(json.loads(json.dumps(long)))
+
+
+def test_a_model_that_is_written_again_is_another_model(tmp_path: Path) -> None:
+    import skops.io
+
+    keys = []
+    for value in (1, 2):
+        skops.io.dump({"value": value}, tmp_path / "m.skops")
+        os.utime(tmp_path / "m.skops", ns=(value, value))  # as if time had passed
+        keys.append(key_of(models.read(tmp_path / "m.skops")))
+        assert key_of(models.check(models.read(tmp_path / "m.skops"))) == keys[-1]
+    assert keys[0] != keys[1]
 
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

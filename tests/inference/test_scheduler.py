@@ -19,10 +19,9 @@ sizes = st.integers(0, 7)
 limits = st.integers(0, 2)
 
 
-def accepted(job, queries=10**6, *, weight=1.0, batch_size=10, max_workers=0, at_s=0.0):
-    return records.Accepted(
-        job, job, job, {"kind": "test", "name": job}, queries, weight, batch_size, max_workers, at_s
-    )
+def accepted(job, queries=10**6, *, weight=1.0, batch_size=10, max_workers=0, at_s=0.0, open_=False):
+    model = {"kind": "test", "name": job}
+    return records.Accepted(job, job, job, model, queries, weight, batch_size, max_workers, at_s, open_)
 
 
 def scheduler(*happened, policy="fair-share"):
@@ -88,6 +87,25 @@ class Cluster(RuleBasedStateMachine):
         self.results[name] = []
         if active:
             assert self.held.job(name).charged == min(active)
+
+    @rule(weight=weights, batch_size=sizes, max_workers=limits)
+    def serve(self, weight, batch_size, max_workers):
+        name = str(len(self.held.jobs))
+        given = {"weight": weight, "batch_size": batch_size, "max_workers": max_workers, "at_s": self.now_s}
+        self.note(accepted(name, 0, **given, open_=True))
+        self.results[name] = []
+
+    @precondition(lambda self: any(job.open and not job.ended for job in self.held.jobs.values()))
+    @rule(data=st.data(), arrived=st.integers(1, 9), closes=st.integers(0, 5))
+    def ask(self, data, arrived, closes):
+        served = sorted(job.id for job in self.held.jobs.values() if job.open and not job.ended)
+        job = data.draw(st.sampled_from(served))
+        self.note(records.Arrived(job, arrived, self.now_s))
+        held = self.held.job(job)
+        self.note(records.Withdrawn(job, data.draw(st.integers(0, held.queries - held.cursor)), self.now_s))
+        if closes == 0:
+            self.note(records.Closed(job, self.now_s))
+            assert bool(held.ended) == (held.finished == held.queries)
 
     @rule(worker=st.sampled_from(WORKERS), all_loaded=st.booleans())
     def work(self, worker, all_loaded):
@@ -163,7 +181,7 @@ class Cluster(RuleBasedStateMachine):
             assert len(set(self.results[name])) == len(self.results[name]) == job.finished
             running = sum(run.batch.count for run in job.running.values())
             if job.ended != "cancelled":
-                assert job.waiting + running + job.finished == job.accepted.queries
+                assert job.waiting + running + job.finished == job.queries
             assert job.waiting >= 0
             assert job.loading == sum(run.cold for run in job.running.values())
             assert job.serving == Counter(run.worker for run in job.running.values())
@@ -189,8 +207,8 @@ class Cluster(RuleBasedStateMachine):
                 break
         for name, job in self.held.jobs.items():
             if job.ended != "cancelled":
-                assert job.ended == "done"
-                assert sorted(self.results[name]) == list(range(job.accepted.queries))
+                assert job.ended == ("" if job.open else "done")
+                assert sorted(self.results[name]) == list(range(job.queries))
 
 
 TestCluster = Cluster.TestCase
@@ -307,6 +325,54 @@ def test_the_rate_counts_the_last_ten_seconds():
     assert held.job("a").rate(100.0) == pytest.approx(10.0)
     assert held.job("a").rate(105.0) == pytest.approx(5.0)
     assert held.job("a").rate(200.0) == 0.0
+
+
+def test_a_served_model_takes_its_turn_as_soon_as_something_waits_for_it_and_saves_nothing_up():
+    held = scheduler(accepted("batch"), accepted("served", 0, open_=True))
+    for turn in range(100):
+        batch = dispatch(held, "ann", turn)
+        assert batch.job == "batch"
+        finish(held, batch, turn)
+    held.apply(records.Arrived("served", 1000, 100.0))
+    assert dispatch(held, "ann", 100.0).job == "served"
+    served = Counter(dispatch(held, "ann", 100.0).job for _ in range(40))
+    assert abs(served["served"] - served["batch"]) <= 4
+
+
+def test_what_waits_for_a_served_model_together_goes_together():
+    held = scheduler(accepted("a", 0, open_=True, batch_size=8))
+    held.apply(records.Arrived("a", 3, 0.0))
+    assert dispatch(held, "ann").count == 3
+    held.apply(records.Arrived("a", 12, 0.0))
+    assert [dispatch(held, worker).count for worker in ("bob", "cy")] == [8, 4]
+    assert dispatch(held, "dee") is None
+
+
+def test_a_served_model_ends_with_its_last_answer_once_it_is_closed():
+    held = scheduler(accepted("a", 0, open_=True), records.Arrived("a", 5, 0.0))
+    batch = dispatch(held, "ann")
+    held.apply(records.Closed("a", 1.0))
+    assert not held.job("a").ended
+    finish(held, batch, 2.0)
+    assert (held.job("a").ended, held.job("a").ended_s) == ("done", 2.0)
+
+
+def test_of_a_served_model_a_successor_knows_that_it_is_there_and_numbers_its_batches_anew():
+    happened = [accepted("a", 0, open_=True), records.Arrived("a", 5, 0.0), records.Changed("a", 0.0, weight=2.0)]
+    first = scheduler()
+    lasting = []
+    for record in happened:
+        first.apply(record)
+        lasting += [record] if first.lasts(record) else []
+    before = dispatch(first, "ann")
+    assert lasting == [happened[0], happened[2]]
+    assert not first.lasts(before)
+    successor = Scheduler(POLICIES.create("fair-share"), first_batch=1 << 32)
+    for record in [*lasting, records.Arrived("a", 5, 0.0)]:
+        successor.apply(record)
+    assert successor.wanted("a", before.batch) is None
+    assert dispatch(successor, "ann").batch != before.batch
+    assert successor.job("a").weight == 2.0
 
 
 def test_a_job_that_is_not_there_is_a_mistake():

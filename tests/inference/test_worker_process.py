@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -197,17 +198,67 @@ def test_a_worker_of_no_cluster_says_so_in_one_line(tmp_path: Path) -> None:
         running.close()
 
 
-def test_a_link_tells_who_answers_nothing_and_what_no_worker_answers() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = "http://{}:{}".format(*silent.getsockname())
+def test_a_link_tells_silence_from_death_and_from_what_is_no_worker() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = "http://{}:{}".format(*listener.getsockname())
         link = HttpLink(address, None, patience_s=0.1)
         with pytest.raises(TimeLimitError):
             link.adopt(1, "c0")
         link.close()
-        link = HttpLink(address, None)
-        silent.settimeout(0)
-        closer = silent.accept()[0]
-        closer.close()
-        link.close()
-        with pytest.raises((Unreachable, RunError)):
-            link.adopt(1, "c0")
+    with pytest.raises(Unreachable):
+        HttpLink(address, None).adopt(1, "c0")
+    head = "HTTP/1.1 {}\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
+    for told, kind, said in (
+        (head.format("200 OK"), Unreachable, "cut off"),
+        ("SSH-2.0\r\n", Unreachable, "no answer of HTTP"),
+        (head.format("200 OK") + "{}", RunError, "no worker answers"),
+        (head.format("404 Not Found") + "{}", RunError, "answered 404"),
+    ):
+        with answering(told) as address:
+            link = HttpLink(address, None)
+            with pytest.raises(kind, match=said) as caught:
+                link.adopt(1, "c0")
+            assert "\n" not in str(caught.value)
+            link.close()
+
+
+@contextmanager
+def answering(told: str) -> Iterator[str]:
+    """Answer one request with these words, and close the connection; gives the address."""
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            asked = b""
+            while b"owner" not in asked:
+                asked += (more := connection.recv(1 << 16))
+                assert more
+            connection.sendall(told.encode())
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield "http://{}:{}".format(*listener.getsockname())
+        thread.join(LIMIT_S)
+
+
+def test_closing_a_link_ends_what_is_under_way() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        link = HttpLink("http://{}:{}".format(*listener.getsockname()), None, patience_s=LIMIT_S)
+        found: list[Unreachable] = []
+
+        def ask() -> None:
+            try:
+                link.adopt(1, "c0")
+            except Unreachable as error:
+                found.append(error)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.recv(1 << 16)
+            link.close()
+            asking.join(LIMIT_S)
+            assert not asking.is_alive()
+        assert [str(error) for error in found] == ["the link was closed"]

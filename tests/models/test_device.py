@@ -1,4 +1,4 @@
-"""A model on a device computes what it computes where it was, and its vectors stay on the host.
+"""A model on a device computes what it computes where it was, with its vectors on the host or beside it.
 
 The devices are those that this machine has; on the CPU the same copies are made as for a GPU.
 """
@@ -14,8 +14,9 @@ import torch
 from sklearn.linear_model import SGDClassifier
 from torch import nn
 
+from chimera.core import device as crossing
 from chimera.core.errors import ConfigurationError
-from chimera.models.device import GPU, check_movable, move
+from chimera.models.device import GPU, check_movable, move, near
 from chimera.models.sklearn_model import SklearnModel
 from chimera.models.torch_model import TorchModel
 
@@ -84,6 +85,48 @@ def test_what_is_loaded_is_what_computes(device: str) -> None:
         model.load(new)
         model.load_buffers(np.arange(len(model.buffers()), dtype=np.float32) + 1)
     assert_close(there.evaluate(batch())["loss"], here.evaluate(batch())["loss"], device)
+
+
+def test_near_it_steps_are_the_same_and_no_vector_is_on_the_host(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = pair(device)
+    beside = near(there)
+    assert near(here) is here
+    flat = beside.parameters()
+    crossings: list[int] = []
+    monkeypatch.setattr(crossing, "_as_tensor", lambda array: crossings.append(array.nbytes))
+    for step in range(4):
+        expected, loss = here.gradient(batch(seed=step))
+        gradient, own = beside.gradient(batch(seed=step))
+        for each in (beside.parameters(), gradient):
+            assert isinstance(each, torch.Tensor)
+            assert each.device.type == device
+        here.parameters()[:] -= np.float32(0.1) * expected
+        flat -= gradient * np.float32(0.1)
+        assert_close(own, loss, device)
+    assert not crossings
+    assert beside.parameters() is flat
+    monkeypatch.undo()
+    assert_close(there.evaluate(batch())["loss"], here.evaluate(batch())["loss"], device)
+    assert_close(there.parameters(), here.parameters(), device)
+    assert_close(there.gradient(batch())[0], here.gradient(batch())[0], device)
+
+
+def test_the_weights_that_were_asked_for_last_count(device: str) -> None:
+    _, model = pair(device)
+    beside, size = near(model), model.layout.size
+    beside.parameters()[:] = 1
+    assert (model.parameters() == 1).all()
+    model.parameters()[:] = 2
+    assert (beside.parameters() == 2).all()
+    model.load(np.full(size, 3, np.float32))
+    expected = model.evaluate(batch())
+    assert beside.gradient(batch())[0].shape == (size,)
+    assert (beside.parameters() == 3).all()
+    assert model.evaluate(batch()).keys() == expected.keys()
+    beside.parameters()[:] = 4
+    model.gradient(batch())  # on the host or not, it is that of the weights that count
+    assert (model.flat_parameter() == 4).all()
+    assert (model.parameters() == 4).all()
 
 
 def test_a_parameter_that_the_user_replaces_reaches_the_host(device: str) -> None:

@@ -111,6 +111,15 @@ def test_any_strategy_without_links_between_workers_learns(tmp_path: Path, strat
     assert run.events == []
 
 
+@pytest.mark.parametrize("strategy", ["parameter-server", "async-parameter-server"])
+def test_weights_may_come_as_what_has_changed(tmp_path: Path, strategy: str) -> None:
+    codec = {"name": "identity", "downlink": {"name": "delta", "codec": "int8"}}
+    with two_nodes(tmp_path) as urls:
+        run = fit(urls, strategy=strategy, codec=codec, batch_size=32, epochs=200, target={"accuracy": 0.92})
+    assert run.stopped_by == "target"
+    assert run.events == []
+
+
 def test_links_between_workers_are_refused_in_one_line(tmp_path: Path) -> None:
     with two_nodes(tmp_path) as urls, pytest.raises(ConfigurationError, match="has no groups") as caught:
         fit(urls, strategy="all-reduce", rounds=2)

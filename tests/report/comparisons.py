@@ -81,7 +81,8 @@ def run(folder: Path, codec: str, bandwidth: float, target: float | None) -> dic
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     last = lines[-1]
     row = {key: last[key] for key in ("seconds", "bytes_up", "bytes_down")} | {"rounds": ROUNDS}
-    row |= {"metrics": {"loss": last["loss"], "accuracy": last["accuracy"]}, "bits_per_element": 32 * share}
+    row |= {"metrics": {"loss": last["loss"], "accuracy": last["accuracy"]}, "bits_per_element_up": 32 * share}
+    row |= {"bits_per_element_down": 32.0, "compression_ratio": 1 / share}
     if target:
         row["seconds_to_target"] = next((line["seconds"] for line in lines if line["accuracy"] >= target), None)
     return row

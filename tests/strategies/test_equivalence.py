@@ -29,7 +29,7 @@ STRATEGIES = {
 }
 
 
-REAL = ["local", *(["ray"] if ENGINES.find("ray").available else [])]
+REAL = ["local", *([pytest.param("ray", marks=pytest.mark.long)] if ENGINES.find("ray").available else [])]
 SYNCHRONOUS = {"all-reduce", "double-buffering", "parameter-server", "single-worker"}
 BY_NAME = [entry.name for entry in REGISTERED.entries()]
 
@@ -82,6 +82,16 @@ def test_n_workers_are_one_on_the_whole_batch(tmp_path: Path, engine: Engine, st
     many = weights(tmp_path, engine, 4, strategy=STRATEGIES[strategy], **settings)
     assert np.abs(many - one).max() < 2e-5 * max(1, np.abs(one).max())
     assert np.abs(one).max() > 0.05  # and they have moved
+
+
+@in_any_process
+def test_n_workers_are_one_where_they_reduce_thin_matrices(tmp_path: Path, engine: Engine) -> None:
+    settings: dict[str, Any] = {"optimizer": OPTIMIZERS["momentum"], "seed": 3, "strategy": "all-reduce"}
+    thin = {"name": "powersgd", "rank": 2}
+    one, whole = (weights(tmp_path / name, "simulated", 1, codec=name, **settings) for name in ("powersgd", "identity"))
+    many = weights(tmp_path, engine, 4, codec=thin, **settings)
+    assert np.abs(many - one).max() < 2e-4 * np.abs(one).max()
+    assert np.abs(whole - one).max() > 1e-2  # and thin matrices are another way to go
 
 
 @in_any_process

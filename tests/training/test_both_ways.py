@@ -32,8 +32,8 @@ def test_what_was_sent_is_what_the_trace_has_counted(tmp_path: Path) -> None:
     assert 8 < cost.bits_per_element_up < 8.2
 
 
-def test_where_workers_meet_in_a_group_no_message_is_sent(tmp_path: Path) -> None:
-    run = fit(tmp_path / "run", "identity", strategy="all-reduce")
+def test_where_one_works_alone_nothing_is_sent(tmp_path: Path) -> None:
+    run = fit(tmp_path / "run", "identity", strategy="single-worker")
     assert run.cost.bits_per_element_up is run.cost.bits_per_element_down is run.cost.compression_ratio is None
     assert "bits_per_element_up" not in run.summary()
 

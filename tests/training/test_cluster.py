@@ -28,6 +28,8 @@ class Runner:
 class Runners:
     """Makes runners for workers, and no servers."""
 
+    addressed = False
+
     def __init__(self, engine: chimera.Engine) -> None:
         self.engine = engine
 

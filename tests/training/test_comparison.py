@@ -62,6 +62,10 @@ def test_there_is_a_row_for_each_cell_with_its_figures(grid):
         assert {key: row[key] for key in ("seconds", "bytes_up", "rounds")} == {
             key: summary[key] for key in ("seconds", "bytes_up", "rounds")
         }
+        for key in ("bits_per_element_up", "bits_per_element_down", "compression_ratio"):
+            assert row.get(key) == summary.get(key)
+        assert row["bits_per_element_up"] == 32
+        assert row.get("bits_per_element_down") == (32 if row["settings"]["strategy"] == "parameter-server" else None)
         assert row["virtual"]
     assert "virtual" in " ".join(grid.notes)
 

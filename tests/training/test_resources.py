@@ -11,8 +11,11 @@ import torch
 from sklearn.linear_model import SGDClassifier
 from torch import nn
 
+from chimera.codecs.codec import CODECS
+from chimera.core import device as crossing
 from chimera.core.engine import Resources
 from chimera.core.errors import ConfigurationError
+from chimera.core.message import Encoded
 from chimera.data.dataset import Dataset
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
@@ -21,6 +24,7 @@ from chimera.models.torch_model import TorchModel
 from chimera.training.experiment import Experiment
 from chimera.training.learner import Learner
 from chimera.training.optimizer import OptimizerSettings
+from chimera.training.rejection import Rejected
 from chimera.training.resources import resources_of
 from training.conftest import Fit
 
@@ -99,13 +103,13 @@ def test_servers_and_estimators_have_no_use_for_gpus(fit: Fit) -> None:
         fit(model=SGDClassifier(), worker_resources={"gpus": 1})
 
 
-def learner(device: str | None) -> Learner:
+def learner(device: str | None, model: TorchModel | None = None, **codecs: Any) -> Learner:
     rng = np.random.default_rng(0)
     data = Dataset(rng.normal(size=(64, 6)).astype(np.float32), rng.integers(0, 3, 64))
     order = orders(PARTITIONERS.create("iid"), data, 1, 8, 0)[0]
-    model = TorchModel(lambda: nn.Sequential(nn.Linear(6, 5), nn.Dropout(), nn.Linear(5, 3)), seed=1)
+    model = model or TorchModel(lambda: nn.Sequential(nn.Linear(6, 5), nn.Dropout(), nn.Linear(5, 3)), seed=1)
     settings = OptimizerSettings("adam", {"lr": 0.01})
-    return Learner(0, model, data, order, optimizer=settings, device=device)
+    return Learner(0, model, data, order, optimizer=settings, device=device, **codecs)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -122,6 +126,109 @@ def test_a_learner_on_a_device_learns_the_same(device: str) -> None:
     tolerance = 0.0 if device == "cpu" else 1e-4
     np.testing.assert_allclose(there.weights().arrays[0], here.weights().arrays[0], rtol=tolerance, atol=tolerance)
     assert there.tally().loss == pytest.approx(here.tally().loss, rel=1e-3 if device == "cuda" else 0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_vectors_come_to_the_host_where_the_strategy_wants_them_there(device: str) -> None:
+    """A worker that sent messages, and then takes steps of its own, goes on from where it was."""
+    here, there = learner(None), learner(device)
+    for one in (here, there):
+        one._model.module[1].p = 0.0  # type: ignore[attr-defined]
+        for _ in range(2):
+            one.train(2)
+            one.delta(one.weights(), steps=3, learning_rate=0.1)
+            one.restore({**one.state(), "step": 4})
+    np.testing.assert_allclose(there.weights().arrays[0], here.weights().arrays[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_only_messages_cross_between_a_moved_model_and_the_host(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither weights nor gradients do: not for a gradient, and not for a change of weights after many steps."""
+    model = TorchModel(lambda: nn.Sequential(nn.Linear(6, 4000), nn.Tanh(), nn.Linear(4000, 3)), seed=1)
+    codecs = {"codec": ("int8", {"error_feedback": True}), "downlink": ("cast", {})}
+    worker = learner(device, model, **codecs)
+    weights = CODECS.create("cast").encode(np.zeros(model.layout.size, np.float32), model.layout)
+    worker.gradient(weights)  # brings the weights there once
+    crossed: list[int] = []
+    view = crossing._as_tensor
+    monkeypatch.setattr(crossing, "_as_tensor", lambda array: crossed.append(array.nbytes) or view(array))
+    for act in (lambda: worker.gradient(weights), lambda: worker.delta(weights, steps=3, learning_rate=0.1)):
+        crossed.clear()
+        (message,) = act()
+        assert message.codec == "int8"
+        assert weights.nbytes + message.nbytes <= sum(crossed) <= weights.nbytes + 2 * message.nbytes + 100
+    assert (worker.weights().arrays[0] != 0).any()
+    assert crossed[-1] == 4 * model.layout.size  # that is what such a crossing would be
+
+
+@pytest.mark.parametrize("device", [None, *DEVICES])
+def test_a_gradient_that_is_not_finite_is_rejected_where_it_is(device: str | None) -> None:
+    worker = learner(device)
+    broken = np.full(worker.weights().size, 3e38, np.float32)
+    for act in (worker.gradient, lambda weights: worker.delta(weights, steps=1, learning_rate=0.1)):
+        (rejected,) = act(Encoded("identity", broken.size, (broken,)))
+        assert isinstance(rejected, Rejected)
+        assert "nan" in rejected.why or "NaN" in rejected.why
+
+
+UPLINKS: dict[str, dict[str, Any]] = {
+    "identity": {"name": "identity"},
+    "int8": {"name": "int8", "stochastic": True},
+    "qsgd": {"name": "qsgd"},
+    "top-k": {"name": "top-k", "ratio": 0.05, "error_feedback": True},
+    "random-k": {"name": "random-k", "ratio": 0.1, "error_feedback": True},
+    "dgc": {"name": "dgc", "ratio": 0.05},
+    "layer-wise": {"name": "layer-wise", "default": "natural", "layers": {"0.*": "nonuniform"}},
+    "onebit": {"name": "onebit"},
+    "sign": {"name": "sign", "error_feedback": True},
+    "powersgd": {"name": "powersgd"},
+    "adaptive": {"name": "adaptive", "codecs": ["natural", "int8"], "every": 4},
+}
+DOWNLINKS: list[dict[str, Any]] = [
+    {"name": "delta", "codec": "int8"},
+    {"name": "delta", "codec": {"name": "powersgd", "error_feedback": False}},  # decodes to other bits on a device
+    {"name": "loss-aware", "bits": 4},
+]
+BY_SUMS = {"onebit", "sign", "powersgd"}  # added up otherwise on a device, see tests/codecs/test_device.py
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("uplink", UPLINKS)
+def test_a_run_with_moved_models_is_the_one_without(
+    fit: Fit, uplink: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chimera.models.device._gpu", lambda rank: device)
+    options = {"engine": "simulated", "workers": 2, "rounds": 12, "codec": {**UPLINKS[uplink], "downlink": "cast"}}
+    plain, moved = (fit(f"run-{gpus}", **options, worker_resources={"gpus": gpus}) for gpus in (0, 1))
+    tolerance = 0.0 if device == "cpu" and uplink not in BY_SUMS else 1e-4
+    for own, other in zip(moved.model.state_dict().values(), plain.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(own, other, rtol=0, atol=tolerance)
+    assert moved.cost.bytes_up == plain.cost.bytes_up
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("downlink", DOWNLINKS, ids=str)
+def test_weights_that_build_upon_others_reach_moved_models(
+    fit: Fit, downlink: dict[str, Any], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chimera.models.device._gpu", lambda rank: device)
+    strategy = {"name": "parameter-server", "shards": 2}
+    options = {"strategy": strategy, "engine": "simulated", "workers": 2, "rounds": 12}
+    codec = {"name": "top-k", "ratio": 0.05, "error_feedback": True, "downlink": downlink}
+    plain, moved = (fit(f"run-{n}", **options, codec=codec, worker_resources={"gpus": n}) for n in (0, 1))
+    for own, other in zip(moved.model.state_dict().values(), plain.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(own, other, rtol=0, atol=0.0 if device == "cpu" else 1e-4)
+    assert moved.cost.bytes_down == plain.cost.bytes_down
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_moved_models_meet_in_a_group_with_a_codec(fit: Fit, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chimera.models.device._gpu", lambda rank: device)
+    options = {"strategy": "all-reduce", "engine": "simulated", "workers": 2, "rounds": 6, "codec": "powersgd"}
+    plain, moved = (fit(f"run-{n}", **options, worker_resources={"gpus": n}) for n in (0, 1))
+    for own, other in zip(moved.model.state_dict().values(), plain.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(own, other, rtol=0, atol=0.0 if device == "cpu" else 1e-4)
+    assert moved.cost.bytes_up == plain.cost.bytes_up
 
 
 @pytest.mark.parametrize("engine", ["simulated", "local"])

@@ -54,27 +54,12 @@ def up(
 ) -> None:
     """Start a coordinator, standbys and workers, and keep them up until Ctrl-C or `chimera infer down`."""
     from chimera.inference.cluster_folder import ClusterFolder
-    from chimera.inference.policies.policy import POLICIES
-    from chimera.inference.supervisor import supervise
+    from chimera.inference.supervisor import keep_up
 
-    POLICIES.create(policy)
-    folder = ClusterFolder(cluster)
-    addresses = _voters(voters)
-    folder.create()
-    if ray:
-        from chimera.engines.ray.session import Session
-
-        Session.enter(address=ray)  # ends with this process; it sets handlers of its own for signals
-    ended: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: ended.append(number))
-    with folder.claimed():
-        many = f"{len(addresses)} voters" if addresses else f"a coordinator and {standbys} standbys"
-        typer.echo(f"{workers} workers, {many} run from {folder.path}; Ctrl-C ends them")
-        supervise(
-            folder, workers=workers, standbys=standbys, policy=policy, preload=preload, ray=ray, voters=addresses,
-            say=typer.echo, stopped=lambda: bool(ended),
-        )  # fmt: skip
+    keep_up(
+        ClusterFolder(cluster), workers=workers, standbys=standbys, policy=policy, preload=preload, ray=ray,
+        voters=_voters(voters), say=typer.echo,
+    )  # fmt: skip
     typer.echo("all have ended")
 
 
@@ -135,6 +120,52 @@ def submit(
         read(model), list(queries(inputs)), name=name, weight=weight, batch_size=size, max_workers=max_workers
     )
     typer.echo(line({"job": job}) if as_json else f"job {job}")
+
+
+@app.command("serve")
+def serve(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="By what it is asked: POST /v1/infer/NAME.")],
+    model: Annotated[Path, typer.Option("--model", metavar="FILE", help="A TOML file that says what model answers.")],
+    batch_size: Annotated[
+        str, typer.Option("--batch-size", metavar="N|auto", help="At most so many together.")
+    ] = "auto",
+    weight: Annotated[float, typer.Option("--weight", metavar="W", help="Of its share of the query rate.")] = 1.0,
+    max_workers: Annotated[
+        int | None, typer.Option("--max-workers", min=1, metavar="N", help="How many may serve it at once.")
+    ] = None,
+    as_json: Json = False,
+    cluster: Cluster = HERE,
+) -> None:
+    """Let a model answer queries as they come, beside the jobs; `chimera infer list` shows it among them."""
+    from chimera.inference.models import read
+
+    size = _size(batch_size)
+    job = _client(cluster).serve(name, read(model), weight=weight, batch_size=size, max_workers=max_workers)
+    typer.echo(line({"job": job, "name": name}) if as_json else f"{name} is served, as job {job}")
+
+
+@app.command("unserve")
+def unserve(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of a served model.")],
+    as_json: Json = False,
+    cluster: Cluster = HERE,
+) -> None:
+    """Take no more queries for a served model; those that wait are answered."""
+    job = _client(cluster).unserve(name)
+    typer.echo(line({"job": job, "name": name}) if as_json else f"{name} is served no more")
+
+
+@app.command("ask")
+def ask(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of a served model.")],
+    queries: Annotated[list[str], typer.Argument(metavar="QUERY...", help="Texts, or paths of images.")],
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="S", help="Wait at most so long.")] = 30.0,
+    as_json: Json = False,  # noqa: ARG001 - they are JSON lines anyway
+    cluster: Cluster = HERE,
+) -> None:
+    """Ask a served model, and print a JSON line a query."""
+    for query, answer in zip(queries, _client(cluster).ask(name, queries, timeout_s=timeout_s), strict=True):
+        typer.echo(line({"query": query, **answer}))
 
 
 @app.command("list")

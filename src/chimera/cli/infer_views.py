@@ -125,6 +125,7 @@ COLUMNS: dict[str, list[tuple[str, Callable[[Mapping[str, Any]], str], bool]]] =
         ("host", _text("host"), False),
         ("pid", _text("pid"), True),
         ("epoch", _text("epoch"), True),
+        ("address", _text("address"), False),
         ("last word", _number("heartbeat_age_s", ".1f"), True),
     ],
 }

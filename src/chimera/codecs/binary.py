@@ -18,6 +18,8 @@ class Binary(Codec):
     quarter more than `sign` sends. 1 bit.
     """
 
+    on_device = True
+
     def __init__(self) -> None:
         self._scratch = Scratch()
 

@@ -27,22 +27,25 @@ class Cast(Codec):
         too large becomes the largest.
     """
 
+    on_device = True
+
     def __init__(self, *, to: Literal["fp16", "bf16"] = "fp16") -> None:
         self._to, self._scratch = to, Scratch()
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
         """Round each element to the nearest, ties to even."""
-        out = self._scratch.array("out", vector.size, np.uint16)
-        k = kernels()
+        out = self._scratch.array("out", len(vector), np.uint16)
+        k = kernels(vector)
         packable((k.to_half if self._to == "fp16" else k.to_bfloat)(vector, out))
-        return Encoded("cast", vector.size, (out,), {"brain": int(self._to == "bf16")})
+        return Encoded("cast", len(vector), (out,), {"brain": int(self._to == "bf16")})
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Return the elements as float32."""
         count_arrays(encoded, 1)
         brain = whole(encoded, "brain", 0, 1)
         halves = array(encoded, 0, np.uint16, encoded.size)
-        k, out = kernels(), room(encoded, out)
+        out = room(encoded, out)
+        k = kernels(out)
         largest = (k.from_bfloat if brain else k.from_half)(halves, out)
         if largest >= _INFINITE["bf16" if brain else "fp16"]:
             raise CodecError("a cast message holds NaN or infinity")

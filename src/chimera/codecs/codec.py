@@ -3,21 +3,46 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.codecs.fields import room
+from chimera.core.device import on_host, put, to_host
 from chimera.core.errors import CodecError, ConfigurationError, UnknownNameError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 from chimera.core.registry import Registry
 
+if TYPE_CHECKING:
+    from chimera.codecs.reduction import Reduction
+
 State: TypeAlias = dict[str, NDArray[Any]]
 """What a codec remembers, by name."""
 Table: TypeAlias = str | dict[str, Any]
 """A codec by name, or a table of ``name`` and its options."""
+Curvature: TypeAlias = Callable[[], Flat | None]
+"""Returns the diagonal of the loss's curvature at the vector that is packed, shape (n,), or None where nobody knows it."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a receiver has of one sender's messages, where they build upon one another; sender and receiver keep the same.
+
+    Attributes
+    ----------
+    number : of the last message, from 1; 0 before the first.
+    reference : what the next difference is taken from and added to, shape (n,); nobody writes to it.
+    value : the vector that the last message stood for, shape (n,).
+    """
+
+    number: int = 0
+    reference: Flat | None = None
+    value: Flat | None = None
+
 
 _MASK = (1 << 64) - 1
 
@@ -30,11 +55,23 @@ class Codec(ABC):
     seed : of whatever is random; whoever makes the codec sets it by `reseed`.
     count : how many random messages it has made. Seed and count decide a message's random numbers, on any engine.
     feedback : whether `CODECS` puts error feedback around it unless told otherwise.
+    on_device : whether its methods take tensors of torch too, in place of arrays, and do their work where those are; for any
+        other codec `pack` and `unpack` bring the vector to the host.
+    chained : whether a message builds upon those that its receiver got before. Such a codec has to know its receivers, and
+        so it is for the downlink, and nothing can be wrapped around it.
     """
 
     seed: int = 0
     count: int = 0
     feedback: ClassVar[bool] = False
+    on_device: ClassVar[bool] = False
+    _landing: Flat | None = None
+    chained: ClassVar[bool] = False
+
+    @property
+    def carries(self) -> bool:
+        """Whether it keeps what a message leaves out for the next one."""
+        return False
 
     @abstractmethod
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
@@ -55,6 +92,50 @@ class Codec(ABC):
         ------
         CodecError : no codec can have made this message.
         """
+
+    def pack(self, vector: Any, layout: Layout) -> Encoded:
+        """Encode a vector, an array or a tensor on any device; only the message comes from there, if the codec can do that."""
+        if self.on_device or on_host(vector):
+            return self.encode(vector, layout)
+        if self._landing is None or len(self._landing) != len(vector):
+            self._landing = np.empty(len(vector), np.float32)
+        return self.encode(to_host(vector, self._landing), layout)
+
+    def unpack(self, encoded: Encoded, out: Any = None) -> Flat:
+        """Decode into ``out``, an array or a tensor on any device; a tensor is filled even if the vector is at hand."""
+        return self.unpack_with(Held(), encoded, out)[0]
+
+    def unpack_with(self, held: Held, encoded: Encoded, out: Any = None) -> tuple[Flat, Held]:
+        """Do the same for a receiver who has ``held``, see `decode_with`."""
+        if out is None or on_host(out):
+            return self.decode_with(held, encoded, out)
+        found, held = self.decode_with(held, encoded, room(encoded, out) if self.on_device else None)
+        if found is not out:
+            put(found, room(encoded, out))
+        return out, held
+
+    def reduction(self) -> Reduction | None:
+        """Return its all-reduce form, for where workers meet in a group and send no messages; None if it has none."""
+        return None
+
+    def encode_for(self, held: Held, vector: Flat, layout: Layout) -> tuple[Encoded, Held]:
+        """Pack ``vector`` for a receiver who has ``held``; return the message, and what he has with it.
+
+        For most codecs that is nothing, and the message is the same for all. A chained codec's messages hold for ever.
+        """
+        return self.encode(vector, layout), held
+
+    def decode_with(self, held: Held, encoded: Encoded, out: Flat | None = None) -> tuple[Flat, Held]:
+        """Return the vector of a message, as `decode` does, and what its receiver has from now on.
+
+        Raises
+        ------
+        CodecError : no codec can have made this message, or it builds upon another one than the receiver has.
+        """
+        return self.decode(encoded, out), held
+
+    def use_curvature(self, curvature: Curvature) -> None:  # noqa: B027 - most codecs do without
+        """Take note of where the curvature of the loss is to be had; the server calls it once, before the first message."""
 
     def reseed(self, seed: int) -> None:
         """Begin the random numbers of another seed."""
@@ -113,6 +194,20 @@ class Codecs(Registry[Codec]):
         codec.reseed(seed)
         return codec
 
+    def reduction(self, name: str, options: Mapping[str, Any] | None = None, /, *, seed: int = 0) -> Reduction:
+        """Make the all-reduce form of the codec ``name``; ``seed`` must be the same on all members of a group.
+
+        Raises
+        ------
+        ConfigurationError : it has none; or see `create`.
+        """
+        made = self.create(name, options, seed=seed).reduction()
+        if made is None:
+            able = [repr(entry.name) for entry in self.entries() if entry.factory().reduction() is not None]
+            known = f"{', '.join(able[:-1])} or {able[-1]}"
+            raise ConfigurationError(f"codec {name!r}, as it is set, has no form for all-reduce: use {known}")
+        return made
+
     def of(self, table: Any) -> Codec:
         """Make a codec of a name or of a table with ``name`` and options; one that is made already stays what it is."""
         if isinstance(table, Codec):
@@ -123,28 +218,45 @@ class Codecs(Registry[Codec]):
             raise ConfigurationError(f"the codec {table!r} needs a 'name'")
         return self.create(name, options)
 
+    def inside(self, outer: str, table: Any) -> Codec:
+        """Make the codec that the codec ``outer`` is to be put around, see `of`."""
+        codec = self.of(table)
+        if codec.chained:
+            name = table if isinstance(table, str) else type(codec).__name__.lower()
+            raise ConfigurationError(f"codec {outer!r} cannot be put around {name!r}: put it inside, as its 'codec'")
+        return codec
+
 
 CODECS = Codecs("codec", "chimera.codecs")
 
 _decoders: dict[str, Codec] = {}
 
 
-def decode(encoded: Encoded, size: int, out: Flat | None = None) -> Flat:
+def decode(encoded: Encoded, size: int, out: Any = None) -> Flat:
     """Unpack what any codec packed; the message names its codec, ``size`` says how many elements there must be.
 
-    The vector is in ``out``, if that is given and the message has it not at hand. A codec that is no registered one must have
-    been made in this process before: a message cannot make it import anything.
+    The vector is in ``out``, if that is given and is a tensor, or the message has it not at hand. A codec that is no registered
+    one must have been made in this process before: a message cannot make it import anything.
 
     Raises
     ------
     CodecError : no codec can have made this message.
     """
+    return _decoder_of(encoded, size).unpack(encoded, out)
+
+
+def decode_with(held: Held, encoded: Encoded, size: int, out: Any = None) -> tuple[Flat, Held]:
+    """Unpack, as `decode` does, for a receiver who has ``held`` of this sender; return what he has from now on, too."""
+    return _decoder_of(encoded, size).unpack_with(held, encoded, out)
+
+
+def _decoder_of(encoded: Encoded, size: int) -> Codec:
     if encoded.size != size:
         raise CodecError(f"a message of {encoded.size!r} elements came where {size} are expected")
     decoder = _decoders.get(encoded.codec) if isinstance(encoded.codec, str) else None
     if decoder is None:
         decoder = _decoders[encoded.codec] = _decoder(encoded.codec)
-    return decoder.decode(encoded, out)
+    return decoder
 
 
 def _decoder(name: Any) -> Codec:

@@ -14,6 +14,7 @@ from chimera.codecs.largest import by_sample, share
 from chimera.codecs.moments import moments
 from chimera.codecs.sparse import decode_places, encode_places
 from chimera.codecs.top_k import check_ratio
+from chimera.core.device import beside, namespace, to_host
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -35,6 +36,8 @@ class DGC(Codec):
     warm_up : messages over which the ratio falls from 0.25 to its end, by equal factors.
     """
 
+    on_device = True
+
     def __init__(self, *, ratio: float = 0.001, momentum: float = 0.9, clip: float = 0.0, warm_up: int = 0) -> None:
         check_ratio(ratio)
         if not 0 <= momentum < 1:
@@ -44,17 +47,23 @@ class DGC(Codec):
         self._ratio, self._momentum, self._clip, self._warm_up = ratio, momentum, clip, warm_up
         self._velocity = self._total = np.zeros(0, np.float32)
 
+    @property
+    def carries(self) -> bool:
+        """Yes, in its total."""
+        return True
+
     def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
         """Add the gradient to the velocity, that to the total, and send the largest elements of the total."""
-        if self._velocity.size != vector.size:
-            self._velocity, self._total = np.zeros((2, vector.size), np.float32)
+        if len(self._velocity) != len(vector):
+            self._velocity, self._total = (namespace(vector).zeros_like(vector) for _ in range(2))
+        self._velocity, self._total = beside(self._velocity, vector), beside(self._total, vector)
         scale, done = self._scale(vector), self.count
         with np.errstate(over="ignore", invalid="ignore"):
             self._velocity *= np.float32(self._momentum)
             self._velocity += vector if scale == 1 else vector * np.float32(scale)
             self._total += self._velocity
-        places, values = by_sample(self._total, share(vector.size, self._ratio_at(done)), int(self.next_key()[0]))
-        encoded = encode_places("dgc", vector.size, places, values)
+        places, values = by_sample(self._total, share(len(vector), self._ratio_at(done)), int(self.next_key()[0]))
+        encoded = encode_places("dgc", len(vector), places, values)
         self._velocity[places] = 0
         self._total[places] = 0
         return encoded
@@ -65,7 +74,7 @@ class DGC(Codec):
 
     def state(self) -> State:
         """Return velocity and total."""
-        return {**super().state(), "velocity": self._velocity, "total": self._total}
+        return {**super().state(), "velocity": to_host(self._velocity), "total": to_host(self._total)}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `state` returned."""
@@ -74,8 +83,8 @@ class DGC(Codec):
 
     def _scale(self, vector: Flat) -> float:
         norm = (
-            math.sqrt(sum(each.square for each in moments(vector, [0, vector.size])))
-            if self._clip and vector.size
+            math.sqrt(sum(each.square for each in moments(vector, [0, len(vector)])))
+            if self._clip and len(vector)
             else 0.0
         )
         return self._clip / norm if norm > self._clip else 1.0

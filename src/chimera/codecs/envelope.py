@@ -69,8 +69,8 @@ def weight_of(described: Sequence[Described]) -> int:
 
 def decode_parts(described: Sequence[Described], arrays: Sequence[NDArray[Any]], out: Flat) -> Flat:
     """Decode messages one after the other into ``out``; ``arrays`` are those of all messages."""
-    if sum(each.size for each in described) != out.size:
-        raise CodecError(f"the parts of a message do not add up to {out.size} elements")
+    if sum(each.size for each in described) != len(out):
+        raise CodecError(f"the parts of a message do not add up to {len(out)} elements")
     if _nesting.depth >= _MAX_DEPTH:
         raise CodecError(f"messages lie inside messages more than {_MAX_DEPTH} deep")
     _nesting.depth += 1

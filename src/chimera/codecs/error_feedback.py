@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.codec import CODECS, Codec, State, Table
+from chimera.codecs.codec import CODECS, Codec, Curvature, State, Table
+from chimera.codecs.reduction import Mean, Reduction
+from chimera.core.device import beside, namespace, to_host
 from chimera.core.errors import CodecError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite
@@ -25,10 +27,17 @@ class ErrorFeedback(Codec):
     codec : the codec, by name or as a table.
     """
 
+    on_device = True
+
     def __init__(self, *, codec: Table | Codec = "identity") -> None:
-        self._inner = CODECS.of(codec)
+        self._inner = CODECS.inside("error-feedback", codec)
         self._memory: Flat | None = None
         self._decoded: Flat | None = None
+
+    @property
+    def carries(self) -> bool:
+        """Yes."""
+        return True
 
     @property
     def memory(self) -> Flat | None:
@@ -41,15 +50,18 @@ class ErrorFeedback(Codec):
         The memory is the float32 difference of the sum and what the message says: where that difference has no more digits
         than float32, nothing at all is lost.
         """
-        memory = self._memory
-        if memory is None or memory.size != vector.size:
-            memory, self._decoded = np.zeros(vector.size, np.float32), np.empty(vector.size, np.float32)
+        xp = namespace(vector)
+        if self._memory is None or len(self._memory) != len(vector):
+            self._memory, self._decoded = xp.zeros_like(vector), None
+        if self._decoded is None:
+            self._decoded = xp.empty_like(vector)
+        memory = beside(self._memory, vector)  # it may come from a checkpoint
         with np.errstate(over="ignore"):
-            total = np.add(vector, memory, out=memory)
+            total = xp.add(vector, memory, out=memory)
         try:
-            encoded = self._inner.encode(total, layout)
+            encoded = self._inner.pack(total, layout)
             with np.errstate(over="ignore"):
-                left = np.subtract(total, self._inner.decode(encoded, self._decoded), out=self._decoded)
+                left = xp.subtract(total, self._inner.unpack(encoded, self._decoded), out=self._decoded)
             if not all_finite(left):
                 raise CodecError("the error that is to be fed back is not finite")
         except CodecError:
@@ -60,7 +72,16 @@ class ErrorFeedback(Codec):
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Decode what the codec made."""
-        return self._inner.decode(encoded, out)
+        return self._inner.unpack(encoded, out)
+
+    def reduction(self) -> FeedbackReduction | None:
+        """Return the all-reduce form of the codec with a memory, if it has one."""
+        inner = self._inner.reduction()
+        return None if inner is None else FeedbackReduction(inner)
+
+    def use_curvature(self, curvature: Curvature) -> None:
+        """Tell the codec."""
+        self._inner.use_curvature(curvature)
 
     def reseed(self, seed: int) -> None:
         """Begin the random numbers of another seed."""
@@ -68,7 +89,7 @@ class ErrorFeedback(Codec):
 
     def state(self) -> State:
         """Return the memory, and what the codec itself remembers."""
-        own = {} if self._memory is None else {"memory": self._memory}
+        own = {} if self._memory is None else {"memory": to_host(self._memory)}
         return own | {f"codec.{name}": value for name, value in self._inner.state().items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -76,5 +97,51 @@ class ErrorFeedback(Codec):
         self._memory = self._decoded = None
         if "memory" in state:
             self._memory = np.array(state["memory"], np.float32)
-            self._decoded = np.empty_like(self._memory)
+        self._inner.restore({name[6:]: value for name, value in state.items() if name.startswith("codec.")})
+
+
+class FeedbackReduction(Reduction):
+    """A codec's all-reduce form, with what it left out of this member's vectors added the next time.
+
+    As in Vogels et al., 2019, algorithm 2, a member keeps the error of what it contributed itself, not that of the mean: the
+    sum over the members is the same, and the memory does not grow by how members differ (decisions/0013).
+    """
+
+    def __init__(self, inner: Reduction) -> None:
+        self._inner = inner
+        self._memory = self._next = np.zeros(0, np.float32)
+
+    def all_reduce(self, vector: Flat, layout: Layout, mean: Mean, left: Flat | None = None) -> Flat:
+        """Reduce the sums of vectors and memories."""
+        if self._memory.size != vector.size:
+            self._memory = np.zeros(vector.size, np.float32)
+        if self._next.size != vector.size:
+            self._next = np.empty(vector.size, np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.add(vector, self._memory, out=vector)
+        if left is not None:
+            left.fill(0)  # it is remembered here
+        return self._inner.all_reduce(vector, layout, mean, self._next)
+
+    def commit(self, took_part: bool = True) -> None:
+        """Remember what was left out; a member whose vector is not in the mean still has its old memory to send."""
+        if took_part:
+            self._memory, self._next = self._next, self._memory
+        self._inner.commit(took_part)
+
+    def shared(self) -> State:
+        """Return what the codec shares."""
+        return self._inner.shared()
+
+    def restore_shared(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take what another member's codec shares."""
+        self._inner.restore_shared(state)
+
+    def state(self) -> State:
+        """Return the memory, and what the codec has of its own."""
+        return {"memory": self._memory, **{f"codec.{name}": value for name, value in self._inner.state().items()}}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what `state` returned."""
+        self._memory = np.array(state["memory"], np.float32)
         self._inner.restore({name[6:]: value for name, value in state.items() if name.startswith("codec.")})

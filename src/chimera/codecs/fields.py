@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from chimera.core.device import namespace
 from chimera.core.errors import CodecError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -17,10 +18,10 @@ _MOST = 2.0**63
 
 
 def room(encoded: Encoded, out: Flat | None) -> Flat:
-    """Return memory for the decoded vector."""
+    """Return memory for the decoded vector: ``out``, wherever it lies, if that is given."""
     if out is None:
         return np.empty(encoded.size, np.float32)
-    if out.shape != (encoded.size,) or out.dtype != np.float32:
+    if out.shape != (encoded.size,) or out.dtype != namespace(out).float32:
         raise CodecError(f"{encoded.size} elements do not go into an array of {out.dtype} and shape {out.shape}")
     return out
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from chimera.codecs.codec import CODECS, Codec
 from chimera.codecs.fields import array, count_arrays
+from chimera.codecs.reduction import Whole
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 
@@ -22,3 +23,7 @@ class Identity(Codec):
         """Return the vector that was wrapped."""
         count_arrays(encoded, 1)
         return array(encoded, 0, np.float32, encoded.size)
+
+    def reduction(self) -> Whole:
+        """Return the plain mean."""
+        return Whole()

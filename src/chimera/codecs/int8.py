@@ -21,12 +21,14 @@ class Int8(Codec):
     stochastic : round to a neighbouring level at random, without bias, instead of to the nearest.
     """
 
+    on_device = True
+
     def __init__(self, *, block: int = 0, stochastic: bool = False) -> None:
         self._how, self._scratch = Levels(levels=127, block=block, stochastic=stochastic), Scratch()
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         """Quantize the vector."""
-        key, bounds = self.next_key(), tensor_bounds(layout, vector.size)
+        key, bounds = self.next_key(), tensor_bounds(layout, len(vector))
         return encode_levels("int8", vector, bounds, self._how, self._scratch, key=key)
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:

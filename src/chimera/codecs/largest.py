@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from chimera.codecs.kernels import kernels
+from chimera.core.device import empty
 from chimera.core.parameters import Flat
 
 _SAMPLE = 1 << 16
@@ -17,7 +20,7 @@ def kth_largest(vector: Flat, count: int) -> tuple[int, int]:
 
     It counts magnitudes by their upper bits, then those that share them by the next ones: three passes.
     """
-    k, prefix, left = kernels(), 0, count
+    k, prefix, left = kernels(vector), 0, count
     for shift, digits in _DIGITS:
         counts = np.zeros((4, 1 << digits), np.int64)
         k.histogram(vector, np.uint32(shift), np.uint32(prefix), np.uint32(shift + digits), counts)
@@ -28,13 +31,35 @@ def kth_largest(vector: Flat, count: int) -> tuple[int, int]:
     return prefix, left
 
 
+def room_for(count: int, vector: Flat) -> tuple[NDArray[np.int64], Flat]:
+    """Return memory for so many places and values, where the vector lies."""
+    return empty(count, "int64", vector), empty(count, "float32", vector)
+
+
 def exactly(vector: Flat, count: int) -> tuple[NDArray[np.int64], Flat]:
-    """Return places and values of the ``count`` largest magnitudes; of equal ones, the first."""
-    places, values = np.empty(count, np.int64), np.empty(count, np.float32)
+    """Return places and values of the ``count`` largest magnitudes; of equal ones, the first.
+
+    They are looked for among those above a threshold of which a sample says that somewhat more will be; if fewer are, in the
+    whole vector.
+    """
+    near = _candidates(vector, count)
+    values = vector if near is None else near[1]
+    places, found = room_for(count, vector)
     if count:
-        bits, ties = kth_largest(vector, count)
-        kernels().select(vector, np.uint32(bits), ties, places, values)
-    return places, values
+        bits, ties = kth_largest(values, count)
+        kernels(vector).select(values, np.uint32(bits), ties, places, found)
+    return places if near is None else near[0][places], found
+
+
+def _candidates(vector: Flat, count: int) -> tuple[NDArray[np.int64], Flat] | None:
+    stride = len(vector) // _SAMPLE
+    if stride < 2 or not 0 < count <= len(vector) // 8:
+        return None
+    sample = abs(vector[::stride])
+    expected = count * len(sample) / len(vector)
+    error = 4 * math.sqrt(expected) + 4
+    bits, _ = kth_largest(sample, round(expected + error))
+    return _above(vector, bits, count, round((expected + 2 * error) * stride))
 
 
 def by_sample(vector: Flat, count: int, offset: int) -> tuple[NDArray[np.int64], Flat]:
@@ -42,19 +67,19 @@ def by_sample(vector: Flat, count: int, offset: int) -> tuple[NDArray[np.int64],
 
     Where that misses by more than half, they are found exactly. ``offset`` moves the sample.
     """
-    stride = vector.size // _SAMPLE
+    stride = len(vector) // _SAMPLE
     if stride < 2 or not count:
         return exactly(vector, count)
-    sample = vector[offset % stride :: stride].view(np.uint32) & np.uint32(0x7FFFFFFF)
-    wanted = max(round(count * sample.size / vector.size), 1)
-    bits = np.partition(sample, sample.size - wanted)[sample.size - wanted]
-    return _above(vector, int(bits), count + count // 2 + 64) or exactly(vector, count)
+    sample = abs(vector[offset % stride :: stride])
+    bits, _ = kth_largest(sample, max(round(count * len(sample) / len(vector)), 1))
+    half = count // 2
+    return _above(vector, bits, half, count + half + 64) or exactly(vector, count)
 
 
-def _above(vector: Flat, bits: int, at_most: int) -> tuple[NDArray[np.int64], Flat] | None:
-    places, values = np.empty(at_most, np.int64), np.empty(at_most, np.float32)
-    found = kernels().select(vector, np.uint32(bits), vector.size, places, values)
-    at_least = (at_most - 64) // 3
+def _above(vector: Flat, bits: int, at_least: int, at_most: int) -> tuple[NDArray[np.int64], Flat] | None:
+    """Return places and values from a magnitude on, if there are neither fewer nor more than these."""
+    places, values = room_for(at_most, vector)
+    found = kernels(vector).select(vector, np.uint32(bits), len(vector), places, values)
     return (places[:found], values[:found]) if at_least <= found <= at_most else None
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import fnmatch
 import itertools
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.codec import CODECS, Codec, State, Table
+from chimera.codecs.codec import CODECS, Codec, Curvature, State, Table
 from chimera.codecs.envelope import decode_parts, header_of, read_header
 from chimera.codecs.fields import array, room
 from chimera.core.errors import CodecError, ConfigurationError
@@ -30,23 +31,33 @@ class LayerWise(Codec):
     default : the codec of the rest.
     """
 
+    on_device = True
+
     def __init__(self, *, layers: dict[str, Any] | None = None, default: Table | Codec = "identity") -> None:
         self._tables: dict[str, Any] = dict(layers or {})
         self._tables.setdefault("*", default)
-        if any(CODECS.of(table).__class__ is LayerWise for table in self._tables.values()):
+        codecs = [CODECS.inside("layer-wise", table) for table in self._tables.values()]
+        if any(codec.__class__ is LayerWise for codec in codecs):
             raise ConfigurationError("codec 'layer-wise': a layer's codec cannot be layer-wise too")
+        self._carries = any(codec.carries for codec in codecs)
+        self._curvature: Curvature | None = None
         self._codecs: list[tuple[int, int, Codec]] = []
         self._layout: Layout | None = None
         self._kept: dict[str, dict[str, NDArray[Any]]] = {}  # what codecs remembered that are not made yet
+
+    @property
+    def carries(self) -> bool:
+        """Whether one of the codecs does."""
+        return self._carries
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         """Encode each stretch of tensors by its codec."""
         if layout != self._layout:
             self._choose(layout)
         # A codec may use its memory again at its next message, and each of these has only one here.
-        messages = [codec.encode(vector[b:e], layout.cut(b, e)) for b, e, codec in self._codecs]
+        messages = [codec.pack(vector[b:e], layout.cut(b, e)) for b, e, codec in self._codecs]
         arrays = itertools.chain.from_iterable(message.arrays for message in messages)
-        return Encoded("layer-wise", vector.size, (header_of(messages), *arrays))
+        return Encoded("layer-wise", len(vector), (header_of(messages), *arrays))
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Decode stretch by stretch."""
@@ -56,6 +67,10 @@ class LayerWise(Codec):
             raise CodecError(f"a layer-wise message has {len(encoded.arrays) - 1} arrays, its header says {len(kinds)}")
         arrays = [array(encoded, i, kind, size) for i, (kind, size) in enumerate(kinds, 1)]
         return decode_parts(described, arrays, room(encoded, out))
+
+    def use_curvature(self, curvature: Curvature) -> None:
+        """Tell each codec of its stretch, when it is made."""
+        self._curvature = curvature
 
     def reseed(self, seed: int) -> None:
         """Begin the random numbers of another seed."""
@@ -87,5 +102,13 @@ class LayerWise(Codec):
             codec.reseed(self.seed + len(self._codecs))
             if str(len(self._codecs)) in self._kept:
                 codec.restore(self._kept[str(len(self._codecs))])
-            self._codecs.append((stretch[0][1], stretch[-1][2], codec))
+            begin, end = stretch[0][1], stretch[-1][2]
+            if self._curvature is not None:
+                codec.use_curvature(partial(_piece, self._curvature, begin, end))
+            self._codecs.append((begin, end, codec))
         self._layout, self._kept = layout, {}
+
+
+def _piece(curvature: Curvature, begin: int, end: int) -> Flat | None:
+    whole = curvature()
+    return None if whole is None else whole[begin:end]

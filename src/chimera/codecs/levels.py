@@ -68,7 +68,7 @@ def encode_levels(
     norms: NDArray[np.float32] | None = None,
 ) -> Encoded:
     """Quantize a vector, with one scale a tensor (``norms`` if they are known), or one a block of the whole vector."""
-    k, size, width = kernels(), vector.size, how.width
+    k, size, width = kernels(vector), len(vector), how.width
     if how.block:
         bounds, norms = [0, size], None
     spans = list(itertools.pairwise(bounds))
@@ -98,7 +98,7 @@ def _norms(vector: Flat, bounds: list[int], euclidean: bool) -> NDArray[np.float
     if euclidean:
         limit = float(np.finfo(np.float32).max)
         return np.array([min(math.sqrt(t.square), limit) for t in moments(vector, bounds, again=True)], np.float32)
-    return np.array([kernels().abs_max(vector[b:e]) for b, e in itertools.pairwise(bounds)], np.float32)
+    return np.array([kernels(vector).abs_max(vector[b:e]) for b, e in itertools.pairwise(bounds)], np.float32)
 
 
 def decode_levels(encoded: Encoded, out: Flat | None) -> Flat:
@@ -116,7 +116,9 @@ def decode_levels(encoded: Encoded, out: Flat | None) -> Flat:
     out, codes, at = room(encoded, out), np.empty(CHUNK, _code_type(how.levels)), 0
     for i, (begin, end) in enumerate(spans):
         own, block = (norms, how.block) if how.block else (norms[i : i + 1], encoded.size)
-        largest = kernels().dequantize(packed[at : at + sizes[i]], own, block, how.levels, width, codes, out[begin:end])
+        largest = kernels(out).dequantize(
+            packed[at : at + sizes[i]], own, block, how.levels, width, codes, out[begin:end]
+        )
         if largest > 2 * how.levels:
             raise CodecError(f"a code of a {encoded.codec} message is {largest}, above {2 * how.levels}")
         at += sizes[i]

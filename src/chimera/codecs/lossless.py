@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.codec import CODECS, Codec, State, Table
+from chimera.codecs.codec import CODECS, Codec, Curvature, State, Table
 from chimera.codecs.envelope import decode_parts, header_of, read_header, weight_of
 from chimera.codecs.fields import array, count_arrays, room
 from chimera.core.errors import CodecError, ConfigurationError
@@ -30,25 +30,32 @@ class Lossless(Codec):
     level : 1 is the fastest, 19 the smallest.
     """
 
+    on_device = True
+
     def __init__(self, *, codec: Table | Codec = "identity", level: int = 1) -> None:
         if not 1 <= level <= 19:
             raise ConfigurationError(f"level must be from 1 to 19, not {level}")
-        self._inner, self._level = CODECS.of(codec), level
+        self._inner, self._level = CODECS.inside("lossless", codec), level
         if isinstance(self._inner, Lossless):
             raise ConfigurationError("codec 'lossless': what is compressed already is not compressed again")
+
+    @property
+    def carries(self) -> bool:
+        """Whether the codec does."""
+        return self._inner.carries
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         """Encode, and compress header and arrays together."""
         import zstandard
 
-        message = self._inner.encode(vector, layout)
+        message = self._inner.pack(vector, layout)
         header = header_of([message])
         parts: list[NDArray[Any]] = [np.array([header.size], np.uint32), header, *message.arrays]
         total = sum(part.nbytes for part in parts)
         stream = zstandard.ZstdCompressor(level=self._level).compressobj(size=total)
         pieces = [stream.compress(np.ascontiguousarray(part).data.cast("B")) for part in parts if part.size]
         packed = b"".join([*pieces, stream.flush()])
-        return Encoded("lossless", vector.size, (np.frombuffer(packed, np.uint8),))
+        return Encoded("lossless", len(vector), (np.frombuffer(packed, np.uint8),))
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Decompress, and decode what the codec made."""
@@ -65,6 +72,10 @@ class Lossless(Codec):
             arrays.append(np.frombuffer(body, kind, count, at))
             at += arrays[-1].nbytes
         return decode_parts(described, arrays, room(encoded, out))
+
+    def use_curvature(self, curvature: Curvature) -> None:
+        """Tell the codec."""
+        self._inner.use_curvature(curvature)
 
     def reseed(self, seed: int) -> None:
         """Begin the random numbers of another seed."""

@@ -50,7 +50,9 @@ def moments(
     table = np.zeros((len(bounds) - 1, 5))
     if len(bounds) > 1:
         nothing = np.empty(0, np.uint8)
-        kernels().look(vector, np.array(bounds, np.int64), again, not brief, nothing if signs is None else signs, table)
+        kernels(vector).look(
+            vector, np.array(bounds, np.int64), again, not brief, nothing if signs is None else signs, table
+        )
     packable(table[:, [1, 3]])
     sizes = np.diff(bounds).tolist()
     rows = zip(sizes, table.tolist(), strict=True)

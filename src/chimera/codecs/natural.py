@@ -22,15 +22,17 @@ class Natural(Codec):
     travel, 9 bits. The variance is at most 1/8 of the square. Magnitudes above 2**127 become that.
     """
 
+    on_device = True
+
     def __init__(self) -> None:
         self._scratch = Scratch()
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
         """Draw the exponents."""
-        exponents = self._scratch.array("exponents", vector.size, np.uint8)
-        signs = self._scratch.array("signs", packed_size(vector.size, 1), np.uint8)
-        packable(kernels().to_exponents(vector, *self.next_key(), exponents, signs))
-        return Encoded("natural", vector.size, (exponents, signs))
+        exponents = self._scratch.array("exponents", len(vector), np.uint8)
+        signs = self._scratch.array("signs", packed_size(len(vector), 1), np.uint8)
+        packable(kernels(vector).to_exponents(vector, *self.next_key(), exponents, signs))
+        return Encoded("natural", len(vector), (exponents, signs))
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Return the powers of two."""
@@ -38,6 +40,6 @@ class Natural(Codec):
         exponents = array(encoded, 0, np.uint8, encoded.size)
         signs = array(encoded, 1, np.uint8, packed_size(encoded.size, 1))
         out = room(encoded, out)
-        if kernels().from_exponents(exponents, signs, out) == 255:
+        if kernels(out).from_exponents(exponents, signs, out) == 255:
             raise CodecError("a natural message holds infinity")
         return out

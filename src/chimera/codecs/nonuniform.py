@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from chimera.codecs.fields import array, bounds_of, finite, lengths_of, packable
 from chimera.codecs.kernels import kernels
 from chimera.codecs.kernels.layout import code_width, packed_size
 from chimera.codecs.scratch import Scratch
+from chimera.core.device import empty, to_host
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -34,6 +36,8 @@ class Nonuniform(Codec):
     stochastic : take one of the two levels around a magnitude at random, without bias, instead of the nearest.
     """
 
+    on_device = True
+
     def __init__(self, *, levels: list[float] | None = None, count: int = 8, stochastic: bool = False) -> None:
         if not 2 <= count <= 128:
             raise ConfigurationError(f"count must be from 2 to 128, not {count}")
@@ -44,45 +48,25 @@ class Nonuniform(Codec):
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         """Choose the levels."""
-        k, bounds = kernels(), tensor_bounds(layout, vector.size)
+        k, bounds = kernels(vector), tensor_bounds(layout, len(vector))
         spans = list(itertools.pairwise(bounds))
         norms = np.array([k.abs_max(vector[begin:end]) for begin, end in spans], np.float32)
         packable(norms)
         table = self._fitted(vector, spans, norms) if self._table is None else self._table
-        codes = self._scratch.array("codes", vector.size, np.uint8)
-        for (begin, end), norm in zip(spans, norms, strict=True):
-            key = self.next_key() if self._stochastic else (np.uint32(0), np.uint32(0))
-            k.to_table(vector[begin:end], norm, table, self._stochastic, *key, codes[begin:end])
-        width = code_width(2 * table.size)
-        packed = self._scratch.array("packed", packed_size(vector.size, width), np.uint8)
-        k.pack(codes, width, packed)
-        return Encoded("nonuniform", vector.size, (packed, norms, table, *lengths_of(bounds)))
+        return encode_table(
+            "nonuniform", vector, bounds, norms, table, self._scratch, self.next_key if self._stochastic else None
+        )
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Return the levels' values."""
-        table = array(encoded, 2, np.float32)
-        if not _is_table(table):
-            raise CodecError("the levels of a nonuniform message do not ascend from 0 to 1")
-        bounds, width = bounds_of(encoded, 3), code_width(2 * table.size)
-        packed = array(encoded, 0, np.uint8, packed_size(encoded.size, width))
-        norms = finite(encoded, array(encoded, 1, np.float32, len(bounds) - 1), "scales")
-        codes = np.empty(encoded.size, np.uint8)
-        kernels().unpack(packed, width, codes)
-        if codes.max(initial=0) >= 2 * table.size:
-            raise CodecError(f"a code of a nonuniform message is above {2 * table.size - 1}")
-        out = room(encoded, out)
-        for norm, begin, end in zip(norms, bounds, bounds[1:], strict=False):
-            values = norm * np.concatenate([table, -table])
-            kernels().from_table(codes[begin:end], values, out[begin:end])
-        return out
+        return decode_table(encoded, out)
 
     def _fitted(self, vector: Flat, spans: list[tuple[int, int]], norms: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the levels at which the mean square error of a sample is least, by Lloyd's iterations."""
         table = np.linspace(0, 1, self._count, dtype=np.float32)
-        stride = max(vector.size // _SAMPLE, 1)
-        parts = [
-            np.abs(vector[b:e:stride]) / n for (b, e), n in zip(spans, norms, strict=True) if n >= np.float32(1e-37)
-        ]
+        stride, large = max(len(vector) // _SAMPLE, 1), norms >= np.float32(1e-37)
+        samples = [to_host(abs(vector[b:e:stride])) for b, e in itertools.compress(spans, large)]
+        parts = [sample / norm for sample, norm in zip(samples, norms[large], strict=True)]
         if not parts:
             return table
         sample = np.sort(np.concatenate(parts)).astype(np.float64)
@@ -96,6 +80,48 @@ class Nonuniform(Codec):
         table[0], table[-1] = 0, 1
         found = np.maximum.accumulate(table).astype(np.float32)
         return found if _is_table(found) else np.linspace(0, 1, self._count, dtype=np.float32)
+
+
+def encode_table(
+    name: str,
+    vector: Flat,
+    bounds: list[int],
+    norms: NDArray[np.float32],
+    table: NDArray[np.float32],
+    scratch: Scratch,
+    next_key: Callable[[], tuple[np.uint32, np.uint32]] | None = None,
+) -> Encoded:
+    """Pack each element as the sign and the level of ``table`` that its magnitude is nearest to, in units of its tensor's norm.
+
+    With ``next_key`` it is one of the two levels around it, at random.
+    """
+    k, codes = kernels(vector), scratch.beside(vector, "codes", len(vector), "uint8")
+    for norm, begin, end in zip(norms, bounds, bounds[1:], strict=False):
+        key = (np.uint32(0), np.uint32(0)) if next_key is None else next_key()
+        k.to_table(vector[begin:end], norm, table, next_key is not None, *key, codes[begin:end])
+    width = code_width(2 * table.size)
+    packed = scratch.array("packed", packed_size(len(vector), width), np.uint8)
+    k.pack(codes, width, packed)
+    return Encoded(name, len(vector), (packed, norms, table, *lengths_of(bounds)))
+
+
+def decode_table(encoded: Encoded, out: Flat | None) -> Flat:
+    """Undo `encode_table`."""
+    table = array(encoded, 2, np.float32)
+    if not _is_table(table):
+        raise CodecError(f"the levels of a {encoded.codec} message do not ascend from 0 to 1")
+    bounds, width = bounds_of(encoded, 3), code_width(2 * table.size)
+    packed = array(encoded, 0, np.uint8, packed_size(encoded.size, width))
+    norms = finite(encoded, array(encoded, 1, np.float32, len(bounds) - 1), "scales")
+    out = room(encoded, out)
+    k, codes = kernels(out), empty(encoded.size, "uint8", out)
+    k.unpack(packed, width, codes)
+    if len(codes) and int(codes.max()) >= 2 * table.size:
+        raise CodecError(f"a code of a {encoded.codec} message is above {2 * table.size - 1}")
+    for norm, begin, end in zip(norms, bounds, bounds[1:], strict=False):
+        values = norm * np.concatenate([table, -table])
+        k.from_table(codes[begin:end], values, out[begin:end])
+    return out
 
 
 def _is_table(levels: NDArray[np.float32]) -> bool:

@@ -19,6 +19,7 @@ class OneBit(Codec):
     """
 
     feedback = True
+    on_device = True
 
     def __init__(self) -> None:
         self._scratch = Scratch()

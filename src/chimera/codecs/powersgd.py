@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,12 @@ from numpy.typing import NDArray
 from chimera.codecs.codec import CODECS, Codec, State
 from chimera.codecs.fields import array, count_arrays, finite, packable, room
 from chimera.codecs.kernels import kernels
+from chimera.codecs.low_rank import LowRank, Tensor, begin_q, leads_on, orthonormal, tensors
+from chimera.core.device import beside, namespace, put, to_host
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 
-_TINY = 1e-30
 _LARGE = 2.0**50  # such matrices are left alone too: their products could overflow
 
 
@@ -26,8 +26,8 @@ class PowerSGD(Codec):
 
     A tensor is taken for a matrix M (its first dimension by the others). One step of subspace iteration from the Q of the
     message before gives P and Q with ``M ~ P Q'``; they travel. Tensors that this does not shorten are left alone. The error
-    is fed back, as in the paper, unless ``error_feedback = false``. Here each worker sends its own P and Q, and the server
-    averages the products; the paper's form, which reduces P and Q over all workers, belongs to a strategy of all-reduce.
+    is fed back, as in the paper, unless ``error_feedback = false``. With all-reduce P and Q are reduced over the workers, as in
+    the paper; to servers each worker sends its own P and Q, and the server averages the products.
 
     Parameters
     ----------
@@ -35,6 +35,7 @@ class PowerSGD(Codec):
     """
 
     feedback = True
+    on_device = True
 
     def __init__(self, *, rank: int = 2) -> None:
         if not 1 <= rank <= 1024:
@@ -45,21 +46,22 @@ class PowerSGD(Codec):
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         """Factorize the matrices."""
         thin, plain, shapes = [], [], []
-        for place, (begin, end, rows, columns) in enumerate(_tensors(layout)):
-            rank = min(self._rank, rows, columns)
-            short = rank * (rows + columns) < rows * columns
-            if not short or kernels().abs_max(vector[begin:end]) > _LARGE:
-                plain.append(vector[begin:end])
-                shapes += [end - begin, 1, 0]
+        for tensor in tensors(layout, self._rank):
+            flat = vector[tensor.begin : tensor.end]
+            if not tensor.rank or kernels(vector).abs_max(flat) > _LARGE:
+                plain.append(flat)
+                shapes += [len(flat), 1, 0]
                 continue
-            matrix = vector[begin:end].reshape(rows, columns)
-            p, q = self._factors(str(place), matrix, rank)
+            p, q = self._factors(flat.reshape(tensor.rows, tensor.columns), tensor)
             thin += [p.reshape(-1), q.reshape(-1)]
-            shapes += [rows, columns, rank]
-        arrays = tuple(np.concatenate(parts) if parts else np.zeros(0, np.float32) for parts in (thin, plain))
+            shapes += [tensor.rows, tensor.columns, tensor.rank]
+        arrays = tuple(
+            np.concatenate([to_host(part) for part in parts]) if parts else np.zeros(0, np.float32)
+            for parts in (thin, plain)
+        )
         packable(arrays[0])
         packable(arrays[1])
-        return Encoded("powersgd", vector.size, (np.array(shapes, np.uint32), *arrays))
+        return Encoded("powersgd", len(vector), (np.array(shapes, np.uint32), *arrays))
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Multiply the factors."""
@@ -69,6 +71,7 @@ class PowerSGD(Codec):
         thin = finite(encoded, array(encoded, 1, np.float32, sum(sizes)), "factors")
         plain = array(encoded, 2, np.float32, sum(rows * columns for rows, columns, rank in shapes if not rank))
         out = room(encoded, out)
+        factors, xp = beside(thin, out), namespace(out)
         begin = at = left = 0
         for (rows, columns, rank), size in zip(shapes, sizes, strict=True):
             piece = out[begin : begin + rows * columns]
@@ -76,54 +79,39 @@ class PowerSGD(Codec):
                 p, q = np.split(thin[at : at + size], [rows * rank])
                 if float(np.abs(p).max()) * float(np.abs(q).max()) * rank > np.finfo(np.float32).max:
                     raise CodecError("the factors of a powersgd message overflow")
-                np.matmul(p.reshape(rows, rank), q.reshape(rank, columns), out=piece.reshape(rows, columns))
+                p, q = factors[at : at + rows * rank], factors[at + rows * rank : at + size]
+                xp.matmul(p.reshape(rows, rank), q.reshape(rank, columns), out=piece.reshape(rows, columns))
             else:
-                np.copyto(piece, plain[left : left + piece.size])
-                left += piece.size
-            begin, at = begin + piece.size, at + size
+                put(plain[left : left + len(piece)], piece)
+                left += len(piece)
+            begin, at = begin + len(piece), at + size
         return out
+
+    def reduction(self) -> LowRank:
+        """Return the form of the paper."""
+        return LowRank(self._rank, self.seed)
 
     def state(self) -> State:
         """Return the Qs that the next iteration starts from."""
-        return {**super().state(), **{f"q{place}": q for place, q in self._q.items()}}
+        return {**super().state(), **{f"q{place}": to_host(q) for place, q in self._q.items()}}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `state` returned."""
         super().restore(state)
         self._q = {name[1:]: np.array(value, np.float32) for name, value in state.items() if name.startswith("q")}
 
-    def _factors(
-        self, place: str, matrix: NDArray[np.float32], rank: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def _factors(self, matrix: NDArray[np.float32], tensor: Tensor) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return P, shape (rows, rank), and Q transposed, shape (rank, columns)."""
-        q = self._q.get(place)
-        if q is None or q.shape != (rank, matrix.shape[1]):
-            rng = np.random.default_rng([self.seed & 0xFFFFFFFF, self.seed >> 32 & 0xFFFFFFFF, int(place)])
-            q = rng.standard_normal((rank, matrix.shape[1]), np.float32)
-        top = float(np.abs(q).max())
+        xp, q = namespace(matrix), beside(begin_q(self._q.get(str(tensor.place)), tensor, self.seed), matrix)
         with np.errstate(over="ignore", invalid="ignore"):
-            p = np.matmul(matrix, (q / np.float32(top or 1.0)).T)
-            packable(p)
-            p = _orthonormal(p)
-            q = np.matmul(p.T, matrix)  # this way round it is ten times faster than the transpose of a large matrix
-        packable(q)
-        if float(np.abs(q).max()) > _TINY:  # from zeros there is no way on
-            self._q[place] = q
+            p = xp.matmul(matrix, q.T)
+            packable(to_host(p))
+            p = orthonormal(p)
+            q = xp.matmul(p.T, matrix)  # this way round it is ten times faster than the transpose of a large matrix
+        packable(to_host(q))
+        if leads_on(q):
+            self._q[str(tensor.place)] = q
         return p, q
-
-
-def _orthonormal(p: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return columns that span the same space; what is zero stays so."""
-    scale = np.abs(p).max(axis=0).astype(np.float64)
-    scaled = p / np.where(scale > 0, scale, 1)
-    return np.linalg.qr(scaled)[0].astype(np.float32)
-
-
-def _tensors(layout: Layout) -> Iterator[tuple[int, int, int, int]]:
-    for shape, begin, end in zip(layout.shapes, layout.offsets, layout.offsets[1:], strict=False):
-        if begin < end:
-            rows = shape[0] if shape else 1
-            yield begin, end, rows, math.prod(shape[1:])
 
 
 def _checked_shapes(encoded: Encoded) -> list[tuple[int, int, int]]:

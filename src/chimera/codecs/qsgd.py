@@ -23,17 +23,19 @@ class QSGD(Codec):
     ----------
     levels : above zero, and as many below; 4 take 4 bits, 1 takes 2.
     block : elements that share a scale (the paper's bucket), a power of two; with 0 each tensor has one.
-    norm : what the outermost level stands for: the Euclidean norm of the block, as in the paper's analysis (``l2``), or its
-        largest magnitude (``max``), as in its experiments: less variance, fewer zeros.
+    norm : what the outermost level stands for: the largest magnitude in the block (``max``), as in the paper's experiments, or
+        the block's Euclidean norm (``l2``), as in its analysis: more variance, and more zeros for ``lossless`` to shorten.
     """
 
-    def __init__(self, *, levels: int = 4, block: int = 512, norm: Literal["l2", "max"] = "l2") -> None:
+    on_device = True
+
+    def __init__(self, *, levels: int = 4, block: int = 512, norm: Literal["l2", "max"] = "max") -> None:
         self._how = Levels(levels=levels, block=block, stochastic=True, euclidean=norm == "l2")
         self._scratch = Scratch()
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         """Quantize the vector."""
-        bounds = tensor_bounds(layout, vector.size)
+        bounds = tensor_bounds(layout, len(vector))
         return encode_levels("qsgd", vector, bounds, self._how, self._scratch, key=self.next_key())
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:

@@ -9,11 +9,13 @@ from chimera.codecs.codec import CODECS, Codec, key_of
 from chimera.codecs.fields import array, count_arrays, finite, packable, room, whole
 from chimera.codecs.largest import share
 from chimera.codecs.top_k import check_ratio
+from chimera.core.device import beside, count_up, namespace, to_host
 from chimera.core.errors import CodecError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 
 _ROUNDS = 4
+_FACTOR_1, _FACTOR_2 = 0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64)
 
 
 @CODECS.register("random-k")
@@ -29,21 +31,23 @@ class RandomK(Codec):
         true``.
     """
 
+    on_device = True
+
     def __init__(self, *, ratio: float = 0.01, scaled: bool = False) -> None:
         check_ratio(ratio)
         self._ratio, self._scaled = ratio, scaled
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
         """Draw the elements."""
-        count = self.count
+        count, size = self.count, len(vector)
         key = self.next_key()
-        values = vector[places_of(vector.size, share(vector.size, self._ratio), key)]
+        values = to_host(vector[places_of(size, share(size, self._ratio), key, vector)])
         packable(values)
         if self._scaled:
             limit = np.finfo(np.float32).max
-            values = np.clip(values * np.float64(vector.size / max(values.size, 1)), -limit, limit).astype(np.float32)
+            values = np.clip(values * np.float64(size / max(values.size, 1)), -limit, limit).astype(np.float32)
         meta = {"seed": self.seed & 0xFFFFFFFF, "seed_high": self.seed >> 32 & 0xFFFFFFFF, "count": count}
-        return Encoded("random-k", vector.size, (values,), {**meta, "values": values.size})
+        return Encoded("random-k", size, (values,), {**meta, "values": values.size})
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Return the elements among zeros."""
@@ -53,33 +57,34 @@ class RandomK(Codec):
             raise CodecError(f"a random-k message has {values.size} values, and says otherwise")
         word = 0xFFFFFFFF
         seed = whole(encoded, "seed", 0, word) | whole(encoded, "seed_high", 0, word) << 32
-        places = places_of(encoded.size, values.size, key_of(seed, whole(encoded, "count", 0, 1 << 53)))
         out = room(encoded, out)
-        out.fill(0)
-        out[places] = values
+        places = places_of(encoded.size, values.size, key_of(seed, whole(encoded, "count", 0, 1 << 53)), out)
+        out[:] = 0
+        out[places] = beside(values, out)
         return out
 
 
-def places_of(size: int, count: int, key: tuple[np.uint32, np.uint32]) -> NDArray[np.int64]:
-    """Return the first ``count`` of a permutation of ``size`` places, which the key decides.
+def places_of(size: int, count: int, key: tuple[np.uint32, np.uint32], vector: Flat) -> NDArray[np.int64]:
+    """Return the first ``count`` of a permutation of ``size`` places, which the key decides, where ``vector`` lies.
 
     A Feistel network permutes the numbers below a power of four; those beyond ``size`` go through it until they are not.
     """
     half = max((max(size - 1, 1).bit_length() + 1) // 2, 1)
-    places = _permuted(np.arange(count, dtype=np.uint64), half, key)
-    beyond = np.flatnonzero(places >= size)
-    while beyond.size:
+    places = _permuted(count_up(count, vector), half, key)
+    beyond = namespace(places).argwhere(places >= size)[:, 0]
+    while len(beyond):
         places[beyond] = _permuted(places[beyond], half, key)
         beyond = beyond[places[beyond] >= size]
-    return places.astype(np.int64)
+    return places
 
 
-def _permuted(numbers: NDArray[np.uint64], half: int, key: tuple[np.uint32, np.uint32]) -> NDArray[np.uint64]:
-    mask = np.uint64((1 << half) - 1)
-    left, right = numbers >> np.uint64(half), numbers & mask
+def _permuted(numbers: NDArray[np.int64], half: int, key: tuple[np.uint32, np.uint32]) -> NDArray[np.int64]:
+    """Permute them; int64 keeps the lower half of products and sums as uint64 would, and torch has only that."""
+    mask = (1 << half) - 1
+    left, right = numbers >> half, numbers & mask
     for i in range(_ROUNDS):
-        x = (right + np.uint64(key[i & 1])) * np.uint64(0x9E3779B97F4A7C15 + 2 * i)
-        x ^= x >> np.uint64(32)
-        x *= np.uint64(0xBF58476D1CE4E5B9)
-        left, right = right, left ^ (x >> np.uint64(32)) & mask
-    return left << np.uint64(half) | right
+        x = (right + int(key[i & 1])) * (_FACTOR_1 + 2 * i)
+        x ^= (x >> 32) & 0xFFFFFFFF
+        x *= _FACTOR_2
+        left, right = right, left ^ (x >> 32) & mask
+    return left << half | right

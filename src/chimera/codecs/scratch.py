@@ -7,16 +7,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from chimera.core.device import empty
+
 
 class Scratch:
     """Arrays by name; each is made anew only when its size or type changes."""
 
     def __init__(self) -> None:
-        self._arrays: dict[str, NDArray[Any]] = {}
+        self._arrays: dict[str, Any] = {}
 
     def array(self, name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
         """Return an array of this name, shape (size,), holding anything."""
         found = self._arrays.get(name)
-        if found is None or found.size != size or found.dtype != dtype:
+        if not isinstance(found, np.ndarray) or found.size != size or found.dtype != dtype:
             found = self._arrays[name] = np.empty(size, dtype)
+        return found
+
+    def beside(self, vector: Any, name: str, size: int, dtype: str) -> Any:
+        """Return the same where ``vector`` lies: an array, or a tensor."""
+        if isinstance(vector, np.ndarray):
+            return self.array(name, size, dtype)
+        found = self._arrays.get(name)
+        if isinstance(found, np.ndarray) or found is None or len(found) != size or found.device != vector.device:
+            found = self._arrays[name] = empty(size, dtype, vector)
         return found

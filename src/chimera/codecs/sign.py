@@ -25,6 +25,8 @@ class Sign(Codec):
         no sense.
     """
 
+    on_device = True
+
     def __init__(self, *, scaled: bool = True) -> None:
         self._scaled, self._scratch = scaled, Scratch()
 

@@ -13,6 +13,7 @@ from chimera.codecs.kernels import kernels
 from chimera.codecs.kernels.layout import packed_size
 from chimera.codecs.moments import Moments, moments
 from chimera.codecs.scratch import Scratch
+from chimera.core.device import namespace
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 
@@ -27,12 +28,12 @@ def encode_signs(
 
     With ``brief``, the values are to be made of the sum of magnitudes alone.
     """
-    bounds = tensor_bounds(layout, vector.size)
-    packed = scratch.array("packed", packed_size(vector.size, 1), np.uint8)
+    bounds = tensor_bounds(layout, len(vector))
+    packed = scratch.array("packed", packed_size(len(vector), 1), np.uint8)
     found = moments(vector, bounds, signs=packed, brief=brief)
     both = np.array([values(each) for each in found], np.float64).reshape(-1)
     limit = np.finfo(np.float32).max
-    return Encoded(name, vector.size, (packed, np.clip(both, -limit, limit).astype(np.float32), *lengths_of(bounds)))
+    return Encoded(name, len(vector), (packed, np.clip(both, -limit, limit).astype(np.float32), *lengths_of(bounds)))
 
 
 def decode_signs(encoded: Encoded, out: Flat | None) -> Flat:
@@ -40,7 +41,8 @@ def decode_signs(encoded: Encoded, out: Flat | None) -> Flat:
     bounds = bounds_of(encoded, 2)
     packed = array(encoded, 0, np.uint8, packed_size(encoded.size, 1))
     values = finite(encoded, array(encoded, 1, np.float32, 2 * (len(bounds) - 1)), "values")
-    k, out = kernels(), room(encoded, out)
+    out = room(encoded, out)
+    k, xp = kernels(out), namespace(out)
     if len(bounds) <= 2:
         if encoded.size:
             k.unpack_signs(packed, *values, out)
@@ -48,5 +50,5 @@ def decode_signs(encoded: Encoded, out: Flat | None) -> Flat:
     k.unpack_signs(packed, np.float32(1), np.float32(-1), out)
     for i, (begin, end) in enumerate(itertools.pairwise(bounds)):
         piece = out[begin:end]
-        np.copyto(piece, np.where(piece > 0, values[2 * i], values[2 * i + 1]))
+        piece[:] = xp.where(piece > 0, xp.asarray(values[2 * i]), xp.asarray(values[2 * i + 1]))
     return out

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from chimera.codecs.fields import array, count_arrays, finite, packable, room, whole
 from chimera.codecs.kernels import kernels
 from chimera.codecs.kernels.layout import packed_size
+from chimera.core.device import beside, copy_of, empty, to_host
 from chimera.core.errors import CodecError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat
@@ -22,18 +23,20 @@ def encode_places(name: str, size: int, places: NDArray[np.int64], values: Flat)
 
     A gap's low bits are packed at fixed width; for the rest of it, as many zeros and a one go to a second stream.
     """
-    packable(values)
-    k = kernels()
-    gaps = np.diff(places, prepend=-1) - 1
+    k = kernels(places)
+    gaps = copy_of(places)
+    gaps[1:] -= places[:-1] + 1
     low, code_bytes = _shortest(gaps)
+    values = to_host(values)
+    packable(values)
     if code_bytes >= -(-size // 8):
         bitmap = np.empty(-(-size // 8), np.uint8)
         k.mark(places, bitmap)
         return Encoded(name, size, (values, bitmap))
-    rest = np.empty(packed_size(gaps.size, low), np.uint8)
-    k.pack((gaps & ((1 << low) - 1)).astype(np.uint32), low, rest)
-    ones = np.cumsum((gaps >> low) + 1) - 1
-    unary = np.empty(int(ones[-1]) // 8 + 1 if ones.size else 0, np.uint8)
+    rest = np.empty(packed_size(len(gaps), low), np.uint8)
+    k.pack(gaps, low, rest)
+    ones = ((gaps >> low) + 1).cumsum(0) - 1
+    unary = np.empty(int(ones[-1]) // 8 + 1 if len(ones) else 0, np.uint8)
     k.mark(ones, unary)
     return Encoded(name, size, (values, rest, unary), {"low": low})
 
@@ -44,34 +47,36 @@ def decode_places(encoded: Encoded, out: Flat | None) -> Flat:
     values = finite(encoded, array(encoded, 0, np.float32), "values")
     if values.size > encoded.size:
         raise CodecError(f"{values.size} values of a {encoded.codec} message do not fit {encoded.size} elements")
-    places = np.empty(values.size, np.int64)
+    out = room(encoded, out)
+    places = empty(values.size, "int64", out)
     if forms == 2:
         bitmap = array(encoded, 1, np.uint8, -(-encoded.size // 8))
-        _check_marks(encoded, kernels().marked(bitmap, places), places.size)
+        _check_marks(encoded, kernels(out).marked(bitmap, places), len(places))
     else:
         _read_gaps(encoded, places)
-    if places.size and int(places[-1]) >= encoded.size:
+    if len(places) and int(places[-1]) >= encoded.size:
         raise CodecError(f"a place in a {encoded.codec} message is beyond its {encoded.size} elements")
-    out = room(encoded, out)
-    out.fill(0)
-    out[places] = values
+    out[:] = 0
+    out[places] = beside(values, out)
     return out
 
 
 def _read_gaps(encoded: Encoded, places: NDArray[np.int64]) -> None:
-    low = whole(encoded, "low", 0, _MAX_LOW)
-    rest = array(encoded, 1, np.uint8, packed_size(places.size, low))
+    k, low = kernels(places), whole(encoded, "low", 0, _MAX_LOW)
+    rest = array(encoded, 1, np.uint8, packed_size(len(places), low))
     unary = array(encoded, 2, np.uint8)
-    if unary.size > (encoded.size + places.size) // 8 + 1:
+    if unary.size > (encoded.size + len(places)) // 8 + 1:
         raise CodecError(f"the places of a {encoded.codec} message take more bits than there are elements")
-    _check_marks(encoded, kernels().marked(unary, places), places.size)
-    gaps = (np.diff(places, prepend=-1) - 1) << low
-    codes = np.empty(places.size, np.uint32)
-    kernels().unpack(rest, low, codes)
-    gaps |= codes
-    if gaps.max(initial=0) >= max(encoded.size, 1):
+    _check_marks(encoded, k.marked(unary, places), len(places))
+    places[1:] -= places[:-1] + 1
+    places <<= low
+    codes = empty(len(places), "int64", places)
+    k.unpack(rest, low, codes)
+    places |= codes
+    if len(places) and int(places.max()) >= max(encoded.size, 1):
         raise CodecError(f"a place in a {encoded.codec} message is beyond its {encoded.size} elements")
-    np.cumsum(gaps + 1, out=places)
+    places += 1
+    places[:] = places.cumsum(0)
     places -= 1
 
 
@@ -82,11 +87,12 @@ def _check_marks(encoded: Encoded, found: int, wanted: int) -> None:
 
 def _shortest(gaps: NDArray[np.int64]) -> tuple[int, int]:
     """Return how many low bits make the Rice code shortest, and how many bytes it takes then."""
-    if not gaps.size:
+    size = len(gaps)
+    if not size:
         return 0, 0
-    about = max(int(math.log2(max(float(gaps.mean()), 1.0) * 0.7 + 1)), 0)
+    about = max(int(math.log2(max(int(gaps.sum()) / size, 1.0) * 0.7 + 1)), 0)
     sizes = {}
     for low in range(max(about - 1, 0), min(about + 1, _MAX_LOW) + 1):
-        sizes[low] = packed_size(gaps.size, low) + (int((gaps >> low).sum()) + gaps.size + 7) // 8
+        sizes[low] = packed_size(size, low) + (int((gaps >> low).sum()) + size + 7) // 8
     best = min(sizes, key=lambda low: sizes[low])
     return best, sizes[best]

@@ -28,6 +28,8 @@ class TernGrad(Codec):
         takes 2.5; 0 clips nothing, and leaves the codec without bias.
     """
 
+    on_device = True
+
     def __init__(self, *, clip: float = 2.5) -> None:
         if not 0 <= clip < math.inf:
             raise ConfigurationError(f"clip must be at least 0 and finite, not {clip}")
@@ -35,7 +37,7 @@ class TernGrad(Codec):
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         """Draw the values."""
-        bounds = tensor_bounds(layout, vector.size)
+        bounds = tensor_bounds(layout, len(vector))
         norms = None
         if self._clip:
             found = moments(vector, bounds, again=True)

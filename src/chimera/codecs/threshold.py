@@ -8,6 +8,7 @@ import numpy as np
 
 from chimera.codecs.codec import CODECS, Codec
 from chimera.codecs.kernels import kernels
+from chimera.codecs.largest import room_for
 from chimera.codecs.sparse import decode_places, encode_places
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
@@ -24,6 +25,8 @@ class Threshold(Codec):
         true``.
     """
 
+    on_device = True
+
     def __init__(self, *, value: float = 1e-3) -> None:
         if not 0 < value < math.inf or np.float32(value) == 0:
             raise ConfigurationError(f"value must be above 0 and finite, not {value}")
@@ -31,11 +34,11 @@ class Threshold(Codec):
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
         """Select the elements."""
-        k, nothing = kernels(), np.empty(0, np.int64)
-        count = k.select(vector, self._bits, vector.size, nothing, np.empty(0, np.float32))
-        places, values = np.empty(count, np.int64), np.empty(count, np.float32)
-        k.select(vector, self._bits, vector.size, places, values)
-        return encode_places("threshold", vector.size, places, values)
+        size, select = len(vector), kernels(vector).select
+        count = select(vector, self._bits, size, *room_for(0, vector))
+        places, values = room_for(count, vector)
+        select(vector, self._bits, size, places, values)
+        return encode_places("threshold", size, places, values)
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Return the elements among zeros."""

@@ -26,15 +26,17 @@ class TopK(Codec):
     sampled : find the threshold by a sample: faster, and the number of elements varies by some percent.
     """
 
+    on_device = True
+
     def __init__(self, *, ratio: float = 0.01, sampled: bool = False) -> None:
         check_ratio(ratio)
         self._ratio, self._sampled = ratio, sampled
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
         """Select the elements."""
-        count = share(vector.size, self._ratio)
+        count = share(len(vector), self._ratio)
         found = by_sample(vector, count, int(self.next_key()[0])) if self._sampled else exactly(vector, count)
-        return encode_places("top-k", vector.size, *found)
+        return encode_places("top-k", len(vector), *found)
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Return the elements among zeros."""

@@ -20,7 +20,14 @@ class Work:
 
 
 class Surroundings:
-    """The engine as an actor sees it. Each engine sets its own; this one, plain memory, is for code outside any engine."""
+    """The engine as an actor sees it. Each engine sets its own; this one, plain memory, is for code outside any engine.
+
+    Attributes
+    ----------
+    bandwidth_bytes_s : of the link over which the actor sends, where the engine knows it.
+    """
+
+    bandwidth_bytes_s: float | None = None
 
     def __init__(self) -> None:
         self.work = Work()
@@ -73,6 +80,11 @@ def get(refs: Any, timeout_s: float | None = None) -> Any:
     RunError : this would wait for ever.
     """
     return _surroundings.get(refs, timeout_s)
+
+
+def bandwidth_bytes_s() -> float | None:
+    """Return the speed of the link over which this actor sends, or None where nobody knows it."""
+    return _surroundings.bandwidth_bytes_s
 
 
 def current() -> Surroundings:

@@ -11,8 +11,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.core.device import namespace
+
 Flat: TypeAlias = NDArray[np.float32]
-"""float32, shape (P,)."""
+"""float32, shape (P,). Where a function or a codec says so, it may be a tensor of torch on any device."""
 
 _CHUNK = 1 << 16
 
@@ -83,9 +85,10 @@ def reduce_in_order(vectors: Sequence[Flat], out: Flat, scale: float = 1.0) -> F
 
 def all_finite(vector: Flat) -> bool:
     """Return whether no element of a vector is NaN or infinite; in one pass at the speed of memory, if none is."""
+    xp = namespace(vector)
     with np.errstate(over="ignore", invalid="ignore"):
-        square = float(np.dot(vector, vector))  # NaN and infinity go through it; so does what is finite but very large
-    return math.isfinite(square) or bool(np.isfinite(vector).all())
+        square = float(xp.dot(vector, vector))  # NaN and infinity go through it; so does what is finite but very large
+    return math.isfinite(square) or bool(xp.isfinite(vector).all())
 
 
 def shard_bounds(size: int, shards: int) -> list[int]:

@@ -21,8 +21,8 @@ from chimera.web.routing import documented, plain_router
 PREFIX = "/v1/infer"
 _ANY: dict[str, Any] = {"type": "object"}
 _ROWS: dict[str, Any] = {"type": "object", "properties": {"rows": {"type": "array", "items": _ANY}}}
-_JOB = {"type": "object", "properties": {"job": {"type": "string"}}, "required": ["job"]}
-_CHANGES: dict[str, Any] = {
+JOB = {"type": "object", "properties": {"job": {"type": "string"}}, "required": ["job"]}
+CHANGES: dict[str, Any] = {
     "batch_size": {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]},
     "weight": {"type": "number", "exclusiveMinimum": 0},
     "max_workers": {"anyOf": [{"type": "null"}, {"type": "integer", "minimum": 1}]},
@@ -35,7 +35,7 @@ _SUBMISSION = {
         "name": {"anyOf": [{"type": "null"}, {"type": "string"}]},
         "model": _ANY,
         "queries": {"type": "array", "minItems": 1},
-        **_CHANGES,
+        **CHANGES,
     },
     "additionalProperties": False,
 }
@@ -62,7 +62,7 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
         "/jobs",
         **documented(
             "Take a job on; with a key that came before, it is the job that is there.", body=_SUBMISSION, example=_EXAMPLE,
-            answer=_JOB, answer_example={"job": "1"}, errors=(422, 503),
+            answer=JOB, answer_example={"job": "1"}, errors=(422, 503),
         ),
     )  # fmt: skip
     async def submit(request: Request) -> Response:
@@ -70,7 +70,7 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
         key, model, queries = required(body, "key", "model", "queries")
         if not isinstance(key, str) or not key or not isinstance(model, dict) or not isinstance(queries, list):
             raise DataError("a job has a key, which is a text, a model, which is a table, and a list of queries")
-        more = _chosen(body, "name", "weight", "batch_size", "max_workers", besides=("key", "model", "queries"))
+        more = chosen(body, "name", "weight", "batch_size", "max_workers", besides=("key", "model", "queries"))
         if not isinstance(more.get("name"), str | None):
             raise DataError(f"name must be a text, not {more['name']!r}")
         job = await in_thread(lambda: orders.submit(leader(), key=key, model=model, queries=queries, **more))
@@ -91,16 +91,16 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
     @router.patch(
         "/jobs/{job}",
         **documented(
-            "Change a job from its next batch on.", body={"type": "object", "properties": _CHANGES}, example={"weight": 2.0},
-            answer=_JOB, answer_example={"job": "1"}, errors=(422, 503),
+            "Change a job from its next batch on.", body={"type": "object", "properties": CHANGES}, example={"weight": 2.0},
+            answer=JOB, answer_example={"job": "1"}, errors=(422, 503),
         ),
     )  # fmt: skip
     async def change(request: Request) -> Response:
-        changes = _chosen(await read_object(request), *_CHANGES)
+        changes = chosen(await read_object(request), *CHANGES)
         job = await in_thread(lambda: orders.change(leader(), _job(request), **changes))
         return answer(request, {"job": job})
 
-    @router.delete("/jobs/{job}", **documented("Cancel a job; its results stay.", answer=_JOB, errors=(422, 503)))
+    @router.delete("/jobs/{job}", **documented("Cancel a job; its results stay.", answer=JOB, errors=(422, 503)))
     async def cancel(request: Request) -> Response:
         return answer(request, {"job": await in_thread(lambda: orders.cancel(leader(), _job(request)))})
 
@@ -133,7 +133,8 @@ def _viewing(leader: Callable[[], Coordinator], view: Callable[[Coordinator], li
     return show
 
 
-def _chosen(body: dict[str, Any], *names: str, besides: tuple[str, ...] = ()) -> dict[str, Any]:
+def chosen(body: dict[str, Any], *names: str, besides: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return what a body has under these names; it may have nothing else, but for ``besides``."""
     strange = [name for name in body if name not in names and name not in besides]
     if strange:
         raise DataError(f"the body has {', '.join(map(repr, strange))}; allowed are {', '.join((*besides, *names))}")

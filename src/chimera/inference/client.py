@@ -10,7 +10,14 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from chimera.core.errors import ConfigurationError, RunError, TimeLimitError, UnavailableError
+from chimera.core.errors import (
+    ChimeraError,
+    ConfigurationError,
+    ConflictError,
+    RunError,
+    TimeLimitError,
+    UnavailableError,
+)
 from chimera.engines.http import wire
 
 PATIENCE_S = 15.0
@@ -54,6 +61,33 @@ class Client:
     def change(self, job: str, **changes: Any) -> str:
         """Change ``weight``, ``batch_size`` or ``max_workers`` of a job."""
         return str(self._object("PATCH", f"/jobs/{_quoted(job)}", wire.pack(changes))["job"])
+
+    def serve(self, name: str, model: Mapping[str, Any], **options: Any) -> str:
+        """Let a model answer queries as they come, and return the number of its job.
+
+        Parameters
+        ----------
+        options : ``weight``, ``batch_size``, ``max_workers``.
+        """
+        body = wire.pack({"model": dict(model), **options})
+        return str(self._object("PUT", f"/models/{_quoted(name)}", body)["job"])
+
+    def unserve(self, name: str) -> str:
+        """Take no more queries for a model, and return the number of its job."""
+        return str(self._object("DELETE", f"/models/{_quoted(name)}")["job"])
+
+    def ask(self, name: str, queries: Sequence[Any], *, timeout_s: float = 30.0) -> list[dict[str, Any]]:
+        """Return the answers of a served model: ``{"result": value}`` or ``{"error": text}`` for each query.
+
+        It is asked again if its coordinator dies meanwhile.
+
+        Raises
+        ------
+        UnavailableError : too many queries wait for it, or the cluster cannot be reached.
+        TimeLimitError : it has not answered in time.
+        """
+        body = wire.pack({"queries": list(queries), "timeout_s": timeout_s})
+        return list(self._object("POST", f"/{_quoted(name)}", body, try_s=_TRY_S + timeout_s)["results"])
 
     def cancel(self, job: str) -> str:
         """Let a job go no further."""
@@ -101,14 +135,14 @@ class Client:
             time.sleep(_POLL_S)
         return row
 
-    def _object(self, verb: str, path: str, body: bytes | None = None) -> dict[str, Any]:
-        with self._opened(verb, path, body) as answer:
+    def _object(self, verb: str, path: str, body: bytes | None = None, *, try_s: float = _TRY_S) -> dict[str, Any]:
+        with self._opened(verb, path, body, try_s=try_s) as answer:
             document = json.loads(answer.read())
         if not isinstance(document, dict):
             raise RunError(f"{path}: the answer is no JSON object")
         return document
 
-    def _opened(self, verb: str, path: str, body: bytes | None = None) -> Any:
+    def _opened(self, verb: str, path: str, body: bytes | None = None, *, try_s: float = _TRY_S) -> Any:
         """Return the answer to a request, open; send it again while nobody leads."""
         deadline_s = time.monotonic() + self._patience_s
         why = "nobody leads it: is it up? ('chimera infer up')"
@@ -116,11 +150,12 @@ class Client:
             address = self._address()
             if address is not None:
                 try:
-                    return self._opener.open(self._request(verb, address, path, body), timeout=_TRY_S)
+                    return self._opener.open(self._request(verb, address, path, body), timeout=try_s)
                 except urllib.error.HTTPError as error:
-                    if error.code != 503:
-                        raise _said(error) from None
-                    why = str(_said(error))
+                    said = _said(error)
+                    if not isinstance(said, _NobodyLeadsError):
+                        raise said from None
+                    why = str(said)
                 except OSError as error:
                     why = f"the coordinator at {address} does not answer: {getattr(error, 'reason', error)}"
             if time.monotonic() > deadline_s:
@@ -140,9 +175,19 @@ def _quoted(job: str) -> str:
     return quote(job, safe="")
 
 
-def _said(error: urllib.error.HTTPError) -> RunError | ConfigurationError:
+class _NobodyLeadsError(UnavailableError):
+    """Somebody else will answer, in a moment."""
+
+
+def _said(error: urllib.error.HTTPError) -> ChimeraError:
+    """Return what the coordinator has answered, as an exception."""
+    message, name = f"the coordinator answered {error.code}", ""
     try:
-        message = str(json.loads(error.read())["message"])
+        document = json.loads(error.read())
+        message, name = str(document["message"]), str(document["details"]["errorMessage"])
     except (ValueError, KeyError, TypeError):
-        message = f"the coordinator answered {error.code}"
-    return ConfigurationError(message) if error.code in (404, 422) else RunError(message)
+        pass
+    if error.code == 503:
+        return (UnavailableError if name == "QueueFullError" else _NobodyLeadsError)(message)
+    kinds = {404: ConfigurationError, 409: ConflictError, 422: ConfigurationError, 504: TimeLimitError}
+    return kinds.get(error.code, RunError)(message)

@@ -9,6 +9,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,16 @@ from chimera.core.errors import ConfigurationError
 from chimera.inference.client import Client
 
 DEFAULT = Path("runs/inference")
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may ask a process of the cluster: whoever bears its token; over plain HTTP, here or, a voter, on its network."""
+
+    token: str
+    max_body_bytes: int = 1 << 30
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
 
 
 class _Leader(Struct, frozen=True):
@@ -112,6 +123,10 @@ class ClusterFolder:
         if not token:
             raise ConfigurationError(f"the token of the cluster, {self.path / 'token'}, is empty")
         return token
+
+    def access(self) -> Access:
+        """Return who may ask; raises as `token` does."""
+        return Access(self.token())
 
     def client(self) -> Client:
         """Return a client of the cluster."""

@@ -22,8 +22,6 @@ from chimera.engines.http import wire
 from chimera.engines.leash import hold
 from chimera.inference.answering import Answering
 
-_STOP_S = 5.0
-
 
 class ComputeProcess:
     """A process that answers batches, one after the other; it ends with this one.
@@ -79,11 +77,13 @@ class ComputeProcess:
         """Return how it ended, once it has."""
         return _ending(self._process.wait())
 
-    def close(self) -> None:
-        """End it. One that computes is not waited for."""
+    def kill(self) -> None:
+        """End it, whatever it computes."""
         self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_STOP_S)
+
+    def close(self) -> None:
+        """Let go of what reaches it, once it has ended."""
+        self._process.wait()
         self._ours.close()
         if self._process.stdin is not None:
             self._process.stdin.close()

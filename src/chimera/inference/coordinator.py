@@ -13,12 +13,15 @@ from typing import Any, TypeVar
 from chimera.core.errors import RunError, UnavailableError
 from chimera.engines.http import wire
 from chimera.inference import records
+from chimera.inference.inbox import Inbox
+from chimera.inference.job import Batch
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
 from chimera.inference.policies.policy import Policy
 from chimera.inference.pool.link import Assignment, Collected, Finished, Place, WorkerState
 from chimera.inference.pool.pool import Pool
 from chimera.inference.scheduler import Scheduler
 from chimera.inference.seat import Seat
+from chimera.inference.store import JournalStore, Store
 from chimera.web.logs import status
 
 T = TypeVar("T")
@@ -60,7 +63,7 @@ class Coordinator:
         pool: Pool,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.scheduler = Scheduler(policy)
+        self.scheduler = Scheduler(policy, first_batch=lease.epoch << 32)
         self.seats: dict[str, Seat] = {}
         self.lease, self.journal = lease, journal
         self._pool, self._clock = pool, clock
@@ -70,6 +73,7 @@ class Coordinator:
         self._why = "it was stopped"
         self._records: list[records.Record] = []
         self._outputs: list[Output] = []
+        self._stores: dict[str, Store] = {}
         self._inputs: list[tuple[str, int, bytes]] = []
         self._then: list[Callable[[], None]] = []
         self._answers: list[tuple[Future[Any], Any]] = []
@@ -110,13 +114,25 @@ class Coordinator:
         ------
         NotCoordinator : this is not the coordinator any more.
         """
-        self.check_leads()
-        answer: Future[T] = Future()
-        self._events.put((self._answer, (function, answer)))
         try:
-            return answer.result(timeout_s)
+            return self.asked(function).result(timeout_s)
         except TimeoutError as error:
             raise NotCoordinator("the coordinator has not answered: it is being replaced") from error
+
+    def asked(self, function: Callable[[], T]) -> Future[T]:
+        """Return what `ask` would, as a future that cannot be cancelled."""
+        self.check_leads()
+        answer: Future[T] = Future()
+        answer.set_running_or_notify_cancel()
+        self._events.put((self._answer, (function, answer)))
+        return answer
+
+    def store(self, job: str) -> Store:
+        """Return where the queries of a job lie and its results go; in the brain."""
+        if job not in self._stores:
+            open_job = self.scheduler.job(job).accepted.open
+            self._stores[job] = Inbox() if open_job else JournalStore(job, self.journal, self._outputs)
+        return self._stores[job]
 
     def check_leads(self) -> None:
         """Raise `NotCoordinator` unless the lease lasts."""
@@ -128,10 +144,11 @@ class Coordinator:
         return self._clock()
 
     def note(self, *noted: records.Record, inputs: Sequence[tuple[str, int, bytes]] = ()) -> None:
-        """Let records have happened, in the brain; they are written before anybody acts upon them."""
+        """Let records have happened, in the brain; those that last are written before anybody acts upon them."""
         for record in noted:
             self.scheduler.apply(record)
-        self._records += noted
+            if self.scheduler.lasts(record):
+                self._records.append(record)
         self._inputs += inputs
 
     def _think(self) -> None:
@@ -158,7 +175,8 @@ class Coordinator:
     def _write(self) -> None:
         if self._records or self._outputs:
             self.journal.append(self.lease.epoch, self._records, outputs=self._outputs, inputs=self._inputs)
-            self._records, self._outputs, self._inputs = [], [], []
+            for written in (self._records, self._outputs, self._inputs):
+                written.clear()
         then, self._then = self._then, []
         for act in then:
             act()
@@ -169,13 +187,16 @@ class Coordinator:
     def _dispatch(self) -> None:
         now_s = self._clock()
         living = [seat for seat in self.seats.values() if seat.alive]
-        for seat in sorted(living, key=lambda seat: len(seat.has)):
+        wanted = self.scheduler.waiting_models()
+        # Of those that are free, first whoever need not load a model.
+        for seat in sorted(living, key=lambda seat: (len(seat.has), wanted.isdisjoint(seat.loaded))):
             if not self._has_room(seat, now_s):
                 continue
             chosen = self.scheduler.next_for(seat.name, seat.loaded, len(living), now_s)
             if chosen is None:
                 return
             self.note(chosen)
+            self.store(chosen.job).compose(Batch(chosen.batch, chosen.first, chosen.count))
             seat.has[chosen.job, chosen.batch] = now_s
             self._then.append(partial(seat.send, (chosen.job, chosen.batch)))
 
@@ -248,7 +269,7 @@ class Coordinator:
         batch = self.scheduler.wanted(*result.place)
         if batch is not None:
             self.note(records.Committed(*result.place, worker, result.seconds, result.errors, self._clock()))
-            self._outputs.append(Output(*result.place, batch.first, batch.count, result.results))
+            self.store(result.job).deliver(batch, result.results)
 
     def _silent(self, seat: Seat, why: str) -> None:
         if self.seats.get(seat.name) is seat:
@@ -281,8 +302,7 @@ class Coordinator:
         for record in self.scheduler.lost(worker, why, culprit=culprit, now_s=self._clock()):
             batch = self.scheduler.wanted(record.job, record.batch)
             if isinstance(record, records.Poisoned) and batch is not None:
-                body = wire.pack([{"error": record.why}] * batch.count)
-                self._outputs.append(Output(record.job, record.batch, batch.first, batch.count, body))
+                self.store(record.job).deliver(batch, wire.pack([{"error": record.why}] * batch.count))
                 status().error("job %s, batch %d is set aside: %s", record.job, record.batch, record.why)
             self.note(record)
 
@@ -293,8 +313,7 @@ class Coordinator:
         batch = self.scheduler.wanted(job, number)
         if batch is None:
             raise RunError("nobody wants it any more")
-        queries = self.journal.queries(job, batch.first, batch.count)
-        return Assignment(job, number, held.model, queries)
+        return Assignment(job, number, held.model, self._stores[job].queries(batch))
 
     def _answer(self, function: Callable[[], T], answer: Future[T]) -> None:
         try:
@@ -308,6 +327,8 @@ class Coordinator:
         refusal = NotCoordinator("this process is not the coordinator any more")
         for answer, _ in self._answers:
             answer.set_exception(refusal)
+        for store in self._stores.values():
+            store.refuse(refusal)
         while True:
             try:
                 function, args = self._events.get_nowait()

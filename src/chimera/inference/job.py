@@ -14,6 +14,7 @@ from chimera.inference.records import Accepted
 WINDOW_S = 10.0
 """Over how long a query rate is measured."""
 _SMOOTHING = 0.3  # the share of the last batch in the estimate of a job's seconds per query
+_TIMES = 10_000  # an open job has no end; the times of so many of its last batches are kept
 _GROWTH = 8  # a batch whose size is chosen by time is at most so many times as large as the one before
 
 
@@ -42,6 +43,9 @@ class Job:
     Attributes
     ----------
     order : jobs that came later have a higher one.
+    batch_s : how long a batch should take whose size is not given.
+    queries : how many there are; of an open job, so far.
+    open : whether more may come.
     charged : queries dispatched, divided by the weight at the time.
     cursor : the first query that was in no batch yet.
     returned : batches to dispatch again, before new ones.
@@ -49,12 +53,11 @@ class Job:
     serving : the workers that have some of those, and how many.
     loading : how many of those under way had to wait for the model, or still do.
     key : what a worker calls its model.
-    committed : the numbers of those that are done.
     blamed : for each batch that may have killed workers, which.
     finished : queries that have a result.
     errors : how many of these are errors.
     ended : ``done`` or ``cancelled``, or nothing while it runs.
-    times : for each finished batch its queries, and the seconds that they took.
+    times : for each finished batch (of an open job, for the last ones) its queries, and the seconds that they took.
     """
 
     accepted: Accepted
@@ -63,13 +66,13 @@ class Job:
     weight: float
     batch_size: int
     max_workers: int
+    batch_s: float
     cursor: int = 0
     batches: int = 0
     returned: deque[Batch] = field(default_factory=deque)
     running: dict[int, Running] = field(default_factory=dict)
     serving: Counter[str] = field(default_factory=Counter)
     loading: int = 0
-    committed: set[int] = field(default_factory=set)
     blamed: dict[int, list[str]] = field(default_factory=dict)
     finished: int = 0
     errors: int = 0
@@ -77,7 +80,9 @@ class Job:
     why: str = ""
     first_s: float | None = None
     ended_s: float | None = None
-    times: list[tuple[int, float]] = field(default_factory=list)
+    times: deque[tuple[int, float]] = field(init=False)
+    queries: int = field(init=False)
+    open: bool = field(init=False)
     key: str = field(init=False)
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
     _recently: int = 0  # the queries of all of these
@@ -86,6 +91,9 @@ class Job:
 
     def __post_init__(self) -> None:
         self.key = key_of(self.accepted.model)
+        self.queries, self.open = self.accepted.queries, self.accepted.open
+        self.times = deque(maxlen=_TIMES if self.open else None)
+        self._end(self.accepted.at_s)
 
     @property
     def id(self) -> str:
@@ -102,11 +110,11 @@ class Job:
         """How many queries are neither finished nor under way."""
         if self.ended:
             return 0
-        return self.accepted.queries - self.cursor + sum(batch.count for batch in self.returned)
+        return self.queries - self.cursor + sum(batch.count for batch in self.returned)
 
     def contends(self, worker: str) -> bool:
         """Return whether it has something for a worker, and may have that one more."""
-        if self.ended or not (self.returned or self.cursor < self.accepted.queries):
+        if self.ended or not (self.returned or self.cursor < self.queries):
             return False
         return not self.max_workers or self.others(worker) < self.max_workers
 
@@ -114,12 +122,12 @@ class Job:
         """Return how many other workers serve it."""
         return len(self.serving) - (worker in self.serving)
 
-    def next_batch(self, target_s: float) -> Batch:
+    def next_batch(self) -> Batch:
         """Return what it would dispatch next; there must be something waiting."""
         if self.returned:
             return self.returned[0]
-        left = self.accepted.queries - self.cursor
-        return Batch(self.batches, self.cursor, min(self.batch_size or self._fitting(target_s), left))
+        left = self.queries - self.cursor
+        return Batch(self.batches, self.cursor, min(self.batch_size or self._fitting(), left))
 
     def estimate_s(self, count: int) -> float | None:
         """Return how long so many queries take, as far as is known."""
@@ -156,7 +164,6 @@ class Job:
             self._withdraw(batch.number)
             self.charged += batch.count / self.weight
         self.blamed.pop(batch.number, None)
-        self.committed.add(batch.number)
         self.finished += batch.count
         self.errors += errors
         if seconds is not None:
@@ -166,8 +173,17 @@ class Job:
             self._forget(at_s)
             each = seconds / batch.count
             self._seconds = each if self._seconds is None else (1 - _SMOOTHING) * self._seconds + _SMOOTHING * each
-        if self.finished == self.accepted.queries and not self.ended:
-            self.ended, self.ended_s = "done", at_s
+        self._end(at_s)
+
+    def withdraws(self, count: int, at_s: float) -> None:
+        """Take note that so many queries are not wanted any more, of those that are in no batch yet."""
+        self.queries -= count
+        self._end(at_s)
+
+    def closes(self, at_s: float) -> None:
+        """Take note that no more queries come."""
+        self.open = False
+        self._end(at_s)
 
     def open_batch(self, number: int) -> Batch | None:
         """Return a batch that is not done; None for one that is, or that there never was."""
@@ -184,10 +200,15 @@ class Job:
         span_s = min(max(until_s - self.first_s, 1e-9), WINDOW_S)
         return self._recently / max(span_s, 1.0)
 
-    def _fitting(self, target_s: float) -> int:
+    def _end(self, at_s: float) -> None:
+        """Be done if there is nothing more to do, and nothing more will come."""
+        if self.finished == self.queries and not self.open and not self.ended:
+            self.ended, self.ended_s = "done", at_s
+
+    def _fitting(self) -> int:
         if self._seconds is None:
             return max(self._largest, 1)
-        return max(1, min(round(target_s / max(self._seconds, 1e-9)), _GROWTH * max(self._largest, 1)))
+        return max(1, min(round(self.batch_s / max(self._seconds, 1e-9)), _GROWTH * max(self._largest, 1)))
 
     def _forget(self, now_s: float) -> None:
         while self._recent and self._recent[0][0] <= now_s - WINDOW_S:

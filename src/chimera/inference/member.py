@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +23,6 @@ from chimera.inference.seat import SILENT_S
 
 LOOK_S = 0.05
 """How often a standby looks whether the lease is over."""
-MAX_BODY_BYTES = 1 << 30
-
-
-@dataclass(frozen=True)
-class Access:
-    """Who may ask: whoever bears the token of the cluster; over plain HTTP, on this machine or, of a voter, its network."""
-
-    token: str
-    max_body_bytes: int = MAX_BODY_BYTES
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
 
 
 class Candidate:
@@ -159,6 +147,7 @@ def _row(member: Member, highest: int) -> dict[str, Any]:
         "name": member.name,
         "host": member.host,
         "pid": member.pid,
+        "address": member.address,
         "state": member.state if age_s < SILENT_S else "silent",
         "epoch": member.epoch,
         "heartbeat_age_s": age_s,
@@ -172,7 +161,10 @@ def _url(host: str, port: int) -> str:
 def main() -> None:
     """Serve until SIGTERM."""
     from chimera.inference.app import jobs_router
+    from chimera.inference.figures import ClusterFigures
+    from chimera.inference.serving_app import serving_router
     from chimera.web.app import create_app, serve
+    from chimera.web.metrics import Metrics
 
     hold()
     parser = argparse.ArgumentParser()
@@ -184,7 +176,8 @@ def main() -> None:
     parser.add_argument("--voter", help="which of them this process is")
     options = parser.parse_args()
     folder = ClusterFolder(options.cluster)
-    access = Access(folder.token())
+    os.chdir(folder.logs(options.name))  # the logs are written there
+    access = folder.access()
     if options.ray:
         from chimera.engines.ray.session import Session
 
@@ -193,12 +186,15 @@ def main() -> None:
         options.name, folder, options.policy, ray=bool(options.ray),
         journal=lambda: _journal(folder, options.voters, options.voter),
     )  # fmt: skip
+    metrics = Metrics()
+    metrics.registry.register(ClusterFigures(candidate.leader))
     host = options.voter.rpartition(":")[0].strip("[]") if options.voter else "127.0.0.1"
     app = create_app(
         title=f"Chimera inference {options.name}",
         settings=access,
-        routers=[jobs_router(candidate.leader, candidate.rows)],
+        routers=[jobs_router(candidate.leader, candidate.rows), serving_router(candidate.leader, metrics)],
         about={"name": options.name, "kind": "coordinator"},
+        metrics=metrics,
     )
     try:
         serve(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.errors import ConfigurationError, DataError, UnavailableError
 from chimera.engines.http import wire
 from chimera.inference import records
 from chimera.inference.coordinator import Coordinator
@@ -46,7 +46,7 @@ def submit(
         for job in known.values():
             if job.accepted.key == key:
                 return job.id
-        number = str(len(known) + 1)
+        number = next_number(leader)
         accepted = records.Accepted(number, key, name or number, table, len(queries), share, size, most, leader.now_s())
         leader.note(accepted, inputs=[(number, first, body) for first, body in pieces])
         return number
@@ -81,11 +81,17 @@ def cancel(leader: Coordinator, job: str) -> str:
     def note() -> str:
         number = named(leader, job)
         leader.note(records.Cancelled(number, "cancelled", leader.now_s()))
+        leader.store(number).refuse(UnavailableError(f"job {number} was cancelled"))
         for seat in leader.seats.values():
             seat.forget(number)
         return number
 
     return leader.ask(note)
+
+
+def next_number(leader: Coordinator) -> str:
+    """Return the number of the next job."""
+    return str(len(leader.scheduler.jobs) + 1)
 
 
 def named(leader: Coordinator, job: str) -> str:

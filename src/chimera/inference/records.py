@@ -22,6 +22,8 @@ class Accepted(Struct, frozen=True, tag=True):
     weight : of its share of the query rate, above 0.
     batch_size : queries a batch; 0 is as many as take about as long as the scheduler aims at.
     max_workers : how many may serve it at once; 0 is any number.
+    open : whether queries come as they come, and the results go to whoever waits for them: a model that is served online. Of
+        such a job the journal keeps only that it is there.
     """
 
     job: str
@@ -32,6 +34,30 @@ class Accepted(Struct, frozen=True, tag=True):
     weight: float
     batch_size: int
     max_workers: int
+    at_s: float
+    open: bool = False
+
+
+class Arrived(Struct, frozen=True, tag=True):
+    """So many more queries of an open job wait."""
+
+    job: str
+    count: int
+    at_s: float
+
+
+class Withdrawn(Struct, frozen=True, tag=True):
+    """Nobody waits any more for so many queries of an open job, which are in no batch yet."""
+
+    job: str
+    count: int
+    at_s: float
+
+
+class Closed(Struct, frozen=True, tag=True):
+    """To an open job no more queries come; those that are there are answered."""
+
+    job: str
     at_s: float
 
 
@@ -110,4 +136,6 @@ class Cancelled(Struct, frozen=True, tag=True):
     at_s: float
 
 
-Record: TypeAlias = Accepted | Changed | Dispatched | Committed | Returned | Poisoned | Cancelled
+Lasting: TypeAlias = Accepted | Changed | Closed | Cancelled
+"""What a successor has to know of every job, an open one too."""
+Record: TypeAlias = Lasting | Arrived | Withdrawn | Dispatched | Committed | Returned | Poisoned

@@ -13,6 +13,8 @@ from chimera.inference.policies.policy import Contender, Policy
 
 BATCH_S = 0.6
 """How long a batch should take whose size is not given."""
+OPEN_BATCH_S = 0.1
+"""The same of an open job: people wait for its answers."""
 LETHAL = 3
 """How many workers a batch may kill before it is set aside."""
 
@@ -27,14 +29,15 @@ class Scheduler:
     Parameters
     ----------
     policy : which job a free worker serves.
-    batch_s : how long a batch should take whose size is not given.
+    first_batch : the number of the first batch of an open job. What the journal does not keep, a successor does not know: so
+        that it takes no batch of another epoch for one of its own, each epoch has its own numbers.
     """
 
-    def __init__(self, policy: Policy, *, batch_s: float = BATCH_S) -> None:
+    def __init__(self, policy: Policy, *, first_batch: int = 0) -> None:
         self.jobs: dict[str, Job] = {}
-        self._open: dict[str, Job] = {}  # those that have not ended
+        self._under_way: dict[str, Job] = {}  # those that have not ended
         self._floor = 0.0  # no charge of an open job is lower
-        self._policy, self._batch_s = policy, batch_s
+        self._policy, self._first_batch = policy, first_batch
 
     def next_for(self, worker: str, loaded: Collection[str], workers: int, now_s: float) -> records.Dispatched | None:
         """Return what a free worker should do next; nothing if no job has anything for it. It is not applied yet.
@@ -44,17 +47,21 @@ class Scheduler:
         loaded : the keys of the models that the worker has in memory (`chimera.inference.models.spec.key_of`).
         workers : how many live.
         """
-        contending = (job for job in self._open.values() if job.contends(worker))
+        contending = (job for job in self._under_way.values() if job.contends(worker))
         contenders = [self._contender(job, worker, loaded, now_s) for job in contending]
         if not contenders:
             return None
         job = self.jobs[self._policy.choose(contenders, workers)]
-        batch = job.next_batch(self._batch_s)
+        batch = job.next_batch()
         return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s, job.key not in loaded)
+
+    def waiting_models(self) -> set[str]:
+        """Return the keys of the models of all jobs that have queries waiting."""
+        return {job.key for job in self._under_way.values() if job.waiting}
 
     def running_on(self, worker: str) -> Iterator[tuple[Job, Running]]:
         """Yield what a worker has to do, the earliest first."""
-        serving = (job for job in self._open.values() if worker in job.serving)
+        serving = (job for job in self._under_way.values() if worker in job.serving)
         own = [(job, run) for job in serving for run in job.running.values() if run.worker == worker]
         yield from sorted(own, key=lambda pair: pair[1].since_s)
 
@@ -83,6 +90,10 @@ class Scheduler:
                 found.append(records.Returned(job.id, number, worker, why, blamed, now_s))
         return found
 
+    def lasts(self, record: records.Record) -> bool:
+        """Return whether a successor has to know of it: of an open job, only that the job is there."""
+        return isinstance(record, records.Lasting) or not self.job(record.job).accepted.open
+
     def wanted(self, job: str, batch: int) -> Batch | None:
         """Return a batch whose results are still to be committed; None for any other."""
         held = self.jobs.get(job)
@@ -97,11 +108,26 @@ class Scheduler:
     def _(self, record: records.Accepted) -> None:
         job = Job(
             record, len(self.jobs), self._lowest(), record.weight, record.batch_size, record.max_workers,
-            ended="" if record.queries else "done", ended_s=None if record.queries else record.at_s,
+            batch_s=OPEN_BATCH_S if record.open else BATCH_S, batches=self._first_batch if record.open else 0,
         )  # fmt: skip
-        self.jobs[record.job] = job
-        if not job.ended:
-            self._open[record.job] = job
+        self.jobs[record.job] = self._under_way[record.job] = job
+        self._close(job)
+
+    @apply.register
+    def _(self, record: records.Arrived) -> None:
+        self.job(record.job).queries += record.count
+
+    @apply.register
+    def _(self, record: records.Withdrawn) -> None:
+        job = self.job(record.job)
+        job.withdraws(record.count, record.at_s)
+        self._close(job)
+
+    @apply.register
+    def _(self, record: records.Closed) -> None:
+        job = self.job(record.job)
+        job.closes(record.at_s)
+        self._close(job)
 
     @apply.register
     def _(self, record: records.Changed) -> None:
@@ -162,16 +188,16 @@ class Scheduler:
 
     def _lowest(self) -> float:
         """Return the lowest charge of the jobs that have queries waiting."""
-        return min((job.charged for job in self._open.values() if job.waiting), default=self._floor)
+        return min((job.charged for job in self._under_way.values() if job.waiting), default=self._floor)
 
     def _lift(self, floor: float) -> None:
         self._floor = max(self._floor, floor)
-        for job in self._open.values():
+        for job in self._under_way.values():
             job.charged = max(job.charged, self._floor)
 
     def _close(self, job: Job) -> None:
         if job.ended:
-            del self._open[job.id]
+            self._under_way.pop(job.id, None)
 
     def _contender(self, job: Job, worker: str, loaded: Collection[str], now_s: float) -> Contender:
         return Contender(
@@ -179,7 +205,7 @@ class Scheduler:
             order=job.order,
             weight=job.weight,
             charged=job.charged,
-            batch=job.next_batch(self._batch_s).count,
+            batch=job.next_batch().count,
             rate=job.rate(now_s),
             workers=job.others(worker),
             loading=job.loading,

@@ -203,7 +203,7 @@ class Simulation:
         """Let idle workers have what there is, first those that have a model of what is there."""
         if not self._idle:
             return
-        wanted = {job.key for job in self.scheduler.jobs.values() if job.waiting}
+        wanted = self.scheduler.waiting_models()
         for number in sorted(self._idle, key=lambda number: wanted.isdisjoint(self._workers[number].models)):
             if not self._begin(self._workers[number]):
                 return

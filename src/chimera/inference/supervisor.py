@@ -1,7 +1,11 @@
-"""What keeps a cluster on one machine up: it starts coordinators and workers as processes, and starts the dead anew."""
+"""What keeps a cluster on one machine up: it starts coordinators and workers as processes, and starts the dead anew.
+
+``python -m chimera.inference.supervisor`` is that on a leash, for programs (`chimera.inference.session`).
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import signal
@@ -10,9 +14,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
+from chimera.core.errors import ChimeraError
+from chimera.engines.leash import hold
 from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.policies.policy import POLICIES
 
 STOP_S = 5.0
 """How long members have to end by themselves."""
@@ -65,7 +73,6 @@ class Member:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self._environment},
-                cwd=logs,
                 start_new_session=True,
             )
         self._began_s = time.monotonic()
@@ -107,6 +114,41 @@ class Member:
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()
         self.process = None
+
+
+def keep_up(
+    folder: ClusterFolder,
+    *,
+    workers: int,
+    standbys: int,
+    policy: str = "fair-share",
+    preload: str = "",
+    ray: str | None = None,
+    voters: Sequence[str] = (),
+    say: Callable[[str], None],
+) -> None:
+    """Run a cluster from a folder until SIGINT or SIGTERM; in the main thread.
+
+    Raises
+    ------
+    ConfigurationError : there is no such policy, the folder cannot be written, or its cluster is up already.
+    """
+    POLICIES.create(policy)
+    folder.create()
+    if ray:
+        from chimera.engines.ray.session import Session
+
+        Session.enter(address=ray)  # ends with this process; it sets handlers of its own for signals
+    ended: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: ended.append(number))
+    with folder.claimed():
+        many = f"{len(voters)} voters" if voters else f"a coordinator, its standbys ({standbys})"
+        say(f"{many} and workers ({workers}) run from {folder.path}; Ctrl-C ends them")
+        supervise(
+            folder, workers=workers, standbys=standbys, policy=policy, preload=preload, ray=ray, voters=voters,
+            say=say, stopped=lambda: bool(ended),
+        )  # fmt: skip
 
 
 def is_here(address: str) -> bool:
@@ -171,3 +213,29 @@ def supervise(
         deadline_s = time.monotonic() + STOP_S
         for each in members:
             each.end(deadline_s)
+
+
+def _tell(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Keep a cluster up until SIGTERM, or the end of whoever started this."""
+    hold()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cluster", type=Path, required=True)
+    parser.add_argument("--workers", type=int, required=True)
+    parser.add_argument("--standbys", type=int, required=True)
+    parser.add_argument("--policy", required=True)
+    parser.add_argument("--preload", default="")
+    given = vars(parser.parse_args())
+    try:
+        keep_up(ClusterFolder(given.pop("cluster")), **given, say=_tell)
+    except ChimeraError as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -23,7 +23,7 @@ def rates(leader: Coordinator) -> list[dict[str, Any]]:
     now_s = leader.now_s()
     return [
         {"job": job.id, "name": job.accepted.name, "state": state_of(job), "rate": job.rate(now_s),
-         "processed": job.finished, "queries": job.accepted.queries, "weight": job.weight}
+         "processed": job.finished, "queries": job.queries, "weight": job.weight}
         for job in leader.scheduler.jobs.values()
     ]  # fmt: skip
 
@@ -37,10 +37,11 @@ def statistics(leader: Coordinator) -> list[dict[str, Any]]:
 
 
 def serving(leader: Coordinator) -> list[dict[str, Any]]:
-    """Return what each worker does: its state, the job that it serves and the models that it has in memory."""
+    """Return what each worker does: its state, the job that it serves, its models in memory, and for how long it was busy."""
     return [
         {"worker": seat.name, "state": seat.state, "job": next(iter(seat.has), (None,))[0],
-         "batches": [list(key) for key in seat.has], "models": len(seat.loaded)}
+         "batches": [list(key) for key in seat.has], "models": len(seat.loaded),
+         "busy_s": seat.told and seat.told.busy_s, "up_s": seat.told and seat.told.up_s}
         for seat in sorted(leader.seats.values(), key=lambda seat: seat.name)
     ]  # fmt: skip
 
@@ -68,8 +69,8 @@ def times(batches: Sequence[tuple[int, float]]) -> dict[str, float | None]:
 
 
 def state_of(job: Job) -> str:
-    """Return ``waiting``, ``running``, ``done`` or ``cancelled``."""
-    return job.ended or ("waiting" if job.first_s is None else "running")
+    """Return ``serving`` (queries come as they come), ``waiting``, ``running``, ``done`` or ``cancelled``."""
+    return job.ended or ("serving" if job.open else "waiting" if job.first_s is None else "running")
 
 
 def _listed(job: Job) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def _listed(job: Job) -> dict[str, Any]:
         "job": job.id,
         "name": accepted.name,
         "state": state_of(job),
-        "queries": accepted.queries,
+        "queries": job.queries,
         "finished": job.finished,
         "errors": job.errors,
         "weight": job.weight,

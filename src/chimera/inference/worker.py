@@ -21,7 +21,7 @@ MAX_WAIT_S = 0.25
 """The longest that a request for results waits."""
 _AGAIN_S = 1.0  # a result that is not acknowledged for so long after it was sent is sent again
 _MOST_BYTES = 64 << 20  # of results in one answer; one alone may be larger
-_DRAIN_S = 1.0
+_DRAIN_S = 0.2  # for what the process told before its end
 
 
 @dataclass
@@ -144,9 +144,10 @@ class InferenceWorker:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._process.close()
+        self._process.kill()
         self._thread.join()
         self._watcher.join()
+        self._process.close()
 
     def _check(self, epoch: int) -> None:
         if epoch < self.epoch:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -13,6 +11,7 @@ from msgspec import Meta, Struct
 
 from chimera.core.errors import DataError
 from chimera.engines.http import wire
+from chimera.inference.cluster_folder import Access
 from chimera.inference.pool.http import PATH
 from chimera.inference.pool.link import Assignment, WorkerState
 from chimera.inference.worker import InferenceWorker
@@ -24,16 +23,6 @@ from chimera.web.routing import documented, plain_router
 
 T = TypeVar("T")
 Epoch = Annotated[int, Meta(ge=1)]
-
-
-@dataclass(frozen=True)
-class Access:
-    """Who may ask: whoever bears the token of the cluster; over plain HTTP, on this machine."""
-
-    token: str | None
-    max_body_bytes: int = 1 << 30
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
 
 
 class _Adopt(Struct):

@@ -39,10 +39,10 @@ def main() -> None:
 
 
 def _serve(folder: ClusterFolder, name: str, preload: str, keep_models: int) -> None:
-    from chimera.inference.worker_app import Access, create_worker_app
+    from chimera.inference.worker_app import create_worker_app
     from chimera.web.app import serve
 
-    access = Access(folder.token())
+    access = folder.access()
     where = Path.cwd()
     os.chdir(folder.logs(name))  # the logs are written there
     modules = [module for module in preload.split(",") if module]

@@ -29,6 +29,12 @@ def move(model: Any, device: str, rank: int) -> None:
     model.to(_gpu(rank) if device == GPU else device)
 
 
+def near(model: Any) -> Any:
+    """Return what has the parameters and gradients of ``model`` where it computes: itself, or what its `near` returns."""
+    side = getattr(model, "near", None)
+    return side() if callable(side) else model
+
+
 def _gpu(rank: int) -> str:
     """Return torch's name of a GPU; where an engine gives each process its own, there is but one to choose from."""
     import torch

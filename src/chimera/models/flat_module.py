@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cloudpickle
 import numpy as np
 
+from chimera.core.device import put
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat, Layout
 
@@ -62,6 +63,7 @@ class FlatModule:
         self._host_views = self._views(self._host)
         self._set_views(self._host_views)
         self._address: Callable[[Tensor], int] = torch.Tensor.data_ptr
+        self._ahead = False  # whether the weights on the device are newer than those on the host
         self._gradient: Flat | None = None
         self._host_gradient: Tensor | None = None  # the same memory
         self._gradient_tensor: Tensor | None = None  # where the module computes
@@ -105,19 +107,33 @@ class FlatModule:
     def move(self, device: str) -> None:
         """Let the module compute on ``device``, on a copy of the vector; on the CPU too, where that only costs.
 
-        The vectors stay on the host, and what they hold counts: `upload` brings the weights, `collect_gradient` the gradient.
+        `weights` and `gradient` stay on the host, and what they hold counts, until `near_weights` is asked for. `upload` brings
+        the weights, `collect_gradient` the gradient.
         """
         self.settle()
+        self.land()
         self.module.to(device)
         self._on_device = self._host.to(device, copy=True)
         self._set_views(self._views(self._on_device))
         self._lay_in()
-        self._place_gradient()
+        self._gradient_tensor = None
 
     def upload(self) -> None:
-        """Bring the weights to where the module computes."""
-        if self.moved:
-            self._on_device.copy_(self._host)
+        """Bring the weights to where the module computes, unless those there are newer."""
+        if self.moved and not self._ahead:
+            put(self.weights, self._on_device)
+
+    def land(self) -> None:
+        """Bring the weights to the host, if those on the device are newer; from now on the host's count."""
+        if self._ahead:
+            put(self._on_device, self.weights)
+            self._ahead = False
+
+    def near_weights(self) -> Any:
+        """Return the vector that the module computes with; from now on it counts, until `land`."""
+        self.upload()
+        self._ahead = self.moved
+        return self._on_device if self.moved else self.weights
 
     def settle(self) -> None:
         """Lay in again whatever was put elsewhere since (``parameter.data = ...``, a new `Parameter` in its place)."""
@@ -134,15 +150,16 @@ class FlatModule:
             self._gradient = self.memory(self.layout.size)
             self._gradient.fill(0)
             self._host_gradient = torch.from_numpy(self._gradient)
-            self._place_gradient()
         return self._gradient
 
     def _place_gradient(self) -> None:
-        if self._host_gradient is not None:
-            self._gradient_tensor = (
-                self._host_gradient.to(self.device, copy=True) if self.moved else self._host_gradient
-            )
-            self._gradient_views = self._views(self._gradient_tensor)
+        """Make the vector of gradients where the module computes; on the host it is that of `gradient`."""
+        if self.moved:
+            self._gradient_tensor = self._on_device.new_zeros(self.layout.size)
+        else:
+            _ = self.gradient
+            self._gradient_tensor = self._host_gradient
+        self._gradient_views = self._views(self._gradient_tensor)  # type: ignore[arg-type]
 
     def zero_gradient(self) -> None:
         """Make every ``.grad`` a zero view of the gradient vector, whatever it was before."""
@@ -152,22 +169,27 @@ class FlatModule:
         if first is not self._parameters[0] or first.data_ptr() != self._addresses[0]:
             self._lay_in()
         if self._gradient_tensor is None:
-            _ = self.gradient
+            self._place_gradient()
         self._gradient_tensor.zero_()  # type: ignore[union-attr]
         if not all(map(is_, map(_grad, self._parameters), self._gradient_views)):
             for parameter, view in zip(self._parameters, self._gradient_views, strict=True):
                 parameter.grad = view
 
     def collect_gradient(self) -> Flat:
-        """Return the gradient vector after a backward pass, also if the module cleared its gradients on the way."""
+        """Return the gradient vector on the host after a backward pass, see `near_gradient`."""
+        found = self.near_gradient()
+        if found is not self._gradient:
+            put(found, self.gradient)
+        return self.gradient
+
+    def near_gradient(self) -> Any:
+        """Return that where the module computes, also if the module cleared its gradients on the way."""
         if self._parameters[0].grad is not self._gradient_views[0]:
             for parameter, view in zip(self._parameters, self._gradient_views, strict=True):
                 if parameter.grad is not view:
                     view.zero_() if parameter.grad is None else view.copy_(parameter.grad)
                     parameter.grad = view
-        if self._gradient_tensor is not self._host_gradient:
-            self._host_gradient.copy_(self._gradient_tensor)  # type: ignore[union-attr, arg-type]
-        return self._gradient  # type: ignore[return-value]
+        return self._gradient_tensor if self.moved else self._gradient
 
     def flat_parameter(self) -> nn.Parameter:
         """Return one parameter of shape (P,) that shares the memory of all, its ``.grad`` the gradient vector."""

@@ -17,7 +17,11 @@ Task: TypeAlias = Literal["classification", "regression"]
 
 
 class Model(Protocol):
-    """Anything that learns by gradients."""
+    """Anything that learns by gradients.
+
+    One that computes on a device may have a method ``near``, which returns an object with `parameters` and `gradient` whose
+    vectors are tensors there (see `chimera.models.on_device`).
+    """
 
     @property
     def layout(self) -> Layout:

@@ -19,6 +19,7 @@ from chimera.models.losses import FLOAT32, INT64, LossFunction, as_tensor, make_
 from chimera.models.metrics import Metrics, metric_factories
 from chimera.models.model import Batch, Task
 from chimera.models.module_buffers import buffer_names, pack_buffers, unpack_buffers
+from chimera.models.on_device import OnDevice
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -98,20 +99,20 @@ class TorchModel:
         return self._flat.layout
 
     def parameters(self) -> Flat:
-        """Return the live vector that the module's parameters are views of."""
+        """Return the live vector that the module's parameters are views of, or of a moved model its copy on the host."""
         self._flat.settle()
+        self._flat.land()
         return self._flat.weights
 
     def load(self, flat: Flat) -> None:
         """Set all parameters."""
-        self._flat.settle()
-        np.copyto(self._flat.weights, flat)
+        np.copyto(self.parameters(), flat)
 
     def to(self, device: str) -> None:
         """Compute on ``device`` (``cuda:0``, say) from now on; a moved model does not travel.
 
         `parameters` and gradients stay NumPy arrays on the host: `gradient` brings the weights to the device and the gradient
-        back, one copy each way.
+        back, one copy each way. `near` has both on the device.
         """
         from torch import nn
 
@@ -119,8 +120,13 @@ class TorchModel:
         if isinstance(self.loss.function, nn.Module):  # it may hold class weights
             self.loss.function.to(device)
 
+    def near(self) -> Any:
+        """Return what has parameters and gradients where the module computes: this model, or if it was moved `OnDevice`."""
+        return OnDevice(self, self._flat) if self._flat.moved else self
+
     def flat_parameter(self) -> nn.Parameter:
         """Return all parameters as one, its ``.grad`` the flat gradient: any ``torch.optim`` steps the whole model by it."""
+        self._flat.land()
         return self._flat.flat_parameter()
 
     def reseed(self, seed: int) -> None:
@@ -139,6 +145,11 @@ class TorchModel:
         ------
         DataError : an empty batch, or targets that do not fit the loss.
         """
+        loss = self.backward(batch)
+        return self._flat.collect_gradient(), loss
+
+    def backward(self, batch: Batch) -> float:
+        """Compute the gradient of a batch where the module computes, and leave it there; return the mean loss."""
         flat = self._flat
         if not flat.module.training:
             flat.module.train()
@@ -155,7 +166,7 @@ class TorchModel:
             raise ConfigurationError(
                 f"the loss {self.loss.name!r} must return a scalar, it returned shape {shape}"
             ) from error
-        return flat.collect_gradient(), loss.item()
+        return loss.item()
 
     def _forward(self, inputs: NDArray[Any], targets: NDArray[Any]) -> tuple[Tensor, Tensor]:
         if not len(targets):

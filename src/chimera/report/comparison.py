@@ -98,10 +98,10 @@ def _header(comparison: Mapping[str, Any], name: str) -> str:
     done = states.count("finished")
     kind = "finished" if done == len(runs) else "unfinished"
     state = "finished" if done == len(runs) else f"{done} of {len(runs)} finished"
-    varied = " · ".join(f"{key} = {', '.join(values)}" for key, values in comparison["varied"].items())
+    varied = [f"{key} = {', '.join(values)}" for key, values in comparison["varied"].items()]
     target = comparison.get("target") or {}
     wanted = "Target: " + ", ".join(f"{key} {number(value)}" for key, value in target.items()) if target else ""
-    lines = "".join(f"<p>{_text(line)}</p>" for line in (varied, wanted) if line)
+    lines = "".join(f"<p>{_text(line)}</p>" for line in (*varied, wanted) if line)
     notes = "".join(f"<p class='note'>{_text(note)}</p>" for note in comparison["notes"])
     pill = f'<span class="state {kind}">{state}</span>'
     return f"<header><h1>{_text(name)}, compared {pill}</h1>\n{lines}{notes}</header>\n"

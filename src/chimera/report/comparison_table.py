@@ -49,12 +49,13 @@ def columns(comparison: Mapping[str, Any]) -> list[Column]:
         _column("up", "sent by all workers", rows, "bytes_up", in_bytes),
         _column("down", "received by all workers", rows, "bytes_down", in_bytes),
     ]
-    for key in dict.fromkeys(key for row in rows for key in row if key.startswith("bits_per_element")):
-        heading = key.replace("_per_", "/").replace("_", " ")
-        found.append(_column(heading, "measured from what was sent", rows, key, lambda value: significant(value, 3)))
-    for key in dict.fromkeys(key for row in rows for key in row if key.startswith("compression_ratio")):
-        heading = key.replace("compression_", "").replace("_", " ")
-        found.append(_column(heading, "32 bits an element, over those that were sent", rows, key, _times))
+    for way in ("up", "down"):
+        meaning = f"bits of an element of what went {way}, measured"
+        found.append(
+            _column(f"bits {way}", meaning, rows, f"bits_per_element_{way}", lambda bits: significant(bits, 3))
+        )
+    meaning = "32 bits an element, over those that were sent up"
+    found.append(_column("ratio", meaning, rows, "compression_ratio", _times))
     found += [
         _column("rounds", "updates of the global model", rows, "rounds", lambda value: number(round(value))),
         _seconds("time", "of training", rows, "seconds"),

@@ -11,10 +11,11 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
 class AllReduce(Strategy):
     """No server: workers average their gradients among themselves, and each steps its own copy of the model.
 
-    All copies stay identical bit for bit. One call runs as many steps as the trainer wants before its next look.
+    All copies stay identical bit for bit. One call runs as many steps as the trainer wants before its next look. A codec that
+    has a form for it (`powersgd`) shortens what is reduced.
     """
 
-    sends_messages = False
+    sends = "collectives"
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield several steps at a time."""

@@ -36,8 +36,9 @@ class AsyncParameterServer(Strategy):
         while True:
             for worker in cluster.workers:
                 if worker.name not in asked and self.may_begin(worker.name, cluster):
-                    asked[worker.name] = worker.gradient(*weights, returns=self.shards)
-                    read[worker.name] = version, weights
+                    own = list(cluster.addressed(worker, weights))
+                    asked[worker.name] = worker.gradient(*own, returns=self.shards)
+                    read[worker.name] = version, own
             name = cluster.first(asked)
             gradient, (then, old_weights) = asked.pop(name), read.pop(name)
             self.check(name, cluster)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from chimera.core.errors import ConfigurationError
 from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
@@ -26,12 +27,16 @@ class DoubleBuffering(Strategy):
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one step of the servers a round."""
+
+        def ask(worker: Any, weights: Sequence[Any]) -> Any:
+            return worker.gradient(*cluster.addressed(worker, weights), returns=self.shards)
+
         servers = cluster.servers(self.shards)
         weights = [server.weights() for server in servers]
         staleness = 0
-        gradients = [worker.gradient(*weights, returns=self.shards) for worker in cluster.workers]
+        gradients = [ask(worker, weights) for worker in cluster.workers]
         while True:
-            following = [worker.gradient(*weights, returns=self.shards) for worker in cluster.workers]
+            following = [ask(worker, weights) for worker in cluster.workers]
             updates = [
                 server.update(*piece, returns=2)
                 for server, piece in zip(servers, zip(*gradients, strict=True), strict=True)

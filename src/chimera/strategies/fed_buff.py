@@ -49,7 +49,8 @@ class FedBuff(Strategy):
             while len(deltas) < self.buffer:
                 for worker in cluster.workers:
                     if worker.name not in asked:
-                        asked[worker.name], read[worker.name] = worker.delta(*weights, **options), version
+                        own = cluster.addressed(worker, weights)
+                        asked[worker.name], read[worker.name] = worker.delta(*own, **options), version
                 name = cluster.first(asked)
                 deltas.append(asked.pop(name))
                 staleness.append(version - read.pop(name))

@@ -37,7 +37,7 @@ class ParameterServer(Strategy):
         weights = [server.weights() for server in servers]
         while True:
             gradients = cluster.gather(
-                lambda worker: worker.gradient(*weights, returns=self.shards),  # noqa: B023 - called at once
+                lambda worker: worker.gradient(*cluster.addressed(worker, weights), returns=self.shards),  # noqa: B023
                 self.quorum,
                 self.timeout_s,
             )

@@ -11,7 +11,7 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
 class SingleWorker(Strategy):
     """Plain stochastic gradient descent on one worker, whatever number was asked for."""
 
-    sends_messages = False
+    sends = "nothing"
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield several steps at a time."""

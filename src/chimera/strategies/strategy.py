@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from chimera.core.registry import Registry
 
@@ -49,6 +49,12 @@ class Cluster(Protocol):
     def servers(self, shards: int) -> Sequence[Any]:
         """Return the parameter shards; made from the initial weights when first asked for."""
 
+    def addressed(self, worker: Any, weights: Sequence[Any]) -> Sequence[Any]:
+        """Return ``weights``, the newest that the servers returned, as this worker is to get them, in its next call.
+
+        They are the same for all workers, unless the codec sends each what has changed since its last message.
+        """
+
     def gather(self, ask: Callable[[Any], Any], quorum: float = 1.0, timeout_s: float | None = None) -> list[Any]:
         """Ask every free worker, and return what ``quorum`` of them answered, in rank order.
 
@@ -82,10 +88,11 @@ class Strategy(ABC):
 
     Attributes
     ----------
-    sends_messages : whether vectors travel as messages, which a codec packs; elsewhere only `identity` makes sense.
+    sends : how vectors travel, and so what a codec can do: as messages, which any codec packs; in the collectives of a group,
+        for which a codec needs an all-reduce form; or not at all.
     """
 
-    sends_messages: ClassVar[bool] = True
+    sends: ClassVar[Literal["messages", "collectives", "nothing"]] = "messages"
 
     @abstractmethod
     def rounds(self, cluster: Cluster) -> Iterator[Round]:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from chimera.codecs.codec import CODECS
 from chimera.core.engine import Engine, Resources
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import shard_bounds
@@ -32,6 +33,10 @@ class Actors:
     optimizer, codec, downlink, seed : see `Learner`, and `ParameterShard`, where ``codec`` is the ``uplink``.
     worker_resources, server_resources : what each of them is to have of its machine.
 
+    Attributes
+    ----------
+    addressed : whether servers have a message for each worker, and not one for all.
+
     Raises
     ------
     ConfigurationError : workers are to have GPUs, and the model computes on the CPU only; or it cannot travel.
@@ -56,6 +61,7 @@ class Actors:
         self._worker_resources, self._server_resources = worker_resources, server_resources
         self._engine, self._optimizer, self._seed = engine, optimizer, seed
         self._codec, self._downlink = codec, downlink
+        self.addressed = CODECS.create(*downlink).chained
         self._initial, self._layout = model.parameters().copy(), model.layout
         try:
             if engine.nodes_own_data:

@@ -14,7 +14,9 @@ from chimera.training.watch import Watch
 
 
 class Actors(Protocol):
-    """What makes the actors."""
+    """What makes the actors; ``addressed`` if servers have a message for each worker, and not one for all."""
+
+    addressed: bool
 
     def reserve_workers(self, count: int, timeout_s: float | None = None) -> None:
         """See `Engine.reserve`."""
@@ -56,6 +58,7 @@ class TrainingCluster:
         self._places = {name: place for place, name in enumerate(self.names)}  # in the dealing
         self.shards: list[Any] = []
         self.round, self.horizon = 0, 1
+        self._session = 0  # how often a strategy began: then workers have nothing that servers know of
         self._late: dict[str, Any] = {}  # workers that still compute an answer nobody waits for
         self._answers: deque[tuple[str, Any]] = (
             deque()
@@ -67,7 +70,14 @@ class TrainingCluster:
             self.shards = self._actors.servers(shards)
         if len(self.shards) != shards:
             raise ConfigurationError(f"the checkpoint was written with {len(self.shards)} shards, not {shards}")
+        self._session += 1
         return self.shards
+
+    def addressed(self, worker: Any, weights: Sequence[Any]) -> Sequence[Any]:
+        """Return the newest ``weights`` as this worker is to get them, in its next call."""
+        if not self._actors.addressed:
+            return weights
+        return [server.message(worker.name, self._session) for server in self.shards]
 
     def gather(self, ask: Callable[[Any], Any], quorum: float = 1.0, timeout_s: float | None = None) -> list[Any]:
         """Ask every free worker, and return the answers of a quorum, in rank order.

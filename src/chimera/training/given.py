@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from chimera.codecs.codec import CODECS
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import DATASETS, Dataset, Split
@@ -50,10 +51,23 @@ def check_data(engine: Engine, train: Dataset, workers: int, tolerance: Toleranc
         )
 
 
-def check_packs(strategy: Strategy, name: str, codec: str) -> None:
-    """Raise ConfigurationError if there is nothing that a codec other than identity could pack."""
-    if codec != "identity" and not strategy.sends_messages:
-        raise ConfigurationError(f"strategy {name!r} sends no messages that codec {codec!r} could pack: use 'identity'")
+def check_codecs(
+    strategy: Strategy, name: str, codec: tuple[str, dict[str, Any]], downlink: tuple[str, dict[str, Any]]
+) -> None:
+    """Raise ConfigurationError if a codec cannot be made, or if the strategy sends nothing that it could pack."""
+    CODECS.create(*downlink)
+    if CODECS.create(*codec).chained:
+        raise ConfigurationError(
+            f"codec {codec[0]!r} is for the weights that workers get: put it into the table [codec.downlink]"
+        )
+    if strategy.sends == "messages":
+        return
+    for each in (downlink, *([codec] if strategy.sends == "nothing" else [])):
+        if each != ("identity", {}):
+            said = f"strategy {name!r} sends no messages that codec {each[0]!r} could pack"
+            raise ConfigurationError(f"{said}{' on the downlink' if each is downlink else ''}: use 'identity'")
+    if strategy.sends == "collectives":
+        CODECS.reduction(*codec)
 
 
 def model_of(model: Any, train: Dataset, seed: int) -> Model:

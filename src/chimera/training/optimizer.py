@@ -15,6 +15,7 @@ from chimera.core.parameters import Flat
 from chimera.core.registry import checked_options
 
 _TENSOR, _SCALAR = "tensor.", "scalar."
+_MEAN_SQUARES = "exp_avg_sq", "square_avg"  # what Adam and its kin, and RMSprop and Adadelta, call it
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,9 @@ class Stepper(Protocol):
 
     def step(self, gradient: Flat) -> None:
         """Take one step with ``gradient``, shape (P,), writable."""
+
+    def curvature(self) -> Flat | None:
+        """Return an estimate of the diagonal of the loss's curvature, shape (P,), if it has one."""
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return all that it remembers, as arrays."""
@@ -100,6 +104,12 @@ class FlatOptimizer:
             self._parameter.grad = self._torch.from_numpy(gradient)
         with self._torch.no_grad():
             self._step(self._optimizer)
+
+    def curvature(self) -> Flat | None:
+        """Return the root of the mean square of the gradients, shape (P,), where the optimizer keeps one, as Adam does."""
+        held = self._optimizer.state.get(self._parameter, {})
+        found = next((held[name] for name in _MEAN_SQUARES if name in held), None)
+        return None if found is None else np.sqrt(found.numpy())
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return all that it remembers, as arrays; views where it is a tensor."""

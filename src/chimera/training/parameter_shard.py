@@ -11,6 +11,7 @@ from chimera.codecs.codec import CODECS, decode
 from chimera.core.call import work
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite, reduce_in_order
+from chimera.training.downlink import Downlink
 from chimera.training.optimizer import MakesStepper
 from chimera.training.rejection import Applied, Rejected, fault
 
@@ -42,10 +43,11 @@ class ParameterShard:
         uplink: tuple[str, Mapping[str, Any]] = ("identity", {}),
         seed: int = 0,
     ) -> None:
-        self._weights, self._layout = np.array(weights, np.float32), layout
+        self._weights = np.array(weights, np.float32)
         self._mean = np.empty_like(self._weights)
         self._optimizer = optimizer.stepper(self._weights)
-        self._codec = CODECS.create(*codec, seed=seed)
+        curvature = self._optimizer.curvature
+        self._downlink = Downlink(codec, self._weights, layout, curvature=curvature, seed=seed)
         CODECS.create(*uplink)
         self._rooms: dict[int, Flat] = {}
         self._mean_square: Flat | None = None  # of gradients; its memory is spent where it is asked for
@@ -54,6 +56,10 @@ class ParameterShard:
     def weights(self) -> Encoded:
         """Return the slice as it is: with it workers begin, and whoever looks at the model gets it."""
         return Encoded("identity", self._weights.size, (self._weights,))
+
+    def message(self, receiver: str, session: int) -> Encoded:
+        """Return the slice as it is, for one worker, where each has messages of its own; see `Downlink.message`."""
+        return self._downlink.message(receiver, session)
 
     def update(self, *gradients: Encoded | Rejected) -> tuple[Encoded, Applied]:
         """Step with the mean of the finite gradients, in the order given; return the new slice, encoded, and what was done.
@@ -80,7 +86,7 @@ class ParameterShard:
             return self._stepped(0, [gradient])
         given, mean_square = self._decoded(gradient, 0), self._mean_square
         with np.errstate(over="ignore", invalid="ignore"):
-            way = self._weights - decode(then, self._weights.size)
+            way = self._weights - self._downlink.vector(then)
             way *= np.float32(lambda_)
             square = np.square(given)
             way *= square
@@ -124,7 +130,7 @@ class ParameterShard:
         if gradients:
             self._optimizer.step(self._mean)
             self._steps += 1
-        return self._codec.encode(self._weights, self._layout), Applied(self._steps, gradients, tuple(rejected))
+        return self._downlink.broadcast(), Applied(self._steps, gradients, tuple(rejected))
 
     def state(self) -> dict[str, Any]:
         """Return weights, optimizer and step."""
@@ -133,7 +139,7 @@ class ParameterShard:
             "weights": self._weights,
             "optimizer": self._optimizer.state(),
             "mean_square": self._mean_square,
-            "codec": self._codec.state(),
+            "codec": self._downlink.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -142,6 +148,6 @@ class ParameterShard:
         self._optimizer.restore(state["optimizer"])
         self._steps = state["step"]
         if "codec" in state:  # older checkpoints have none
-            self._codec.restore(state["codec"])
+            self._downlink.restore(state["codec"])
         mean_square = state.get("mean_square")
         self._mean_square = None if mean_square is None else np.array(mean_square, np.float32)

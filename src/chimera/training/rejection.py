@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 
+from chimera.core.device import namespace
 from chimera.core.errors import NonFiniteError
 from chimera.core.parameters import Flat, all_finite
 
@@ -63,8 +63,9 @@ def fault(vector: Flat, what: str) -> str:
     """Return in one line what is wrong with a vector, shape (n,); nothing if all of it is finite."""
     if all_finite(vector):
         return ""
-    bad = vector.size - int(np.count_nonzero(np.isfinite(vector)))
-    return f"{bad} of {vector.size} values of {what} are NaN or infinite"
+    xp = namespace(vector)
+    bad = len(vector) - int(xp.count_nonzero(xp.isfinite(vector)))
+    return f"{bad} of {len(vector)} values of {what} are NaN or infinite"
 
 
 def fault_of_gradient(gradient: Flat, loss: float) -> str:

@@ -32,8 +32,9 @@ class Cost:
     lost_rounds : rounds whose work a death has undone or cut short, over and above ``rounds``.
     samples : samples processed, over all workers.
     elements_up, packed_up : elements of the vectors (gradients, changes of weights) that workers sent as messages to servers,
-        and the bytes of these messages, whatever a codec added included. None were sent where workers meet in groups.
-    elements_down, packed_down : those of the weights that they got.
+        and the bytes of these messages, whatever a codec added included; or of those that they reduced in groups, and the
+        bytes of the arrays that they gave to the collectives, what a step had to repeat included.
+    elements_down, packed_down : those of the weights that they got as messages; none where they meet in groups.
     epochs : samples divided by the size of the training set.
     """
 
@@ -56,7 +57,7 @@ class Cost:
 
     @property
     def bits_per_element_up(self) -> float | None:
-        """How many bits an element of what workers sent took on average, measured; None if they sent no messages."""
+        """How many bits an element of what workers sent took on average, measured; None if they sent nothing."""
         return 8 * self.packed_up / self.elements_up if self.elements_up else None
 
     @property
@@ -66,7 +67,7 @@ class Cost:
 
     @property
     def compression_ratio(self) -> float | None:
-        """How many times less the messages to the servers weigh than the same vectors as float32."""
+        """How many times less it weighs what workers sent, or gave to collectives, than the same vectors as float32."""
         return 4 * self.elements_up / self.packed_up if self.packed_up else None
 
 

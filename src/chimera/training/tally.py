@@ -1,4 +1,4 @@
-"""What a worker has done since it was last asked: losses, and the messages of vectors that it sent and got."""
+"""What a worker has done since it was last asked: losses, and the vectors that it sent and got."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from chimera.core.message import Encoded
+from chimera.core.parameters import Flat
 
 
 class Tally(msgspec.Struct):
@@ -15,7 +16,8 @@ class Tally(msgspec.Struct):
     Attributes
     ----------
     loss, losses : the sum of the batches' mean losses, and how many batches it covers.
-    elements_up, packed_up : elements of the vectors that the worker sent, and the bytes of the messages that carried them.
+    elements_up, packed_up : elements of the vectors that the worker sent, and the bytes of the messages that carried them; or
+        of the vectors that it reduced with a group, and the bytes that it gave to the collectives.
     elements_down, packed_down : those that it got.
     """
 
@@ -31,6 +33,14 @@ class Tally(msgspec.Struct):
         for message in messages:
             self.elements_up += message.size
             self.packed_up += message.nbytes
+
+    def gave(self, array: Flat) -> None:
+        """Count what a collective is given."""
+        self.packed_up += array.nbytes
+
+    def reduced(self, vector: Flat) -> None:
+        """Count a vector that was reduced; how, `gave` has counted."""
+        self.elements_up += vector.size
 
     def got(self, messages: Iterable[Encoded]) -> None:
         """Count messages that came from servers."""

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from chimera.codecs.codec import CODECS
 from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.data.dataset import Split
@@ -23,7 +22,7 @@ from chimera.training.cluster import TrainingCluster
 from chimera.training.dealing import dealing_of
 from chimera.training.experiment import Experiment
 from chimera.training.fault import FaultScript, as_sentences
-from chimera.training.given import check_data, check_packs, model_of, open_engine, split_of
+from chimera.training.given import check_codecs, check_data, model_of, open_engine, split_of
 from chimera.training.history import History
 from chimera.training.loop import TrainingLoop
 from chimera.training.optimizer import OptimizerSettings
@@ -126,9 +125,7 @@ class Trainer:
         self._strategy = made(STRATEGIES, strategy)
         self._partition = made(PARTITIONERS, partition)
         self._codec, self._downlink = both_ways(codec)
-        for each in (self._codec, self._downlink):
-            CODECS.create(*each)
-            check_packs(self._strategy, label(strategy), each[0])
+        check_codecs(self._strategy, label(strategy), self._codec, self._downlink)
         self._optimizer = OptimizerSettings(*named(optimizer))
         self._engine, self._model, self._data = engine, model, data
         self._workers, self._batch_size = self._strategy.world_size(workers), batch_size

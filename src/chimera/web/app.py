@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.models.construction import first_line
 from chimera.version import __version__
+from chimera.web.background import in_thread
 from chimera.web.errors import install_error_handlers
 from chimera.web.gate import Gate
 from chimera.web.logs import open_logs, status
@@ -152,7 +153,8 @@ def _metrics_router() -> APIRouter:
         response_class=Response,
     )
     async def figures(request: Request) -> Response:
-        return Response(request.app.state.metrics.page(), headers={"Content-Type": CONTENT_TYPE})
+        page = await in_thread(request.app.state.metrics.page)  # some figures have to be asked for
+        return Response(page, headers={"Content-Type": CONTENT_TYPE})
 
     return router
 

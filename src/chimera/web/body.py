@@ -15,19 +15,25 @@ from starlette.responses import Response
 
 from chimera.core.errors import DataError
 from chimera.engines.http import wire
+from chimera.web.errors import BodyTooLargeError
 
 JSON = "application/json"
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 
 
-async def read_object(request: Request) -> dict[str, Any]:
+async def read_object(request: Request, most_bytes: int | None = None) -> dict[str, Any]:
     """Return the JSON object, or the packed dictionary, that is the body.
+
+    Parameters
+    ----------
+    most_bytes : a longer body is refused, where a route takes less than its server does.
 
     Raises
     ------
     DataError : it is none.
+    BodyTooLargeError : it is too long.
     """
-    body = await request.body()
+    body = await request.body() if most_bytes is None else await _limited(request, most_bytes)
     if _is_binary(request):
         value = wire.unpack(body)
     else:
@@ -38,6 +44,17 @@ async def read_object(request: Request) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError("the body must be a JSON object")
     return value
+
+
+async def _limited(request: Request, most_bytes: int) -> bytes:
+    parts: list[bytes] = []
+    received = 0
+    async for part in request.stream():
+        received += len(part)
+        if received > most_bytes:
+            raise BodyTooLargeError(most_bytes, "this route")
+        parts.append(part)
+    return b"".join(parts)
 
 
 def required(value: dict[str, Any], *keys: str) -> list[Any]:

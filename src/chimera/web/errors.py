@@ -47,8 +47,8 @@ class AllWorkersFailed(RunError):  # noqa: N818 - named like `ActorLost`
 class BodyTooLargeError(HTTPException):
     """A request with a longer body than the node takes."""
 
-    def __init__(self, limit_bytes: int) -> None:
-        super().__init__(413, f"the body is longer than the {limit_bytes} bytes that CHIMERA_MAX_BODY_BYTES allows")
+    def __init__(self, limit_bytes: int, what: str = "CHIMERA_MAX_BODY_BYTES") -> None:
+        super().__init__(413, f"the body is longer than the {limit_bytes} bytes that {what} allows")
 
 
 class UnauthorizedError(HTTPException):
@@ -94,11 +94,12 @@ def responses(*codes: int) -> dict[int | str, dict[str, Any]]:
     """Return what the OpenAPI pages say about errors with these statuses."""
     told = {
         401: "The token is missing or wrong.",
-        409: "Not now: nothing is fitted yet, or a fit is under way.",
+        409: "Not now: it does not go with what is there, or with what is under way.",
         413: "The body is too large.",
         422: "The body or the training data does not fit.",
         500: "Something unforeseen; the node's status log has more.",
-        503: "No worker answered as it should, or another process is the coordinator.",
+        503: "No worker answered as it should, too much waits already, or another process is the coordinator.",
+        504: "The answer did not come in time.",
     }
     example = {
         "message": "the column 'age' is missing",

@@ -185,6 +185,7 @@ def test_bagging_of_classification_trees_scores_as_scikit_learns_own(example):
     assert_within_sampling_error(*outcome)
 
 
+@pytest.mark.long
 def test_bagging_of_regression_trees_scores_as_scikit_learns_own(example):
     def reference(random_state):
         tree = DecisionTreeRegressor(max_depth=4)
@@ -194,6 +195,7 @@ def test_bagging_of_regression_trees_scores_as_scikit_learns_own(example):
     assert_within_sampling_error(*outcome)
 
 
+@pytest.mark.long
 def test_distributed_linear_regression_is_within_1_percent_of_a_single_machine(example):
     nodes = example("nodes_linear_regression")
     nodes.make_data()

@@ -1,4 +1,4 @@
-"""The loops under the codecs, compiled by numba where it works and in NumPy where it does not, with the same bits.
+"""The loops under the codecs: for arrays compiled by numba, or in NumPy where that does not work; for tensors in torch.
 
 Compiled code is kept on disk beside its module, and made anew when that module changes: whoever edits one that others
 call removes what is kept (``make clean``).
@@ -11,7 +11,9 @@ import importlib
 import logging
 import os
 from types import ModuleType
+from typing import Any
 
+from chimera.core.device import on_host
 from chimera.core.errors import ConfigurationError
 
 _LOG = logging.getLogger(__name__)
@@ -19,9 +21,16 @@ VARIABLE = "CHIMERA_KERNELS"
 """Environment variable that chooses them: ``compiled``, ``plain``, or ``auto``, the former if it works."""
 
 
+def kernels(vector: Any) -> ModuleType:
+    """Return the module of the kernels for a vector where it lies."""
+    if on_host(vector):
+        return on_cpu()
+    return importlib.import_module("chimera.codecs.kernels.device")
+
+
 @functools.cache
-def kernels() -> ModuleType:
-    """Return the module of the kernels, chosen once a process; compiling is left to the first use of each."""
+def on_cpu() -> ModuleType:
+    """Return the kernels for arrays, chosen once a process; compiling is left to the first use of each."""
     wanted = os.environ.get(VARIABLE, "auto")
     if wanted not in ("auto", "compiled", "plain"):
         raise ConfigurationError(f"{VARIABLE} = {wanted!r} is not 'auto', 'compiled' or 'plain'")

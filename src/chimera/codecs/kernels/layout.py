@@ -14,10 +14,17 @@ CHUNK = 8192
 """Codes that are packed together; a multiple of 8, and of every length of block."""
 LANES = 64
 """Sums are added in so many lanes, element i in lane i modulo this, and the lanes then by halves."""
+BLOCK = 1 << 19
+"""Passes that only look go through so many elements at a time from the last to the first, so that the first ones are in the
+cache for the next pass. Shorter ones are slower: what fetches memory ahead looks forward, and only within such a block."""
+HALF = CHUNK // 2
+"""One state of the random numbers serves the element i of the first half of a chunk, and the element i of the second half."""
 
 
-BLOCK = 1 << 15
-"""Passes that only look begin with the last so many elements, so that the first ones are in the cache for the next pass."""
+def blocks_backwards(size: int) -> Iterator[tuple[int, int]]:
+    """Yield where blocks of `BLOCK` elements begin and end, the last first."""
+    for low in range((size - 1) // BLOCK * BLOCK if size else -1, -1, -BLOCK):
+        yield low, min(low + BLOCK, size)
 
 
 def planes(width: int) -> Iterator[int]:

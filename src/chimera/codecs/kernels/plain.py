@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.kernels.layout import CHUNK, LANES, planes
+from chimera.codecs.kernels.layout import CHUNK, HALF, LANES, blocks_backwards, planes
 
 F, N, U, B, H = np.float32, np.int32, np.uint32, np.uint8, np.uint16
 _ROUND = F(12582912.0)
+_EARLY, _LATE = U(0x846CA68B), U(0x846CA68B * 0xADB4A92D & 0xFFFFFFFF)
 _TINY, _LIFT, _DROP = F(2.0**-60), F(2.0**64), F(2.0**-64)
 _SMALL, _LARGE, _HUGE = F(2.0**-80), F(2.0**80), F(3.4028e38)
 _FLT_MAX = 3.4028234663852886e38
@@ -25,10 +26,11 @@ def _pieces(size: int) -> Iterator[slice]:
 
 
 def _random(begin: int, size: int, first: Any, second: Any) -> NDArray[np.uint32]:
-    index = np.arange(begin, begin + size, dtype=np.int64).astype(U)
-    x = index * U(0x7FEB352D) + U(first)
-    x ^= x >> U(15)
-    return x * U(0x846CA68B) + U(second)
+    """Return the random bits of the elements from the beginning of a chunk on, number ``begin`` of all."""
+    place = np.arange(size, dtype=np.int64)
+    late = place % CHUNK >= HALF
+    x = (begin + place - np.where(late, HALF, 0)).astype(U) * U(0x7FEB352D) + U(first)
+    return (x ^ (x >> U(15)) ^ U(second)) * np.where(late, _LATE, _EARLY)
 
 
 def _unit(begin: int, size: int, first: Any, second: Any, mask: int = 0x7FFFFF) -> NDArray[np.float32]:
@@ -52,10 +54,11 @@ def abs_max(x: NDArray[np.float32]) -> np.float32:
 
 def look(x: Any, bounds: Any, backwards: bool, full: bool, signs: Any, table: Any) -> None:
     table[:] = 0
-    starts = range(0, x.size, CHUNK)
+    blocks = list(blocks_backwards(x.size))
+    if not backwards:
+        blocks.reverse()
     with np.errstate(over="ignore", invalid="ignore"):  # of what is not finite, or huge: it is looked at exactly below
-        for low in reversed(starts) if backwards else starts:
-            high = min(low + CHUNK, x.size)
+        for low, high in ((low, min(low + CHUNK, end)) for begin, end in blocks for low in range(begin, end, CHUNK)):
             first, last = np.searchsorted(bounds, [low, high - 1], side="right") - 1
             for t in range(first, last + 1):
                 _look_at(x[max(low, bounds[t]) : min(high, bounds[t + 1])], table[t])
@@ -179,9 +182,9 @@ def quantize(
         if stochastic:
             bits = 24 if levels <= 127 else 16
             one = F(1 << bits)
-            fixed = _as_integers(np.clip(scaled * one, -levels * one, levels * one)).astype(U)
+            fixed = _as_integers(np.clip(scaled * one, -levels * one, levels * one))
             noise = _random(begin + low, rows.size, first, second).reshape(rows.shape) >> U(32 - bits)
-            chosen = (fixed + (noise + U(levels << bits))) >> U(bits)
+            chosen = ((fixed + noise.astype(N)) >> N(bits)) + N(levels)
         else:
             chosen = (scaled + F(_ROUND + F(levels))).view(U)
         _pack(chosen.reshape(-1)[: piece.size].astype(codes.dtype), width, out[low * width // 8 :])

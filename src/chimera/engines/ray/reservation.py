@@ -17,6 +17,8 @@ Placement = Literal["pack", "spread"]
 _log = logging.getLogger("chimera.engines.ray")
 _FIRST_WORD_S = 2.0
 """How long somebody waits before it is said for what."""
+_ASK_EVERY_S = 1.0
+"""Ray takes whole seconds here and less for none, and each question costs its head some 18 kB."""
 _LOOK_S = 0.05
 _AT_ONCE_S = 1.0
 """What Ray may take to give room that there is."""
@@ -43,14 +45,16 @@ class Reservations:
 
     def __init__(self, cpus_per_actor: float | None, placement: Placement, timeout_s: float) -> None:
         self._cpus_per_actor, self._placement, self._timeout_s = cpus_per_actor, placement, timeout_s
-        self._groups: list[Any] = []
+        self._groups: list[list[Seat]] = []
         self._free: list[Seat] = []
+        self._left: list[Seat] = []  # those of the free whose actor is dead
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
         """Hold room for all these actors, or raise and hold none.
 
         With a ``timeout_s``, places that died actors have left count too, once they stand: Ray moves those of a node that is
-        lost. With 0, nothing is said while there is no room.
+        lost. With 0, nothing is said while there is no room. Without one, what was reserved for actors that are all dead is
+        given back first: the run that it was for is over, and an engine may live for many.
 
         Raises
         ------
@@ -61,6 +65,8 @@ class Reservations:
         what = f"{len(resources)} actors"
         if timeout_s is not None:
             resources = self._without_places(resources, timeout_s, what)
+        else:
+            self._give_up_the_deserted()
         bundles = [bundle for r in resources if (bundle := self.bundle(r))]
         if not bundles:
             return
@@ -70,30 +76,33 @@ class Reservations:
         group = placement_group(bundles, strategy=self._placement.upper())
         began_s = time.monotonic()
         try:
-            if not group.wait(min(_FIRST_WORD_S, limit_s)):
+            if not group.wait(max(min(_FIRST_WORD_S, limit_s), _ASK_EVERY_S)):
                 if timeout_s != 0:
                     _log.warning("waiting for room for %s: %s", what, asked_and_free(bundles))
-                while not group.wait(0.5):
+                while not group.wait(_ASK_EVERY_S):
                     if time.monotonic() - began_s > limit_s:
                         raise TimeLimitError(_no_room(what, limit_s, bundles))
         except BaseException:
             remove_placement_group(group)
             raise
-        self._groups.append(group)
         with_bundle = [r for r in resources if self.bundle(r)]
-        self._free += [Seat(group, index, r) for index, r in enumerate(with_bundle)]
+        self._groups.append([Seat(group, index, r) for index, r in enumerate(with_bundle)])
+        self._free += self._groups[-1]
 
     def take(self, resources: Resources) -> Seat | None:
         """Return a free reserved place for such an actor, if there is one; one that stands before one that Ray must move."""
         seat = _best(resources, self._free)
         if seat is not None:
             self._free.remove(seat)
+            if seat in self._left:
+                self._left.remove(seat)
         return seat
 
     def give_back(self, seat: Seat | None) -> None:
         """Let the next actor of the kind have the place of one that died."""
         if seat is not None:
             self._free.append(seat)
+            self._left.append(seat)
 
     def options(self, resources: Resources, seat: Seat | None) -> dict[str, Any]:
         """Return the options with which Ray places such an actor."""
@@ -133,9 +142,20 @@ class Reservations:
         """Give all room back."""
         from ray.util.placement_group import remove_placement_group
 
-        for group in self._groups:
-            remove_placement_group(group)
-        self._groups, self._free = [], []
+        for seats in self._groups:
+            remove_placement_group(seats[0].group)
+        self._groups, self._free, self._left = [], [], []
+
+    def _give_up_the_deserted(self) -> None:
+        """Give back the reservations whose places have all been left by actors that died."""
+        from ray.util.placement_group import remove_placement_group
+
+        deserted = [seats for seats in self._groups if all(seat in self._left for seat in seats)]
+        for seats in deserted:
+            remove_placement_group(seats[0].group)
+            self._groups.remove(seats)
+            self._free = [seat for seat in self._free if seat not in seats]
+            self._left = [seat for seat in self._left if seat not in seats]
 
     def _without_places(self, resources: Sequence[Resources], timeout_s: float, what: str) -> list[Resources]:
         """Return those for whom no place is left over; the places that are must stand in time."""

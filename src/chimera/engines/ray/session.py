@@ -22,6 +22,10 @@ HEALTH_CHECKS = {
 }
 """Ray's settings with which a killed node is known to be dead within about 2 s; docs/engines/ray.md tells how to set them."""
 
+_NOT_NICE = {
+    "worker_niceness": 0
+}  # Ray's default is 15: on a busy machine its workers would hardly run, and the driver would
+
 _ENVIRONMENT = {
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # a ref that nobody asks for may fail
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -100,7 +104,7 @@ def _start(stack: contextlib.ExitStack, cpus: int | None, object_store_bytes: in
         logging_level="ERROR",
         log_to_driver=show_output,
         _temp_dir=folder,
-        _system_config={**HEALTH_CHECKS, "prestart_worker_first_driver": False},
+        _system_config={**HEALTH_CHECKS, **_NOT_NICE, "prestart_worker_first_driver": False},
     )
 
 

@@ -82,7 +82,10 @@ class Simulated:
         rank = len(self._nodes)
         name = f"actor {rank}" if name is None else name
         node = Node(name, rank, self._network.port(name))
-        node.target, node.surroundings = actor_type, SimulatedSurroundings(self._scheduler.events)
+        node.target, node.surroundings = (
+            actor_type,
+            SimulatedSurroundings(self._scheduler.events, node.port.bandwidth_bytes_s),
+        )
         node.factor = self._compute.actor_factor(self._seed, name)
         if name not in self._names:
             node.join_s = self._availability.join.get(name, 0.0)

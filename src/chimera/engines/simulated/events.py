@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 class SimulatedSurroundings(Surroundings):
     """The simulated engine as an actor sees it."""
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: Events, bandwidth_bytes_s: float) -> None:
         super().__init__()
-        self.events = events
+        self.events, self.bandwidth_bytes_s = events, bandwidth_bytes_s
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
         """Wait for what this actor has called on others."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.inference.models.table import KINDS, existing
+from chimera.inference.models.table import KINDS, existing, stamp_of
 from chimera.models.conversion import build_model
 from chimera.models.model import Model
 from chimera.training.plugin import named
@@ -33,9 +33,11 @@ class ChimeraRun:
     Parameters
     ----------
     run : the folder.
+    stamp : filled in: changes when its files are written again, and workers load the model again.
     """
 
     run: str
+    stamp: str | None = None
 
     def anchored(self, folder: Path) -> Self:
         """Return it with the absolute path of the folder."""
@@ -43,7 +45,8 @@ class ChimeraRun:
         for name in _NEEDED:
             if not (Path(whole) / name).is_file():
                 raise ConfigurationError(f"{whole} is not the folder of a finished run: it has no {name}")
-        return replace(self, run=whole)
+        stamp = self.stamp or stamp_of(*(Path(whole) / name for name in _NEEDED))
+        return replace(self, run=whole, stamp=stamp)
 
     def load(self) -> RunPredictor:
         """Make the model as the experiment says, and give it the run's weights."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.inference.models.table import KINDS, existing
+from chimera.inference.models.table import KINDS, existing, stamp_of
 from chimera.models.construction import first_line
 
 
@@ -26,15 +26,18 @@ class SklearnFile:
     file : the file.
     method : what is asked: ``predict``, ``predict_proba`` (a list in the order of ``classes_``) or ``decision_function``.
     trusted : types in the file, besides those of scikit-learn and NumPy, that may be made.
+    stamp : filled in: changes when the file is written again, and workers load the model again.
     """
 
     file: str
     method: Literal["predict", "predict_proba", "decision_function"] = "predict"
     trusted: tuple[str, ...] = ()
+    stamp: str | None = None
 
     def anchored(self, folder: Path) -> Self:
         """Return it with the absolute path of the file."""
-        return replace(self, file=existing("kind 'sklearn'", self.file, folder))
+        whole = existing("kind 'sklearn'", self.file, folder)
+        return replace(self, file=whole, stamp=self.stamp or stamp_of(Path(whole)))
 
     def load(self) -> SklearnPredictor:
         """Read the file, if it holds no types but those that are trusted."""

@@ -132,3 +132,9 @@ def existing(what: str, path: str, folder: Path, *, folders: bool = False) -> st
     if not (whole.is_dir() if folders else whole.is_file()):
         raise ConfigurationError(f"{what}: there is no {'folder' if folders else 'file'} {str(whole)!r}")
     return str(whole)
+
+
+def stamp_of(*files: Path) -> str:
+    """Return a text that changes when one of the files is written again, so that a worker loads it again."""
+    found = [file.stat() for file in files]
+    return f"{sum(each.st_size for each in found)}-{max(each.st_mtime_ns for each in found)}"

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.inference.models.images import open_image
-from chimera.inference.models.table import KINDS
+from chimera.inference.models.table import KINDS, stamp_of
 from chimera.models.construction import first_line
 
 IMAGE_TASKS = frozenset(
@@ -40,6 +40,7 @@ class Transformers:
     dtype : of the weights, such as ``bfloat16``; by default what the model's files say.
     pickled_weights : also load weights that are no safetensors: reading them may run code of whoever wrote them.
     trust_remote_code : run code that comes with the model.
+    stamp : filled in: changes when the files of a folder are written again, and workers load the model again.
     """
 
     task: str
@@ -50,6 +51,7 @@ class Transformers:
     dtype: str = "auto"
     pickled_weights: bool = False
     trust_remote_code: bool = False
+    stamp: str | None = None
 
     def __post_init__(self) -> None:
         for key in ("task", "model"):
@@ -64,7 +66,8 @@ class Transformers:
                 raise ConfigurationError(
                     f"the folder {str(whole)!r} holds no model of transformers: it has no config.json"
                 )
-            return replace(self, model=str(whole))
+            files = sorted(file for file in whole.iterdir() if file.is_file())
+            return replace(self, model=str(whole), stamp=self.stamp or stamp_of(*files))
         if self.model.startswith((".", "/", "~")) or self.model.count("/") > 1:
             raise ConfigurationError(f"there is no folder {str(whole)!r} with a model in it")
         if not self.revision:
@@ -100,7 +103,7 @@ class Transformers:
             )
         except Exception as error:  # of many libraries, and of many kinds
             raise ConfigurationError(f"the model {self.model!r} cannot be loaded: {_reason(error)}") from error
-        return PipelinePredictor(made, sentence="top_k" not in self.options)
+        return PipelinePredictor(made, self.options)
 
     def _fetched(self) -> str:
         """Return the folder of the model's files in the cache; only what is missing there is fetched."""
@@ -119,18 +122,23 @@ class Transformers:
 class PipelinePredictor:
     """Asks a pipeline, with all queries in one batch.
 
+    ``fill-mask`` answers the whole sentence, each mask filled with the likeliest token, unless ``top_k`` asks for proposals.
+
     Parameters
     ----------
     pipeline : of transformers.
-    sentence : let ``fill-mask`` answer the whole sentence, each mask filled with the likeliest token.
+    options : that it was made with.
     """
 
-    def __init__(self, pipeline: Any, *, sentence: bool) -> None:
+    def __init__(self, pipeline: Any, options: Mapping[str, Any]) -> None:
         self._pipeline = pipeline
         self._opens_images = pipeline.task in IMAGE_TASKS
-        self._sentence = sentence and pipeline.task == "fill-mask"
+        self._sentence = pipeline.task == "fill-mask" and "top_k" not in options
+        self._tokenizing = options.get("tokenizer_kwargs", {})
         tokenizer = pipeline.tokenizer
         self._batches = tokenizer is None or tokenizer.pad_token_id is not None  # without padding, one at a time
+        if pipeline.task == "text-generation":
+            tokenizer.padding_side = "left"  # a text is continued at its end, where no padding may be
 
     def predict(self, queries: list[Any]) -> list[Any]:
         """Return the pipeline's answers; an image that cannot be opened has its error."""
@@ -162,7 +170,7 @@ class PipelinePredictor:
             return str(proposals[0]["sequence"])
         tokenizer = self._pipeline.tokenizer
         tokens = iter([proposal[0]["token"] for proposal in proposals])
-        ids = tokenizer(query)["input_ids"]
+        ids = tokenizer(query, **self._tokenizing)["input_ids"]
         filled = [next(tokens) if token == tokenizer.mask_token_id else token for token in ids]
         return str(tokenizer.decode(filled, skip_special_tokens=True))
 

@@ -11,7 +11,7 @@ import msgspec
 
 from chimera.core.errors import DataError, RunError
 from chimera.engines.http import wire
-from chimera.engines.http.connection import Address, Connection, Garbage
+from chimera.engines.http.connection import Address, Answer, Connection, Garbage, Unreachable
 from chimera.engines.http.routes import document_of
 from chimera.inference.journal.members import Member, Members
 from chimera.inference.pool.link import Assignment, Collected, Link, Place, StaleEpoch, WorkerState
@@ -64,11 +64,7 @@ class HttpLink(Link):
     def _ask(self, verb: str, body: dict[str, Any], kind: type[T], *, wait_s: float = 0.0) -> T:
         where = f"the worker at {self.address}"
         try:
-            with self._asking:
-                answer = self._connection.request(
-                    "POST", f"{PATH}/{verb}", wire.pack(body), wire.CONTENT_TYPE,
-                    timeout_s=wait_s + self._patience_s, idempotent=True,
-                )  # fmt: skip
+            answer = self._request(verb, body, wait_s + self._patience_s)
             if answer.status != HTTPStatus.OK:
                 raise _refusal(where, answer.status, document_of(answer))
             return msgspec.convert(wire.unpack(answer.body), kind)
@@ -77,6 +73,17 @@ class HttpLink(Link):
         finally:
             if self._closed:
                 self._let_go()
+
+    def _request(self, verb: str, body: dict[str, Any], timeout_s: float) -> Answer:
+        with self._asking:
+            try:
+                return self._connection.request(
+                    "POST", f"{PATH}/{verb}", wire.pack(body), wire.CONTENT_TYPE, timeout_s=timeout_s, idempotent=True
+                )
+            except (
+                Garbage
+            ) as error:  # a worker died in the middle of its answer, or it is no worker that listens there now
+                raise Unreachable(str(error)) from error
 
     def _let_go(self) -> None:
         """Close the connection, unless a thread is asking: that will, in a moment."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import chimera
+from chimera import version
 from chimera.nodes.launchers.launcher import LauncherError, Say
 from chimera.version import __version__
 
@@ -183,7 +183,7 @@ def wheel_name() -> str:
 
 def own_wheel() -> bytes:
     """Return Chimera, as it runs here, as a wheel; the same bytes for the same files."""
-    package = Path(chimera.__file__).parent
+    package = Path(version.__file__).parent
     info = f"{DISTRIBUTION.replace('-', '_')}-{__version__}.dist-info"
     files = {
         path.relative_to(package.parent).as_posix(): path.read_bytes()

@@ -211,6 +211,8 @@ class Descent:
 class _Actors:
     """Gives the cluster the workers that are there already, and makes the server; see `chimera.training.cluster.Actors`."""
 
+    addressed = False
+
     def __init__(
         self,
         engine: HttpEngine,

@@ -96,6 +96,9 @@ class Steps:
         self._t += 1
         self._flat -= np.float32(self._next(gradient)) * gradient
 
+    def curvature(self) -> None:
+        """Return nothing: it is plain SGD."""
+
     def _next(self, gradient: Flat) -> float:
         rate, t = self._rate, self._t
         if rate.kind == "invscaling":

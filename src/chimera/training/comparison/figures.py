@@ -16,7 +16,7 @@ from chimera.training.comparison.cell_process import State
 from chimera.training.comparison.grid import Cell
 
 SUMMED_UP = ("rounds", "epochs", "samples", "seconds", "samples_per_second", "bytes_up", "bytes_down")
-MEASURED = ("bits_per_element", "compression_ratio")  # of what was sent; a number, or numbers by direction
+MEASURED = ("bits_per_element_up", "bits_per_element_down", "compression_ratio")  # of what was sent
 TO_TARGET = ("seconds_to_target", "rounds_to_target", "bytes_to_target")
 
 Row = dict[str, Any]
@@ -37,9 +37,7 @@ def run_row(cell: Cell, folder: Path, state: State, why: str, target: Mapping[st
     row |= {"engine": cell.engine, "virtual": cell.is_virtual}
     summary = _read(folder / cell.name / "summary.json") if state == "finished" else {}
     row["metrics"] = summary.get("metrics", {})
-    row |= {key: summary[key] for key in (*SUMMED_UP, "stopped_by", "lost_workers") if key in summary}
-    for key in MEASURED:
-        row |= _flat(key, summary.get(key))
+    row |= {key: summary[key] for key in (*SUMMED_UP, *MEASURED, "stopped_by", "lost_workers") if key in summary}
     if target and summary:
         row |= dict(zip(TO_TARGET, _reached(folder / cell.name, target), strict=True))
     return row
@@ -113,12 +111,6 @@ def _mean_of(values: Sequence[float | None]) -> float | None:
 def _spread(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return None if len(known) < len(values) else statistics.stdev(known) if len(known) > 1 else 0.0
-
-
-def _flat(key: str, value: Any) -> dict[str, float]:
-    if isinstance(value, Mapping):
-        return {f"{key}_{part}": each for part, each in value.items() if isinstance(each, int | float)}
-    return {key: value} if isinstance(value, int | float) else {}
 
 
 def _reached(folder: Path, target: Mapping[str, float]) -> tuple[float | None, int | None, int | None]:

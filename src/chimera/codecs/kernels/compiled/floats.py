@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from chimera.codecs.kernels.compiled.base import B, F, H, N, U, as_float, njit
 from chimera.codecs.kernels.compiled.bits import pack_signs, unpack_signs
-from chimera.codecs.kernels.compiled.hashing import random_word, state_at
+from chimera.codecs.kernels.compiled.hashing import EARLY, LATE, STEP, mixed, state_at
 from chimera.codecs.kernels.compiled.levels import inverse
-from chimera.codecs.kernels.layout import CHUNK
+from chimera.codecs.kernels.layout import CHUNK, HALF
 
 _ROUND = F(12582912.0)  # 1.5 * 2**23: added and taken away again, it rounds to the nearest integer, ties to even
-_C1, _C2 = U(0x7FEB352D), U(0x846CA68B)
 _ONE = U(0x3F800000)  # the bits of 1
 
 
@@ -73,14 +74,24 @@ def to_exponents(x: Any, first: Any, second: Any, out: Any, signs: Any) -> Any:
     """
     u, top = x.view(U), U(0)
     for low in range(0, x.size, CHUNK):
-        t, part, state = u[low : low + CHUNK], out[low : low + CHUNK], state_at(low, first)
-        for j in range(t.size):
-            magnitude = U(t[j] & U(0x7FFFFFFF))
-            top = max(top, magnitude)
-            part[j] = B(min(U(U(magnitude + U(random_word(state, second) >> U(9))) >> U(23)), U(254)))
-            state = U(state + _C1)
+        state = state_at(low, first)
+        top = max(top, _exponents(u[low : low + HALF], state, second, EARLY, out[low : low + HALF]))
+        top = max(top, _exponents(u[low + HALF : low + CHUNK], state, second, LATE, out[low + HALF : low + CHUNK]))
         pack_signs(x[low : low + CHUNK], signs[low // 8 :])
     return as_float(top)
+
+
+@njit
+def _exponents(u: Any, state: Any, second: Any, multiplier: Any, out: Any) -> Any:
+    """Write the exponents of half a chunk, given as bits; return the bits of the largest magnitude."""
+    top = U(0)
+    for j in range(u.size):
+        magnitude = U(u[j] & U(0x7FFFFFFF))
+        top = max(top, magnitude)
+        noise = U(U(mixed(state, second) * multiplier) >> U(9))
+        out[j] = B(min(U(U(magnitude + noise) >> U(23)), U(254)))
+        state = U(state + STEP)
+    return top
 
 
 @njit
@@ -103,17 +114,28 @@ def to_table(x: Any, norm: Any, table: Any, stochastic: Any, first: Any, second:
     The level is the nearest to ``|x| / norm``, or one of the two around it at random, without bias.
     """
     lift, factor = inverse(norm, F(1))
-    levels = table.size
-    state = state_at(0, first)
-    for i in range(x.size):
-        a = min(F(F(abs(x[i]) * lift) * factor), F(1))
-        u = F(as_float(U(U(random_word(state, second) >> U(9)) | _ONE)) - F(1)) if stochastic else F(0.5)
-        state = U(state + _C1)
-        place = 0
-        for k in range(levels - 1):
-            border = F(table[k] + F(F(table[k + 1] - table[k]) * F(F(1) - u)))
-            place += 1 if a >= border else 0
-        codes[i] = place + (levels if x[i] < 0 else 0)
+    magnitudes, rest = np.empty(HALF, F), np.empty(HALF, F)
+    for low in range(0, x.size, HALF):
+        part, t = x[low : low + HALF], codes[low : low + HALF]
+        state = state_at(low // CHUNK * CHUNK, first)
+        multiplier = LATE if low % CHUNK else EARLY
+        for j in range(part.size):
+            magnitudes[j] = min(F(F(abs(part[j]) * lift) * factor), F(1))
+            t[j] = table.size if part[j] < 0 else 0
+        if stochastic:
+            for j in range(part.size):
+                unit = F(as_float(U(U(U(mixed(state, second) * multiplier) >> U(9)) | _ONE)) - F(1))
+                rest[j] = F(F(1) - unit)
+                state = U(state + STEP)
+        for k in range(table.size - 1):  # level by level, for only so is there a vector instruction for each step
+            lower, gap = F(table[k]), F(table[k + 1] - table[k])
+            if stochastic:
+                for j in range(part.size):
+                    t[j] += B(magnitudes[j] >= F(lower + F(gap * rest[j])))
+            else:
+                border = F(lower + F(gap * F(0.5)))
+                for j in range(part.size):
+                    t[j] += B(magnitudes[j] >= border)
 
 
 @njit

@@ -6,21 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from chimera.codecs.kernels.compiled.base import B, F, N, U, as_bits, as_float, njit
+from chimera.codecs.kernels.compiled.base import B, F, N, U, as_bits, as_float, inlined, njit, prefetch
 from chimera.codecs.kernels.compiled.bits import pack_chunk, unpack_chunk
-from chimera.codecs.kernels.compiled.hashing import random_word, state_at
-from chimera.codecs.kernels.compiled.moments import largest_bits, square_sum
-from chimera.codecs.kernels.layout import CHUNK
+from chimera.codecs.kernels.compiled.hashing import EARLY, LATE, STEP, mixed, state_at
+from chimera.codecs.kernels.compiled.moments import largest_bits, largest_of, square_sum, sum_of_squares
+from chimera.codecs.kernels.layout import CHUNK, HALF
 
 _ROUND = F(12582912.0)  # 1.5 * 2**23: added and taken away again, it rounds to the nearest integer, ties to even
 _TINY, _LIFT, _DROP = F(2.0**-60), F(2.0**64), F(2.0**-64)
 _HUGE = F(3.4028e38)
 _FLT_MAX = 3.4028234663852886e38
-_C1, _C2 = U(0x7FEB352D), U(0x846CA68B)
 _SMALL, _LARGE = F(2.0**-80), F(2.0**80)  # sums of squares that are as exact as they can be
+_QUARTER = CHUNK // 4
+_RUN = 64  # elements of a stream that are worked on at a time, while as many of the next chunk are fetched
 
 
-@njit
+@inlined
 def inverse(norm: Any, levels: Any) -> Any:
     """Return (lift, factor): ``x * lift * factor`` is x in units of a level, also where the norm is denormal."""
     lift = _LIFT if norm < _TINY else F(1)
@@ -36,7 +37,7 @@ def _step(norm: Any, levels: Any) -> Any:
     return F(min(norm, _HUGE) / levels), F(1)
 
 
-@njit
+@inlined
 def _nearest(x: Any, norm: Any, levels: Any, codes: Any) -> None:
     """Write the nearest level: a sum with 1.5 * 2**23 is rounded to an integer, and holds it in its lowest bits."""
     lift, factor = inverse(norm, F(levels))
@@ -49,34 +50,106 @@ def _nearest(x: Any, norm: Any, levels: Any, codes: Any) -> None:
             codes[j] = as_bits(F(F(F(x[j] * lift) * factor) + shift))
 
 
+@inlined
+def _fixed(scaled: Any, top: Any) -> Any:
+    """Return a clipped number as an integer."""
+    return N(min(max(scaled, -top), top))
+
+
+@inlined
+def _drawn(scaled: Any, top: Any, random: Any) -> Any:
+    """Return the level of a number that is scaled by 2**24 levels."""
+    return N(N(_fixed(scaled, top) + N(random >> U(8))) >> N(24))
+
+
 @njit
-def _stochastic(x: Any, norm: Any, levels: Any, first: Any, second: Any, begin: Any, codes: Any) -> None:
-    """Write ``floor(x / step + u)``, plus the levels, u being uniform in [0, 1) with 24 bits, or 16 for many levels."""
+def _stochastic(x: Any, norm: Any, levels: Any, state: Any, second: Any, half: Any, codes: Any) -> None:
+    """Write ``floor(x / step + u)``, plus the levels, u being uniform in [0, 1) with 24 bits, or 16 for many levels.
+
+    The elements lie in one half of a chunk; ``state`` is that of the first.
+    """
     lift, factor = inverse(norm, F(levels))
-    state = state_at(begin, first)
+    multiplier = LATE if half else EARLY
     if levels > 127:
-        factor, top, offset = F(factor * F(2.0**16)), F(levels << 16), U(levels << 16)
+        factor, top = F(factor * F(2.0**16)), F(levels << 16)
         for j in range(x.size):
-            fixed = U(N(min(max(F(F(x[j] * lift) * factor), -top), top)))
-            codes[j] = U(fixed + U(offset + U(random_word(state, second) >> U(16)))) >> U(16)
-            state = U(state + _C1)
+            noise = N(U(mixed(state, second) * multiplier) >> U(16))
+            codes[j] = N(N(N(_fixed(F(F(x[j] * lift) * factor), top) + noise) >> N(16)) + N(levels))
+            state = U(state + STEP)
         return
-    factor, top, offset = F(factor * F(2.0**24)), F(levels << 24), U(levels << 24)
+    factor, top = F(factor * F(2.0**24)), F(levels << 24)
     if lift == 1:
         for j in range(x.size):
-            fixed = U(N(min(max(F(x[j] * factor), -top), top)))
-            codes[j] = U(fixed + U(offset + U(random_word(state, second) >> U(8)))) >> U(24)
-            state = U(state + _C1)
+            codes[j] = N(_drawn(F(x[j] * factor), top, U(mixed(state, second) * multiplier)) + N(levels))
+            state = U(state + STEP)
     else:
         for j in range(x.size):
-            fixed = U(N(min(max(F(F(x[j] * lift) * factor), -top), top)))
-            codes[j] = U(fixed + U(offset + U(random_word(state, second) >> U(8)))) >> U(24)
-            state = U(state + _C1)
+            codes[j] = N(_drawn(F(F(x[j] * lift) * factor), top, U(mixed(state, second) * multiplier)) + N(levels))
+            state = U(state + STEP)
 
 
 @njit
-def _norm(x: Any, euclidean: Any, lanes: Any, room: Any) -> Any:
+def _fours(
+    x: Any, norms: Any, low: Any, block: Any, levels: Any, state: Any, second: Any, ahead: Any, out: Any
+) -> None:
+    """Write the packed codes of 4 bits of a full chunk, no norm being tiny: of two streams at once, with one state for both."""
+    top, middle, length = F(levels << 24), N(17 * levels), min(block, HALF)
+    run = min(length, _RUN)
+    for b in range(0, HALF, length):
+        f0 = F(inverse(norms[(low + b) // block], F(levels))[1] * F(2.0**24))
+        f1 = F(inverse(norms[(low + HALF + b) // block], F(levels))[1] * F(2.0**24))
+        for r in range(b, b + length, run):
+            prefetch(ahead, 2 * r, 2 * run)
+            x0, x1, part = x[r : r + run], x[HALF + r : HALF + r + run], out[r : r + run]
+            here = U(state + U(U(r) * STEP))
+            for j in range(run):
+                random = mixed(here, second)
+                early = _drawn(F(x0[j] * f0), top, U(random * EARLY))
+                late = _drawn(F(x1[j] * f1), top, U(random * LATE))
+                part[j] = N(N(early + N(late << N(4))) + middle)
+                here = U(here + STEP)
+
+
+@njit
+def _twos(x: Any, norms: Any, low: Any, block: Any, state: Any, second: Any, ahead: Any, out: Any) -> None:
+    """Write the packed codes of 2 bits of a full chunk, no norm being tiny: of four streams at once, with two states."""
+    top, length = F(1 << 24), min(block, _QUARTER)
+    run = min(length, _RUN)
+    for b in range(0, _QUARTER, length):
+        f0 = F(inverse(norms[(low + b) // block], F(1))[1] * F(2.0**24))
+        f1 = F(inverse(norms[(low + _QUARTER + b) // block], F(1))[1] * F(2.0**24))
+        f2 = F(inverse(norms[(low + HALF + b) // block], F(1))[1] * F(2.0**24))
+        f3 = F(inverse(norms[(low + HALF + _QUARTER + b) // block], F(1))[1] * F(2.0**24))
+        for r in range(b, b + length, run):
+            prefetch(ahead, 4 * r, 4 * run)
+            x0, x1 = x[r : r + run], x[_QUARTER + r : _QUARTER + r + run]
+            x2, x3 = x[HALF + r : HALF + r + run], x[HALF + _QUARTER + r : HALF + _QUARTER + r + run]
+            part, here = out[r : r + run], U(state + U(U(r) * STEP))
+            for j in range(run):
+                random, other = mixed(here, second), mixed(U(here + U(U(_QUARTER) * STEP)), second)
+                code = N(_drawn(F(x0[j] * f0), top, U(random * EARLY)) + N(85))
+                code = N(code + N(_drawn(F(x1[j] * f1), top, U(other * EARLY)) << N(2)))
+                code = N(code + N(_drawn(F(x2[j] * f2), top, U(random * LATE)) << N(4)))
+                part[j] = N(code + N(_drawn(F(x3[j] * f3), top, U(other * LATE)) << N(6)))
+                here = U(here + STEP)
+
+
+@inlined
+def _norm(x: Any, begin: Any, end: Any, euclidean: Any, lanes: Any, room: Any) -> Any:
     """Return the largest magnitude, or the Euclidean norm, of a block."""
+    steps = (end - begin) // 64
+    if 64 * steps == end - begin:
+        if not euclidean:
+            return as_float(largest_of(x, begin, steps))
+        total = sum_of_squares(x, begin, steps)
+        if _SMALL < total < _LARGE:
+            return np.sqrt(total)
+    return _hard_norm(x[begin:end], euclidean, lanes, room)
+
+
+@njit
+def _hard_norm(x: Any, euclidean: Any, lanes: Any, room: Any) -> Any:
+    """Return the norm of a short block, or of one whose squares are too large or small."""
     if not euclidean:
         return as_float(largest_bits(x))
     total = square_sum(x, lanes)
@@ -106,30 +179,41 @@ def quantize(
     length = min(block, CHUNK)
     for low in range(0, x.size, CHUNK):
         high = min(low + CHUNK, x.size)
-        if find:
-            for b in range(low, high, length):
-                norms[b // block] = _norm(x[b : min(b + length, high)], euclidean, lanes, room)
-        if width == 8:
-            _levels(x, norms, low, high, length, block, levels, stochastic, first, second, begin, out[low:high])
+        least = _HUGE
+        for b in range(low, high, length):
+            if find:
+                norms[b // block] = _norm(x, b, min(b + length, high), euclidean, lanes, room)
+            least = min(least, norms[b // block])
+        state, packed = state_at(begin + low, first), out[low * width // 8 :]
+        fused = stochastic and high - low == CHUNK and least >= _TINY and (width == 4 or width == 2)
+        # What is read in several places at once is not fetched ahead by itself; what is in cache leaves the memory idle.
+        ahead = x[high : min(high + CHUNK, x.size)]
+        if fused and width == 4:
+            _fours(x[low:high], norms, low, block, levels, state, second, ahead, packed)
+        elif fused:
+            _twos(x[low:high], norms, low, block, state, second, ahead, packed)
+        elif width == 8:
+            _codes(x[low:high], norms, low, block, levels, stochastic, state, second, packed)
         else:
             t = codes[: high - low]
-            _levels(x, norms, low, high, length, block, levels, stochastic, first, second, begin, t)
-            pack_chunk(t, width, plane, out[low * width // 8 :])
+            _codes(x[low:high], norms, low, block, levels, stochastic, state, second, t)
+            pack_chunk(t, width, plane, packed)
 
 
 @njit
-def _levels(
-    x: Any, norms: Any, low: Any, high: Any, length: Any, block: Any, levels: Any, stochastic: Any,
-    first: Any, second: Any, begin: Any, codes: Any,
-) -> None:  # fmt: skip
+def _codes(
+    x: Any, norms: Any, low: Any, block: Any, levels: Any, stochastic: Any, state: Any, second: Any, codes: Any
+) -> None:
     """Write the codes of a chunk, block by block."""
-    for b in range(low, high, length):
-        e = min(b + length, high)
-        norm, part = norms[b // block], codes[b - low : e - low]
+    length = min(block, HALF)
+    for b in range(0, x.size, length):
+        e = min(b + length, x.size)
+        norm, half = norms[(low + b) // block], b // HALF
         if stochastic:
-            _stochastic(x[b:e], norm, levels, first, second, begin + b, part)
+            own = U(state + U(U(b - half * HALF) * STEP))
+            _stochastic(x[b:e], norm, levels, own, second, half, codes[b:e])
         else:
-            _nearest(x[b:e], norm, levels, part)
+            _nearest(x[b:e], norm, levels, codes[b:e])
 
 
 @njit

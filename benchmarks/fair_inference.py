@@ -1,0 +1,144 @@
+"""Two jobs whose queries differ in what they cost, on one cluster: how fair, how busy, how soon, under each policy.
+
+``--models full`` takes a vision transformer and a BERT of full size (random weights, default configurations; they are
+written once), ``--models tiny`` two that wait 5 and 12 ms a query, so that many workers fit on a few cores. For each policy
+a cluster is started; both models are loaded by a first small job; then both jobs are submitted and run for ``--seconds``. At
+the end a third job comes, of a model that is loaded. Rates are of queries committed, in the windows of
+`chimera.inference.fairness`. Workers compute on one thread each::
+
+    python benchmarks/fair_inference.py [--models full] [--workers 2] [--seconds 90] [--policies fair-share ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import inference_models
+from chimera.inference.client import Client
+from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.fairness import progress, ratios
+from chimera.inference.journal.sqlite import SqliteJournal
+from chimera.inference.models import read
+
+POLICIES = ("fair-share", "rate-ratio", "equal-split", "lowest-rate", "first-come")
+WAITING = """
+import time
+
+class Waiting:
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def predict(self, queries):
+        time.sleep(self.seconds * len(queries))
+        return queries
+
+def make(seconds):
+    return Waiting(seconds)
+"""
+
+
+def tables(kind: str, folder: Path) -> dict[str, tuple[dict[str, Any], list[Any]]]:
+    """Return the model of each job, and its queries."""
+    if kind == "full":
+        written = inference_models.write(Path("runs/inference-models"))
+        return {name: (table, inference_models.queries(name, 8) * 2000) for name, table in written.items()}
+    file = folder / "waiting.py"
+    file.write_text(WAITING)
+    made = {name: {"kind": "factory", "factory": f"{file}:make", "options": {"seconds": s}} for name, s in TINY.items()}
+    return {name: (read(table), list(range(100_000))) for name, table in made.items()}
+
+
+TINY = {"fast": 0.005, "slow": 0.012}
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, workers: int, policy: str, preload: str) -> Iterator[Client]:
+    """Run a cluster."""
+    command = [sys.executable, "-m", "chimera", "infer", "up", "--workers", str(workers), "--standbys", "0"]
+    command += ["--policy", policy, "--cluster", str(folder), *(["--preload", preload] if preload else [])]
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    up = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | one_thread)
+    try:
+        while not (folder / "token").exists() or not (folder / "journal.sqlite").exists():
+            time.sleep(0.05)
+        client = ClusterFolder(folder).client()
+        while sum(row["state"] == "free" for row in client.rows("workers")) < workers:
+            time.sleep(0.1)
+        yield client
+    finally:
+        up.terminate()
+        up.wait()
+
+
+def load_everywhere(client: Client, jobs: dict[str, tuple[dict[str, Any], list[Any]]], workers: int) -> None:
+    """Let every worker load every model, one after the other."""
+    for number, (model, queries) in enumerate(jobs.values(), 1):
+        while any(row["models"] < number for row in client.rows("workers")):
+            client.wait(client.submit(model, queries[: 2 * workers], batch_size=1))
+
+
+def run(kind: str, policy: str, workers: int, seconds: float) -> dict[str, float]:
+    """Return the figures of one policy."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "cluster"
+        jobs = tables(kind, Path(name))
+        with cluster(folder, workers, policy, "torch,transformers" if kind == "full" else "") as client:
+            load_everywhere(client, jobs, workers)
+            numbers = [client.submit(model, queries, name=job) for job, (model, queries) in jobs.items()]
+            time.sleep(5)
+            before = {row["worker"]: row for row in client.rows("workers")}
+            time.sleep(seconds)
+            after = {row["worker"]: row for row in client.rows("workers")}
+            model, queries = next(iter(jobs.values()))
+            late = client.submit(model, queries[:100])
+            time.sleep(3)
+            for number in (*numbers, late):
+                client.cancel(number)
+        busy = [(after[w]["busy_s"] - before[w]["busy_s"]) / (after[w]["up_s"] - before[w]["up_s"]) for w in after]
+        with contextlib.closing(SqliteJournal(folder / "journal.sqlite")) as journal:
+            found = progress(list(journal.records()))
+    both = [found[number] for number in numbers]
+    end_s = found[late].since_s
+    long, short = (ratios(both, window_s, end_s=end_s, settle_s=5.0) for window_s in (60.0, 10.0))
+    return {
+        "worst 60 s": float(long.max(initial=np.nan)) if long.size else float("nan"),
+        "95 % of 10 s": float(np.quantile(short, 0.95)) if short.size else float("nan"),
+        "busy %": 100 * float(np.mean(busy)),
+        "new job s": found[late].first_s - found[late].since_s,
+        **{
+            f"{job} queries/s": found[n].counts.sum() / (end_s - found[n].since_s)
+            for job, n in zip(jobs, numbers, strict=True)
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", choices=("full", "tiny"), default="full")
+    parser.add_argument("--workers", type=int, default=0, help="by default 2 for full, 10 for tiny")
+    parser.add_argument("--seconds", type=float, default=90.0)
+    parser.add_argument("--policies", nargs="+", default=list(POLICIES))
+    options = parser.parse_args()
+    workers = options.workers or {"full": 2, "tiny": 10}[options.models]
+    heads: list[str] = []
+    for policy in options.policies:
+        figures = run(options.models, policy, workers, options.seconds)
+        if not heads:
+            heads = list(figures)
+            print(f"| policy | {' | '.join(heads)} |\n|{'---|' * (len(heads) + 1)}")
+        print(f"| `{policy}` | {' | '.join(f'{figures[head]:.3g}' for head in heads)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""What has changed since the receiver's last message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.codecs.codec import CODECS, Codec, Curvature, Held, State, Table
+from chimera.codecs.envelope import decode_parts, header_of, read_header
+from chimera.codecs.fields import array, number, room, whole
+from chimera.codecs.scratch import Scratch
+from chimera.core.errors import CodecError, ConfigurationError
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat, Layout, all_finite
+
+_MOST = 2**53  # numbers of a message travel as float64
+_SUM = (1 << 48) - 1
+
+
+@CODECS.register("delta")
+class Delta(Codec):
+    """Philippenko and Dieuleveut, 2021: Preserved central model for faster bidirectional compression (MCM). For the downlink.
+
+    Server and receiver keep the same reference h. The server packs w - h by the codec; the receiver computes with
+    h + decoded, and on both sides h moves by ``rate`` times the decoded. What a message leaves out is in the next difference.
+    Whoever has no reference yet gets the weights as they are. Both are arrays on the host, wherever the receiver's model
+    computes: they must be the same to the bit, and what a device decodes need not be.
+
+    Parameters
+    ----------
+    codec : of the difference, by name or as a table; without error feedback, since the error is carried already.
+    rate : 1 for codecs that shrink the error (``top-k``, ``sign``, ``int8``). One without bias, of relative variance v, wants
+        1 / (1 + v), and diverges above twice that: ``terngrad``, ``qsgd`` with few levels, ``random-k`` with ``scaled``.
+    """
+
+    chained = True
+
+    def __init__(self, *, codec: Table | Codec = "identity", rate: float = 1.0) -> None:
+        if not 0 < rate <= 1:
+            raise ConfigurationError(f"rate must be above 0 and at most 1, not {rate}")
+        self._inner, self._rate, self._scratch, self._held = CODECS.inside("delta", codec), rate, Scratch(), Held()
+        if self._inner.carries:
+            raise ConfigurationError(
+                "codec 'delta' carries the error itself: its codec must have error_feedback = false, and no memory of its own"
+            )
+
+    @property
+    def carries(self) -> bool:
+        """Yes, in the difference."""
+        return True
+
+    def encode(self, vector: Flat, layout: Layout) -> Encoded:
+        """Pack the vector for the one receiver who got all messages of this method."""
+        encoded, self._held = self.encode_for(self._held, vector, layout)
+        return encoded
+
+    def encode_for(self, held: Held, vector: Flat, layout: Layout) -> tuple[Encoded, Held]:
+        """Pack the difference from what the receiver has, or all if he has nothing."""
+        old = held.reference
+        meta: dict[str, float]
+        if old is None or old.size != vector.size:
+            if not all_finite(vector):
+                raise CodecError("a vector with NaN or infinity cannot be packed")
+            value = reference = vector.copy()
+            message, meta = Encoded("identity", vector.size, (value,)), {"upon": 0, "sum": 0, "rate": 1}
+        else:
+            with np.errstate(over="ignore"):  # the codec refuses what is not finite
+                difference = np.subtract(vector, old, out=self._scratch.array("difference", old.size, np.float32))
+            message = _kept(self._inner.encode(difference, layout))
+            value, reference = _moved(old, self._inner.decode(message), self._rate)
+            meta = {"upon": held.number, "sum": _sum_of(old), "rate": self._rate}
+        self.count += 1
+        arrays = (header_of([message]), *message.arrays)
+        return Encoded("delta", vector.size, arrays, {"number": self.count, **meta}), Held(self.count, reference, value)
+
+    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+        """Return the vector, if the message builds upon nothing."""
+        return self.decode_with(Held(), encoded, out)[0]
+
+    def decode_with(self, held: Held, encoded: Encoded, out: Flat | None = None) -> tuple[Flat, Held]:
+        """Return the vector, if the message builds upon nothing or upon what the receiver has."""
+        if not encoded.arrays:
+            raise CodecError(
+                "these weights are a note without them: a strategy asks for each worker's, `Cluster.addressed`"
+            )
+        upon, rate = whole(encoded, "upon", 0, _MOST), number(encoded, "rate", 0, 1)
+        own, total = whole(encoded, "number", 1, _MOST), whole(encoded, "sum", 0, _SUM)
+        if upon and (held.number != upon or held.reference is None or held.reference.size != encoded.size):
+            has = f"number {held.number}" if held.number else "none"
+            raise CodecError(f"a delta message builds upon number {upon} of its sender, and its receiver has {has}")
+        described = read_header(array(encoded, 0, np.uint8).data, without=("delta",))
+        kinds = [each for one in described for each in one.arrays]
+        if len(described) != 1 or len(kinds) != len(encoded.arrays) - 1:
+            raise CodecError(f"a delta message has {len(encoded.arrays) - 1} arrays, its header says {len(kinds)}")
+        arrays = [array(encoded, i, kind, size) for i, (kind, size) in enumerate(kinds, 1)]
+        decoded = decode_parts(described, arrays, room(encoded, out))
+        if not upon or held.reference is None:
+            if not all_finite(decoded):
+                raise CodecError("a delta message holds NaN or infinity")
+            return decoded, Held(own, decoded.copy())
+        if _sum_of(held.reference) != total:
+            raise CodecError(
+                f"number {upon}, which a delta message builds upon, is not the same here and where it was made"
+            )
+        value, reference = _moved(held.reference, decoded, rate)
+        return value, Held(own, reference)
+
+    def use_curvature(self, curvature: Curvature) -> None:
+        """Tell the codec: the curvature at the weights weighs their differences too."""
+        self._inner.use_curvature(curvature)
+
+    def reseed(self, seed: int) -> None:
+        """Begin the random numbers of another seed."""
+        super().reseed(seed)
+        self._inner.reseed(seed)
+
+    def state(self) -> State:
+        """Return what the codec remembers, and what the receiver of `encode` has."""
+        own = super().state() | {f"codec.{name}": value for name, value in self._inner.state().items()}
+        return own if self._held.reference is None else own | {"reference": self._held.reference}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what `state` returned."""
+        super().restore(state)
+        reference = np.array(state["reference"], np.float32) if "reference" in state else None
+        self._held = Held() if reference is None else Held(self.count, reference)
+        self._inner.restore({name[6:]: value for name, value in state.items() if name.startswith("codec.")})
+
+
+def _moved(reference: Flat, decoded: Flat, rate: float) -> tuple[Flat, Flat]:
+    """Return the vector of a message, and the next reference: by the same operations, so the same bits, on both sides."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = reference + decoded
+        following = value if rate == 1 else reference + np.float32(rate) * decoded
+    if not all_finite(value):
+        raise CodecError("a delta message leads to NaN or infinity")
+    return value, following
+
+
+def _sum_of(reference: Flat) -> int:
+    """Return a sum over the bits, by which two references that have drifted apart are told."""
+    pairs = reference.size // 2
+    total = int(np.add.reduce(reference[: 2 * pairs].view(np.uint64)))
+    for last in reference[2 * pairs :].view(np.uint32):
+        total += int(last)
+    return (total ^ total >> 48) & _SUM
+
+
+def _kept(message: Encoded) -> Encoded:
+    return Encoded(message.codec, message.size, tuple(a.copy() for a in message.arrays), message.meta)

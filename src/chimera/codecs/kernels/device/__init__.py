@@ -1,0 +1,48 @@
+"""The kernels in torch, for vectors on a device: the same functions as in `compiled`.
+
+Vectors, and what a codec works with on the way (codes, places), are tensors there; what travels is a NumPy array on the host,
+and is brought there, or from there, by the kernel that writes or reads it. The bits are those of the other kernels, except
+where `look` adds up: it does so in float64, which is closer.
+"""
+
+from __future__ import annotations
+
+from chimera.codecs.kernels.device.bits import pack, pack_signs, unpack, unpack_signs
+from chimera.codecs.kernels.device.floats import (
+    from_bfloat,
+    from_exponents,
+    from_half,
+    from_table,
+    to_bfloat,
+    to_exponents,
+    to_half,
+    to_table,
+)
+from chimera.codecs.kernels.device.hashing import random_bits
+from chimera.codecs.kernels.device.levels import dequantize, quantize
+from chimera.codecs.kernels.device.moments import abs_max, look
+from chimera.codecs.kernels.device.places import histogram, mark, marked, select
+
+__all__ = [
+    "abs_max",
+    "dequantize",
+    "from_bfloat",
+    "from_exponents",
+    "from_half",
+    "from_table",
+    "histogram",
+    "look",
+    "mark",
+    "marked",
+    "pack",
+    "pack_signs",
+    "quantize",
+    "random_bits",
+    "select",
+    "to_bfloat",
+    "to_exponents",
+    "to_half",
+    "to_table",
+    "unpack",
+    "unpack_signs",
+]

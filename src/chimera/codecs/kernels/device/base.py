@@ -1,0 +1,54 @@
+"""What all kernels for devices are made with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from chimera.codecs.kernels.layout import CHUNK
+from chimera.core.device import beside, put
+
+PIECE = 2048 * CHUNK
+"""Elements at a time, so that wide temporaries do not grow with the vector."""
+
+
+def pieces(size: int) -> Iterator[slice]:
+    """Yield slices of a vector; each but the last is whole chunks."""
+    for low in range(0, size, PIECE):
+        yield slice(low, min(low + PIECE, size))
+
+
+def bits_of(x: Tensor) -> Tensor:
+    """Return the bits of float32 as int32."""
+    return x.view(torch.int32)
+
+
+def magnitudes(x: Tensor) -> Tensor:
+    """Return the bits of the magnitudes as int32, which order as they do; NaN is above infinity."""
+    return bits_of(x) & 0x7FFFFFFF
+
+
+def write(result: Tensor, out: Any) -> None:
+    """Bring what a kernel made to where it is wanted, which may be the host; ``out`` may be wider or unsigned."""
+    if isinstance(out, Tensor):
+        out.copy_(result)
+    else:
+        put(result.to(_signed(out)), out.view(out.dtype.str.replace("u2", "i2").replace("u4", "i4")))
+
+
+def read(array: NDArray[Any], like: Tensor) -> Tensor:
+    """Bring part of a message to the device of a vector; unsigned types, which torch hardly knows, become signed."""
+    kind = {"u2": np.int16, "u4": np.int32}.get(array.dtype.str[1:])
+    found: Tensor = beside(array if kind is None else array.view(kind), like)
+    return found
+
+
+def _signed(out: NDArray[Any]) -> torch.dtype:
+    return (
+        {1: torch.uint8, 2: torch.int16, 4: torch.int32}[out.dtype.itemsize] if out.dtype.kind == "u" else torch.float32
+    )

@@ -1,0 +1,40 @@
+"""What one pass tells of a vector: largest magnitudes, sums."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chimera.codecs.kernels.device.base import magnitudes
+from chimera.codecs.kernels.device.bits import pack_signs
+from chimera.core.device import to_host
+
+
+def abs_max(x: Tensor) -> Any:
+    return to_host(_top(x))[0] if len(x) else np.float32(0)
+
+
+def _top(x: Tensor) -> Tensor:
+    """Return the largest magnitude, shape (1,)."""
+    return magnitudes(x).amax(0, keepdim=True).view(torch.float32)
+
+
+def look(x: Tensor, bounds: Any, backwards: bool, full: bool, signs: Any, table: Any) -> None:
+    rows = [_row(x[begin:end], full) for begin, end in itertools.pairwise(bounds.tolist())]
+    to_host(torch.stack(rows), table)
+    if signs.size:
+        pack_signs(x, signs)
+
+
+def _row(x: Tensor, full: bool) -> Tensor:
+    absolute = torch.linalg.vector_norm(x, 1, dtype=torch.float64)
+    if not full:
+        return torch.nn.functional.pad(absolute[None], (1, 3))
+    square = torch.linalg.vector_norm(x, 2, dtype=torch.float64) ** 2
+    top = torch.nan_to_num(_top(x)[0].double(), nan=torch.inf, posinf=torch.inf)
+    negative = torch.count_nonzero(torch.signbit(x)).double()
+    return torch.stack([x.sum(dtype=torch.float64), absolute, square, top, negative])

@@ -1,0 +1,63 @@
+"""What a worker makes of its servers' messages, and what it sends them: a message a shard."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chimera.codecs.codec import CODECS, Codec, Held, State, decode_with
+from chimera.core.device import put
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat, Layout, shard_bounds, shard_views
+
+
+class Exchange:
+    """Unpacks weights and packs vectors of their length, wherever these lie.
+
+    Parameters
+    ----------
+    layout : of the parameters.
+    codec : name and options of the codec of what is sent; each shard has one of its own.
+    seed : of what is random in them.
+    """
+
+    def __init__(self, layout: Layout, codec: tuple[str, Mapping[str, Any]], *, seed: int) -> None:
+        self._layout, self._codec, self._seed = layout, codec, seed
+        self._bounds: list[int] = []
+        self._layouts: list[Layout] = []
+        self._codecs: list[Codec] = []
+        self._held: list[Held] = []  # of the messages of each server
+        self._kept: Sequence[Mapping[str, Any]] = ()  # what codecs remembered that are not made yet
+
+    def load(self, weights: Sequence[Encoded], flat: Flat) -> None:
+        """Unpack the weights, a message a shard, into ``flat``, shape (P,), an array or a tensor."""
+        if len(self._codecs) != len(weights):
+            self._cut(len(weights))
+        for i, (message, piece) in enumerate(zip(weights, shard_views(flat, self._bounds), strict=True)):
+            values, self._held[i] = decode_with(self._held[i], message, len(piece), piece)
+            if values is not piece:
+                put(values, piece)
+
+    def packed(self, flat: Flat) -> list[Encoded]:
+        """Return a vector in the form of all parameters as messages, one for each shard of the weights last loaded."""
+        pieces = shard_views(flat, self._bounds)
+        return [c.pack(p, layout) for c, p, layout in zip(self._codecs, pieces, self._layouts, strict=True)]
+
+    def states(self) -> list[State]:
+        """Return what the codecs remember, one for each shard; nothing before the first weights."""
+        return [codec.state() for codec in self._codecs]
+
+    def restore(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Take back what `states` returned, at once or when the codecs are made."""
+        self._kept = states
+        for codec, kept in zip(self._codecs, states, strict=False):
+            codec.restore(kept)
+
+    def _cut(self, shards: int) -> None:
+        name, options = self._codec
+        self._bounds = shard_bounds(self._layout.size, shards)
+        self._layouts = [self._layout.cut(begin, end) for begin, end in itertools.pairwise(self._bounds)]
+        self._codecs = [CODECS.create(name, options, seed=self._seed * 1_000_003 + i) for i in range(shards)]
+        self._held = [Held()] * shards
+        self.restore(self._kept)

@@ -1,0 +1,48 @@
+"""The script that makes the table of accuracies knows every codec, and says so where it does not."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chimera.codecs.codec import CODECS
+from chimera.core.errors import ConfigurationError
+from chimera.training.plugin import both_ways
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "codec_accuracy.py"
+
+
+@pytest.fixture
+def script() -> Any:
+    spec = importlib.util.spec_from_file_location("codec_accuracy", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_registered_codec_is_in_the_table(script: Any) -> None:
+    settings = script.settings_of([])
+    assert settings[0] == script.BASELINE
+    for setting in settings:
+        for way in both_ways(setting.codec):
+            CODECS.create(*way)
+
+
+def test_a_codec_without_settings_is_named(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(script.SETTINGS, "sign")
+    with pytest.raises(ConfigurationError, match=r"^no settings for sign: add them to SETTINGS in codec_accuracy.py$"):
+        script.settings_of([])
+
+
+def test_a_codec_that_does_not_exist_is_one_line() -> None:
+    done = subprocess.run([sys.executable, SCRIPT, "--only", "zip"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: no such codec: zip; known: ")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,78 @@
+"""A codec is chosen by how the norm changes, or by what the link carries in time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import chimera
+from chimera.codecs.codec import CODECS, decode
+from chimera.core.errors import ConfigurationError
+from codecs_kit import hard_vectors, layout_of
+
+NORMAL = hard_vectors()["normal"]
+LAYOUT = layout_of(NORMAL.size)
+CODECS_BY_SPEED = ["sign", {"name": "qsgd", "levels": 1, "block": 0}, {"name": "top-k", "ratio": 0.2}, "int8", "cast"]
+
+
+def chosen(options: dict[str, Any], scales: list[float]) -> list[str]:
+    codec = CODECS.create("adaptive", options)
+    return [codec.encode(NORMAL * np.float32(scale), LAYOUT).codec for scale in scales]
+
+
+def test_by_norm_it_is_fine_at_first_and_where_the_norm_changes() -> None:
+    options = {"codecs": ["sign", "int8"], "every": 3}
+    still, less, more = [1.0] * 9, [0.4] * 6, [1.0] * 6
+    names = chosen(options, still + less + more)
+    assert names == ["int8"] * 6 + ["sign"] * 3 + ["sign"] * 3 + ["int8"] * 3 + ["sign"] * 3 + ["int8"] * 3
+
+
+def test_by_norm_the_bound_is_the_users() -> None:
+    scales = [1.0] * 4 + [0.7] * 6
+    assert chosen({"codecs": ["sign", "int8"], "every": 2, "change": 0.2}, scales)[-4:-2] == ["int8", "int8"]
+    assert chosen({"codecs": ["sign", "int8"], "every": 2, "change": 0.4}, scales)[-6:] == ["sign"] * 6
+
+
+@pytest.mark.parametrize("bits", [0.5, 1.1, 2.1, 7.9, 8.1, 30])
+def test_by_speed_it_takes_the_finest_that_is_there_in_time(bits: float) -> None:
+    """``bits`` an element is what the link carries in the time given."""
+    bandwidth_bytes_s = bits * NORMAL.size / 8 / 0.25
+    options = {
+        "by": "speed",
+        "codecs": CODECS_BY_SPEED,
+        "seconds": 0.25,
+        "bandwidth_bytes_s": bandwidth_bytes_s,
+    }
+    codec = CODECS.create("adaptive", options)
+    finest = {0.5: "sign", 1.1: "sign", 2.1: "qsgd", 7.9: "top-k", 8.1: "int8", 30: "cast"}[bits]
+    for _ in range(3):
+        encoded = codec.encode(NORMAL, LAYOUT)
+        assert encoded.codec == finest
+        assert encoded.nbytes <= 0.25 * bandwidth_bytes_s or bits < 1
+        assert decode(encoded, NORMAL.size).shape == NORMAL.shape
+
+
+def fit(out: Path, **options: Any) -> chimera.Run:
+    given = {"model": "mlp", "data": "digits", "workers": 2, "rounds": 4, "out": out, **options}
+    return chimera.train(**given)
+
+
+def test_by_speed_in_virtual_time_each_worker_goes_by_its_own_link(tmp_path: Path) -> None:
+    codec = {"name": "adaptive", "by": "speed", "codecs": ["sign", "int8"], "seconds": 0.01}
+    bits = []
+    for slow in ([], ["worker 0"], ["worker 0", "worker 1"]):
+        nodes = {name: {"bandwidth_bytes_s": 1e6} for name in slow}
+        engine = {"name": "simulated", "network": {"bandwidth_bytes_s": 1e9, "nodes": nodes}}
+        bits.append(fit(tmp_path / str(len(slow)), codec=codec, engine=engine).cost.bits_per_element_up)
+    assert bits[0] == pytest.approx(8, rel=0.01)
+    assert bits[2] == pytest.approx(1, rel=0.05)
+    assert bits[1] == pytest.approx((bits[0] + bits[2]) / 2)
+
+
+def test_by_speed_where_nobody_knows_the_link_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="does not know the link, give the option") as caught:
+        fit(tmp_path / "run", codec={"name": "adaptive", "by": "speed", "seconds": 0.01}, engine="local")
+    assert "\n" not in str(caught.value)

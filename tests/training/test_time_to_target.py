@@ -1,0 +1,34 @@
+"""Over slow links, what a codec saves is time: the order that docs/benchmarks.md shows for a large network, at a small size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chimera
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "slow_network.toml"
+INT8 = {"name": "int8", "block": 256}
+BEST = {"name": "qsgd", "levels": 7, "norm": "max", "downlink": INT8}
+CODECS: list[Any] = ["identity", BEST, {**INT8, "downlink": INT8}, INT8]
+
+
+@pytest.mark.long
+def test_what_is_packed_on_both_ways_is_sooner_and_the_more_so_the_slower_the_links(tmp_path: Path) -> None:
+    """Ten times fewer parameters, and links ten times as slow as in the example."""
+    small = chimera.Experiment.load(EXAMPLE).with_settings(
+        ["data=digits", "model.hidden=[512,512,512]", "train.batch_size=16", "train.epochs=30"]
+    )
+    links = [12.5e6, 1.25e6]
+    found = chimera.compare(small, {"codec": CODECS, "engine.bandwidth_bytes_s": links}, out=tmp_path / "out")
+    assert found.finished
+    sooner = [[found.rows[2 * codec + link]["times_sooner"] for codec in range(4)] for link in range(2)]
+    for identity, best, int8, up_only in sooner:
+        assert identity == 1
+        assert best > int8 > up_only > 1
+    assert sooner[1][1] > 3.5
+    assert sooner[1][1] > sooner[0][1]
+    page = found.report.read_text(encoding="utf-8")
+    assert "Virtual time to target" in page
