@@ -49,10 +49,10 @@ class Chaos:
 
     def strike(self, number: int) -> None:
         """Do the next harm."""
-        if number % 2 and self._leaders:
-            self._harm(
-                self._leaders.pop(0), self._running.member("coordinator")["pid"], self.leader_deaths, self.leader_hangs
-            )
+        if number % 2:
+            if self._leaders:
+                pid = self._running.member("coordinator")["pid"]
+                self._harm(self._leaders.pop(0), pid, self.leader_deaths, self.leader_hangs)
             return
         living = self._running.members("worker")
         if living:
@@ -90,7 +90,7 @@ def test_ten_thousand_queries_survive_deaths_and_hangs_of_workers_and_coordinato
 def test_they_survive_the_same_on_two_nodes_of_ray_of_which_one_dies(tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
-    node = {"num_cpus": 4, "object_store_memory": 100 << 20}
+    node = {"num_cpus": 6, "object_store_memory": 100 << 20}
     head = {**node, "include_dashboard": False, "_system_config": dict(HEALTH_CHECKS)}
     nodes = Cluster(initialize_head=True, head_node_args=head)
     try:
