@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from chimera.core.errors import ConfigurationError, TimeLimitError
@@ -85,6 +86,8 @@ def test_mistakes_are_told_in_one_line(quiet: RunningCluster) -> None:
         quiet.client.submit(quiet.model(), [1], weight=-1)
     with pytest.raises(ConfigurationError, match="at least one query"):
         quiet.client.submit(quiet.model(), [])
+    with pytest.raises(ConfigurationError, match="a job may have 1073741824: make several jobs"):
+        quiet.client.submit(quiet.model(), [np.zeros(1 << 28)])
 
 
 def test_two_jobs_of_unequal_speed_progress_at_equal_rates(quiet: RunningCluster) -> None:

@@ -14,12 +14,15 @@ from chimera.core.errors import (
     ChimeraError,
     ConfigurationError,
     ConflictError,
+    DataError,
     RunError,
     TimeLimitError,
     UnavailableError,
 )
 from chimera.engines.http import wire
 
+MOST_BYTES = 1 << 30
+"""The size of the largest request that a cluster takes."""
 PATIENCE_S = 15.0
 """How long a request is tried again while nobody leads."""
 _TRY_S = 3.0  # how long an answer may take; who hangs is replaced by then
@@ -50,9 +53,18 @@ class Client:
         model : the table of a model.
         queries : of values that travel: texts, numbers, lists and dictionaries of them, NumPy arrays.
         options : ``name``, ``weight``, ``batch_size``, ``max_workers``.
+
+        Raises
+        ------
+        DataError : they are more than a job may have.
         """
-        body = {"key": uuid.uuid4().hex, "model": dict(model), "queries": list(queries), **options}
-        return str(self._object("POST", "/jobs", wire.pack(body))["job"])
+        body = wire.pack({"key": uuid.uuid4().hex, "model": dict(model), "queries": list(queries), **options})
+        if len(body) > MOST_BYTES:
+            raise DataError(
+                f"the queries take {len(body)} bytes, and a job may have {MOST_BYTES}: make several jobs of them, or files"
+                " whose names are the queries"
+            )
+        return str(self._object("POST", "/jobs", body)["job"])
 
     def rows(self, what: str) -> list[dict[str, Any]]:
         """Return the rows of ``jobs``, ``rate``, ``stats``, ``workers`` or ``members``."""

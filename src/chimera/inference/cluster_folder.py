@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from chimera.core.errors import ConfigurationError
-from chimera.inference.client import Client
+from chimera.inference.client import MOST_BYTES, Client
 
 DEFAULT = Path("runs/inference")
 
@@ -26,7 +26,7 @@ class Access:
     """Who may ask a process of the cluster: whoever bears its token; over plain HTTP, here or, a voter, on its network."""
 
     token: str
-    max_body_bytes: int = 1 << 30
+    max_body_bytes: int = MOST_BYTES
     tls_cert: Path | None = None
     tls_key: Path | None = None
 
