@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import random
 import signal
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from chimera.engines.ray.session import HEALTH_CHECKS
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.journal.sqlite import SqliteJournal
-from chimera.inference.records import Committed, Dispatched
+from chimera.inference.records import Committed, Dispatched, Record, Returned
 from inference.running import RunningCluster, cluster, signalled
 
 QUERIES = 2500
@@ -25,21 +28,27 @@ SECONDS = (0.005, 0.01, 0.02, 0.04)  # a query, of four jobs
 HANG_S = 3.0
 
 
+class Strike(NamedTuple):
+    """What was done to whom, and when by the wall clock."""
+
+    what: str
+    role: str
+    name: str
+    at_s: float
+
+
 class Chaos:
     """Every two seconds a worker is killed or hung, and in between a coordinator.
 
     Attributes
     ----------
-    worker_deaths, worker_hangs, leader_deaths, leader_hangs : when each was, by the wall clock.
+    strikes : what was done, in order.
     """
 
     def __init__(self, running: RunningCluster, seed: int) -> None:
         self._running, self._random = running, random.Random(seed)
         self._leaders = ["kill", "hang", "kill", "kill", "hang", "kill", "kill"]
-        self.worker_deaths: list[float] = []
-        self.worker_hangs: list[float] = []
-        self.leader_deaths: list[float] = []
-        self.leader_hangs: list[float] = []
+        self.strikes: list[Strike] = []
         self._timers: list[threading.Timer] = []
 
     @property
@@ -51,21 +60,24 @@ class Chaos:
         """Do the next harm."""
         if number % 2:
             if self._leaders:
-                pid = self._running.member("coordinator")["pid"]
-                self._harm(self._leaders.pop(0), pid, self.leader_deaths, self.leader_hangs)
+                self._harm(self._leaders.pop(0), self._running.member("coordinator"))
             return
         living = self._running.members("worker")
         if living:
-            what = self._random.choice(["kill", "hang"])
-            self._harm(what, self._random.choice(living)["pid"], self.worker_deaths, self.worker_hangs)
+            self._harm(self._random.choice(["kill", "hang"]), self._random.choice(living))
 
     def end(self) -> None:
         """Wait until whoever hangs was woken up."""
         for timer in self._timers:
             timer.join()
 
-    def _harm(self, what: str, pid: int, deaths: list[float], hangs: list[float]) -> None:
-        (deaths if what == "kill" else hangs).append(time.time())
+    def count(self, what: str, role: str) -> int:
+        """Return how often this was done to such a member."""
+        return sum(strike.what == what and strike.role == role for strike in self.strikes)
+
+    def _harm(self, what: str, member: Mapping[str, Any]) -> None:
+        pid = member["pid"]
+        self.strikes.append(Strike(what, member["role"], member["name"], time.time()))
         signalled(pid, signal.SIGKILL if what == "kill" else signal.SIGSTOP)
         if what == "hang":
             timer = threading.Timer(HANG_S, _wake, (pid,))
@@ -122,31 +134,49 @@ def _endure(running: RunningCluster, chaos: Chaos, also: Mapping[int, Callable[[
         assert (row["state"], row["errors"]) == ("done", 0)
         assert running.answers(job) == [2 * number for number in range(QUERIES)]
     _tell(running, chaos)
-    assert len(chaos.leader_deaths) == 5
-    assert len(chaos.leader_hangs) == 2
+    assert chaos.count("kill", "coordinator") == 5
+    assert chaos.count("hang", "coordinator") == 2
 
 
 def _tell(running: RunningCluster, chaos: Chaos) -> None:
     """Say how fast the cluster recovered, and hold that no batch was committed twice."""
     with closing(SqliteJournal(ClusterFolder(running.folder).journal)) as journal:
         records = list(journal.records())
-    dispatched = [record for record in records if isinstance(record, Dispatched)]
     committed = [(record.job, record.batch) for record in records if isinstance(record, Committed)]
     assert len(committed) == len(set(committed))
-    again: dict[tuple[str, int], list[float]] = {}
-    for record in dispatched:
-        again.setdefault((record.job, record.batch), []).append(record.at_s)
-    times = sorted(at_s for starts in again.values() for at_s in starts[1:])
-    first = sorted(record.at_s for record in dispatched)
-    for what, moments, after in (
-        ("worker killed, a batch dispatched again", chaos.worker_deaths, times),
-        ("worker hung, a batch dispatched again", chaos.worker_hangs, times),
-        ("coordinator killed, the next dispatch", chaos.leader_deaths, first),
-        ("coordinator hung, the next dispatch", chaos.leader_hangs, first),
-    ):
-        waits = [min((at_s - moment for at_s in after if at_s > moment), default=float("inf")) for moment in moments]
-        soon = [wait for wait in waits if wait < 10]  # who had nothing in hand leaves nothing to dispatch
-        told = f"median {statistics.median(soon):.2f} s, worst {max(soon):.2f} s" if soon else "never"
-        sys.stderr.write(f"{what}: {told}, of {len(waits)}\n")
-    more = sum(len(starts) - 1 for starts in again.values())
-    sys.stderr.write(f"{more} of {len(again)} batches were dispatched again\n")
+    leaderless = [strike.at_s for strike in chaos.strikes if strike.role == "coordinator"]
+    for what in ("kill", "hang"):
+        strikes = [strike for strike in chaos.strikes if strike.what == what]
+        waits = [(s.at_s, wait) for s in strikes if s.role == "worker" for wait in _until_again(records, s)]
+        alone = [wait for at_s, wait in waits if not any(at_s - 1 < end_s < at_s + wait for end_s in leaderless)]
+        _say(f"worker {what}: a batch that it had is dispatched again", alone)
+        _say("    the same while the coordinator is being replaced", [wait for _, wait in waits if wait not in alone])
+        starts = [record.at_s for record in records if isinstance(record, Dispatched)]
+        first = [
+            min(at_s for at_s in (*starts, math.inf) if at_s > s.at_s) - s.at_s for s in strikes if s.role != "worker"
+        ]
+        _say(f"coordinator {what}: the next dispatch", [wait for wait in first if wait < 10])
+    batches = Counter((record.job, record.batch) for record in records if isinstance(record, Dispatched))
+    sys.stderr.write(f"{batches.total() - len(batches)} of {len(batches)} batches were dispatched again\n")
+
+
+def _until_again(records: Sequence[Record], strike: Strike) -> list[float]:
+    """Return for each batch that a worker had how long it took until it was dispatched again."""
+    had: dict[tuple[str, int], float | None] = {}
+    for record in records:
+        if not isinstance(record, Dispatched | Committed | Returned):
+            continue
+        key = (record.job, record.batch)
+        if record.at_s > strike.at_s:
+            if had.get(key, 0.0) is None and not isinstance(record, Returned):
+                had[key] = record.at_s - strike.at_s if isinstance(record, Dispatched) else 0.0
+        elif isinstance(record, Dispatched) and record.worker == strike.name:
+            had[key] = None
+        else:
+            had.pop(key, None)
+    return [wait for wait in had.values() if wait]
+
+
+def _say(what: str, waits: Sequence[float]) -> None:
+    told = f"median {statistics.median(waits):.2f} s, worst {max(waits):.2f} s, of {len(waits)}" if waits else "never"
+    sys.stderr.write(f"{what}: {told}\n")
