@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
+import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -77,3 +79,9 @@ def test_the_leader_that_is_written_down_is_the_latest(tmp_path: Path) -> None:
         assert folder.leader() == f"http://127.0.0.1:{leads}"
     with folder.claimed():
         assert folder.leader() is None  # of the cluster that ran before
+
+
+def test_addresses_have_their_texts_where_the_journal_votes() -> None:
+    look = "import chimera.inference.journal.raft, socket; print(socket.inet_ntop(socket.AF_INET6, bytes(15) + bytes([1])))"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "::1"

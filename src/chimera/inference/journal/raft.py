@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf
-from pysyncobj.node import Node
-from pysyncobj.syncobj import AsyncResult
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
+from chimera.inference.journal.raft_library import FAIL_REASON, AsyncResult, Node, SyncObj, SyncObjConf
 from chimera.inference.journal.raft_state import Acquire, Append, Command, Piece, RaftState, Renew, Reply
 from chimera.inference.journal.raft_transport import RaftTransport, listen
 from chimera.inference.records import Record

@@ -22,9 +22,8 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
-from pysyncobj.node import Node
-from pysyncobj.poller import POLL_EVENT_TYPE
-from pysyncobj.transport import Transport
+
+from chimera.inference.journal.raft_library import POLL_EVENT_TYPE, Node, Transport
 
 MOST_BYTES = 128 << 20
 """The size of the largest message; a larger one breaks the connection."""
