@@ -23,7 +23,10 @@ from codecs_kit import SETUPS, damaged, hard_vectors, kept, layout_of, same
 
 VECTORS = hard_vectors()
 NORMAL = VECTORS["normal"]
-NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+NO_GPU = pytest.mark.skipif(
+    not torch.cuda.is_available(),
+    reason="torch sees no GPU here: run it where there is one, with a build of torch for CUDA",
+)
 DEVICES = ["cpu", pytest.param("cuda", marks=NO_GPU)]
 SUMS = {  # they send, or choose by, sums that are added up otherwise on a device: equal to about six digits
     "qsgd tensors",

@@ -87,7 +87,7 @@ def local() -> Iterator[Engine]:
 def ray() -> Iterator[Engine]:
     """Give one engine to all tests: a session of Ray takes long to start."""
     if not ENGINES.find("ray").available:
-        pytest.skip("Ray is not installed")
+        pytest.skip("Ray is not installed: pip install 'chimera-dml[ray]'")
     with ENGINES.create("ray") as engine:
         yield engine
 
