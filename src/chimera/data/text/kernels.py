@@ -55,7 +55,7 @@ def scan(
     adding, written, size = len(out) == 0, 0, len(text)
     while at < size:
         byte = text[at]
-        if byte == SPACE or byte == BOUND_BYTE:
+        if byte in (SPACE, BOUND_BYTE):
             if byte == BOUND_BYTE and not adding:
                 out[written] = BOUND
                 written += 1

@@ -99,7 +99,10 @@ class PulledOrder:
         self.batch_size, self.steps_per_epoch = batch_size, steps_per_epoch
         self._outlet, self._shared, self._since, self._begin, self._ahead = outlet, shared, since, begin, ahead
         self._block_windows = -(-BLOCK_WINDOWS // batch_size) * batch_size
-        self._forget()
+        self._calls = Calls(self._ask, self._block_windows, ahead)
+        self._block = self._batch = np.empty((0, 0), np.int32)
+        self._first = self._end = 0  # windows of the block at hand, and after the batch that was given out last
+        self._step = -1
 
     def batch(self, step: int) -> Pulled:
         """Return the ticket of a step."""
@@ -129,12 +132,6 @@ class PulledOrder:
         if self._shared:
             return self._outlet.next_windows(self._block_windows, self._begin)
         return self._outlet.windows(begin, self._block_windows)
-
-    def _forget(self) -> None:
-        self._calls = Calls(self._ask, self._block_windows, self._ahead)
-        self._block = self._batch = np.empty((0, 0), np.int32)
-        self._first = self._end = 0
-        self._step = -1
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = {"shared": self._shared, "since": self._since, "begin": self._begin, "ahead": self._ahead}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import TypeAlias
 
 from chimera.core.errors import DataError
 
@@ -97,7 +97,7 @@ class Reader:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._at, self._kept = 0, b""
-        self._open: tuple[int, IO[bytes]] | None = None  # of gzip files only: their place is costly to find again
+        self._open: tuple[int, gzip.GzipFile] | None = None  # of gzip files only: their place is costly to find again
 
     def read(self, begin: int, end: int) -> bytes:
         """Return the bytes from ``begin`` to ``end``, or to the end of the source."""
@@ -129,7 +129,7 @@ class Reader:
     def _of_packed(self, index: int, place: int, size: int) -> bytes:
         if self._open is None or self._open[0] != index:
             self.close()
-            self._open = index, gzip.open(self._source.files[index].path)
+            self._open = index, gzip.GzipFile(self._source.files[index].path)
         stream = self._open[1]
         if stream.tell() != place:
             stream.seek(place)
@@ -143,7 +143,9 @@ class Reader:
 
 
 def _of_plain(path: str, place: int, size: int) -> bytes:
-    with open(path, "rb", buffering=0) as file:  # opened each time: thousands of simulated workers share few numbers
+    with Path(path).open(
+        "rb", buffering=0
+    ) as file:  # opened each time: thousands of simulated workers share few numbers
         file.seek(place)
         pieces = []
         while size and (piece := file.read(size)):

@@ -139,7 +139,7 @@ class Text:
     @property
     def counts(self) -> NDArray[np.int64]:
         """How often each word of the vocabulary occurs in the text."""
-        assert self.vocabulary.counts is not None  # noqa: S101 - `of` has counted them
+        assert self.vocabulary.counts is not None  # `of` has counted them
         return self.vocabulary.counts
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,9 @@ class WordTable:
         self._kernels = kernels
         self._longest = sys.maxsize if longest is None else longest
         self._words = 0
+        self._arena = np.empty(0, np.uint8)
+        self._starts, self._counts = np.zeros(1, np.int64), np.zeros(0, np.int64)
+        self._slots, self._hashes = np.full(1, -1, np.int32), np.empty(1, np.uint64)
         self._room(max(len(words), 1 << 10), max(sum(map(len, words)), 1 << 14))
         self._out = _NONE
         if words:
@@ -43,7 +47,7 @@ class WordTable:
         """Return all words, and how often each was counted."""
         letters = self._arena[: self._starts[self._words]].tobytes().decode("ascii")
         starts = self._starts[: self._words + 1].tolist()
-        return [letters[a:b] for a, b in zip(starts, starts[1:], strict=False)], self._counts[: self._words].copy()
+        return [letters[a:b] for a, b in pairwise(starts)], self._counts[: self._words].copy()
 
     def find(self, clean: NDArray[np.uint8]) -> NDArray[np.int32]:
         """Return the numbers of the known words of clean text, in order, and -1 for each bound."""
@@ -70,9 +74,9 @@ class WordTable:
         hashes = np.empty(len(slots), np.uint64)
         arena, starts = np.empty(letters, np.uint8), np.zeros(words + 2, np.int64)
         counts = np.zeros(words + 2, np.int64)
-        if self._words:
-            self._kernels.rehash(self._slots, self._hashes, slots, hashes)
-            arena[: len(self._arena)] = self._arena[: len(arena)]
-            starts[: self._words + 1] = self._starts[: self._words + 1]
-            counts[: self._words] = self._counts[: self._words]
+        self._kernels.rehash(self._slots, self._hashes, slots, hashes)
+        used = self._starts[self._words]
+        arena[:used] = self._arena[:used]
+        starts[: self._words + 1] = self._starts[: self._words + 1]
+        counts[: self._words] = self._counts[: self._words]
         self._slots, self._hashes, self._arena, self._starts, self._counts = slots, hashes, arena, starts, counts
