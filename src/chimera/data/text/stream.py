@@ -66,11 +66,6 @@ class WindowStream:
         self._kept: deque[tuple[int, Windows]] = deque()  # by their first window
         self._marks: list[tuple[int, int, Tokens]] = [(0, 0, NO_TOKENS)]  # first window, block, left over before it
 
-    @property
-    def waiting(self) -> int:
-        """How many windows are made already and still kept."""
-        return sum(len(windows) for _, windows in self._kept)
-
     def take(self, begin: int, count: int) -> Windows:
         """Return windows ``begin`` to ``begin + count``, shape (count, width); to be read only.
 
@@ -89,7 +84,7 @@ class WindowStream:
             self._kept.append((self._end - len(windows), windows))
             while self._kept and self._kept[0][0] + len(self._kept[0][1]) <= begin:
                 self._kept.popleft()
-        pieces = [windows[max(begin - first, 0) : begin + count - first] for first, windows in self._kept]
+        pieces = [windows[max(begin - first, 0) : max(begin + count - first, 0)] for first, windows in self._kept]
         pieces = [piece for piece in pieces if len(piece)]
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
