@@ -19,7 +19,8 @@ from data.text.texts import random_text, written
 
 LIMIT_S = 60.0
 STEPS = [*range(60), 59, 3, 200, 201, 58]  # with 200 windows each, of some 26,000 in a part: it goes back and ahead
-RAY = pytest.param("ray", marks=pytest.mark.long)
+PRELOAD = {"preload": ["chimera.data.text.kernels", "chimera.data.text.pipelines"]}  # of the processes of local
+RAY = pytest.param(("ray", {}), marks=pytest.mark.long)
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +29,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Text:
     return Text.of(path, sample=0.05, test_windows=100)
 
 
-@pytest.fixture(params=["simulated", "local", RAY], scope="module")
+@pytest.fixture(params=[("simulated", {}), ("local", PRELOAD), RAY], ids=lambda engine: engine[0], scope="module")
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    with ENGINES.create(request.param) as engine:
+    with ENGINES.create(*request.param) as engine:
         yield engine
 
 
