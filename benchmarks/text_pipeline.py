@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,12 @@ import numpy as np
 
 from chimera.core.engine import ENGINES
 from chimera.data.download import data_folder
-from chimera.data.text.pipelines import Pipelines
+from chimera.data.text.pipelines import Pipelines, Stages
 from chimera.data.text.source import Reader
 from chimera.data.text.text import Text
 
 BATCH = 512
+STAGES: tuple[Stages, ...] = ("fused", "apart")
 PRELOAD = ["chimera.data.text.kernels", "chimera.data.text.pipelines"]
 
 
@@ -122,20 +124,23 @@ def compare(path: Path, repeats: int) -> None:
     measured("reading and cleaning", "B", size, cleaned, repeats)
     measured("reading, cleaning, looking up", "B", size, indexed, repeats)
     measured("the same with split() and a dict", "B", size, with_a_dict, repeats)
-    measured("building the vocabulary and the survey", "B", size, lambda: Text.of(path, vocabulary_size=10_000), repeats)
+    measured(
+        "building the vocabulary and the survey", "B", size, lambda: Text.of(path, vocabulary_size=10_000), repeats
+    )
 
     steps = 2 * len(text) // BATCH
     for sample in (0.0, 1e-3):
         read = Text.of(path, vocabulary_size=10_000, sample=sample)
-        (order,) = read.orders(1, BATCH, 0)
-        learner = ReadingLearner(read, order, time.process_time)
-        measured(f"windows, in the learner's process, sample {sample:g}", "windows", 0, lambda: learner.read(steps), repeats)  # noqa: B023
-    for stages in ("fused", "apart"):
+        learner = ReadingLearner(read, read.orders(1, BATCH, 0)[0], time.process_time)
+        what = f"windows, in the learner's process, sample {sample:g}"
+        measured(what, "windows", 0, partial(learner.read, steps), repeats)
+    for stages in STAGES:
         with ENGINES.create("local", {"preload": PRELOAD}) as engine:
             pipelines = Pipelines(engine, text, learners=1, stages=stages)
-            (actor,) = [engine.spawn(ReadingLearner, text, order) for order in pipelines.orders(1, BATCH)]
+            actor = engine.spawn(ReadingLearner, text, pipelines.orders(1, BATCH)[0])
             engine.get(actor.read(100))
-            measured(f"windows, one pipeline on local, {stages}", "windows", 0, lambda: engine.get(actor.read(steps)), repeats)  # noqa: B023
+            what = f"windows, one pipeline on local, {stages}"
+            measured(what, "windows", 0, lambda actor=actor: engine.get(actor.read(steps)), repeats)  # type: ignore[misc]
             pipelines.end()
 
 

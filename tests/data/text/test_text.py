@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chimera.core.errors import ChimeraError, ConfigurationError, DataError
 from chimera.data.dataset import DATASETS, Split
 from chimera.data.text.stop_words import ENGLISH
+from chimera.data.text.stream import OwnBlocks, WindowStream
 from chimera.data.text.text import Text
+from chimera.data.text.tokens import Part
 from chimera.data.text.vocabulary import Vocabulary
 from data.text.texts import naive_words, random_text, words_of, written
 
@@ -72,6 +74,29 @@ def test_a_pass_gives_every_window_once_in_order_but_those_of_the_test(
     else:
         with pytest.raises(DataError, match="has too few words for a window"):
             windows(text, 0, 1)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.integers(0, 500), st.integers(1, 90)), min_size=1, max_size=12),
+    st.sampled_from([30, 300]),
+    st.sampled_from([0.0, 0.2]),
+)
+def test_any_windows_asked_for_in_any_order_are_those_of_the_stream(
+    tmp_path_factory: pytest.TempPathFactory, asked: list[tuple[int, int]], block_bytes: int, sample: float
+) -> None:
+    path = written(tmp_path_factory.mktemp("text") / "t.txt", random_text(120, vocabulary=20))
+    text = Text.of(path, sample=sample, test_windows=5)
+    part = Part.of(text.source, text.rules, 0, 1, block_bytes)
+
+    def stream() -> WindowStream:
+        return WindowStream(OwnBlocks(part, text.assembler(0, 1, 0)), barren=1000, name=text.name)
+
+    whole, entered = stream().take(0, 600), stream()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("chimera.data.text.stream._MOST_MARKS", 5)
+        for begin, count in asked:
+            np.testing.assert_array_equal(entered.take(begin, count), whole[begin : begin + count])
 
 
 @pytest.mark.parametrize("sample", [0.0, 0.01])
@@ -161,7 +186,9 @@ def test_the_words_are_those_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_comes_back_from_its_file(tmp_path: Path) -> None:
-    text = Text.of(written(tmp_path / "t.txt", "one two two 3 three three three " * 9), number_token="<num>", test_windows=1)
+    text = Text.of(
+        written(tmp_path / "t.txt", "one two two 3 three three three " * 9), number_token="<num>", test_windows=1
+    )
     text.vocabulary.write(tmp_path / "words.txt")
     again = Text.of(tmp_path / "t.txt", vocabulary=tmp_path / "words.txt", number_token="<num>", test_windows=1)
     assert again.classes == text.classes
@@ -192,7 +219,7 @@ def test_test_windows_come_from_a_file_and_are_left_out(tmp_path: Path) -> None:
     assert text.windows == 96 - 20 - 19
     seen = {"".join(window) for window in windows(text, 0, 200)}
     assert seen == {"bcdea", "deabc", "eabcd"}
-    with pytest.warns(RuntimeWarning, match="1 windows are left out.* lacks a word; the first is 'zoo' in line 2"):
+    with pytest.warns(RuntimeWarning, match=r"1 windows are left out.* lacks a word; the first is 'zoo' in line 2"):
         assert len(Text.of(path, test=written(test, "a b c d e\na b zoo d e\n")).test) == 1
 
 
@@ -289,7 +316,7 @@ def test_options_that_cannot_be_used_are_refused(tmp_path: Path, options: dict[s
 
 def test_what_is_odd_but_can_be_used_is_said_once(tmp_path: Path) -> None:
     full, empty = written(tmp_path / "t.txt", "a b c d e " * 9), written(tmp_path / "empty.txt", "")
-    with pytest.warns(RuntimeWarning, match="empty.txt is empty") as caught:
+    with pytest.warns(RuntimeWarning, match=r"empty.txt is empty") as caught:
         Text.of([full, empty], test_windows=1)
     assert len(caught) == 1
     with pytest.warns(RuntimeWarning, match="2 words of the vocabulary cannot occur in a text, 'Whale' for one"):
@@ -315,7 +342,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path: Path) -> Non
 
 def test_a_part_without_words_says_so(tmp_path: Path) -> None:
     text = Text.of(written(tmp_path / "t.txt", "a b c d e " * 50 + " " * 500), test_windows=1)
-    with pytest.raises(DataError, match="part 2 of 2 of t.txt has too few words for a window"):
+    with pytest.raises(DataError, match=r"part 2 of 2 of t.txt has too few words for a window"):
         text.take(text.orders(2, 8, 0)[1].batch(0))
 
 

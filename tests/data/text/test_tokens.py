@@ -23,7 +23,9 @@ RULES = st.builds(
     longest=st.sampled_from([None, 1, 3]),
     bounds=st.sampled_from([None, "lines", "sentences"]),
 )
-TEXTS = st.lists(st.sampled_from([*"aZb09 .!\n'", "\xe4", "\0"]), max_size=60).map(lambda found: "".join(found).encode())
+TEXTS = st.lists(st.sampled_from([*"aZb09 .!\n'", "\xe4", "\0"]), max_size=60).map(
+    lambda found: "".join(found).encode()
+)
 
 
 def sources(folder: Path, *texts: bytes, packed: bool = False) -> Source:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from chimera.core.errors import ConflictError
 from chimera.data.text.calls import Calls
 from chimera.data.text.source import Reader
-from chimera.data.text.stream import WindowStream
+from chimera.data.text.stream import OwnBlocks, WindowStream
 from chimera.data.text.text import Text
 from chimera.data.text.windows import NO_TOKENS, Tokens, Windows
 
@@ -162,4 +162,5 @@ class Pipeline(Outlet):
     """
 
     def __init__(self, text: Text, index: int, parts: int, seed: int) -> None:
-        super().__init__(text.stream(index, parts, seed))
+        blocks = OwnBlocks(text.part(index, parts), text.assembler(index, parts, seed))
+        super().__init__(text.stream_of(blocks, index, parts))

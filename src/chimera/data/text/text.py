@@ -197,9 +197,11 @@ class Text:
         return Assembler(self._table, self.vocabulary, self.windowing, self._held, (seed, index, parts))
 
     def stream(self, index: int, parts: int, seed: int) -> WindowStream:
-        """Return the windows of a part, made in this process; the same stream whenever it is asked for."""
+        """Return the windows of a part, made in this process; the same stream as long as the text is cut so."""
         key = (index, parts, seed)
         if key not in self._streams:
+            for other in [other for other in self._streams if other[1:] != key[1:]]:
+                del self._streams[other]
             blocks = OwnBlocks(self.part(index, parts), self.assembler(*key))
             self._streams[key] = self.stream_of(blocks, index, parts)
         return self._streams[key]

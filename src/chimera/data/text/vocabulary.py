@@ -41,7 +41,7 @@ class Vocabulary:
         self.counts = counts
         if not self.words:
             raise DataError(f"{origin} has no words")
-        if len(self.index) < len(self.words):
+        if len(set(self.words)) < len(self.words):
             double = next(word for place, word in enumerate(self.words) if self.index[word] != place)
             raise DataError(f"{origin} has the word {double!r} twice: each may stand there once")
         if len("\n".join(self.words).split()) != len(self.words):
@@ -129,12 +129,11 @@ class Vocabulary:
         """Return a table that finds the words in clean text under their indices."""
         return WordTable(_keys(self.words, rules), rules.longest)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _vocabulary, ("\n".join(self.words), self.counts)  # a million strings one by one take seconds
+    def __getstate__(self) -> tuple[Any, ...]:
+        return "\n".join(self.words), self.counts  # a million strings one by one take seconds
 
-
-def _vocabulary(words: str, counts: NDArray[np.int64] | None) -> Vocabulary:
-    return Vocabulary(words.split("\n"), counts)
+    def __setstate__(self, state: tuple[str, NDArray[np.int64] | None]) -> None:
+        self.words, self.counts = tuple(state[0].split("\n")), state[1]  # checked when it was made
 
 
 def _keys(words: Sequence[str], rules: Rules) -> list[str]:
