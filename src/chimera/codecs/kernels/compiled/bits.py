@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from chimera.codecs.kernels.compiled.base import B, U, njit
+from chimera.core.jit import B, U, njit
 from chimera.codecs.kernels.layout import CHUNK
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from chimera.codecs.kernels.compiled.base import B, F, H, N, U, as_float, njit
+from chimera.core.jit import B, F, H, N, U, as_float, njit
 from chimera.codecs.kernels.compiled.bits import pack_signs, unpack_signs
 from chimera.codecs.kernels.compiled.hashing import EARLY, LATE, STEP, mixed, state_at
 from chimera.codecs.kernels.compiled.levels import inverse

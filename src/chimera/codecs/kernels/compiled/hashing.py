@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chimera.codecs.kernels.compiled.base import U, inlined, njit
+from chimera.core.jit import U, inlined, njit
 from chimera.codecs.kernels.layout import CHUNK, HALF
 
 STEP = U(0x7FEB352D)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from chimera.codecs.kernels.compiled.base import B, F, N, U, as_bits, as_float, inlined, njit, prefetch
+from chimera.core.jit import B, F, N, U, as_bits, as_float, inlined, njit, prefetch
 from chimera.codecs.kernels.compiled.bits import pack_chunk, unpack_chunk
 from chimera.codecs.kernels.compiled.hashing import EARLY, LATE, STEP, mixed, state_at
 from chimera.codecs.kernels.compiled.moments import largest_bits, largest_of, square_sum, sum_of_squares
