@@ -95,14 +95,18 @@ def skip_gram(
     """
     given = _Given("skip-gram", input_shape, outputs, counts, task, output, dim, seed)
     sampled = _set(
-        negatives=negatives, shared_negatives=shared_negatives, noise_power=noise_power, order=order, all_words=all_words
+        negatives=negatives,
+        shared_negatives=shared_negatives,
+        noise_power=noise_power,
+        order=order,
+        all_words=all_words,
     )
     if output == "softmax":
         given.refuse(sampled, "output = 'softmax'")
         from chimera.models.torch_model import TorchModel
         from chimera.models.word2vec.softmax import SkipGram
 
-        return TorchModel(SkipGram(outputs, dim), loss="nll", integer_inputs=True)
+        return TorchModel(SkipGram(outputs, dim), loss="nll")
     return given.model(sampled, pairs=True)
 
 
@@ -150,7 +154,9 @@ class _Given:
             if not 0 <= power <= 1:
                 raise ConfigurationError(f"{what}, option 'noise_power': {power!r} must be from 0 to 1")
             if shared is not None and order == "word":
-                raise ConfigurationError(f"{what}: 'shared_negatives' are those of a batch, so order = 'word' cannot be")
+                raise ConfigurationError(
+                    f"{what}: 'shared_negatives' are those of a batch, so order = 'word' cannot be"
+                )
             make = functools.partial(NegativeSampling, counts, negatives, power)
             if shared is not None:
                 make = functools.partial(SharedNegatives, counts, negatives, power, shared)

@@ -29,27 +29,28 @@ class Noise:
         weights = np.asarray(counts, np.float64) ** power * (np.asarray(counts) > 0)
         self.probabilities = weights / weights.sum()
         self._thresholds, self._aliases = _alias_table(self.probabilities)
-        self._key, self._drawn = np.uint64(0), 0
+        self._key, self._drawn = _key(0), 0
 
     def reseed(self, seed: int) -> None:
         """Draw from ``seed`` alone from now on."""
-        mixed = (seed ^ (seed >> 64)) & _MASK  # neighbouring seeds must not give neighbouring sequences
-        for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-            mixed = (mixed ^ (mixed >> 33)) * factor & _MASK
-        self._key, self._drawn = np.uint64(mixed ^ (mixed >> 33)), 0
+        self._key, self._drawn = _key(seed), 0
 
     def draw(self, out: NDArray[np.int32]) -> None:
         """Fill an array of shape (n,) with words."""
         kernels().draw(self._thresholds, self._aliases, self._key, self._drawn, out)
         self._drawn += out.size
 
-    def state(self) -> tuple[np.uint64, int]:
-        """Return where the sequence is."""
-        return self._key, self._drawn
+    def drawn_from(self, seed: int, out: NDArray[np.int32]) -> None:
+        """Fill an array with what ``seed`` gives, and leave alone what `draw` goes on with."""
+        kernels().draw(self._thresholds, self._aliases, _key(seed), 0, out)
 
-    def restore(self, state: tuple[np.uint64, int]) -> None:
-        """Go back to where it was."""
-        self._key, self._drawn = state
+
+def _key(seed: int) -> np.uint64:
+    """Mix a seed, for neighbouring ones must not give neighbouring sequences (the finalizer of MurmurHash3)."""
+    mixed = (seed ^ (seed >> 64)) & _MASK
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        mixed = (mixed ^ (mixed >> 33)) * factor & _MASK
+    return np.uint64(mixed ^ (mixed >> 33))
 
 
 def checked_counts(counts: Any, words: int, what: str) -> NDArray[np.int64]:

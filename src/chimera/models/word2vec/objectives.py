@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,18 +56,21 @@ class Objective(Protocol):
 class _Asked:
     """An objective that asks a few questions a window."""
 
-    def questions(self, targets: NDArray[np.int32]) -> Questions:
+    def questions(self, targets: NDArray[np.int32], seed: int | None = None) -> Questions:
+        """Return them; what is random comes from the seed if there is one, else it goes on from `Objective.reseed`."""
         raise NotImplementedError
 
     def add_gradient(
         self, embedding: Table, output: Table, windows: Windows, scale: float, into: tuple[Table, Table]
     ) -> tuple[float, NDArray[np.int32]]:
+        """See `Objective`, here and below."""
         asked = self.questions(windows.targets)
         loss = kernels().learn(embedding, output, windows.inputs, windows.roots, *asked, np.float32(scale), *into)
         return float(loss), asked.rows
 
     def losses(self, hidden: Table, output: Table, targets: NDArray[np.int32], seed: int) -> NDArray[np.float32]:
-        asked = self.questions(targets)
+        """Return the loss of each window."""
+        asked = self.questions(targets, seed)
         with np.errstate(over="ignore", invalid="ignore"):
             found = losses_of(logits_of(hidden, output, asked.begin, asked.rows), asked.labels) * (asked.rows >= 0)
             return np.asarray(np.add.reduceat(found, asked.begin[:-1]))
@@ -85,29 +88,27 @@ class NegativeSampling(_Asked):
         self._begin, self._labels = np.zeros(1, np.int64), np.empty(0, np.uint8)
 
     def rows(self) -> int:
-        return self._log_noise.size
+        """Return the number of words."""
+        return int(self._log_noise.size)
 
     def reseed(self, seed: int) -> None:
+        """Set where negatives come from."""
         self._noise.reseed(seed)
 
-    def questions(self, targets: NDArray[np.int32]) -> Questions:
+    def questions(self, targets: NDArray[np.int32], seed: int | None = None) -> Questions:
+        """Ask for the target and against each of the words drawn."""
         each = 1 + self._negatives
-        if self._labels.size != targets.size * each:
+        if self._labels.size != targets.size * each:  # the same for every batch of a size
             self._begin = np.arange(targets.size + 1) * each
             self._labels = np.tile(np.arange(each) == 0, targets.size).astype(np.uint8)
         drawn = np.empty(targets.size * self._negatives, np.int32)
-        self._noise.draw(drawn)
+        if seed is None:
+            self._noise.draw(drawn)
+        else:
+            self._noise.drawn_from(seed, drawn)
         rows = np.empty((targets.size, each), np.int32)
         kernels().ask(targets, drawn, rows)
         return Questions(self._begin, rows.reshape(-1), self._labels)
-
-    def losses(self, hidden: Table, output: Table, targets: NDArray[np.int32], seed: int) -> NDArray[np.float32]:
-        kept = self._noise.state()
-        self._noise.reseed(seed)
-        try:
-            return super().losses(hidden, output, targets, seed)
-        finally:
-            self._noise.restore(kept)
 
     def log_probabilities(self, hidden: Table, output: Table) -> Table:
         """See `Objective`; a logit is learnt to be log p(word | window) - log(noise p(word)), up to a constant."""
@@ -163,12 +164,14 @@ class HierarchicalSoftmax(_Asked):
         self._paths = huffman_paths(counts)
 
     def rows(self) -> int:
-        return max(self._paths.begin.size - 2, 1)
+        """Return the number of inner nodes."""
+        return self._paths.begin.size - 2
 
     def reseed(self, seed: int) -> None:
         """Do nothing: nothing is random."""
 
-    def questions(self, targets: NDArray[np.int32]) -> Questions:
+    def questions(self, targets: NDArray[np.int32], seed: int | None = None) -> Questions:  # noqa: ARG002
+        """Ask at each node on the way to the target."""
         first = self._paths.begin[targets]
         lengths = self._paths.begin[targets + 1] - first
         begin = np.concatenate([[0], np.cumsum(lengths)])
@@ -176,6 +179,7 @@ class HierarchicalSoftmax(_Asked):
         return Questions(begin, self._paths.nodes[places], self._paths.turns[places])
 
     def log_probabilities(self, hidden: Table, output: Table) -> Table:
+        """See `Objective`: the sums over the ways."""
         logits = hidden @ output.T
         yes, no = (-losses_of(logits, np.full(1, label)) for label in (1, 0))
         begin, nodes, turns = self._paths.begin, self._paths.nodes, self._paths.turns

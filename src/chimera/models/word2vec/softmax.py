@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import Tensor, nn
 
 
@@ -13,7 +10,8 @@ class _Tables(nn.Module):
 
     def __init__(self, words: int, dim: int) -> None:
         super().__init__()
-        self.embedding = nn.Parameter(torch.empty(words, dim).uniform_(-0.5 / dim, 0.5 / dim))
+        self.embedding = nn.Embedding(words, dim)
+        nn.init.uniform_(self.embedding.weight, -0.5 / dim, 0.5 / dim)
         self.output = nn.Linear(dim, words)
         nn.init.zeros_(self.output.weight)
         nn.init.zeros_(self.output.bias)
@@ -25,9 +23,9 @@ class Cbow(_Tables):
     def forward(self, contexts: Tensor) -> Tensor:
         """Return logits, shape (n, V), of windows, int64 (n, w), where -1 is no word."""
         if int(contexts.min()) >= 0:
-            return self.output(nn.functional.embedding_bag(contexts, self.embedding, mode="mean"))  # type: ignore[no-any-return]
+            return self.output(nn.functional.embedding_bag(contexts, self.embedding.weight, mode="mean"))  # type: ignore[no-any-return]
         met = contexts >= 0
-        vectors = nn.functional.embedding(contexts.clamp(min=0), self.embedding) * met[:, :, None]
+        vectors = self.embedding(contexts.clamp(min=0)) * met[:, :, None]
         return self.output(vectors.sum(1) / met.sum(1, keepdim=True).clamp(min=1))  # type: ignore[no-any-return]
 
 
@@ -37,5 +35,6 @@ class SkipGram(_Tables):
     def forward(self, contexts: Tensor) -> Tensor:
         """Return the sums over the context words of log p(word | context word), shape (n, V)."""
         met = contexts >= 0
-        logits = self.output(nn.functional.embedding(contexts.clamp(min=0), self.embedding))
-        return (logits.log_softmax(2) * met[:, :, None]).sum(1)
+        logits = self.output(self.embedding(contexts.clamp(min=0)))
+        total: Tensor = (logits.log_softmax(2) * met[:, :, None]).sum(1)
+        return total

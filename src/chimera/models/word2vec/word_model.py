@@ -31,8 +31,8 @@ class WordModel:
     dim : elements of a vector.
     make_objective : makes what is to be answered, here and again wherever the model is sent.
     pairs : False learns the word from all of its context at once (CBOW), True from each context word alone (skip-gram).
-    order : ``batch`` takes a step with the mean gradient; ``word`` learns the windows of a batch one after another in `descend`.
-    combiner : what the sum of c context vectors is divided by: c (``mean``) or its square root (``sqrtn``).
+    order : ``batch`` takes a step with the mean gradient; in ``word`` `descend` learns one window after another.
+    combiner : what the sum of c context vectors is divided by: c (``mean``) or its root (``sqrtn``).
     all_words : whether `evaluate` also gives figures for which it looks at all words for each window.
     memory : gives the memory of parameters and gradient.
     seed : of the initial vectors, uniform as in word2vec; output vectors begin at 0.
@@ -63,7 +63,9 @@ class WordModel:
         self._objective = make_objective()
         self.layout = Layout(("embedding", "output"), ((words, dim), (self._objective.rows(), dim)))
         self._lay_out()
-        spread = (1 if combiner == "mean" else self._roots[-1]) / dim  # either way the pooled vectors are those of word2vec
+        spread = (
+            1 if combiner == "mean" else self._roots[-1]
+        ) / dim  # either way the pooled vectors are those of word2vec
         rng = np.random.default_rng(seed)
         for begin in range(0, words, 1 << 16):
             rows = self._embedding[begin : begin + (1 << 16)]

@@ -54,7 +54,7 @@ def learn(
     """
     size = embedding.shape[1]
     hidden, back = np.empty(size, F), np.empty(size, F)
-    loss = 0.0
+    loss: Any = 0.0
     for i in range(inputs.shape[0]):
         count = 0
         hidden[:] = F(0)
@@ -73,7 +73,7 @@ def learn(
             row = rows[j]
             if row < 0:
                 continue
-            logit = F(0)
+            logit: Any = F(0)
             for k in range(size):
                 logit += hidden[k] * output[row, k]
             wrong = -logit if labels[j] else logit  # large where the answer is wrong
@@ -178,10 +178,10 @@ def logistic(logits: Any, targets: Any, shared: Any, weight: Any, scale: Any) ->
 
     Where word ``shared[j]`` is the window's own target, loss and slope are nothing. Returns the sum of the weighted losses.
     """
-    loss = 0.0
+    loss: Any = 0.0
     factor = weight * scale
     for i in range(logits.shape[0]):
-        part = F(0)
+        part: Any = F(0)
         for j in range(logits.shape[1]):
             x = logits[i, j]
             grown = _exp(max(F(-abs(x)), F(-87)))
