@@ -1,9 +1,9 @@
 """Word embeddings in one process: words a second and quality, with gensim's `Word2Vec` beside it, settings interleaved.
 
-The text is the wiki sample in ``$CHIMERA_DATA/text``, its 10,000 most frequent words (stop words too: they say what a word is
-used like), two words either side, 32 elements, 5 negatives, sub-sampling 1e-3, and a rate a word that falls linearly. *Learning* is
-what the model alone takes; *with windows* adds sub-sampling and making windows, as gensim's own figure does (it also splits
-its file into words). Words are those left by sub-sampling, of both::
+The text is the wiki sample in ``$CHIMERA_DATA/text``, its 10,000 most frequent words (stop words too, which sub-sampling thins
+out), two words either side, 32 elements, 5 negatives, sub-sampling 1e-3, and a rate a word that falls linearly. *Learning* is
+what the model alone takes; *with windows* adds sub-sampling and making windows, as gensim's own figure does, which also
+splits its file into words. Words are those left by sub-sampling, of both::
 
     python benchmarks/word_embeddings.py [--seeds 3] [--epochs 5] [--only gensim word shared-256 ...]
 """
@@ -140,7 +140,7 @@ def gensims(name: str, corpus: Corpus, folder: Path, epochs: int, seed: int) -> 
         )  # fmt: skip
         model.build_vocab(corpus_file=file.name)
         begin = time.perf_counter()
-        _, words = model.train(
+        model.train(
             corpus_file=file.name,
             total_words=model.corpus_total_words,
             total_examples=model.corpus_count,
