@@ -3,7 +3,7 @@
 The text is the wiki sample in ``$CHIMERA_DATA/text``, its 10,000 most frequent words (stop words too, which sub-sampling thins
 out), two words either side, 32 elements, 5 negatives, sub-sampling 1e-3, and a rate a word that falls linearly. *Learning* is
 what the model alone takes; *with windows* adds sub-sampling and making windows, as gensim's own figure does, which also
-splits its file into words. Words are those left by sub-sampling, of both::
+splits its file into words. Words are those left by sub-sampling, of both; seconds are those of the processor, one thread::
 
     python benchmarks/word_embeddings.py [--seeds 3] [--epochs 5] [--only gensim word shared-256 ...]
 """
@@ -56,7 +56,7 @@ class Corpus(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What one run gave: words a second, and the quality of its vectors."""
+    """What one run gave: words a second of processor time, and the quality of its vectors."""
 
     learning: float
     with_windows: float
@@ -109,19 +109,19 @@ def ours(name: str, corpus: Corpus, folder: Path, epochs: int, seed: int) -> Res
     )  # fmt: skip
     model.descend((np.zeros((batch, 2 * HALF), np.int64), np.zeros(batch, np.int64)), 0.0)  # compiles
     expected = epochs * float(kept_share(corpus.counts) @ corpus.counts)
-    done, learning, begin = 0, 0.0, time.perf_counter()
+    done, learning, begin = 0, 0.0, time.process_time()
     for epoch in range(epochs):
         inputs, targets = windows(corpus, 1000 * seed + epoch)
-        turn = time.perf_counter()
+        turn = time.process_time()
         for first in range(0, targets.size - batch + 1, batch):
             rows = slice(first, first + batch)
             model.reseed((seed * epochs + epoch) * targets.size + first)
             loss = model.descend((inputs[rows], targets[rows]), batch * max(rate * (1 - done / expected), LOWEST_RATE))
             done += batch
-        learning += time.perf_counter() - turn
+        learning += time.process_time() - turn
     if not np.isfinite(loss):
         raise SystemExit(f"{name} diverged: the rate {rate} is too high")
-    whole = time.perf_counter() - begin
+    whole = time.process_time() - begin
     embedding = next(iter(model.layout.split(model.parameters()).values()))
     return Result(done / learning, done / whole, *quality(corpus.words, embedding, folder))
 
@@ -139,14 +139,14 @@ def gensims(name: str, corpus: Corpus, folder: Path, epochs: int, seed: int) -> 
             min_count=1, seed=seed, **options,
         )  # fmt: skip
         model.build_vocab(corpus_file=file.name)
-        begin = time.perf_counter()
+        begin = time.process_time()
         model.train(
             corpus_file=file.name,
             total_words=model.corpus_total_words,
             total_examples=model.corpus_count,
             epochs=epochs,
         )
-        speed = epochs * float(kept_share(corpus.counts) @ corpus.counts) / (time.perf_counter() - begin)
+        speed = epochs * float(kept_share(corpus.counts) @ corpus.counts) / (time.process_time() - begin)
     return Result(float("nan"), speed, *quality(model.wv.index_to_key, model.wv.vectors, folder))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from chimera.core.jit import F, N, U, as_bits, as_float, inlined, njit, reordered
+from chimera.core.jit import F, N, U, as_bits, as_float, inlined, njit, prefetch, reordered
 
 _L = np.uint64
 _GAMMA, _FIRST, _SECOND = _L(0x9E3779B97F4A7C15), _L(0xBF58476D1CE4E5B9), _L(0x94D049BB133111EB)
@@ -42,6 +42,9 @@ def ask(targets: Any, drawn: Any, rows: Any) -> None:
             at += 1
 
 
+_AHEAD = 2  # windows: their rows are asked for while others are learnt
+
+
 @reordered
 def learn(
     embedding: Any, output: Any, inputs: Any, roots: Any, begin: Any, rows: Any, labels: Any, scale: Any,
@@ -54,8 +57,16 @@ def learn(
     """
     size = embedding.shape[1]
     hidden, back = np.empty(size, F), np.empty(size, F)
+    flat_embedding, flat_output = embedding.reshape(-1), output.reshape(-1)
     loss: Any = 0.0
     for i in range(inputs.shape[0]):
+        if i + _AHEAD < inputs.shape[0]:
+            for c in range(inputs.shape[1]):
+                if inputs[i + _AHEAD, c] >= 0:
+                    prefetch(flat_embedding, inputs[i + _AHEAD, c] * size, size)
+            for j in range(begin[i + _AHEAD], begin[i + _AHEAD + 1]):
+                if rows[j] >= 0:
+                    prefetch(flat_output, rows[j] * size, size)
         count = 0
         hidden[:] = F(0)
         for c in range(inputs.shape[1]):
