@@ -120,7 +120,7 @@ def test_a_learner_on_a_device_learns_the_same(device: str) -> None:
             one._model.module[1].p = 0.0  # type: ignore[attr-defined]
     for one in (here, there):
         one.train(5)
-        one.delta(one.weights(), steps=3, learning_rate=0.1)
+        one.delta(one.weights(), steps=3)
         (gradient,) = one.gradient(one.weights())
         assert type(gradient.arrays[0]) is np.ndarray
     tolerance = 0.0 if device == "cpu" else 1e-4
@@ -136,7 +136,7 @@ def test_vectors_come_to_the_host_where_the_strategy_wants_them_there(device: st
         one._model.module[1].p = 0.0  # type: ignore[attr-defined]
         for _ in range(2):
             one.train(2)
-            one.delta(one.weights(), steps=3, learning_rate=0.1)
+            one.delta(one.weights(), steps=3)
             one.restore({**one.state(), "step": 4})
     np.testing.assert_allclose(there.weights().arrays[0], here.weights().arrays[0], rtol=1e-4, atol=1e-4)
 
@@ -152,7 +152,7 @@ def test_only_messages_cross_between_a_moved_model_and_the_host(device: str, mon
     crossed: list[int] = []
     view = crossing._as_tensor
     monkeypatch.setattr(crossing, "_as_tensor", lambda array: crossed.append(array.nbytes) or view(array))
-    for act in (lambda: worker.gradient(weights), lambda: worker.delta(weights, steps=3, learning_rate=0.1)):
+    for act in (lambda: worker.gradient(weights), lambda: worker.delta(weights, steps=3)):
         crossed.clear()
         (message,) = act()
         assert message.codec == "int8"
@@ -165,7 +165,7 @@ def test_only_messages_cross_between_a_moved_model_and_the_host(device: str, mon
 def test_a_gradient_that_is_not_finite_is_rejected_where_it_is(device: str | None) -> None:
     worker = learner(device)
     broken = np.full(worker.weights().size, 3e38, np.float32)
-    for act in (worker.gradient, lambda weights: worker.delta(weights, steps=1, learning_rate=0.1)):
+    for act in (worker.gradient, lambda weights: worker.delta(weights, steps=1)):
         (rejected,) = act(Encoded("identity", broken.size, (broken,)))
         assert isinstance(rejected, Rejected)
         assert "nan" in rejected.why or "NaN" in rejected.why

@@ -28,6 +28,15 @@ CASES = {
     "compensated": (STRAGGLERS, {"name": "delay-compensated", "lambda_": 0.5, "decay": 0.9}),
     "double": (STRAGGLERS, {"name": "double-buffering"}),
     "buffered": (STRAGGLERS, {"name": "fed-buff", "local_steps": 2}),
+    "averaged": (
+        STRAGGLERS,
+        {
+            "name": "fed-avg",
+            "local_steps": 3,
+            "local_optimizer": {"name": "adam", "lr": 0.01, "schedule": {"decay": "linear", "warm_up": 0.2}},
+            "fraction": 0.7,
+        },
+    ),
 }
 
 
@@ -52,7 +61,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     [
         pytest.param(case, at, marks=[pytest.mark.long] if at != 7 else [])
         for case in CASES
-        for at in ([7, 21] if case in ("compensated", "double", "buffered") else [1, 7, 13, 21])
+        for at in ([7, 21] if case in ("compensated", "double", "buffered", "averaged") else [1, 7, 13, 21])
     ],
 )
 def test_killed_and_resumed_it_leaves_the_same_bytes(

@@ -19,12 +19,15 @@ from chimera.core.parameters import Flat, all_finite
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
 from chimera.models.device import move, near
-from chimera.models.model import Model
+from chimera.models.model import Batch, Model
 from chimera.training.exchange import Exchange
+from chimera.training.local_training import LocalTraining
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
 from chimera.training.rejection import ADVICE, Applied, Rejected, fault, fault_of_gradient
 from chimera.training.taking_part import TakingPart
 from chimera.training.tally import Tally
+
+_NOTHING = np.empty(0, np.float32)
 
 
 class Learner:
@@ -36,7 +39,8 @@ class Learner:
     model : its own copy of the model; all workers begin with the same parameters.
     dataset : the whole training set, in memory that all share.
     order : which rows of it are this worker's, step by step.
-    optimizer : what steps the model where the worker does it itself.
+    optimizer : what steps the model where workers have the global model, and there are no servers.
+    local_optimizer : what steps it between two messages of the servers; the same if nothing is given.
     codec : name and options of the codec of its uplink, or of what it gives to collectives.
     downlink : those of the codec of the weights that it gets, so that this process knows it.
     seed : with rank and step, the seed of whatever is random in a forward pass.
@@ -59,6 +63,7 @@ class Learner:
         order: Order,
         *,
         optimizer: OptimizerSettings,
+        local_optimizer: OptimizerSettings | None = None,
         codec: tuple[str, Mapping[str, Any]] = ("identity", {}),
         downlink: tuple[str, Mapping[str, Any]] = ("identity", {}),
         seed: int = 0,
@@ -73,6 +78,7 @@ class Learner:
         own = seed * 1_000_003 + rank  # so that no two codecs of a run draw the same random numbers
         self._exchange = Exchange(model.layout, codec, seed=own)
         self._optimizer: FlatOptimizer | None = None  # its memory is not spent where servers step
+        self._local = LocalTraining(local_optimizer or optimizer, self._near)
         self._reduction: Reduction | None = None  # the codec's form for a group
         self._kept: Sequence[Mapping[str, Any]] = ()  # what it remembered, if it is not made yet
         self._kept_shared: Mapping[str, Any] = {}
@@ -91,23 +97,39 @@ class Learner:
         self._step += 1
         return self._packed(gradient) if rejected is None else [rejected] * len(weights)
 
-    def delta(self, *weights: Encoded, steps: int, learning_rate: float) -> list[Encoded] | list[Rejected]:
-        """Load the weights, take ``steps`` steps of plain SGD from there, and return the way back, encoded, a message a shard.
+    def delta(
+        self,
+        *weights: Encoded,
+        steps: int,
+        first: int | None = None,
+        keep_state: bool = True,
+        weight: float = 1.0,
+    ) -> list[Encoded] | list[Rejected]:
+        """Load the weights, take ``steps`` local steps from there, and return the way back, encoded, a message a shard.
 
         That is the weights given less those reached: a server that takes it for a gradient moves towards what was learnt.
         The first gradient that is not finite ends it, and the messages say so instead.
+
+        Parameters
+        ----------
+        first : the number of the first of these steps; without it, one more than the last.
+        keep_state : whether the local optimizer goes on with what it remembers of earlier calls.
+        weight : what the way back is multiplied by.
         """
         self._load(weights)
+        if not keep_state:
+            self._local.forget()
         flat = self._near.parameters()
-        begin, first = copy_of(flat), self._step
+        begin, first = copy_of(flat), self._step if first is None else first
         rejected: Rejected | None = None
         with np.errstate(over="ignore", invalid="ignore"):  # what became of it is looked at below
             for self._step in range(first, first + steps):
-                gradient, rejected = self._next_gradient(self._near)
+                rejected = self._local_step()
                 if rejected is not None:
                     break
-                flat -= gradient * np.float32(learning_rate)
             begin -= flat
+            if weight != 1:
+                begin *= np.float32(weight)
         self._step = first + steps
         work(elements=len(flat) * (steps + 1))
         if rejected is None and (why := fault(begin, "the change of the weights")):
@@ -132,7 +154,7 @@ class Learner:
                 if group is None:
                     raise NonFiniteError(f"{own}: {ADVICE}")
                 rejected.append(own)
-            optimizer.step(gradient)
+            optimizer.step(gradient, self._step)
             self._step += 1
         return Applied(self._step, steps, tuple(rejected))
 
@@ -143,6 +165,10 @@ class Learner:
     def samples(self) -> int:
         """Return how many rows the data set has that it reads from."""
         return len(self._dataset)
+
+    def share(self) -> float:
+        """Return how many rows of it are this worker's."""
+        return self._order.share
 
     def step(self) -> int:
         """Return how many steps it has taken or computed gradients for."""
@@ -191,6 +217,14 @@ class Learner:
         elif states:
             self._reduction.restore(states[0])
 
+    def local_state(self) -> Mapping[str, Any]:
+        """Return what its local optimizer remembers."""
+        return self._local.state()
+
+    def restore_local(self, state: Mapping[str, Any]) -> None:
+        """Take back what `local_state` returned."""
+        self._local.restore(state)
+
     def go_to(self, step: int) -> None:
         """Go on with the batch of this step."""
         self._step = step
@@ -219,6 +253,17 @@ class Learner:
         buffers = self._buffers_before()
         gradient, loss = self._computed(model)
         return gradient, self._verdict(gradient, loss, buffers)
+
+    def _local_step(self) -> Rejected | None:
+        """Step with this step's batch, or say why its gradient is rejected."""
+        if self._local.descends:
+            buffers = self._buffers_before()
+            loss = self._local.descend(self._next_batch(), self._step)
+            return self._verdict(_NOTHING, loss, buffers)
+        gradient, rejected = self._next_gradient(self._near)
+        if rejected is None:
+            self._local.step(gradient, self._step)
+        return rejected
 
     def _mean_gradient(self, group: Group) -> tuple[Flat, Rejected | None]:
         """Return the mean gradient of the group, and whether its own is not in it.
@@ -260,13 +305,16 @@ class Learner:
 
     def _computed(self, model: Any, again: bool = False) -> tuple[Any, float]:
         """Return gradient and loss of this step's batch; ``again`` if its samples were counted before."""
+        gradient, loss = model.gradient(self._next_batch(again))
+        return gradient, loss
+
+    def _next_batch(self, again: bool = False) -> Batch:
+        """Return this step's batch; what is random in the forward pass depends on nothing that ran before."""
         batch = self._dataset.take(self._order.batch(self._step))
-        # So that what is random in the forward pass depends on nothing that ran before.
         self._model.reseed((self._seed * 1_000_003 + self._rank) * 1_000_003 + self._step)
-        gradient, loss = model.gradient(batch)
         if not again:
             work(samples=len(batch[0]))
-        return gradient, loss
+        return batch
 
     def _verdict(self, gradient: Flat, loss: float, buffers: Flat | None) -> Rejected | None:
         """Count the loss, or say why the gradient is rejected and undo what its batch did to the buffers."""
