@@ -66,4 +66,4 @@ class Schedule:
         if self.decay == "constant":
             return 1.0
         done = min(max(step - rising, 0.0) / max(self.steps - rising, 1.0), 1.0)
-        return 1.0 - (1.0 - self.final) * done
+        return 1.0 - done + self.final * done
