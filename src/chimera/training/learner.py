@@ -19,15 +19,14 @@ from chimera.core.parameters import Flat, all_finite
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
 from chimera.models.device import move, near
-from chimera.models.model import Batch, Model
+from chimera.models.model import Model
 from chimera.training.exchange import Exchange
+from chimera.training.gradients import Gradients
 from chimera.training.local_training import LocalTraining
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
-from chimera.training.rejection import ADVICE, Applied, Rejected, fault, fault_of_gradient
+from chimera.training.rejection import ADVICE, Applied, Rejected, fault
 from chimera.training.taking_part import TakingPart
 from chimera.training.tally import Tally
-
-_NOTHING = np.empty(0, np.float32)
 
 
 class Learner:
@@ -72,7 +71,8 @@ class Learner:
         if device is not None:
             move(model, device, rank)
         self._near = near(model)  # its vectors where it computes: what travels is unpacked and packed there
-        self._rank, self._model, self._dataset, self._order, self._seed = rank, model, dataset, order, seed
+        self._rank, self._model, self._dataset, self._seed = rank, model, dataset, seed
+        self._gradients = Gradients(rank, model, dataset, order, seed=seed, count=self._count)
         self._optimizer_settings, self._codec = optimizer, codec
         CODECS.create(*downlink)
         own = seed * 1_000_003 + rank  # so that no two codecs of a run draw the same random numbers
@@ -84,7 +84,6 @@ class Learner:
         self._kept_shared: Mapping[str, Any] = {}
         self._step = 0
         self._tally = Tally()
-        self._has_buffers = model.buffers().size > 0
         self._own: Flat | None = None  # the gradient as it was before the group's; kept once a step had to be repeated
 
     def gradient(self, *weights: Encoded) -> list[Encoded] | list[Rejected]:
@@ -93,7 +92,7 @@ class Learner:
         One that is not finite is rejected: the messages say so instead, and the batch leaves no trace in the worker.
         """
         self._load(weights)
-        gradient, rejected = self._next_gradient(self._near)
+        gradient, rejected = self._gradients.next(self._near, self._step)
         self._step += 1
         return self._packed(gradient) if rejected is None else [rejected] * len(weights)
 
@@ -149,7 +148,9 @@ class Learner:
         optimizer = self._own_optimizer()
         rejected = []
         for _ in range(steps):
-            gradient, own = self._next_gradient(self._model) if group is None else self._mean_gradient(group)
+            gradient, own = (
+                self._gradients.next(self._model, self._step) if group is None else self._mean_gradient(group)
+            )
             if own is not None:
                 if group is None:
                     raise NonFiniteError(f"{own}: {ADVICE}")
@@ -168,7 +169,7 @@ class Learner:
 
     def share(self) -> float:
         """Return how many rows of it are this worker's."""
-        return self._order.share
+        return self._gradients.order.share
 
     def step(self) -> int:
         """Return how many steps it has taken or computed gradients for."""
@@ -231,7 +232,7 @@ class Learner:
 
     def follow(self, order: Order, since: int) -> None:
         """Read other data from now on; ``since`` is the step from which on the order counts."""
-        self._order, self._step = order, max(self._step, since)
+        self._gradients.order, self._step = order, max(self._step, since)
 
     def _own_optimizer(self) -> FlatOptimizer:
         flat = self._model.parameters()  # asked for each time: so it is what counts, and not a copy of it on a device
@@ -248,19 +249,11 @@ class Learner:
                 self._reduction.restore(kept)
         return self._reduction
 
-    def _next_gradient(self, model: Any) -> tuple[Any, Rejected | None]:
-        """Return the gradient of this step's batch, where ``model`` has it, and whether it is to be rejected."""
-        buffers = self._buffers_before()
-        gradient, loss = self._computed(model)
-        return gradient, self._verdict(gradient, loss, buffers)
-
     def _local_step(self) -> Rejected | None:
         """Step with this step's batch, or say why its gradient is rejected."""
         if self._local.descends:
-            buffers = self._buffers_before()
-            loss = self._local.descend(self._next_batch(), self._step)
-            return self._verdict(_NOTHING, loss, buffers)
-        gradient, rejected = self._next_gradient(self._near)
+            return self._gradients.descend(self._local.descend, self._step)
+        gradient, rejected = self._gradients.next(self._near, self._step)
         if rejected is None:
             self._local.step(gradient, self._step)
         return rejected
@@ -271,8 +264,8 @@ class Learner:
         Nobody looks at his own gradient first, which would take a collective: if the mean is not finite, all see the same.
         """
         reduction, part = self._own_reduction(), TakingPart(group, self._tally)
-        buffers = self._buffers_before()
-        gradient, loss = self._computed(self._model)
+        buffers = self._gradients.buffers()
+        gradient, loss = self._gradients.computed(self._model, self._step)
         if self._own is not None:
             np.copyto(self._own, gradient)
         if not math.isfinite(loss):
@@ -282,12 +275,12 @@ class Learner:
             self._count(loss)
             return self._reduced(mean), None
         if self._own is None:  # the collective has overwritten it; the same batch and seed give it again
-            self._restore_buffers(buffers)
-            gradient, loss = self._computed(self._model, again=True)
+            self._gradients.restore(buffers)
+            gradient, loss = self._gradients.computed(self._model, self._step, again=True)
             self._own = gradient.copy()
         else:
             np.copyto(gradient, self._own)
-        rejected = self._verdict(gradient, loss, buffers)
+        rejected = self._gradients.verdict(gradient, loss, self._step, buffers)
         if not part.only_if(rejected is None):
             raise NonFiniteError(f"{rejected}, and there is no other gradient: {ADVICE}")
         if rejected is not None:
@@ -303,37 +296,9 @@ class Learner:
         self._tally.reduced(mean)
         return mean
 
-    def _computed(self, model: Any, again: bool = False) -> tuple[Any, float]:
-        """Return gradient and loss of this step's batch; ``again`` if its samples were counted before."""
-        gradient, loss = model.gradient(self._next_batch(again))
-        return gradient, loss
-
-    def _next_batch(self, again: bool = False) -> Batch:
-        """Return this step's batch; what is random in the forward pass depends on nothing that ran before."""
-        batch = self._dataset.take(self._order.batch(self._step))
-        self._model.reseed((self._seed * 1_000_003 + self._rank) * 1_000_003 + self._step)
-        if not again:
-            work(samples=len(batch[0]))
-        return batch
-
-    def _verdict(self, gradient: Flat, loss: float, buffers: Flat | None) -> Rejected | None:
-        """Count the loss, or say why the gradient is rejected and undo what its batch did to the buffers."""
-        if why := fault_of_gradient(gradient, loss):
-            self._restore_buffers(buffers)
-            return Rejected(self._rank, self._step, why)
-        self._count(loss)
-        return None
-
     def _count(self, loss: float) -> None:
         self._tally.loss += loss
         self._tally.losses += 1
-
-    def _buffers_before(self) -> Flat | None:
-        return self._model.buffers() if self._has_buffers else None
-
-    def _restore_buffers(self, buffers: Flat | None) -> None:
-        if buffers is not None:
-            self._model.load_buffers(buffers)
 
     def _packed(self, flat: Flat) -> list[Encoded]:
         messages = self._exchange.packed(flat)
