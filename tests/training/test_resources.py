@@ -103,23 +103,30 @@ def test_servers_and_estimators_have_no_use_for_gpus(fit: Fit) -> None:
         fit(model=SGDClassifier(), worker_resources={"gpus": 1})
 
 
-def learner(device: str | None, model: TorchModel | None = None, **codecs: Any) -> Learner:
+PLAIN, ADAM = OptimizerSettings("sgd", {"lr": 0.1}), OptimizerSettings("adam", {"lr": 0.01})
+
+
+def learner(
+    device: str | None, model: TorchModel | None = None, local: OptimizerSettings = PLAIN, **codecs: Any
+) -> Learner:
     rng = np.random.default_rng(0)
     data = Dataset(rng.normal(size=(64, 6)).astype(np.float32), rng.integers(0, 3, 64))
     order = orders(PARTITIONERS.create("iid"), data, 1, 8, 0)[0]
     model = model or TorchModel(lambda: nn.Sequential(nn.Linear(6, 5), nn.Dropout(), nn.Linear(5, 3)), seed=1)
-    settings = OptimizerSettings("adam", {"lr": 0.01})
-    return Learner(0, model, data, order, optimizer=settings, device=device, **codecs)
+    return Learner(0, model, data, order, optimizer=ADAM, local_optimizer=local, device=device, **codecs)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_learner_on_a_device_learns_the_same(device: str) -> None:
-    here, there = learner(None), learner(device)
+@pytest.mark.parametrize("local", [PLAIN, ADAM], ids=["plain", "adam"])
+def test_a_learner_on_a_device_learns_the_same(device: str, local: OptimizerSettings) -> None:
+    here, there = learner(None, local=local), learner(device, local=local)
     if device == "cuda":  # its generator drops other units
         for one in (here, there):
             one._model.module[1].p = 0.0  # type: ignore[attr-defined]
     for one in (here, there):
         one.train(5)
+        one.delta(one.weights(), steps=3)
+        one.restore_local({key: value.copy() for key, value in one.local_state().items()})
         one.delta(one.weights(), steps=3)
         (gradient,) = one.gradient(one.weights())
         assert type(gradient.arrays[0]) is np.ndarray
