@@ -71,6 +71,10 @@ class Trainer:
     out : the run's folder; by default a new one under ``runs/``, called ``name``.
     name : of the run.
     resume : go on from the last checkpoint in the run's folder, if there is one.
+
+    Attributes
+    ----------
+    callbacks : those given; more may be added before `fit`.
     """
 
     def __init__(
@@ -144,7 +148,7 @@ class Trainer:
         self._recovery: Recovery | None = None
         self._worker_resources = resources_of("worker_resources", worker_resources)
         self._server_resources = server_resources_of(server_resources)
-        self._callbacks = list(callbacks)
+        self.callbacks = list(callbacks)
         self._folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)
         self._experiment = {
             "data": data,
@@ -261,7 +265,7 @@ class Trainer:
             ),
             history=history,
             checkpoints=checkpoints,
-            callbacks=self._callbacks,
+            callbacks=self.callbacks,
             recovery=self._recovery,
             faults=FaultScript(self._faults),
         )
@@ -290,7 +294,7 @@ class Trainer:
             figures=dict(self._strategy.figures()),
         )
         self._folder.finish(run)
-        for callback in self._callbacks:
+        for callback in self.callbacks:
             callback.on_end(run)
         return run
 
