@@ -166,7 +166,7 @@ def test_runs_in_real_time_are_alone_and_those_in_virtual_time_come_first(tmp_pa
 
 
 def test_where_the_number_of_workers_varies_the_speed_up_is_in_samples_of_a_worker(tmp_path):
-    found = chimera.compare(experiment(), {"train.workers": [2, 1]}, out=tmp_path / "out")
+    found = chimera.compare(experiment(rounds=100), {"train.workers": [2, 1]}, out=tmp_path / "out")
     two, one = found.rows
     assert one["speed_up"] == 1
     assert two["speed_up"] == one["samples_per_worker_to_target"] / two["samples_per_worker_to_target"] > 1
