@@ -88,6 +88,24 @@ def test_the_table_tells_samples_per_worker_and_the_mean_speed_up():
     assert "speed-up" in as_text(comparison)
 
 
+def test_cells_are_drawn_over_the_samples_of_a_worker_too(tmp_path):
+    comparison = compared(seeds=(0,))
+    for run in comparison["runs"]:
+        (tmp_path / run["folder"]).mkdir()
+        lines = [
+            {"round": n, "samples": n * 5000, "seconds": n, "bytes_up": n, "bytes_down": n, "loss": 9 - n / 10}
+            for n in (1, 6)
+        ]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / run["folder"] / "metrics.jsonl").write_text(text, encoding="utf-8")
+    page = page_of(tmp_path, comparison)
+    assert "Loss on the test set, over samples per worker" in page.text
+    label = next(
+        a["aria-label"] for tag, a in page.tags if tag == "svg" and "Samples per worker" in a.get("aria-label", "")
+    )
+    assert label.startswith("loss over Samples per worker (thousands): workers=1 8.4 at 30; workers=2 8.4 at 15;")
+
+
 def test_each_other_setting_has_a_line_of_its_own():
     ((chart, _),) = speed_up(compared(codecs=("identity", "int8")))
     assert [series.label for series in chart.series] == ["identity", "int8"]

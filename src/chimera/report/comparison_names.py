@@ -6,6 +6,7 @@ import re
 from html import escape
 from typing import Any
 
+WORKERS = "train.workers"  # the key whose variation asks what more workers gain
 _MOST_CHARACTERS = 300
 
 

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 
 from chimera.report.comparison_charts import MOST_LINES, Chart, Series, is_wide, swatch
-from chimera.report.comparison_names import cell_name, safe
+from chimera.report.comparison_names import WORKERS, cell_name, safe
 from chimera.report.units import bytes_unit, time_unit
-
-WORKERS = "train.workers"
 
 
 def times(comparison: Mapping[str, Any]) -> list[tuple[Chart, str]]:

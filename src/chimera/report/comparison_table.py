@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from chimera.report.comparison_names import WORKERS
 from chimera.report.units import in_bytes, in_seconds, number, significant
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def columns(comparison: Mapping[str, Any]) -> list[Column]:
     ]
     found += [
         *(_metric(name, rows) for name in metric_names(comparison)[:_MOST_METRICS]),
-        *(_speed_up(rows, wanted) if target and "train.workers" in comparison["varied"] else ()),
+        *(_speed_up(rows, wanted) if target and WORKERS in comparison["varied"] else ()),
         _column("up", "sent by all workers", rows, "bytes_up", in_bytes),
         _column("down", "received by all workers", rows, "bytes_down", in_bytes),
     ]
