@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from chimera.data.text.unigram import unigram_cross_entropy
 from chimera.embeddings.evaluation import Analogies, Similarities, evaluate
-from chimera.embeddings.unigram import unigram_cross_entropy
 from chimera.embeddings.word_vectors import WordVectors
 
 __all__ = ["Analogies", "Similarities", "WordVectors", "evaluate", "unigram_cross_entropy"]

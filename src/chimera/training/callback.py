@@ -61,7 +61,7 @@ class Callback:
         """Rounds were finished: at least at every ``log_every`` and every evaluation."""
 
     def on_model(self, model: Model, last: bool) -> None:
-        """The global model was evaluated; ``model`` is the driver's copy, to be read only. After the ``last`` the run is over."""
+        """The global model was evaluated; ``model`` is the driver's copy, to be read only. After the ``last`` all is over."""
 
     def on_event(self, event: Event) -> None:
         """Something happened besides rounds."""

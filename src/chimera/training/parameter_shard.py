@@ -128,7 +128,7 @@ class ParameterShard:
     def _stepped(self, gradients: int, rejected: Sequence[Rejected]) -> tuple[Encoded, Applied]:
         """Step with the mean, if any gradients are in it, and return the new slice and what was done."""
         if gradients:
-            self._optimizer.step(self._mean)
+            self._optimizer.step(self._mean, self._steps)
             self._steps += 1
         return self._downlink.broadcast(), Applied(self._steps, gradients, tuple(rejected))
 

@@ -49,8 +49,8 @@ class Trainer:
         of the weights they get.
     workers : how many.
     batch_size : samples per worker and step.
-    optimizer : any of `torch.optim`, by name or as a mapping with its options; it runs on the servers, or on each worker
-        where there are none.
+    optimizer : any of `torch.optim`, by name or as a mapping with its options and a ``schedule`` of its learning rate (see
+        `Schedule`); it runs on the servers, or on each worker where there are none.
     epochs, rounds, max_seconds, max_bytes, target : see `Budget`; one epoch if nothing is given.
     evaluate_every, log_every, checkpoint_every : in rounds; by default each epoch, a hundred times a run (less often with many
         workers), and at each evaluation.
@@ -126,7 +126,9 @@ class Trainer:
         self._partition = made(PARTITIONERS, partition)
         self._codec, self._downlink = both_ways(codec)
         check_codecs(self._strategy, label(strategy), self._codec, self._downlink)
-        self._optimizer = OptimizerSettings(*named(optimizer))
+        self._optimizer = OptimizerSettings.of(*named(optimizer), self._strategy.sgd_learning_rate)
+        local = self._strategy.local_optimizer
+        self._local_optimizer = self._optimizer if local is None else OptimizerSettings.of(*named(local))
         self._engine, self._model, self._data = engine, model, data
         self._workers, self._batch_size = self._strategy.world_size(workers), batch_size
         self._every: dict[str, Any] = {
@@ -197,14 +199,18 @@ class Trainer:
             split = split_of(self._data, self._seed)
             check_data(engine, split.train, self._workers, self._tolerance)
             self._optimizer.check()
+            self._local_optimizer.check()
             model = model_of(self._model, split.train, self._seed)
             signature = Signature.of(split)
             self._folder.begin(Experiment.of(**self._experiment).to_toml(), self._seed, signature)
+            train = None if engine.nodes_own_data else split.train
+            rounds = self._budget.rounds_in_all(len(train) if train else None, self._samples_per_round(self._workers))
             actors = Actors(
                 engine,
                 model,
                 split.train,
-                optimizer=self._optimizer,
+                optimizer=self._optimizer.over(rounds),
+                local_optimizer=self._local_optimizer.over(rounds and rounds * self._strategy.steps_per_round()),
                 codec=self._codec,
                 downlink=self._downlink,
                 seed=self._seed,
@@ -221,7 +227,7 @@ class Trainer:
                 batch_size=self._batch_size,
                 seed=self._seed,
             )
-            dealing = Dealing(supply, self._workers, self._samples_per_round)
+            dealing = Dealing(supply, self._workers, self._samples_per_round, self._strategy.steps_per_round())
             cluster = TrainingCluster(engine, actors, dealing, watch, self._tolerance.min_workers)
             try:
                 return self._fit(engine, watch, cluster, split, model)

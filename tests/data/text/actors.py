@@ -26,5 +26,5 @@ class ReadingLearner:
             rows.append(np.insert(inputs, inputs.shape[1] // 2, targets, axis=1))
         return np.array(rows, np.int32)
 
-    def waiting(self) -> int:
-        return int(self.order.waiting())
+    def fill(self) -> float:
+        return float(self.order.fill())

@@ -224,7 +224,7 @@ def test_test_windows_come_from_a_file_and_are_left_out(tmp_path: Path) -> None:
 
 
 def test_it_stands_where_a_data_set_does(book: Path) -> None:
-    split = DATASETS.create("text", {"paths": [str(book)], "stride": "disjoint", "test_windows": 50})
+    split = DATASETS.create("text", {"path": [str(book)], "stride": "disjoint", "test_windows": 50})
     text: Any = split.train
     assert isinstance(text, Text)
     assert Split(text, text.test).test is text.test

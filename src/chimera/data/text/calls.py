@@ -31,7 +31,7 @@ class Calls:
         self._place: int | None = None  # of the first call under way
         self._next = 0  # the place of the call that is made next
 
-    def get(self, place: int) -> Any:
+    def get(self, place: int, timeout_s: float | None = None) -> Any:
         """Return what stands at a place, and have the next ones made.
 
         A call that was made when the other, or somebody behind it, was dead is made once again: that may be mended.
@@ -39,13 +39,14 @@ class Calls:
         Raises
         ------
         ActorLost : it is not mended.
+        TimeLimitError : ``timeout_s`` passed.
         """
         try:
-            return self._got(place)
+            return self._got(place, timeout_s)
         except ActorLost:
             if self._fresh:
                 raise
-        return self._got(place)
+        return self._got(place, timeout_s)
 
     def done(self) -> int:
         """Return how many values stand already that nobody has taken."""
@@ -60,12 +61,16 @@ class Calls:
             count += 1
         return count
 
+    def fill(self) -> float:
+        """Return the share of the queue that stands, 0 to 1."""
+        return min(self.done() / self._ahead, 1.0) if self._ahead else 0.0
+
     def clear(self) -> None:
         """Forget all calls that are under way."""
         self._refs.clear()
         self._place = None
 
-    def _got(self, place: int) -> Any:
+    def _got(self, place: int, timeout_s: float | None) -> Any:
         self._fresh = place != self._place
         if self._fresh:
             self._refs.clear()
@@ -76,6 +81,6 @@ class Calls:
             self._refs.append(self._ask(self._next))
             self._next += self._stride
         self._place = None  # until the value is there, nothing is known of the calls after it
-        value = call.get(self._refs.popleft())
+        value = call.get(self._refs.popleft(), timeout_s)
         self._place = place + self._stride
         return value

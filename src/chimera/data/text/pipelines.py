@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Literal, TypeAlias
 
 from chimera.core.engine import Engine, Resources
 from chimera.core.errors import ConfigurationError
-from chimera.data.text.orders import PulledOrder, check
+from chimera.data.text.orders import PulledOrder, TextOrder, check
 from chimera.data.text.stages import Batcher, Filter, Pipeline, Tokenizer
 from chimera.data.text.text import Text
 
@@ -74,20 +75,17 @@ class Pipelines:
         since, begin : the step from which on they read so, and how many windows all had taken before it.
         """
         check(world_size, batch_size, self._seed)
-        pipelines, steps = len(self), len(self._text) / (world_size * batch_size)
-        sharing = [len(range(index, world_size, pipelines)) for index in range(pipelines)]
-        return [
-            PulledOrder(
-                list(self._stages[i % pipelines].values())[-1],
-                batch_size,
-                steps,
-                shared=sharing[i % pipelines] > 1,
-                since=since,
-                begin=begin * sharing[i % pipelines] // world_size,
-                ahead=self._ahead,
-            )
-            for i in range(world_size)
-        ]
+        pipelines, windows = len(self), len(self._text)
+        steps, share = windows / (world_size * batch_size), windows / world_size
+        found = []
+        for learner in range(world_size):
+            place, index = divmod(learner, pipelines)
+            sharing = len(range(index, world_size, pipelines))
+            own = begin * sharing // world_size
+            alone = TextOrder(index, pipelines, batch_size, self._seed, steps, share, since, own)
+            outlet = list(self._stages[index].values())[-1]
+            found.append(PulledOrder(outlet, alone, place=place, sharing=sharing, ahead=self._ahead))
+        return found
 
     def lost(self) -> list[str]:
         """Return the names of the stages that are dead; `mend` starts them anew."""
@@ -118,17 +116,17 @@ class Pipelines:
                 before, is_new = stages[kind], actor is None
         return begun
 
-    def fill(self) -> dict[str, Any]:
-        """Return, by the name of each stage that has a queue before it, a ref to how many blocks wait there.
+    def fill(self, but: Collection[str] = ()) -> dict[str, Any]:
+        """Return, by the name of each stage that has a queue before it, a ref to how full that is, 0 to 1.
 
-        A busy stage answers when it is done, so wait for the refs with a time limit. How many wait for a learner it knows
-        itself: `PulledOrder.waiting`.
+        A busy stage answers when it is done, so wait for the refs with a time limit; those named in ``but`` are not asked.
+        How full that of a learner is it knows itself: `PulledOrder.fill`.
         """
         return {
-            f"{kind} {index}": actor.waiting()
+            name: actor.fill()
             for index, stages in enumerate(self._stages)
             for kind, actor in stages.items()
-            if kind in ("filter", "batcher") and actor is not None
+            if kind in ("filter", "batcher") and actor is not None and (name := f"{kind} {index}") not in but
         }
 
     def end(self) -> None:

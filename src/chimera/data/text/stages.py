@@ -79,9 +79,9 @@ class Filter:
         self._tokenizer = tokenizer
         self._calls.clear()
 
-    def waiting(self) -> int:
-        """Return how many blocks wait for this stage."""
-        return self._calls.done()
+    def fill(self) -> float:
+        """Return how full the queue before this stage is, 0 to 1."""
+        return self._calls.fill()
 
 
 class _PulledBlocks:
@@ -115,15 +115,15 @@ class Outlet:
 
     def __init__(self, stream: WindowStream) -> None:
         self._stream = stream
-        self._given = 0
+        self._given: int | None = None
 
     def windows(self, begin: int, count: int) -> Windows:
         """Return windows ``begin`` to ``begin + count`` of the part's endless stream: for one learner alone."""
         return self._stream.take(begin, count)
 
     def next_windows(self, count: int, begin: int = 0) -> Windows:
-        """Return windows that nobody was given yet, none before window ``begin``: for learners that share it."""
-        first = max(self._given, begin)
+        """Return windows that nobody was given yet: for learners that share it. The first who asks says where to begin."""
+        first = begin if self._given is None else self._given
         windows = self._stream.take(first, count)
         self._given = first + count
         return windows
@@ -148,9 +148,9 @@ class Batcher(Outlet):
         self._pulled.filter = filter_
         self._pulled.calls.clear()
 
-    def waiting(self) -> int:
-        """Return how many blocks wait for this stage."""
-        return self._pulled.calls.done()
+    def fill(self) -> float:
+        """Return how full the queue before this stage is, 0 to 1."""
+        return self._pulled.calls.fill()
 
 
 class Pipeline(Outlet):

@@ -7,7 +7,7 @@ import os
 import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,14 @@ from chimera.data.text.stop_words import stop_words as words_to_leave_out
 from chimera.data.text.stream import Blocks, OwnBlocks, WindowStream
 from chimera.data.text.survey import survey
 from chimera.data.text.tokens import Bounds, Part, Rules
+from chimera.data.text.unigram import unigram_cross_entropy
 from chimera.data.text.vocabulary import Vocabulary
 from chimera.data.text.windows import Assembler, Held, Stride, Windowing, Windows
 from chimera.data.text.words import WordTable
+
+if TYPE_CHECKING:
+    from chimera.core.engine import Engine
+    from chimera.data.supply import Supply
 
 Batch: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -47,6 +52,7 @@ class Text:
     windows : training windows in a pass over the text without sub-sampling. One that is drawn for the test and occurs in
         the text several times counts once.
     content : a hash of the files, as far as words go.
+    pipelines, stages, ahead : who reads for the learners, see `Pipelines`; with 0 pipelines each reads its own part by itself.
     """
 
     source: Source
@@ -56,6 +62,9 @@ class Text:
     test: Dataset
     windows: int
     content: str
+    pipelines: int = 0
+    stages: Literal["fused", "apart"] = "fused"
+    ahead: int = 2
     features: None = field(default=None, init=False)
     input_scaling: None = field(default=None, init=False)
     target_scaling: None = field(default=None, init=False)
@@ -79,6 +88,9 @@ class Text:
         test: str | os.PathLike[str] | None = None,
         test_windows: int = 1000,
         seed: int = 0,
+        pipelines: int = 0,
+        stages: Literal["fused", "apart"] = "fused",
+        ahead: int = 2,
     ) -> Text:
         """Read a text: once if the vocabulary is given, else once more to build it.
 
@@ -94,6 +106,7 @@ class Text:
         test : a file of windows to test on, one a line, the target in the middle.
         test_windows : without such a file, how many windows of the text to test on.
         seed : of their choice.
+        pipelines, stages, ahead : who reads for the learners of a run, see `Text`.
 
         Raises
         ------
@@ -128,7 +141,8 @@ class Text:
         inputs, targets = as_batch(found.test)
         known = given.counted(found.counts)
         tested = Dataset(inputs, targets, known.words, name=f"{source.name}, test windows")
-        return cls(source, rules, known, windowing, tested, found.windows, found.content)
+        read = source, rules, known, windowing, tested, found.windows, found.content
+        return cls(*read, pipelines, stages, ahead)
 
     def __len__(self) -> int:
         """How many training windows a pass over the text has; with sub-sampling, about how many."""
@@ -187,6 +201,36 @@ class Text:
         since, begin : the step from which on they read so, and how many windows all had taken before it.
         """
         return text_orders(len(self), world_size, batch_size, seed, since=since, begin=begin)
+
+    def supply(self, engine: Engine, partition: Any, *, workers: int, batch_size: int, seed: int) -> Supply:
+        """Return how learners get at the windows: see ``pipelines``.
+
+        Raises
+        ------
+        ConfigurationError : a partition, which says nothing to a text, or more pipelines than learners.
+        """
+        from chimera.data.text.pipelines import Pipelines
+        from chimera.data.text.supply import OwnReading, Piped
+
+        if not getattr(partition, "dealt", False):
+            raise ConfigurationError(
+                "a text is cut into stretches, one for each pipeline: leave the partition at 'iid'"
+            )
+        if not self.pipelines:
+            return OwnReading(self, batch_size, seed)
+        made = Pipelines(
+            engine, self, pipelines=self.pipelines, learners=workers, seed=seed, stages=self.stages, ahead=self.ahead
+        )
+        return Piped(engine, made, batch_size, bool(engine.state()))
+
+    def figures(self) -> dict[str, Any]:
+        """Return what the summary of a run says of the text, the loss of its unigram model on the test windows included."""
+        return {
+            "vocabulary": self.outputs,
+            "words": int(self.counts.sum()),
+            "windows": self.windows,
+            "unigram_loss": unigram_cross_entropy(self.counts, self.test.targets),
+        }
 
     def part(self, index: int, parts: int) -> Part:
         """Return one of ``parts`` stretches of the text of equal length."""
