@@ -192,6 +192,10 @@ class TrainingCluster:
             self._hand_out()
         return names
 
+    def supply_fill(self) -> dict[str, float]:
+        """Return how full each queue before the workers is, 0 to 1, as far as that is known without waiting."""
+        return self._dealing.supply.fill()
+
     def respawn_server(self, index: int) -> None:
         """Start a server in the place of a lost one, as new: it needs its state."""
         self.shards[index] = self._actors.server(index, len(self.shards))
