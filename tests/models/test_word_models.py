@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
 from chimera.models.conversion import build_model
 from chimera.models.torch_model import TorchModel
 from chimera.models.word2vec.huffman import huffman_paths
@@ -404,6 +404,13 @@ def test_what_are_no_windows_of_its_words_is_refused(order: str) -> None:
     assert model.predict(inputs[:0]).shape == (0,)
     with pytest.raises(ConfigurationError, match="no buffers"):
         model.load_buffers(np.ones(1, np.float32))
+
+
+@pytest.mark.parametrize("name", ["cbow", "skip-gram"])
+def test_a_full_softmax_says_that_it_needs_torch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtraError, match=r"output = 'softmax' needs .*chimera-dml\[train\]"):
+        make(name, {"output": "softmax"})
 
 
 def test_sampled_models_need_no_torch() -> None:
