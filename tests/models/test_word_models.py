@@ -274,7 +274,7 @@ def test_the_loss_stays_exact_far_from_where_it_saturates(name: str) -> None:
 @pytest.mark.parametrize("name", ["cbow", "skip-gram"])
 @pytest.mark.parametrize("output", ["softmax", "hierarchical-softmax"])
 def test_a_loss_over_all_words_is_a_cross_entropy(name: str, output: str) -> None:
-    model, (inputs, targets) = warmed(make(name, {"output": output})), batch(padded=False)
+    model, (inputs, targets) = warmed(make(name, {"output": output})), batch(3, padded=False)
     per_word = 1 if name == "cbow" else WIDTH
     total = np.zeros(len(targets))
     for word in range(WORDS):  # over all words, the likelihoods of one context word add up to 1
