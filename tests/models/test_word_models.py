@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
 from chimera.models.conversion import build_model
 from chimera.models.torch_model import TorchModel
 from chimera.models.word2vec.huffman import huffman_paths
@@ -274,7 +274,7 @@ def test_the_loss_stays_exact_far_from_where_it_saturates(name: str) -> None:
 @pytest.mark.parametrize("name", ["cbow", "skip-gram"])
 @pytest.mark.parametrize("output", ["softmax", "hierarchical-softmax"])
 def test_a_loss_over_all_words_is_a_cross_entropy(name: str, output: str) -> None:
-    model, (inputs, targets) = warmed(make(name, {"output": output})), batch(padded=False)
+    model, (inputs, targets) = warmed(make(name, {"output": output})), batch(3, padded=False)
     per_word = 1 if name == "cbow" else WIDTH
     total = np.zeros(len(targets))
     for word in range(WORDS):  # over all words, the likelihoods of one context word add up to 1
@@ -404,6 +404,13 @@ def test_what_are_no_windows_of_its_words_is_refused(order: str) -> None:
     assert model.predict(inputs[:0]).shape == (0,)
     with pytest.raises(ConfigurationError, match="no buffers"):
         model.load_buffers(np.ones(1, np.float32))
+
+
+@pytest.mark.parametrize("name", ["cbow", "skip-gram"])
+def test_a_full_softmax_says_that_it_needs_torch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtraError, match=r"output = 'softmax' needs .*chimera-dml\[train\]"):
+        make(name, {"output": "softmax"})
 
 
 def test_sampled_models_need_no_torch() -> None:

@@ -6,11 +6,12 @@ A batch is context words, int64 (n, w), -1 where there is none, and the words in
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ConfigurationError, MissingExtraError
 from chimera.models.model import MODELS, Task
 from chimera.models.word2vec.noise import checked_counts
 from chimera.models.word2vec.objectives import HierarchicalSoftmax, NegativeSampling, SharedNegatives
@@ -64,7 +65,7 @@ def cbow(
         combiner=combiner, all_words=all_words,
     )  # fmt: skip
     if output == "softmax":
-        given.refuse(sampled, "output = 'softmax'")
+        given.need_torch(sampled)
         from chimera.models.word2vec.softmax import Cbow
 
         return Cbow(outputs, dim)
@@ -102,7 +103,7 @@ def skip_gram(
         all_words=all_words,
     )
     if output == "softmax":
-        given.refuse(sampled, "output = 'softmax'")
+        given.need_torch(sampled)
         from chimera.models.torch_model import TorchModel
         from chimera.models.word2vec.softmax import SkipGram
 
@@ -137,6 +138,13 @@ class _Given:
     def refuse(self, options: Mapping[str, Any], where: str) -> None:
         for name in options:
             raise ConfigurationError(f"model {self.name!r}, option {name!r}: it has no effect with {where}")
+
+    def need_torch(self, options: Mapping[str, Any]) -> None:
+        self.refuse(options, "output = 'softmax'")
+        try:
+            importlib.import_module("torch")
+        except ImportError as error:
+            raise MissingExtraError(f"the model {self.name!r} with output = 'softmax'", "torch", "train") from error
 
     def model(self, options: dict[str, Any], *, pairs: bool) -> WordModel:
         what = f"model {self.name!r}"
