@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from chimera.data.text.calls import Calls
 from chimera.data.text.text import Text
 
 
@@ -28,3 +29,30 @@ class ReadingLearner:
 
     def fill(self) -> float:
         return float(self.order.fill())
+
+
+class Source:
+    """Makes values that follow each other."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+
+    def value(self, place: int) -> int:
+        return self.first + place
+
+
+class Taker:
+    """Takes values from a source, two ahead."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        self.calls = Calls(lambda place: self.source.value(place), 1, 2)
+
+    def take(self, place: int) -> int:
+        return int(self.calls.get(place))
+
+    def waiting(self) -> int:
+        return self.calls.done()
+
+    def follow(self, source: Any) -> None:
+        self.source = source

@@ -14,7 +14,7 @@ from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.text.pipelines import Pipelines
 from chimera.data.text.text import Text
-from data.text.actors import ReadingLearner
+from data.text.actors import ReadingLearner, Source, Taker
 from data.text.texts import random_text, written
 
 LIMIT_S = 60.0
@@ -122,8 +122,21 @@ def test_queues_fill_up_to_their_bound_and_are_read_without_taking_from_them(
     for name in ("filter 0", "batcher 0"):
         until(engine, lambda name=name: made.fill()[name], lambda share: share == 1)  # type: ignore[misc]
     until(engine, learner.fill, lambda share: share == 1)
+    for _ in range(20):
+        assert {*engine.get([*made.fill().values(), learner.fill()], LIMIT_S)} == {1}
     read = engine.get(learner.read([100]), LIMIT_S)
     np.testing.assert_array_equal(read[0, :, 2], text.take(text.orders(1, 200, 0)[0].batch(100))[1])
+
+
+def test_a_call_made_ahead_while_the_other_was_dead_is_made_again(engine: Engine) -> None:
+    taker = engine.spawn(Taker, first := engine.spawn(Source, 10))
+    assert engine.get(taker.take(0), LIMIT_S) == 10  # and 1 and 2 are made
+    until(engine, taker.waiting, lambda values: values == 2)
+    engine.kill(first)
+    assert engine.get(taker.take(1), LIMIT_S) == 11  # with that, a call is made on the dead
+    engine.get(taker.follow(engine.spawn(Source, 20)), LIMIT_S)
+    assert engine.get(taker.take(2), LIMIT_S) == 12
+    assert engine.get(taker.take(3), LIMIT_S) == 23
 
 
 def test_fresh_shared_pipelines_go_on_behind_what_was_taken(engine: Engine, text: Text, pipelines: Any) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from chimera.core.errors import ChimeraError, ConfigurationError, DataError
 from chimera.data.dataset import DATASETS, Split
+from chimera.data.text.source import Reader
 from chimera.data.text.stop_words import ENGLISH
 from chimera.data.text.stream import OwnBlocks, WindowStream
 from chimera.data.text.text import Text
@@ -37,7 +38,7 @@ def held_out(text: Text) -> set[tuple[int, ...]]:
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a text of three blocks."""
+    """Give a text of several blocks."""
     return written(tmp_path_factory.mktemp("book") / "book.txt", random_text(130_000))
 
 
@@ -162,7 +163,10 @@ def test_frequent_words_are_sampled_as_often_as_word2vec_says(book: Path) -> Non
     frequent = expected > 200
     assert frequent.sum() > 20
     np.testing.assert_allclose(share[frequent], expected[frequent], rtol=0.08)
-    first, second = (taken[: len(text) // 2], taken[len(text) : len(text) * 3 // 2])
+    part, assembler, reader = text.part(0, 1), text.assembler(0, 1, 0), Reader(text.source)
+    clean = part.clean(reader, 0)
+    assert clean == part.clean(reader, part.blocks)
+    first, second = assembler.tokens(clean, 0), assembler.tokens(clean, part.blocks)
     assert not np.array_equal(first, second), "each pass draws anew"
 
 
