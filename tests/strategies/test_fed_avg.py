@@ -156,12 +156,11 @@ def test_a_worker_counts_by_its_samples_if_wanted(fit: Fit, weighted: bool) -> N
 def test_a_state_that_is_kept_is_in_the_checkpoint(fit: Fit) -> None:
     runs = {keep: fit({"local_steps": 3, "local_optimizer": ADAM, "keep_state": keep}) for keep in (True, False)}
     assert not np.array_equal(*(parameters(run) for run in runs.values()))
-    state = Checkpoints(str(runs[True].run_dir / "checkpoints")).read_last()
-    assert state is not None
-    local = state["cluster"]["local"]
-    assert {name: held["tensor.step"].item() for name, held in local.items()} == dict.fromkeys(
-        ("worker 0", "worker 1", "worker 2"), 36
-    )
+    states = {keep: Checkpoints(str(run.run_dir / "checkpoints")).read_last() for keep, run in runs.items()}
+    kept, forgotten = (states[keep]["cluster"]["local"] for keep in (True, False))  # type: ignore[index]
+    names = ("worker 0", "worker 1", "worker 2")
+    assert {name: held["tensor.step"].item() for name, held in kept.items()} == dict.fromkeys(names, 36)
+    assert forgotten == {name: {} for name in names}
 
 
 def test_data_that_is_dealt_anew_goes_on_where_it_was(fit: Fit) -> None:

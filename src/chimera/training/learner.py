@@ -112,12 +112,10 @@ class Learner:
         Parameters
         ----------
         first : the number of the first of these steps; without it, one more than the last.
-        keep_state : whether the local optimizer goes on with what it remembers of earlier calls.
+        keep_state : whether the local optimizer remembers it all for the next call.
         weight : what the way back is multiplied by.
         """
         self._load(weights)
-        if not keep_state:
-            self._local.forget()
         flat = self._near.parameters()
         begin, first = copy_of(flat), self._step if first is None else first
         rejected: Rejected | None = None
@@ -130,6 +128,8 @@ class Learner:
             if weight != 1:
                 begin *= np.float32(weight)
         self._step = first + steps
+        if not keep_state:
+            self._local.forget()
         work(elements=len(flat) * (steps + 1))
         if rejected is None and (why := fault(begin, "the change of the weights")):
             rejected = Rejected(self._rank, first, why)
