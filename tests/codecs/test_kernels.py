@@ -29,6 +29,7 @@ USERS = [
     "largest",
     "threshold",
     "powersgd",
+    "rows",
     "moments",
     "loss_aware",
 ]

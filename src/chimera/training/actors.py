@@ -9,7 +9,6 @@ from typing import Any
 from chimera.codecs.codec import CODECS
 from chimera.core.engine import Engine, Resources
 from chimera.core.errors import ConfigurationError
-from chimera.core.parameters import shard_bounds
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
 from chimera.models.device import GPU, check_movable
@@ -95,14 +94,13 @@ class Actors:
 
     def servers(self, shards: int) -> list[Any]:
         """Start a server for each of so many slices of the parameters."""
-        if shards > self._initial.size:
-            raise ConfigurationError(f"{self._initial.size} parameters cannot be spread over {shards} shards")
+        self._layout.bounds(shards)  # or there are too many
         self._engine.reserve([self._server_resources] * shards)
         return [self.server(index, shards) for index in range(shards)]
 
     def server(self, index: int, shards: int) -> Any:
         """Start one server, with the initial parameters of its slice."""
-        begin, end = list(itertools.pairwise(shard_bounds(self._initial.size, shards)))[index]
+        begin, end = list(itertools.pairwise(self._layout.bounds(shards)))[index]
         piece = self._initial[begin:end], self._layout.cut(begin, end)
         return self._engine.spawn(
             ParameterShard,

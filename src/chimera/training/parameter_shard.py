@@ -9,6 +9,7 @@ import numpy as np
 
 from chimera.codecs.codec import CODECS, decode
 from chimera.core.call import work
+from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite, reduce_in_order
 from chimera.training.downlink import Downlink
@@ -143,7 +144,17 @@ class ParameterShard:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Take back what `state` returned.
+
+        Raises
+        ------
+        ConfigurationError : it is of another slice.
+        """
+        if (held := len(state["weights"])) != self._weights.size:
+            raise ConfigurationError(
+                f"the checkpoint has a server with {held} parameters where there are {self._weights.size} now: it was "
+                "written by a version that cut shards within rows; begin anew, or resume with that version"
+            )
         np.copyto(self._weights, state["weights"])
         self._optimizer.restore(state["optimizer"])
         self._steps = state["step"]
