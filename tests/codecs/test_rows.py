@@ -36,7 +36,11 @@ def test_what_travels_is_the_share_of_rows_that_hold_something(share: float) -> 
     assert encoded.bits_per_element <= min(dense, 32 * np.count_nonzero(flat) / flat.size + places + 0.01)
 
 
-@given(st.integers(0, 2**32 - 1), st.floats(0, 1), st.lists(st.tuples(st.integers(1, 40), st.integers(1, 9)), min_size=1, max_size=4))
+@given(
+    st.integers(0, 2**32 - 1),
+    st.floats(0, 1),
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 9)), min_size=1, max_size=4),
+)
 def test_any_rows_go_there_and_back_to_the_bit(seed: int, share: float, shapes: list[tuple[int, int]]) -> None:
     layout = Layout(tuple(f"t{i}" for i in range(len(shapes))), tuple(shapes))
     flat = touched(layout, share, seed)

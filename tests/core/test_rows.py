@@ -64,9 +64,7 @@ def test_some_rows_go_out_and_back(shapes: list[tuple[int, ...]], data: st.DataO
 
 
 @given(shapes, st.data())
-def test_no_cut_goes_through_a_row_and_no_shard_is_empty(
-    shapes: list[tuple[int, ...]], data: st.DataObject
-) -> None:
+def test_no_cut_goes_through_a_row_and_no_shard_is_empty(shapes: list[tuple[int, ...]], data: st.DataObject) -> None:
     layout = layout_of(shapes)
     rows = rows_of(layout)
     shards = data.draw(st.integers(1, max(len(rows), 1)))

@@ -23,8 +23,8 @@ class Rows(Codec):
     Nothing is lost. For gradients that touch few rows of large tables: embeddings. A row is what an index on the first axis of
     a tensor selects, in a tensor of one dimension an element. Where leaving out rows would save nothing, all are sent.
 
-    As the downlink too (``downlink = "rows"``) workers pull only the rows that their next batches need, of a model that can tell.
-    Of any other model, ``downlink = { name = "delta", codec = "rows" }`` sends the rows that have changed.
+    As the downlink too (``downlink = "rows"``), workers pull only the rows that their next batches need, of a model that can
+    tell which. Of any other model, ``downlink = { name = "delta", codec = "rows" }`` sends the rows that have changed.
     """
 
     by_rows = True
@@ -68,9 +68,7 @@ def nonzero_rows(vector: Flat, layout: RowLayout, flags: NDArray[np.uint8]) -> N
     """Write to ``flags``, shape (rows,), for each row 1 if one of its bits is set, else 0; return it."""
     kernel = kernels(vector).nonzero_rows
     for i, width in enumerate(layout.widths):
-        kernel(
-            vector[layout.offsets[i] : layout.offsets[i + 1]], width, flags[layout.firsts[i] : layout.firsts[i + 1]]
-        )
+        kernel(vector[layout.offsets[i] : layout.offsets[i + 1]], width, flags[layout.firsts[i] : layout.firsts[i + 1]])
     return flags
 
 

@@ -53,6 +53,13 @@ class Layout:
         """Where the rows of the tensors lie."""
         return RowLayout.of(self.shapes)
 
+    @cached_property
+    def row_ranges(self) -> dict[str, tuple[int, int]]:
+        """The number of the first row of each tensor, and how many it has, by name; see `RowLayout`."""
+        counts = [RowLayout.of([shape]).rows for shape in self.shapes]
+        firsts = itertools.accumulate(counts, initial=0)
+        return {name: (first, count) for name, first, count in zip(self.names, firsts, counts, strict=False)}
+
     def bounds(self, shards: int) -> list[int]:
         """Return the ``shards + 1`` offsets that cut the vector into shards of about one length, none empty.
 

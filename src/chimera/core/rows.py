@@ -1,4 +1,4 @@
-"""Rows of a flat vector: where they lie, and some of them with their values (Li et al. 2014, "Parameter Server": key-value pairs)."""
+"""Rows of a flat vector: where they lie, and some of them with their values."""
 
 from __future__ import annotations
 
@@ -77,7 +77,11 @@ class RowLayout:
     def offset(self, row: int) -> int:
         """Return where a row begins; ``row`` may be the number of all rows."""
         run = int(np.searchsorted(self.firsts, row, side="right")) - 1
-        return self.offsets[run] if run == len(self.counts) else self.offsets[run] + (row - self.firsts[run]) * self.widths[run]
+        return (
+            self.offsets[run]
+            if run == len(self.counts)
+            else self.offsets[run] + (row - self.firsts[run]) * self.widths[run]
+        )
 
     def nearest(self, offset: int) -> int:
         """Return the row whose beginning is nearest to a place in the vector; of two as near, the first."""
@@ -104,6 +108,12 @@ class RowLayout:
         for block, part, which in self._blocks(flat, values, numbers):
             np.take(block, which, axis=0, out=part, mode="clip")  # with "raise" NumPy would fill a copy first
         return values
+
+    def filled(self, rows: SparseRows) -> NDArray[np.float32]:
+        """Return the whole vector, which is zero in all other rows."""
+        flat = np.zeros(self.size, np.float32)
+        self.scatter(rows, flat)
+        return flat
 
     def scatter(self, rows: SparseRows, flat: NDArray[Any]) -> None:
         """Write rows to where they lie in ``flat``."""

@@ -18,6 +18,7 @@ from chimera.training.counterpart import Counterpart
 from chimera.training.learner import Learner
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.parameter_shard import ParameterShard
+from chimera.training.wanted_rows import check_rows
 
 
 class Actors:
@@ -35,10 +36,12 @@ class Actors:
     Attributes
     ----------
     addressed : whether servers have a message for each worker, and not one for all.
+    by_rows : whether servers send each worker the rows that it asks for.
 
     Raises
     ------
-    ConfigurationError : workers are to have GPUs, and the model computes on the CPU only; or it cannot travel.
+    ConfigurationError : workers are to have GPUs, and the model computes on the CPU only; or it cannot travel; or it cannot say
+        which rows it needs, and is to.
     """
 
     def __init__(
@@ -60,7 +63,10 @@ class Actors:
         self._worker_resources, self._server_resources = worker_resources, server_resources
         self._engine, self._optimizer, self._seed = engine, optimizer, seed
         self._codec, self._downlink = codec, downlink
-        self.addressed = CODECS.create(*downlink).chained
+        sends = CODECS.create(*downlink)
+        self.addressed, self.by_rows = sends.chained, sends.by_rows
+        if self.by_rows:
+            check_rows(model)
         self._initial, self._layout = model.parameters().copy(), model.layout
         try:
             if engine.nodes_own_data:

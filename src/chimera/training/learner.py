@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, State
 from chimera.codecs.reduction import Reduction
@@ -19,12 +20,13 @@ from chimera.core.parameters import Flat, all_finite
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
 from chimera.models.device import move, near
-from chimera.models.model import Model
+from chimera.models.model import Batch, Model
 from chimera.training.exchange import Exchange
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
 from chimera.training.rejection import ADVICE, Applied, Rejected, fault, fault_of_gradient
 from chimera.training.taking_part import TakingPart
 from chimera.training.tally import Tally
+from chimera.training.wanted_rows import WantedRows
 
 
 class Learner:
@@ -66,12 +68,15 @@ class Learner:
     ) -> None:
         if device is not None:
             move(model, device, rank)
-        self._near = near(model)  # its vectors where it computes: what travels is unpacked and packed there
         self._rank, self._model, self._dataset, self._order, self._seed = rank, model, dataset, order, seed
         self._optimizer_settings, self._codec = optimizer, codec
-        CODECS.create(*downlink)
         own = seed * 1_000_003 + rank  # so that no two codecs of a run draw the same random numbers
-        self._exchange = Exchange(model.layout, codec, seed=own)
+        self._rows = WantedRows(model) if CODECS.create(*downlink).by_rows else None
+        self._near = self._rows or near(
+            model
+        )  # its vectors where it computes: what travels is unpacked and packed there
+        self._exchange = self._rows or Exchange(model.layout, codec, seed=own)
+        self._ahead: dict[int, Batch] = {}  # batches, by step, that were taken to see which rows they need
         self._optimizer: FlatOptimizer | None = None  # its memory is not spent where servers step
         self._reduction: Reduction | None = None  # the codec's form for a group
         self._kept: Sequence[Mapping[str, Any]] = ()  # what it remembered, if it is not made yet
@@ -80,6 +85,18 @@ class Learner:
         self._tally = Tally()
         self._has_buffers = model.buffers().size > 0
         self._own: Flat | None = None  # the gradient as it was before the group's; kept once a step had to be repeated
+
+    def wanted(self, shards: int, batches: int = 1) -> list[NDArray[np.uint32]]:
+        """Return the numbers of the rows, in each shard, that the next ``batches`` need; the next call is to get these."""
+        assert self._rows is not None
+        self._ahead, needs = {}, []
+        for step in range(self._step, self._step + batches):
+            self._ahead[step] = batch = self._dataset.take(self._order.batch(step))
+            self._reseed(step)
+            needs.append(self._rows.of(batch))
+        asked = self._rows.ask(needs, shards)
+        self._tally.asked(asked)
+        return asked
 
     def gradient(self, *weights: Encoded) -> list[Encoded] | list[Rejected]:
         """Load the weights, a message a shard, and return the gradient of the next batch, encoded, a message a shard.
@@ -194,10 +211,12 @@ class Learner:
     def go_to(self, step: int) -> None:
         """Go on with the batch of this step."""
         self._step = step
+        self._ahead.clear()
 
     def follow(self, order: Order, since: int) -> None:
         """Read other data from now on; ``since`` is the step from which on the order counts."""
-        self._order, self._step = order, max(self._step, since)
+        self._order = order
+        self.go_to(max(self._step, since))
 
     def _own_optimizer(self) -> FlatOptimizer:
         flat = self._model.parameters()  # asked for each time: so it is what counts, and not a copy of it on a device
@@ -260,13 +279,16 @@ class Learner:
 
     def _computed(self, model: Any, again: bool = False) -> tuple[Any, float]:
         """Return gradient and loss of this step's batch; ``again`` if its samples were counted before."""
-        batch = self._dataset.take(self._order.batch(self._step))
-        # So that what is random in the forward pass depends on nothing that ran before.
-        self._model.reseed((self._seed * 1_000_003 + self._rank) * 1_000_003 + self._step)
+        batch = self._ahead.pop(self._step, None) or self._dataset.take(self._order.batch(self._step))
+        self._reseed(self._step)
         gradient, loss = model.gradient(batch)
         if not again:
             work(samples=len(batch[0]))
         return gradient, loss
+
+    def _reseed(self, step: int) -> None:
+        """Let what is random at a step depend on nothing that ran before."""
+        self._model.reseed((self._seed * 1_000_003 + self._rank) * 1_000_003 + step)
 
     def _verdict(self, gradient: Flat, loss: float, buffers: Flat | None) -> Rejected | None:
         """Count the loss, or say why the gradient is rejected and undo what its batch did to the buffers."""

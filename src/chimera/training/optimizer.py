@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
 from chimera.core.parameters import Flat
 from chimera.core.registry import checked_options
+from chimera.core.rows import RowLayout, SparseRows
 
 _TENSOR, _SCALAR = "tensor.", "scalar."
+_ROWWISE = "SGD", "Adagrad"
 _MEAN_SQUARES = "exp_avg_sq", "square_avg"  # what Adam and its kin, and RMSprop and Adadelta, call it
 
 
@@ -50,6 +52,9 @@ class Stepper(Protocol):
     def step(self, gradient: Flat) -> None:
         """Take one step with ``gradient``, shape (P,), writable."""
 
+    def step_rows(self, gradient: SparseRows, layout: RowLayout) -> None:
+        """Take one step with a gradient that is zero in all other rows; ``layout`` says where these lie."""
+
     def curvature(self) -> Flat | None:
         """Return an estimate of the diagonal of the loss's curvature, shape (P,), if it has one."""
 
@@ -82,7 +87,7 @@ class FlatOptimizer:
         except ImportError as error:
             raise MissingExtraError(f"the optimizer {settings.name!r}", "torch", "train") from error
         _avoid_compiler_import()
-        self._torch = torch
+        self._torch, self._settings, self._flat = torch, settings, flat
         self._parameter = torch.nn.Parameter(torch.from_numpy(flat), requires_grad=False)
         self._gradient: Flat | None = None
         kind = _optimizer_class(settings.name)
@@ -104,6 +109,32 @@ class FlatOptimizer:
             self._parameter.grad = self._torch.from_numpy(gradient)
         with self._torch.no_grad():
             self._step(self._optimizer)
+
+    def step_rows(self, gradient: SparseRows, layout: RowLayout) -> None:
+        """Take one step with a gradient that is zero in all other rows.
+
+        SGD and Adagrad without momentum and weight decay leave those rows alone, so only these rows are stepped, with what is
+        remembered of them. Any other optimizer gets the whole gradient.
+        """
+        kept = self._optimizer.defaults
+        if type(self._optimizer).__name__ in _ROWWISE and not (kept.get("momentum") or kept.get("weight_decay")):
+            self._step_only(gradient, layout)
+        else:
+            self.step(layout.filled(gradient))
+
+    def _step_only(self, gradient: SparseRows, layout: RowLayout) -> None:
+        flat = layout.gather(self._flat, gradient.numbers)
+        few = FlatOptimizer(self._settings, flat)
+        whole = self.state()
+        per_element = [key for key, value in whole.items() if value.shape == self._flat.shape]
+        few.restore({**whole, **{key: layout.gather(whole[key], gradient.numbers) for key in per_element}})
+        few.step(gradient.values)
+        layout.scatter(SparseRows(gradient.numbers, flat), self._flat)
+        for key, value in few.state().items():
+            if key in per_element:
+                layout.scatter(SparseRows(gradient.numbers, value), whole[key])
+            else:
+                np.copyto(whole[key], value)
 
     def curvature(self) -> Flat | None:
         """Return the root of the mean square of the gradients, shape (P,), where the optimizer keeps one, as Adam does."""
