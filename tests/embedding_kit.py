@@ -47,13 +47,16 @@ class Embedding:
         return np.random.default_rng(self._seed).integers(0, self._words, self._negatives)
 
     def rows(self, batch: Any) -> dict[str, NDArray[np.int64]]:
+        return self._read(batch)
+
+    def _read(self, batch: Any) -> dict[str, NDArray[np.int64]]:
         inputs, targets = batch
         outputs = np.unique(np.concatenate([targets, self._drawn()]))
         return {"embedding": np.unique(inputs), "output": outputs, "bias": outputs}
 
     def row_gradient(self, batch: Any) -> tuple[dict[str, tuple[NDArray[Any], NDArray[Any]]], float]:
         inputs, targets = batch
-        need, tables = self.rows(batch), self.layout.split(self._flat)
+        need, tables = self._read(batch), self.layout.split(self._flat)
         words, outputs = need["embedding"], need["output"]
         context = tables["embedding"][inputs].mean(1)
         scores = context @ tables["output"][outputs].T + tables["bias"][outputs]
