@@ -90,6 +90,7 @@ class FlatOptimizer:
         self._torch, self._settings, self._flat = torch, settings, flat
         self._parameter = torch.nn.Parameter(torch.from_numpy(flat), requires_grad=False)
         self._gradient: Flat | None = None
+        self._few: FlatOptimizer | None = None  # that steps some rows
         kind = _optimizer_class(settings.name)
         # The method itself, without the wrappers that import the compiler (a second in every fresh process) and call the
         # profiler: neither has a purpose here.
@@ -124,7 +125,10 @@ class FlatOptimizer:
 
     def _step_only(self, gradient: SparseRows, layout: RowLayout) -> None:
         flat = layout.gather(self._flat, gradient.numbers)
-        few = FlatOptimizer(self._settings, flat)
+        if self._few is None:
+            self._few = FlatOptimizer(self._settings, flat)
+        few = self._few
+        few._aim(flat)
         whole = self.state()
         per_element = [key for key, value in whole.items() if value.shape == self._flat.shape]
         few.restore({**whole, **{key: layout.gather(whole[key], gradient.numbers) for key in per_element}})
@@ -135,6 +139,12 @@ class FlatOptimizer:
                 layout.scatter(SparseRows(gradient.numbers, value), whole[key])
             else:
                 np.copyto(whole[key], value)
+
+    def _aim(self, flat: Flat) -> None:
+        """Step another vector from now on; one of these is made once, since making it takes longer than a step of few rows."""
+        self._flat, self._gradient = flat, None
+        self._parameter.grad = None
+        self._parameter.data = self._torch.from_numpy(flat)
 
     def curvature(self) -> Flat | None:
         """Return the root of the mean square of the gradients, shape (P,), where the optimizer keeps one, as Adam does."""
