@@ -194,8 +194,12 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; per worker and round, {WORKERS} workers, {SHARDS} servers")
-    print(f"{'words':>10}{'negatives':>10}  {'':14}{'MB up':>8}{'MB down':>8}{'of all':>8}{'s/round':>9}{'GB peak':>9}{'loss':>8}")
+    print(
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; per worker and round, {WORKERS} workers, {SHARDS} servers"
+    )
+    print(
+        f"{'words':>10}{'negatives':>10}  {'':14}{'MB up':>8}{'MB down':>8}{'of all':>8}{'s/round':>9}{'GB peak':>9}{'loss':>8}"
+    )
     cases = [(options.words, count, name) for count in (64, 256) for name in CODECS]
     cases += [(options.large, 256, "rows by rows")] * bool(options.large)
     for words, negatives, name in cases:
