@@ -149,6 +149,7 @@ def test_ctrl_c_ends_all_cells_with_a_checkpoint_and_resume_goes_on_to_the_same_
     ).read_bytes()
 
 
+@pytest.mark.long
 def test_a_cell_that_is_killed_has_failed_and_is_resumed(guarded, invoke, experiment, tmp_path):
     process = guarded(experiment, *TWO, *LONG, "--out", "out", "--jobs", 1)
     until(process, r"^parameter-server: round [1-9]")

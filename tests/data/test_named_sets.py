@@ -263,3 +263,9 @@ def test_every_set_is_listed_with_one_line():
     names = [entry.name for entry in DATASETS.entries()]
     assert {*SHIPPED, "mnist", "fashion-mnist", "california-housing", "csv", "npz"} == set(names)
     assert all(entry.summary for entry in DATASETS.entries())
+
+
+@pytest.mark.parametrize("name", ["iris", "wine", "breast-cancer", "diabetes"])
+def test_columns_are_called_as_in_scikit_learn(name: str) -> None:
+    loader = getattr(sklearn.datasets, f"load_{name.replace('-', '_')}")
+    assert DATASETS.create(name, {}).train.features == tuple(loader()["feature_names"])

@@ -282,7 +282,7 @@ def test_a_model_that_chimera_trained_answers_labels_from_raw_rows(tmp_path: Pat
     )  # fmt: skip
     predictor = models.load(models.read(run.run_dir))
     iris = load_iris()
-    named = dict(zip(("sepal length", "sepal width", "petal length", "petal width"), iris.data[0], strict=True))
+    named = dict(zip(iris.feature_names, iris.data[0], strict=True))
     answers = models.answers(predictor, [*iris.data, [1, 2], named])
     labels = [answer.get("result") for answer in answers]
     right = np.mean([label == iris.target_names[target] for label, target in zip(labels, iris.target, strict=False)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import chimera
 from chimera.core.call import work
 from chimera.core.errors import ActorLost
 from chimera.data.order import DealtOrder, Order
+from chimera.data.supply import Supply
 from chimera.training.cluster import TrainingCluster
 from chimera.training.dealing import Dealing
 
@@ -46,12 +48,18 @@ class Runners:
         raise NotImplementedError
 
 
-def dealing(world_size: int, samples: int = 100, batch_size: int = 1) -> Dealing:
-    def dealt(world_size: int, *, since: int, begin: int) -> list[Order]:
-        places = {"world_size": world_size, "batch_size": batch_size, "since": since, "begin": begin}
-        return [DealtOrder(samples, rank=rank, seed=0, **places) for rank in range(world_size)]
+@dataclass(frozen=True)
+class Dealt(Supply):
+    samples: int
+    batch_size: int
 
-    return Dealing(dealt, world_size, lambda world_size: world_size * batch_size)
+    def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[Order]:
+        places = {"world_size": world_size, "batch_size": self.batch_size, "since": since, "begin": begin}
+        return [DealtOrder(self.samples, rank=rank, seed=0, **places) for rank in range(world_size)]
+
+
+def dealing(world_size: int, samples: int = 100, batch_size: int = 1) -> Dealing:
+    return Dealing(Dealt(samples, batch_size), world_size, lambda world_size: world_size * batch_size)
 
 
 def run(lengths: Sequence[int], crash: dict[str, float] | None = None) -> list[str]:

@@ -147,7 +147,8 @@ def test_another_engine_takes_the_options_of_the_old_one_with_it_and_the_same_ke
 
 def test_relative_paths_start_at_the_folder_of_the_file(tmp_path, monkeypatch):
     text = FILE.replace(
-        'name = "digits"', 'name = "csv"\npath = "data/x.csv"\ntest_path = "/y.csv"\ncache_path = "s3://b/z"'
+        'name = "digits"',
+        'name = "csv"\npath = "data/x.csv"\ntest_path = "/y.csv"\ncache_path = "s3://b/z"\nlog_path = ["a", "/b"]',
     )
     path = write(tmp_path, text.replace('name = "mlp"', 'name = "nets.py:build"'))
     monkeypatch.chdir(tmp_path.parent)
@@ -155,6 +156,7 @@ def test_relative_paths_start_at_the_folder_of_the_file(tmp_path, monkeypatch):
     assert tables["data"]["path"] == str(tmp_path / "data/x.csv")
     assert tables["data"]["test_path"] == "/y.csv"
     assert tables["data"]["cache_path"] == "s3://b/z"
+    assert tables["data"]["log_path"] == [str(tmp_path / "a"), "/b"]
     assert tables["model"]["name"] == f"{tmp_path / 'nets.py'}:build"
 
 

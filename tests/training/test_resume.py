@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ CASES = {
     "double": (STRAGGLERS, {"name": "double-buffering"}),
     "buffered": (STRAGGLERS, {"name": "fed-buff", "local_steps": 2}),
 }
+QUICK = "served", "reduced", "at their own pace"
+"""What the default run has of them."""
 
 
 def train(
@@ -39,32 +43,36 @@ def train(
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Runs that never stopped."""
-    folders = {case: tmp_path_factory.mktemp("whole") / "run" for case in CASES}
-    for case, (engine, strategy) in CASES.items():
-        assert train(folders[case], engine, strategy).returncode == 0
-    return folders
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Runs that never stopped, made when they are asked for."""
+
+    @functools.cache
+    def run(case: str) -> Path:
+        folder = tmp_path_factory.mktemp("whole") / "run"
+        assert train(folder, *CASES[case]).returncode == 0
+        return folder
+
+    return run
 
 
 @pytest.mark.parametrize(
     ("case", "dies_at"),
     [
-        pytest.param(case, at, marks=[pytest.mark.long] if at != 7 else [])
+        pytest.param(case, at, marks=[] if at == 7 and case in QUICK else [pytest.mark.long])
         for case in CASES
         for at in ([7, 21] if case in ("compensated", "double", "buffered") else [1, 7, 13, 21])
     ],
 )
 def test_killed_and_resumed_it_leaves_the_same_bytes(
-    tmp_path: Path, whole: dict[str, Path], case: str, dies_at: int
+    tmp_path: Path, whole: Callable[[str], Path], case: str, dies_at: int
 ) -> None:
     engine, strategy = CASES[case]
     assert train(tmp_path / "run", engine, strategy, dies_at).returncode == -signal.SIGKILL
     again = train(tmp_path / "run", engine, strategy)
     assert again.returncode == 0, again.stderr
     for file in ("weights.safetensors", "metrics.jsonl", "trace.jsonl"):
-        assert (tmp_path / "run" / file).read_bytes() == (whole[case] / file).read_bytes(), file
-    summaries = [json.loads((run / "summary.json").read_text()) for run in (tmp_path / "run", whole[case])]
+        assert (tmp_path / "run" / file).read_bytes() == (whole(case) / file).read_bytes(), file
+    summaries = [json.loads((run / "summary.json").read_text()) for run in (tmp_path / "run", whole(case))]
     for key in ("staleness", "largest_lead"):
         assert summaries[0].get(key) == summaries[1].get(key)
 
@@ -79,14 +87,14 @@ def test_on_processes_it_ends_with_the_same_weights(tmp_path: Path, strategy: st
     assert weights[0] == weights[1]
 
 
-def test_ctrl_c_writes_a_checkpoint_of_the_round_it_came_in(tmp_path: Path, whole: dict[str, Path]) -> None:
+def test_ctrl_c_writes_a_checkpoint_of_the_round_it_came_in(tmp_path: Path, whole: Callable[[str], Path]) -> None:
     engine, strategy = CASES["served"]
     stopped = train(tmp_path / "run", engine, strategy, dies_at=6, how="SIGINT")
     assert "KeyboardInterrupt" in stopped.stderr
     last = Checkpoints(str(tmp_path / "run" / "checkpoints")).paths()[-1]
     assert last.endswith("round-000000006.safetensors")
     assert train(tmp_path / "run", engine, strategy).returncode == 0
-    weights = [(folder / "weights.safetensors").read_bytes() for folder in (tmp_path / "run", whole["served"])]
+    weights = [(folder / "weights.safetensors").read_bytes() for folder in (tmp_path / "run", whole("served"))]
     assert weights[0] == weights[1]
 
 

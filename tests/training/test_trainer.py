@@ -120,6 +120,21 @@ def test_quorum_leaves_the_stragglers_behind(fit: Fit) -> None:
     assert waiting.cost.rounds == quorum.cost.rounds == limit.cost.rounds == 30
 
 
+def test_callbacks_see_the_model_at_each_evaluation_and_know_the_last(fit: Fit) -> None:
+    class Look(chimera.Callback):
+        def __init__(self) -> None:
+            self.seen: list[tuple[bytes, bool]] = []
+
+        def on_model(self, model: Any, last: bool) -> None:
+            self.seen.append((model.parameters().tobytes(), last))
+
+    look = Look()
+    run = fit(rounds=7, evaluate_every=3, callbacks=[look])
+    assert [last for _, last in look.seen] == [False, False, True]
+    assert len({weights for weights, _ in look.seen}) == 3
+    assert look.seen[-1][0] == run.trained.parameters().tobytes()
+
+
 def test_callbacks_hear_of_everything_in_order(fit: Fit) -> None:
     heard: list[tuple[str, Any]] = []
 

@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import DATASETS, Dataset, Split
 
-_IRIS = tuple(f"{part} {side}" for part in ("sepal", "petal") for side in ("length", "width"))
+_IRIS = tuple(f"{part} {side} (cm)" for part in ("sepal", "petal") for side in ("length", "width"))
 _WINE = (
     "alcohol",
-    "malic acid",
+    "malic_acid",
     "ash",
-    "alcalinity of ash",
+    "alcalinity_of_ash",
     "magnesium",
-    "total phenols",
+    "total_phenols",
     "flavanoids",
-    "nonflavanoid phenols",
+    "nonflavanoid_phenols",
     "proanthocyanins",
-    "color intensity",
+    "color_intensity",
     "hue",
-    "od280/od315 of diluted wines",
+    "od280/od315_of_diluted_wines",
     "proline",
 )
 _CELL = (
@@ -40,7 +40,7 @@ _CELL = (
     "symmetry",
     "fractal dimension",
 )
-_BREAST_CANCER = tuple(f"{kind} {trait}" for kind in ("mean", "error of", "worst") for trait in _CELL)
+_BREAST_CANCER = tuple(each.format(trait) for each in ("mean {}", "{} error", "worst {}") for trait in _CELL)
 _DIABETES = ("age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from chimera.models.model import Model
 from chimera.training.callback import Callback, Event, Progress
 from chimera.training.history import History
 from chimera.training.meter import Meter
@@ -29,6 +30,11 @@ class Announcer:
         self._history.add_metrics(row)
         for callback in self._callbacks:
             callback.on_progress(progress)
+
+    def evaluated(self, model: Model, last: bool) -> None:
+        """Show the model that was evaluated."""
+        for callback in self._callbacks:
+            callback.on_model(model, last)
 
     def events(self, happenings: Iterable[Told]) -> int:
         """Let things happen, tell of each as it does, and return how many there were."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
+    from chimera.models.model import Model
     from chimera.training.run import Run
 
 
@@ -54,6 +55,9 @@ class Callback:
 
     def on_progress(self, progress: Progress) -> None:
         """Rounds were finished: at least at every ``log_every`` and every evaluation."""
+
+    def on_model(self, model: Model, last: bool) -> None:
+        """The global model was evaluated; ``model`` is the driver's copy, to be read only. After the ``last`` the run is over."""
 
     def on_event(self, event: Event) -> None:
         """Something happened besides rounds."""

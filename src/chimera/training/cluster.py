@@ -190,6 +190,12 @@ class TrainingCluster:
         self._places = {worker.name: place for place, worker in enumerate(self.workers)}
         self._hand_out()
 
+    def mend_supply(self) -> list[str]:
+        """Start anew what prepares the workers' data and has died, tell the workers, and return its names."""
+        if names := self._dealing.mend():
+            self._hand_out()
+        return names
+
     def respawn_server(self, index: int) -> None:
         """Start a server in the place of a lost one, as new: it needs its state."""
         self.shards[index] = self._actors.server(index, len(self.shards))
@@ -260,7 +266,7 @@ class TrainingCluster:
     def start_over(self) -> None:
         """Make every worker and server that is left as it was at the very beginning."""
         self.round, workers = 0, [worker.name for worker in self.workers]
-        self.end()
+        self._end_actors()
         self.workers, self._late = [], {}
         self.shards = [self._actors.server(index, len(self.shards)) for index in range(len(self.shards))]
         self._dealing.restart()
@@ -269,6 +275,10 @@ class TrainingCluster:
 
     def end(self) -> None:
         """Kill the actors of this run, on an engine that lives on."""
+        self._end_actors()
+        self._dealing.supply.end()
+
+    def _end_actors(self) -> None:
         dead = self._dead()
         for actor in (*self.workers, *self.shards):
             if actor.name not in dead:

@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from chimera.data.dataset import Dataset
-from chimera.data.order import OwnOrder, orders
-from chimera.data.partition import Partitioner
-
-
-class MakeOrders(Protocol):
-    """Makes the orders of so many workers, from a step on before which ``begin`` samples were dealt."""
-
-    def __call__(self, world_size: int, *, since: int, begin: int) -> list[Any]:
-        """Return the order of each, by place."""
+from chimera.data.supply import Supply
 
 
 class Dealing:
@@ -22,31 +13,32 @@ class Dealing:
 
     Parameters
     ----------
-    make_orders : parts it.
+    supply : parts it.
     world_size : how many workers there are at first.
     samples_per_round : how many samples so many workers process in a round.
 
     Attributes
     ----------
+    supply : whom the orders come from.
     orders : who reads what, by place among those who are there.
     since : the round from which on they do.
     """
 
-    def __init__(self, make_orders: MakeOrders, world_size: int, samples_per_round: Callable[[int], int]) -> None:
-        self._make_orders, self._samples_per_round = make_orders, samples_per_round
+    def __init__(self, supply: Supply, world_size: int, samples_per_round: Callable[[int], int]) -> None:
+        self.supply, self._samples_per_round = supply, samples_per_round
         self._world_size, self.since, self._begin = world_size, 0, 0
-        self.orders = make_orders(world_size, since=0, begin=0)
+        self.orders = self._made()
 
     def deal(self, world_size: int, round_: int) -> None:
         """Part the data anew among so many, from this round on; what was dealt before is not dealt again in this epoch."""
         self._begin += (round_ - self.since) * self._samples_per_round(self._world_size)
         self._world_size, self.since = world_size, round_
-        self.orders = self._make_orders(world_size, since=self.since, begin=self._begin)
+        self.orders = self._made()
 
     def restart(self) -> None:
         """Begin again at round 0, with as many workers as now."""
         self.since = self._begin = 0
-        self.orders = self._make_orders(self._world_size, since=0, begin=0)
+        self.orders = self._made()
 
     def state(self) -> dict[str, int]:
         """Return what makes it again."""
@@ -55,23 +47,13 @@ class Dealing:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Part the data as it was when `state` was asked."""
         self._world_size, self.since, self._begin = state["world_size"], state["since"], state["begin"]
-        self.orders = self._make_orders(self._world_size, since=self.since, begin=self._begin)
+        self.orders = self._made()
 
+    def mend(self) -> list[str]:
+        """Start anew what prepares the data and has died; return its names. The orders are others then, of the same data."""
+        if names := self.supply.mend():
+            self.orders = self._made()
+        return names
 
-def dealing_of(
-    partition: Partitioner,
-    train: Dataset | None,
-    *,
-    workers: int,
-    batch_size: int,
-    seed: int,
-    samples_per_round: Callable[[int], int],
-) -> Dealing:
-    """Return how so many workers begin; with no data given, everybody reads his own."""
-
-    def parted(world_size: int, *, since: int, begin: int) -> list[Any]:
-        if train is None:
-            return [OwnOrder(batch_size, seed)] * world_size
-        return orders(partition, train, world_size, batch_size, seed, since=since, begin=begin)
-
-    return Dealing(parted, workers, samples_per_round)
+    def _made(self) -> list[Any]:
+        return self.supply.orders(self._world_size, since=self.since, begin=self._begin)

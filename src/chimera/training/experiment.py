@@ -252,6 +252,8 @@ def _anchored(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     def walk(key: str, value: Any) -> Any:
         if isinstance(value, Mapping):
             return {k: walk(k, v) for k, v in value.items()}
+        if isinstance(value, list):
+            return [walk(key, each) for each in value]
         if not isinstance(value, str):
             return value
         if key == "name":

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from chimera.codecs.codec import CODECS
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import DATASETS, Dataset, Split
+from chimera.data.partition import Partitioner
+from chimera.data.supply import Owned, Parted, Supply
 from chimera.models.conversion import as_model, build_model
 from chimera.models.model import Model
 from chimera.strategies.strategy import Strategy
@@ -51,6 +53,18 @@ def check_data(engine: Engine, train: Dataset, workers: int, tolerance: Toleranc
         )
 
 
+def supply_of(
+    engine: Engine, train: Dataset, partition: Partitioner, *, workers: int, batch_size: int, seed: int
+) -> Supply:
+    """Return what the workers' batches come from: their own data, a data set's own pipelines, or rows in memory."""
+    if engine.nodes_own_data:
+        return Owned(batch_size, seed)
+    own: Callable[..., Supply] | None = getattr(train, "supply", None)
+    if own is None:
+        return Parted(train, partition, batch_size, seed)
+    return own(engine, partition, workers=workers, batch_size=batch_size, seed=seed)
+
+
 def check_codecs(
     strategy: Strategy, name: str, codec: tuple[str, dict[str, Any]], downlink: tuple[str, dict[str, Any]]
 ) -> None:
@@ -76,6 +90,8 @@ def check_codecs(
 def model_of(model: Any, train: Dataset, seed: int) -> Model:
     """Return a model that fits the data."""
     about: dict[str, Any] = {"input_shape": train.input_shape, "outputs": train.outputs, "task": train.task}
+    if hasattr(train, "counts"):  # a text: how often each word is in it
+        about["counts"] = train.counts
     if isinstance(model, str | Mapping):
         return build_model(*named(model), seed=seed, **about)
     return as_model(model, seed=seed, **about)

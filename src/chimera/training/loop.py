@@ -186,6 +186,7 @@ class TrainingLoop:
             self.metrics = self._probe.evaluate()
             self._evaluated_at = rounds
             over = over or self._budget.reached(self.counters, self.metrics, self._train_size) == "target"
+            self._announcer.evaluated(self._probe.model, over)
         if evaluate or log or over:
             self._record()
         checkpoint = over or rounds % cadence.checkpoint_every == 0

@@ -65,9 +65,11 @@ class Recovery:
         TooFewWorkersError : too few are left.
         """
         workers, servers = self._cluster.drop_lost()
+        mended = list(self._mend_supply())
         unfinished = self._workers or self._servers or self._parameters_lost or self._data_left
-        if not (workers or servers or unfinished):
+        if not (workers or servers or unfinished or mended):
             raise error
+        yield from mended
         names = [*workers, *(f"server {index}" for index in servers)]
         yield from ((f"{name.split()[0]} lost", name, self._how(name)) for name in names)
         if self._policy == "stop" and names:
@@ -102,6 +104,7 @@ class Recovery:
     def grow(self) -> Iterator[Told]:
         """Let those in who stand by now, and start more as far as they are wanted and there is room."""
         before = len(self._recruits)
+        yield from self._mend_supply()
         yield from self._start_workers()
         while (self.asked_for or len(self._cluster.names) < self._max_workers) and self._cluster.has_room():
             self.asked_for = max(self.asked_for - 1, 0)
@@ -111,6 +114,10 @@ class Recovery:
     def end(self) -> None:
         """Kill those who have not come in."""
         self._recruits.end()
+
+    def _mend_supply(self) -> Iterator[Told]:
+        for name in self._cluster.mend_supply():
+            yield "pipeline respawned", name, "the workers went on by themselves meanwhile"
 
     def _start_servers(self) -> Iterator[Told]:
         while self._servers:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from chimera.core.errors import ConfigurationError
-from chimera.data.dataset import Dataset
+from chimera.data.dataset import Split
 from chimera.data.scaling import Scaling
 from chimera.models.model import Task
 from chimera.training.history import write_atomically
@@ -41,12 +41,13 @@ class Signature(msgspec.Struct, frozen=True):
     target_scaling: tuple[Any, Any] | None
 
     @classmethod
-    def of(cls, data: Dataset) -> Signature:
-        """Return that of a training set."""
+    def of(cls, split: Split) -> Signature:
+        """Return that of the data of a run."""
+        data = split.train
         return cls(
             task=data.task,
             input_shape=data.input_shape,
-            input_type="int64" if data.inputs.dtype.kind == "i" else "float32",
+            input_type="int64" if split.test.inputs.dtype.kind == "i" else "float32",
             outputs=data.outputs,
             classes=data.classes,
             features=data.features,

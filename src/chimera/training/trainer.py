@@ -19,10 +19,10 @@ from chimera.training.cadence import Cadence
 from chimera.training.callback import Callback
 from chimera.training.checkpoint import Checkpoints, check_fits
 from chimera.training.cluster import TrainingCluster
-from chimera.training.dealing import dealing_of
+from chimera.training.dealing import Dealing
 from chimera.training.experiment import Experiment
 from chimera.training.fault import FaultScript, as_sentences
-from chimera.training.given import check_codecs, check_data, model_of, open_engine, split_of
+from chimera.training.given import check_codecs, check_data, model_of, open_engine, split_of, supply_of
 from chimera.training.history import History
 from chimera.training.loop import TrainingLoop
 from chimera.training.optimizer import OptimizerSettings
@@ -198,7 +198,7 @@ class Trainer:
             check_data(engine, split.train, self._workers, self._tolerance)
             self._optimizer.check()
             model = model_of(self._model, split.train, self._seed)
-            signature = Signature.of(split.train)
+            signature = Signature.of(split)
             self._folder.begin(Experiment.of(**self._experiment).to_toml(), self._seed, signature)
             actors = Actors(
                 engine,
@@ -213,14 +213,15 @@ class Trainer:
             )
             actors.reserve_workers(self._workers)
             watch = Watch(engine, self._tolerance.worker_timeout_s)
-            dealing = dealing_of(
+            supply = supply_of(
+                engine,
+                split.train,
                 self._partition,
-                None if engine.nodes_own_data else split.train,
                 workers=self._workers,
                 batch_size=self._batch_size,
                 seed=self._seed,
-                samples_per_round=self._samples_per_round,
             )
+            dealing = Dealing(supply, self._workers, self._samples_per_round)
             cluster = TrainingCluster(engine, actors, dealing, watch, self._tolerance.min_workers)
             try:
                 return self._fit(engine, watch, cluster, split, model)

@@ -13,6 +13,7 @@ import numpy as np
 from chimera.core.engine import Resources
 from chimera.core.errors import ActorLost, ChimeraError, DataError, TooFewWorkersError
 from chimera.core.parameters import Flat, Layout
+from chimera.data.supply import Supply
 from chimera.engines.http import HttpEngine
 from chimera.nodes.masters.averaging import union
 from chimera.nodes.masters.gradient_actor import Form, GradientActor, Sample
@@ -157,7 +158,7 @@ class Descent:
         """Run the strategy's rounds until it is over; whoever is lost is left out."""
         engine = self._engine
         watch, tolerance = Watch(engine), Tolerance(on_worker_loss="drop")
-        dealing = Dealing(_no_orders, len(actors.living), lambda _: 0)
+        dealing = Dealing(_NoSupply(), len(actors.living), lambda _: 0)
         cluster = TrainingCluster(engine, actors, dealing, watch)
         recovery = Recovery(engine, cluster, watch, tolerance)
         strategy, rejections = ParameterServer(), Rejections()
@@ -245,5 +246,8 @@ class _Actors:
         return self._engine.spawn(GradientServer, weights, self._layout, name="server 0", **options)
 
 
-def _no_orders(world_size: int, *, since: int, begin: int) -> list[Any]:  # noqa: ARG001 - workers own their data
-    return list(itertools.repeat(None, world_size))
+class _NoSupply(Supply):
+    """Workers own their data, and read them by themselves."""
+
+    def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[Any]:  # noqa: ARG002
+        return list(itertools.repeat(None, world_size))
