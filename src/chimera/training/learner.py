@@ -72,9 +72,8 @@ class Learner:
         self._optimizer_settings, self._codec = optimizer, codec
         own = seed * 1_000_003 + rank  # so that no two codecs of a run draw the same random numbers
         self._rows = WantedRows(model) if CODECS.create(*downlink).by_rows else None
-        self._near = self._rows or near(
-            model
-        )  # its vectors where it computes: what travels is unpacked and packed there
+        # Its vectors where it computes: what travels is unpacked and packed there.
+        self._near = self._rows or near(model)
         self._exchange = self._rows or Exchange(model.layout, codec, seed=own)
         self._ahead: dict[int, Batch] = {}  # batches, by step, that were taken to see which rows they need
         self._optimizer: FlatOptimizer | None = None  # its memory is not spent where servers step
