@@ -142,7 +142,7 @@ class Memory(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        while not self._over.wait(0.1):
+        while not self._over.wait(0.5):
             total = 0
             for process in (me := psutil.Process(), *me.children(recursive=True)):
                 try:
@@ -168,7 +168,7 @@ def measure(words: int, width: int, negatives: int, codec: dict[str, Any], round
             workers=WORKERS,
             strategy={"name": "parameter-server", "shards": SHARDS},
             codec=codec,
-            optimizer={"name": "sgd", "lr": 10.0},
+            optimizer={"name": "sgd", "lr": 25.0},
             batch_size=WINDOWS,
             rounds=rounds,
             evaluate_every=rounds,
@@ -189,7 +189,7 @@ def measure(words: int, width: int, negatives: int, codec: dict[str, Any], round
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--words", type=int, default=79_000)
+    parser.add_argument("--words", type=int, default=79_000, help="0 leaves it out")
     parser.add_argument("--large", type=int, default=1_000_000, help="0 leaves it out")
     parser.add_argument("--width", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=20)
@@ -200,7 +200,7 @@ def main() -> None:
     print(
         f"{'words':>10}{'negatives':>10}  {'':14}{'MB up':>8}{'MB down':>8}{'of all':>8}{'s/round':>9}{'GB peak':>9}{'loss':>8}"
     )
-    cases = [(options.words, count, name) for count in (64, 256) for name in CODECS]
+    cases = [(options.words, count, name) for count in (64, 256) for name in CODECS] if options.words else []
     cases += [(options.large, 256, "rows by rows")] * bool(options.large)
     for words, negatives, name in cases:
         found = measure(words, options.width, negatives, CODECS[name], options.rounds)
