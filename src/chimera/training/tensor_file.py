@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.engines.http.wire_reader import TYPES
+from chimera.core.message import TYPES
 
 _NAMES = {dtype: name for name, dtype in TYPES.items()}
 
