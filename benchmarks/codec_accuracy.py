@@ -74,6 +74,7 @@ SETTINGS: dict[str, list[Setting]] = {  # by the name of the registered codec
     "dgc": [Setting({"name": "dgc"}, "SGD")],  # each worker has the momentum
     "powersgd": [Setting({"name": "powersgd"})],
     "adaptive": [Setting({"name": "adaptive"})],
+    "rows": [Setting({"name": "rows"})],
     # The codecs of weights pack what goes down.
     "delta": [Setting({"name": "identity", "downlink": {"name": "delta", "codec": "int8"}})],
     "loss-aware": [Setting({"name": "identity", "downlink": {"name": "loss-aware", "bits": bits}}) for bits in (4, 2)],

@@ -49,6 +49,7 @@ CASES: dict[str, tuple[dict[str, Any], float | None]] = {  # and the goal, as a 
     "loss-aware, 2 bits": ({"name": "loss-aware"}, None),
     "loss-aware, 4 bits": ({"name": "loss-aware", "bits": 4}, None),
     "adaptive": ({"name": "adaptive"}, None),
+    "rows, all": ({"name": "rows"}, None),
     "delta of int8": ({"name": "delta", "codec": "int8"}, None),
     "int8, error feedback": ({"name": "int8", "error_feedback": True}, None),
     "sign, lossless": ({"name": "sign", "lossless": True}, None),

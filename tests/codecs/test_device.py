@@ -43,7 +43,7 @@ SUMS = {  # they send, or choose by, sums that are added up otherwise on a devic
     "layer-wise",  # a sign among them
     "all of them",
 }
-ARRAYS = {"identity", "delta", "delta of ternary"}  # they get arrays, whose bytes cross
+ARRAYS = {"identity", "delta", "delta of ternary", "delta of rows", "rows", "rows, compressed"}  # their bytes cross
 FLUSHED = {"powersgd"}  # its products are those of a library, which may take denormals for zero
 on_each_device = pytest.mark.parametrize("device", DEVICES)
 

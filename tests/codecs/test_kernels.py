@@ -30,6 +30,7 @@ USERS = [
     "largest",
     "threshold",
     "powersgd",
+    "rows",
     "moments",
     "loss_aware",
 ]

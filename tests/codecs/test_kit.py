@@ -18,7 +18,7 @@ from codecs_kit import HUGE, SETUPS, damaged, hard_vectors, kept, layout_of, sam
 
 VECTORS = hard_vectors()
 NORMAL = VECTORS["normal"]
-EXACT = {"identity"}
+EXACT = {"identity", "rows", "rows, compressed"}
 CLAIMED = {  # bits per element of a long vector, and what scales and the like may add
     "identity": 32,
     "fp16": 16,
@@ -50,6 +50,7 @@ CLAIMED = {  # bits per element of a long vector, and what scales and the like m
     "loss-aware logarithmic": 3,
     "adaptive": 4 + 32 / 512,
     "delta": 32,
+    "rows": 32,
     "random-k": 3.2,
     "random-k scaled": 9.6,
 }

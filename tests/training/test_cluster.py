@@ -30,7 +30,7 @@ class Runner:
 class Runners:
     """Makes runners for workers, and no servers."""
 
-    addressed = False
+    addressed = by_rows = False
 
     def __init__(self, engine: chimera.Engine) -> None:
         self.engine = engine

@@ -16,6 +16,7 @@ from chimera.core.errors import CodecError, ConfigurationError, UnknownNameError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 from chimera.core.registry import Registry
+from chimera.core.rows import RowLayout, SparseRows
 
 if TYPE_CHECKING:
     from chimera.codecs.reduction import Reduction
@@ -59,6 +60,7 @@ class Codec(ABC):
         other codec `pack` and `unpack` bring the vector to the host.
     chained : whether a message builds upon those that its receiver got before. Such a codec has to know its receivers, and
         so it is for the downlink, and nothing can be wrapped around it.
+    by_rows : whether, on the downlink, it sends each worker those rows that the worker asks for.
     """
 
     seed: int = 0
@@ -67,6 +69,7 @@ class Codec(ABC):
     on_device: ClassVar[bool] = False
     _landing: Flat | None = None
     chained: ClassVar[bool] = False
+    by_rows: ClassVar[bool] = False
 
     @property
     def carries(self) -> bool:
@@ -113,6 +116,15 @@ class Codec(ABC):
         if found is not out:
             put(found, room(encoded, out))
         return out, held
+
+    def rows(self, encoded: Encoded, layout: RowLayout) -> SparseRows | None:  # noqa: ARG002 - most messages hold all rows
+        """Return the rows that a message consists of, if it leaves out others; None if it has to be decoded.
+
+        Raises
+        ------
+        CodecError : no codec can have made this message, or its rows are not those of ``layout``.
+        """
+        return None
 
     def reduction(self) -> Reduction | None:
         """Return its all-reduce form, for where workers meet in a group and send no messages; None if it has none."""
@@ -248,6 +260,11 @@ def decode(encoded: Encoded, size: int, out: Any = None) -> Flat:
 def decode_with(held: Held, encoded: Encoded, size: int, out: Any = None) -> tuple[Flat, Held]:
     """Unpack, as `decode` does, for a receiver who has ``held`` of this sender; return what he has from now on, too."""
     return _decoder_of(encoded, size).unpack_with(held, encoded, out)
+
+
+def rows_of(encoded: Encoded, layout: RowLayout) -> SparseRows | None:
+    """Return the rows of a vector with these rows that a message of any codec consists of, see `Codec.rows`."""
+    return _decoder_of(encoded, layout.size).rows(encoded, layout)
 
 
 def _decoder_of(encoded: Encoded, size: int) -> Codec:

@@ -19,53 +19,65 @@ _MAX_LOW = 24
 
 
 def encode_places(name: str, size: int, places: NDArray[np.int64], values: Flat) -> Encoded:
-    """Pack values and their places, ascending; the places as a bitmap or as a Rice code of the gaps, whichever is smaller.
-
-    A gap's low bits are packed at fixed width; for the rest of it, as many zeros and a one go to a second stream.
-    """
-    k = kernels(places)
-    gaps = copy_of(places)
-    gaps[1:] -= places[:-1] + 1
-    low, code_bytes = _shortest(gaps)
+    """Pack values and their places, ascending; see `pack_places`."""
+    packed, meta = pack_places(places, size)
     values = to_host(values)
     packable(values)
-    if code_bytes >= -(-size // 8):
-        bitmap = np.empty(-(-size // 8), np.uint8)
-        k.mark(places, bitmap)
-        return Encoded(name, size, (values, bitmap))
-    rest = np.empty(packed_size(len(gaps), low), np.uint8)
-    k.pack(gaps, low, rest)
-    ones = ((gaps >> low) + 1).cumsum(0) - 1
-    unary = np.empty(int(ones[-1]) // 8 + 1 if len(ones) else 0, np.uint8)
-    k.mark(ones, unary)
-    return Encoded(name, size, (values, rest, unary), {"low": low})
+    return Encoded(name, size, (values, *packed), meta)
 
 
 def decode_places(encoded: Encoded, out: Flat | None) -> Flat:
     """Undo `encode_places`: a vector that is zero elsewhere."""
-    forms = count_arrays(encoded, 2, 3)
+    count_arrays(encoded, 2, 3)
     values = finite(encoded, array(encoded, 0, np.float32), "values")
     if values.size > encoded.size:
         raise CodecError(f"{values.size} values of a {encoded.codec} message do not fit {encoded.size} elements")
     out = room(encoded, out)
     places = empty(values.size, "int64", out)
-    if forms == 2:
-        bitmap = array(encoded, 1, np.uint8, -(-encoded.size // 8))
-        _check_marks(encoded, kernels(out).marked(bitmap, places), len(places))
-    else:
-        _read_gaps(encoded, places)
-    if len(places) and int(places[-1]) >= encoded.size:
-        raise CodecError(f"a place in a {encoded.codec} message is beyond its {encoded.size} elements")
+    unpack_places(encoded, 1, encoded.size, places)
     out[:] = 0
     out[places] = beside(values, out)
     return out
 
 
-def _read_gaps(encoded: Encoded, places: NDArray[np.int64]) -> None:
+def pack_places(places: NDArray[np.int64], size: int) -> tuple[tuple[NDArray[np.uint8], ...], dict[str, float]]:
+    """Pack places below ``size``, ascending, as a bitmap or as a Rice code of the gaps, whichever is smaller.
+
+    A gap's low bits are packed at fixed width; for the rest of it, as many zeros and a one go to a second stream. Returns the
+    one or two arrays, and what goes with two into the meta data.
+    """
+    k = kernels(places)
+    gaps = copy_of(places)
+    gaps[1:] -= places[:-1] + 1
+    low, code_bytes = _shortest(gaps)
+    if code_bytes >= -(-size // 8):
+        bitmap = np.empty(-(-size // 8), np.uint8)
+        k.mark(places, bitmap)
+        return (bitmap,), {}
+    rest = np.empty(packed_size(len(gaps), low), np.uint8)
+    k.pack(gaps, low, rest)
+    ones = ((gaps >> low) + 1).cumsum(0) - 1
+    unary = np.empty(int(ones[-1]) // 8 + 1 if len(ones) else 0, np.uint8)
+    k.mark(ones, unary)
+    return (rest, unary), {"low": low}
+
+
+def unpack_places(encoded: Encoded, index: int, size: int, places: NDArray[np.int64]) -> None:
+    """Undo `pack_places`, whose arrays are the last of a message, from number ``index`` on, into all of ``places``."""
+    if count_arrays(encoded, index + 1, index + 2) == index + 1:
+        bitmap = array(encoded, index, np.uint8, -(-size // 8))
+        _check_marks(encoded, kernels(places).marked(bitmap, places), len(places))
+    else:
+        _read_gaps(encoded, index, size, places)
+    if len(places) and int(places[-1]) >= size:
+        raise CodecError(f"a place in a {encoded.codec} message is beyond its {size}")
+
+
+def _read_gaps(encoded: Encoded, index: int, size: int, places: NDArray[np.int64]) -> None:
     k, low = kernels(places), whole(encoded, "low", 0, _MAX_LOW)
-    rest = array(encoded, 1, np.uint8, packed_size(len(places), low))
-    unary = array(encoded, 2, np.uint8)
-    if unary.size > (encoded.size + len(places)) // 8 + 1:
+    rest = array(encoded, index, np.uint8, packed_size(len(places), low))
+    unary = array(encoded, index + 1, np.uint8)
+    if unary.size > (size + len(places)) // 8 + 1:
         raise CodecError(f"the places of a {encoded.codec} message take more bits than there are elements")
     _check_marks(encoded, k.marked(unary, places), len(places))
     places[1:] -= places[:-1] + 1
@@ -73,8 +85,8 @@ def _read_gaps(encoded: Encoded, places: NDArray[np.int64]) -> None:
     codes = empty(len(places), "int64", places)
     k.unpack(rest, low, codes)
     places |= codes
-    if len(places) and int(places.max()) >= max(encoded.size, 1):
-        raise CodecError(f"a place in a {encoded.codec} message is beyond its {encoded.size} elements")
+    if len(places) and int(places.max()) >= max(size, 1):
+        raise CodecError(f"a place in a {encoded.codec} message is beyond its {size}")
     places += 1
     places[:] = places.cumsum(0)
     places -= 1

@@ -7,6 +7,22 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+TYPES = {
+    "BOOL": "|b1",
+    "I8": "|i1",
+    "I16": "<i2",
+    "I32": "<i4",
+    "I64": "<i8",
+    "U8": "|u1",
+    "U16": "<u2",
+    "U32": "<u4",
+    "U64": "<u8",
+    "F16": "<f2",
+    "F32": "<f4",
+    "F64": "<f8",
+}
+"""Element types by the names of the safetensors format: what arrays in messages and files are made of."""
+
 
 class Encoded:
     """A vector as a codec packed it.

@@ -6,12 +6,15 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.device import namespace
+from chimera.core.errors import ConfigurationError
+from chimera.core.rows import RowLayout
 
 Flat: TypeAlias = NDArray[np.float32]
 """float32, shape (P,). Where a function or a codec says so, it may be a tensor of torch on any device."""
@@ -45,20 +48,60 @@ class Layout:
         """How many elements the flat vector has."""
         return self.offsets[-1]
 
+    @cached_property
+    def rows(self) -> RowLayout:
+        """Where the rows of the tensors lie."""
+        return RowLayout.of(self.shapes)
+
+    @cached_property
+    def row_ranges(self) -> dict[str, tuple[int, int]]:
+        """The number of the first row of each tensor, and how many it has, by name; see `RowLayout`."""
+        counts = [RowLayout.of([shape]).rows for shape in self.shapes]
+        firsts = itertools.accumulate(counts, initial=0)
+        return {name: (first, count) for name, first, count in zip(self.names, firsts, counts, strict=False)}
+
+    def bounds(self, shards: int) -> list[int]:
+        """Return the ``shards + 1`` offsets that cut the vector into shards of about one length, none empty.
+
+        No cut goes through a row: each lies between the two rows where an even cut would, or next to that. A tensor of one
+        dimension may be cut anywhere.
+
+        Raises
+        ------
+        ConfigurationError : there are fewer rows than shards.
+        """
+        rows = self.rows
+        if shards > rows.rows:
+            raise ConfigurationError(
+                f"{self.size} parameters in {rows.rows} rows cannot be spread over {shards} shards: a row stays whole"
+            )
+        cuts = [0]
+        for i in range(1, shards):  # each leaves a row for itself, and one for each that follows
+            cuts.append(min(max(rows.nearest(self.size * i // shards), cuts[-1] + 1), rows.rows - shards + i))
+        return [*map(rows.offset, cuts), self.size]
+
     def split(self, flat: Flat) -> dict[str, Flat]:
         """Return a view of each tensor in ``flat``, by name."""
         places = zip(self.names, self.shapes, self.offsets, self.offsets[1:], strict=False)
         return {name: flat[begin:end].reshape(shape) for name, shape, begin, end in places}
 
     def cut(self, begin: int, end: int) -> Layout:
-        """Return the layout of ``flat[begin:end]``; a tensor that the cut goes through becomes a piece of one dimension."""
+        """Return the layout of ``flat[begin:end]``; a tensor that is cut within a row becomes a piece of one dimension."""
         names, shapes = [], []
         for name, shape, first, last in zip(self.names, self.shapes, self.offsets, self.offsets[1:], strict=False):
             low, high = max(first, begin), min(last, end)
             if low < high or (first == last and begin <= first < end):
                 names.append(name)
-                shapes.append(shape if (low, high) == (first, last) else (high - low,))
+                shapes.append(_piece_of(shape, low - first, high - first))
         return Layout(tuple(names), tuple(shapes))
+
+
+def _piece_of(shape: tuple[int, ...], low: int, high: int) -> tuple[int, ...]:
+    """Return the shape of elements ``low`` to ``high`` of a tensor: as many rows, where they begin and end with one."""
+    width = math.prod(shape[1:])
+    if (low, high) == (0, math.prod(shape)):
+        return shape
+    return (high - low,) if low % width or high % width else ((high - low) // width, *shape[1:])
 
 
 def reduce_in_order(vectors: Sequence[Flat], out: Flat, scale: float = 1.0) -> Flat:

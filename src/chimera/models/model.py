@@ -25,6 +25,18 @@ class Model(Protocol):
     One whose gradient is 0 in most rows may have a method ``descend(batch, learning_rate)``: it takes one step of plain SGD in
     place, ``parameters -= learning_rate * gradient``, touching only these rows, and returns the mean loss. An option of such a
     model may say that it learns the samples of a batch one after another instead.
+
+    One whose batches need few rows of large tensors (an embedding) may have two methods more, so that workers pull and push
+    only these. A row is what an index on the first axis selects; a tensor of one dimension has rows of one element. ::
+
+        def rows(self, batch) -> dict[str, array]
+        def row_gradient(self, batch) -> tuple[dict[str, tuple[array, array]], float]
+
+    ``rows`` names, by tensor, the rows that `gradient` would read or write for this batch: int64, ascending, each once; a
+    tensor that is not named needs none. ``row_gradient`` returns what `gradient` does, by tensor: numbers of rows, among those
+    that ``rows`` named, and their values, float32, shape (k, ...), which the next call may overwrite; all other rows are zero.
+    It reads no parameters of other rows: those need not be up to date. What is random (negative samples) all three draw
+    in the same way after the same `reseed`, so that they speak of the same rows.
     """
 
     @property

@@ -52,7 +52,7 @@ class FedBuff(Strategy):
             while len(deltas) < self.buffer:
                 for worker in cluster.workers:
                     if worker.name not in asked:
-                        own = cluster.addressed(worker, weights)
+                        own = cluster.addressed(worker, weights, self.local_steps)
                         asked[worker.name], read[worker.name] = worker.delta(*own, **options), version
                 name = cluster.first(asked)
                 deltas.append(asked.pop(name))

@@ -9,7 +9,6 @@ from typing import Any
 from chimera.codecs.codec import CODECS
 from chimera.core.engine import Engine, Resources
 from chimera.core.errors import ConfigurationError
-from chimera.core.parameters import shard_bounds
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
 from chimera.models.device import GPU, check_movable
@@ -19,6 +18,7 @@ from chimera.training.counterpart import Counterpart
 from chimera.training.learner import Learner
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.parameter_shard import ParameterShard
+from chimera.training.wanted_rows import check_rows
 
 
 class Actors:
@@ -36,10 +36,12 @@ class Actors:
     Attributes
     ----------
     addressed : whether servers have a message for each worker, and not one for all.
+    by_rows : whether servers send each worker the rows that it asks for.
 
     Raises
     ------
-    ConfigurationError : workers are to have GPUs, and the model computes on the CPU only; or it cannot travel.
+    ConfigurationError : workers are to have GPUs, and the model computes on the CPU only; or it cannot travel; or it cannot say
+        which rows it needs, and is to.
     """
 
     def __init__(
@@ -62,7 +64,10 @@ class Actors:
         self._worker_resources, self._server_resources = worker_resources, server_resources
         self._engine, self._optimizer, self._seed = engine, optimizer, seed
         self._local_optimizer, self._codec, self._downlink = local_optimizer, codec, downlink
-        self.addressed = CODECS.create(*downlink).chained
+        sends = CODECS.create(*downlink)
+        self.addressed, self.by_rows = sends.chained, sends.by_rows
+        if self.by_rows:
+            check_rows(model)
         self._initial, self._layout = model.parameters().copy(), model.layout
         try:
             if engine.nodes_own_data:
@@ -97,14 +102,13 @@ class Actors:
 
     def servers(self, shards: int) -> list[Any]:
         """Start a server for each of so many slices of the parameters."""
-        if shards > self._initial.size:
-            raise ConfigurationError(f"{self._initial.size} parameters cannot be spread over {shards} shards")
+        self._layout.bounds(shards)  # or there are too many
         self._engine.reserve([self._server_resources] * shards)
         return [self.server(index, shards) for index in range(shards)]
 
     def server(self, index: int, shards: int) -> Any:
         """Start one server, with the initial parameters of its slice."""
-        begin, end = list(itertools.pairwise(shard_bounds(self._initial.size, shards)))[index]
+        begin, end = list(itertools.pairwise(self._layout.bounds(shards)))[index]
         piece = self._initial[begin:end], self._layout.cut(begin, end)
         return self._engine.spawn(
             ParameterShard,

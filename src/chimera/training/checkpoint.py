@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from chimera.core.errors import ConfigurationError, RunError
+from chimera.training.tensor_file import write_tensors
 
 _NAME = re.compile(r"round-(\d+)\.safetensors$")
 _FORMAT = "chimera checkpoint 1"
@@ -38,16 +39,14 @@ class Checkpoints:
         ------
         RunError : the file cannot be written (a full disk, say); older checkpoints are untouched.
         """
-        from safetensors.numpy import save
-
         arrays: dict[str, Any] = {}
         tree = msgspec.msgpack.encode(_without_arrays(state, "", arrays))
-        data = save({**arrays, _TREE: np.frombuffer(tree, np.uint8)}, {"format": _FORMAT})
         path = f"{self._root}/round-{round_:09d}.safetensors"
         unfinished = f"{path}.part"
         try:
             self._fs.makedirs(self._root, exist_ok=True)
-            self._fs.pipe_file(unfinished, data)
+            with self._fs.open(unfinished, "wb") as file:
+                write_tensors(file, {**arrays, _TREE: np.frombuffer(tree, np.uint8)}, {"format": _FORMAT})
             self._fs.mv(unfinished, path)
         except OSError as error:
             self._discard(unfinished)

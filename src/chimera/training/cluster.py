@@ -14,9 +14,10 @@ from chimera.training.watch import Watch
 
 
 class Actors(Protocol):
-    """What makes the actors; ``addressed`` if servers have a message for each worker, and not one for all."""
+    """What makes the actors; ``addressed`` and ``by_rows`` say what servers send, see `TrainingCluster.addressed`."""
 
     addressed: bool
+    by_rows: bool
 
     def reserve_workers(self, count: int, timeout_s: float | None = None) -> None:
         """See `Engine.reserve`."""
@@ -73,8 +74,11 @@ class TrainingCluster:
         self._session += 1
         return self.shards
 
-    def addressed(self, worker: Any, weights: Sequence[Any]) -> Sequence[Any]:
-        """Return the newest ``weights`` as this worker is to get them, in its next call."""
+    def addressed(self, worker: Any, weights: Sequence[Any], batches: int = 1) -> Sequence[Any]:
+        """Return the newest ``weights`` as this worker is to get them, in its next call, which computes so many batches."""
+        if self._actors.by_rows:
+            wanted = worker.wanted(len(self.shards), batches, returns=len(self.shards))
+            return [server.rows(numbers) for server, numbers in zip(self.shards, wanted, strict=True)]
         if not self._actors.addressed:
             return weights
         return [server.message(worker.name, self._session) for server in self.shards]

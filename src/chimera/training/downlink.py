@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from chimera.codecs.codec import CODECS, Held, State, decode
+from chimera.codecs.rows import check_numbers, pack_rows
 from chimera.core.call import work
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
+from chimera.core.rows import SparseRows
 
 
 class Downlink:
@@ -44,7 +49,7 @@ class Downlink:
     def broadcast(self) -> Encoded:
         """Return the new weights for all workers, or, if there is a message for each, a note that has none of them."""
         self._made.clear()
-        if self._codec.chained:
+        if self._codec.chained or self._codec.by_rows:
             return Encoded("delta", self._weights.size, ())
         return self._codec.encode(self._weights, self._layout)
 
@@ -65,6 +70,14 @@ class Downlink:
             work(elements=self._weights.size * 2)
         encoded, self._held[receiver] = self._made[held.number]
         return encoded
+
+    def rows(self, wanted: NDArray[np.uint32]) -> Encoded:
+        """Return the rows of these numbers as they are now; see `Codec.by_rows`."""
+        rows = self._layout.rows
+        numbers = check_numbers(wanted, rows)
+        values = rows.gather(self._weights, numbers)
+        work(elements=values.size)
+        return pack_rows(SparseRows(numbers, values), rows)
 
     def vector(self, message: Encoded) -> Flat:
         """Return what a receiver, whose last message this is, has computed with, shape (p,)."""

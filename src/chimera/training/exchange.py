@@ -9,7 +9,7 @@ from typing import Any
 from chimera.codecs.codec import CODECS, Codec, Held, State, decode_with
 from chimera.core.device import put
 from chimera.core.message import Encoded
-from chimera.core.parameters import Flat, Layout, shard_bounds, shard_views
+from chimera.core.parameters import Flat, Layout, shard_views
 
 
 class Exchange:
@@ -56,7 +56,7 @@ class Exchange:
 
     def _cut(self, shards: int) -> None:
         name, options = self._codec
-        self._bounds = shard_bounds(self._layout.size, shards)
+        self._bounds = self._layout.bounds(shards)
         self._layouts = [self._layout.cut(begin, end) for begin, end in itertools.pairwise(self._bounds)]
         self._codecs = [CODECS.create(name, options, seed=self._seed * 1_000_003 + i) for i in range(shards)]
         self._held = [Held()] * shards

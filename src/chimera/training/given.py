@@ -69,7 +69,10 @@ def check_codecs(
     strategy: Strategy, name: str, codec: tuple[str, dict[str, Any]], downlink: tuple[str, dict[str, Any]]
 ) -> None:
     """Raise ConfigurationError if a codec cannot be made, or if the strategy sends nothing that it could pack."""
-    CODECS.create(*downlink)
+    if CODECS.create(*downlink).by_rows and codec != ("rows", {}):
+        raise ConfigurationError(
+            f"with downlink {downlink[0]!r} workers push what they pull, which codec {codec[0]!r} cannot pack: use 'rows'"
+        )
     if CODECS.create(*codec).chained:
         raise ConfigurationError(
             f"codec {codec[0]!r} is for the weights that workers get: put it into the table [codec.downlink]"

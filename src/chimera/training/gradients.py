@@ -35,6 +35,7 @@ class Gradients:
     ) -> None:
         self._rank, self._model, self._dataset, self._seed, self._count = rank, model, dataset, seed, count
         self.order = order
+        self._ahead: dict[int, Batch] = {}  # batches, by step, that were taken to see which rows they need
         self._has_buffers = model.buffers().size > 0
 
     def next(self, model: Any, step: int) -> tuple[Any, Rejected | None]:
@@ -70,10 +71,23 @@ class Gradients:
         if buffers is not None:
             self._model.load_buffers(buffers)
 
+    def ahead(self, step: int) -> Batch:
+        """Return the batch of a step that is still to come, with the model's randomness as it will be then."""
+        self._ahead[step] = batch = self._dataset.take(self.order.batch(step))
+        self._reseed(step)
+        return batch
+
+    def forget_ahead(self) -> None:
+        """Take all batches anew from now on."""
+        self._ahead = {}
+
     def _batch(self, step: int, again: bool = False) -> Batch:
-        """Return the step's batch; what is random in the forward pass depends on nothing that ran before."""
-        batch = self._dataset.take(self.order.batch(step))
-        self._model.reseed((self._seed * 1_000_003 + self._rank) * 1_000_003 + step)
+        batch = self._ahead.pop(step, None) or self._dataset.take(self.order.batch(step))
+        self._reseed(step)
         if not again:
             work(samples=len(batch[0]))
         return batch
+
+    def _reseed(self, step: int) -> None:
+        """Let what is random at a step depend on nothing that ran before."""
+        self._model.reseed((self._seed * 1_000_003 + self._rank) * 1_000_003 + step)

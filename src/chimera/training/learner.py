@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, State
 from chimera.codecs.reduction import Reduction
@@ -27,6 +28,7 @@ from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
 from chimera.training.rejection import ADVICE, Applied, Rejected, fault
 from chimera.training.taking_part import TakingPart
 from chimera.training.tally import Tally
+from chimera.training.wanted_rows import WantedRows
 
 
 class Learner:
@@ -70,13 +72,14 @@ class Learner:
     ) -> None:
         if device is not None:
             move(model, device, rank)
-        self._near = near(model)  # its vectors where it computes: what travels is unpacked and packed there
         self._rank, self._model, self._dataset, self._seed = rank, model, dataset, seed
         self._gradients = Gradients(rank, model, dataset, order, seed=seed, count=self._count)
         self._optimizer_settings, self._codec = optimizer, codec
-        CODECS.create(*downlink)
         own = seed * 1_000_003 + rank  # so that no two codecs of a run draw the same random numbers
-        self._exchange = Exchange(model.layout, codec, seed=own)
+        self._rows = WantedRows(model) if CODECS.create(*downlink).by_rows else None
+        # Its vectors where it computes: what travels is unpacked and packed there.
+        self._near = self._rows or near(model)
+        self._exchange = self._rows or Exchange(model.layout, codec, seed=own)
         self._optimizer: FlatOptimizer | None = None  # its memory is not spent where servers step
         self._local = LocalTraining(local_optimizer or optimizer, self._near)
         self._reduction: Reduction | None = None  # the codec's form for a group
@@ -85,6 +88,15 @@ class Learner:
         self._step = 0
         self._tally = Tally()
         self._own: Flat | None = None  # the gradient as it was before the group's; kept once a step had to be repeated
+
+    def wanted(self, shards: int, batches: int = 1) -> list[NDArray[np.uint32]]:
+        """Return the numbers of the rows, in each shard, that the next ``batches`` need; the next call is to get these."""
+        assert self._rows is not None
+        self._gradients.forget_ahead()
+        needs = [self._rows.of(self._gradients.ahead(step)) for step in range(self._step, self._step + batches)]
+        asked = self._rows.ask(needs, shards)
+        self._tally.asked(asked)
+        return asked
 
     def gradient(self, *weights: Encoded) -> list[Encoded] | list[Rejected]:
         """Load the weights, a message a shard, and return the gradient of the next batch, encoded, a message a shard.
@@ -229,10 +241,12 @@ class Learner:
     def go_to(self, step: int) -> None:
         """Go on with the batch of this step."""
         self._step = step
+        self._gradients.forget_ahead()
 
     def follow(self, order: Order, since: int) -> None:
         """Read other data from now on; ``since`` is the step from which on the order counts."""
-        self._gradients.order, self._step = order, max(self._step, since)
+        self._gradients.order = order
+        self.go_to(max(self._step, since))
 
     def _own_optimizer(self) -> FlatOptimizer:
         flat = self._model.parameters()  # asked for each time: so it is what counts, and not a copy of it on a device

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
 from chimera.core.parameters import Flat
 from chimera.core.registry import checked_options
+from chimera.core.rows import RowLayout, SparseRows
 from chimera.training.schedule import Schedule
 
 _TENSOR, _SCALAR = "tensor.", "scalar."
+_ROWWISE = "SGD", "Adagrad"
 _MEAN_SQUARES = "exp_avg_sq", "square_avg"  # what Adam and its kin, and RMSprop and Adadelta, call it
 
 
@@ -88,6 +90,9 @@ class Stepper(Protocol):
     def step(self, gradient: Flat, number: int) -> None:
         """Take one step with ``gradient``, shape (P,), writable; ``number`` were taken before."""
 
+    def step_rows(self, gradient: SparseRows, layout: RowLayout, number: int) -> None:
+        """Take one step with a gradient that is zero in all other rows; ``layout`` says where these lie."""
+
     def curvature(self) -> Flat | None:
         """Return an estimate of the diagonal of the loss's curvature, shape (P,), if it has one."""
 
@@ -120,9 +125,10 @@ class FlatOptimizer:
         except ImportError as error:
             raise MissingExtraError(f"the optimizer {settings.name!r}", "torch", "train") from error
         _avoid_compiler_import()
-        self._torch = torch
+        self._torch, self._settings, self._flat = torch, settings, flat
         self._parameter = torch.nn.Parameter(torch.as_tensor(flat), requires_grad=False)
         self._gradient: Flat | None = None
+        self._few: FlatOptimizer | None = None  # that steps some rows
         kind = _optimizer_class(settings.name)
         # The method itself, without the wrappers that import the compiler (a second in every fresh process) and call the
         # profiler: neither has a purpose here.
@@ -146,6 +152,41 @@ class FlatOptimizer:
             self._parameter.grad = self._torch.as_tensor(gradient)
         with self._torch.no_grad():
             self._step(self._optimizer)
+
+    def step_rows(self, gradient: SparseRows, layout: RowLayout, number: int) -> None:
+        """Take one step with a gradient that is zero in all other rows.
+
+        SGD and Adagrad without momentum and weight decay leave those rows alone, so only these rows are stepped, with what is
+        remembered of them. Any other optimizer gets the whole gradient.
+        """
+        kept = self._optimizer.defaults
+        if type(self._optimizer).__name__ in _ROWWISE and not (kept.get("momentum") or kept.get("weight_decay")):
+            self._step_only(gradient, layout, number)
+        else:
+            self.step(layout.filled(gradient), number)
+
+    def _step_only(self, gradient: SparseRows, layout: RowLayout, number: int) -> None:
+        flat = layout.gather(self._flat, gradient.numbers)
+        if self._few is None:
+            self._few = FlatOptimizer(self._settings, flat)
+        few = self._few
+        few._aim(flat)
+        whole = self.state()
+        per_element = [key for key, value in whole.items() if value.shape == self._flat.shape]
+        few.restore({**whole, **{key: layout.gather(whole[key], gradient.numbers) for key in per_element}})
+        few.step(gradient.values, number)
+        layout.scatter(SparseRows(gradient.numbers, flat), self._flat)
+        for key, value in few.state().items():
+            if key in per_element:
+                layout.scatter(SparseRows(gradient.numbers, value), whole[key])
+            else:
+                np.copyto(whole[key], value)
+
+    def _aim(self, flat: Flat) -> None:
+        """Step another vector from now on; one of these is made once, since making it takes longer than a step of few rows."""
+        self._flat, self._gradient = flat, None
+        self._parameter.grad = None
+        self._parameter.data = self._torch.from_numpy(flat)
 
     def curvature(self) -> Flat | None:
         """Return the root of the mean square of the gradients, shape (P,), where the optimizer keeps one, as Adam does."""

@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from chimera.codecs.codec import CODECS, decode
+from chimera.codecs.codec import CODECS, decode, rows_of
 from chimera.core.call import work
+from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
-from chimera.core.parameters import Flat, Layout, all_finite, reduce_in_order
+from chimera.core.parameters import Flat, Layout, all_finite
+from chimera.core.rows import SparseRows
+from chimera.training.averaging import Averager, Averaging
 from chimera.training.downlink import Downlink
 from chimera.training.optimizer import MakesStepper
 from chimera.training.rejection import Applied, Rejected, fault
@@ -44,7 +48,8 @@ class ParameterShard:
         seed: int = 0,
     ) -> None:
         self._weights = np.array(weights, np.float32)
-        self._mean = np.empty_like(self._weights)
+        self._mean: Flat | SparseRows = np.empty_like(self._weights)
+        self._room, self._rows, self._averager = self._mean, layout.rows, Averager(layout.rows)
         self._optimizer = optimizer.stepper(self._weights)
         curvature = self._optimizer.curvature
         self._downlink = Downlink(codec, self._weights, layout, curvature=curvature, seed=seed)
@@ -61,17 +66,21 @@ class ParameterShard:
         """Return the slice as it is, for one worker, where each has messages of its own; see `Downlink.message`."""
         return self._downlink.message(receiver, session)
 
-    def update(self, *gradients: Encoded | Rejected) -> tuple[Encoded, Applied]:
+    def rows(self, wanted: NDArray[np.uint32]) -> Encoded:
+        """Return, as they are, the rows of these numbers, ascending: those that a worker needs next."""
+        return self._downlink.rows(wanted)
+
+    def update(self, *gradients: Encoded | Rejected, averaging: Averaging = "all") -> tuple[Encoded, Applied]:
         """Step with the mean of the finite gradients, in the order given; return the new slice, encoded, and what was done.
 
-        Without any the slice stays as it is. Senders reject what is not finite; what comes all the same, or overflows on the
-        way or in the sum, is left out too.
+        ``averaging`` says what the mean is of rows that not all have touched. Without any gradient the slice stays as it is.
+        Senders reject what is not finite; what comes all the same, or overflows on the way or in the sum, is left out too.
         """
         rejected = [gradient for gradient in gradients if isinstance(gradient, Rejected)]
-        vectors = {i: self._decoded(each, i) for i, each in enumerate(gradients, 1) if not isinstance(each, Rejected)}
-        if vectors and not self._average(vectors):
-            rejected += self._left_out(vectors, len(gradients))
-        work(elements=self._weights.size * len(gradients))
+        vectors = self._unpacked({i: each for i, each in enumerate(gradients, 1) if not isinstance(each, Rejected)})
+        if vectors and not self._average(vectors, averaging):
+            rejected += self._left_out(vectors, len(gradients), averaging)
+        work(elements=len(values_of(self._mean)) * len(gradients))
         return self._stepped(len(vectors), rejected)
 
     def compensate(
@@ -96,13 +105,20 @@ class ParameterShard:
                     square += mean_square * np.float32(decay)
                 mean_square = square
                 way /= np.sqrt(mean_square + np.float32(_EPSILON))
-            np.add(given, way, out=self._mean)
+            corrected = np.add(given, way, out=self._room)
         work(elements=self._weights.size * 2)
-        if not all_finite(self._mean):
-            why = fault(given, "the gradient") or fault(self._mean, "the corrected gradient")
+        if not all_finite(corrected):
+            why = fault(given, "the gradient") or fault(corrected, "the corrected gradient")
             return self._stepped(0, [Rejected(None, self._steps, why)])
-        self._mean_square = mean_square
+        self._mean, self._mean_square = corrected, mean_square
         return self._stepped(1, [])
+
+    def _unpacked(self, messages: Mapping[int, Encoded]) -> dict[int, Any]:
+        """Return the vectors by place, as rows if all of them come so."""
+        found = {i: rows_of(each, self._rows) for i, each in messages.items()}
+        if None not in found.values():
+            return found
+        return {i: self._decoded(each, i) for i, each in messages.items()}
 
     def _decoded(self, gradient: Encoded, place: int) -> Flat:
         """Decode into memory that is kept for this place; it costs nothing where a message has its vector at hand."""
@@ -110,17 +126,21 @@ class ParameterShard:
             self._rooms[place] = np.empty_like(self._weights)
         return decode(gradient, self._weights.size, self._rooms[place])
 
-    def _average(self, vectors: Mapping[int, Flat]) -> bool:
+    def _average(self, vectors: Mapping[int, Any], averaging: Averaging) -> bool:
         """Set the mean; return whether it is finite."""
-        return all_finite(reduce_in_order(list(vectors.values()), self._mean, 1 / len(vectors)))
+        given = list(vectors.values())
+        by_rows = isinstance(given[0], SparseRows)
+        average = self._averager
+        self._mean = average.sparse(given, averaging) if by_rows else average.dense(given, self._room, averaging)
+        return all_finite(values_of(self._mean))
 
-    def _left_out(self, vectors: dict[int, Flat], total: int) -> list[Rejected]:
+    def _left_out(self, vectors: dict[int, Any], total: int, averaging: Averaging) -> list[Rejected]:
         """Take what is not finite out of the vectors (by place among ``total``), set the mean of the rest; name the former."""
-        faults = {i: fault(vector, f"gradient {i} of {total}") for i, vector in vectors.items()}
+        faults = {i: fault(values_of(vector), f"gradient {i} of {total}") for i, vector in vectors.items()}
         for i in [i for i, why in faults.items() if why]:
             del vectors[i]
         found = [why for why in faults.values() if why]
-        if vectors and not self._average(vectors):
+        if vectors and not self._average(vectors, averaging):
             found.append(f"the sum of {len(vectors)} gradients overflows")
             vectors.clear()
         return [Rejected(None, self._steps, why) for why in found]
@@ -128,7 +148,10 @@ class ParameterShard:
     def _stepped(self, gradients: int, rejected: Sequence[Rejected]) -> tuple[Encoded, Applied]:
         """Step with the mean, if any gradients are in it, and return the new slice and what was done."""
         if gradients:
-            self._optimizer.step(self._mean, self._steps)
+            if isinstance(self._mean, SparseRows):
+                self._optimizer.step_rows(self._mean, self._rows, self._steps)
+            else:
+                self._optimizer.step(self._mean, self._steps)
             self._steps += 1
         return self._downlink.broadcast(), Applied(self._steps, gradients, tuple(rejected))
 
@@ -143,7 +166,17 @@ class ParameterShard:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Take back what `state` returned.
+
+        Raises
+        ------
+        ConfigurationError : it is of another slice.
+        """
+        if (held := len(state["weights"])) != self._weights.size:
+            raise ConfigurationError(
+                f"the checkpoint has a server with {held} parameters where there are {self._weights.size} now: it was "
+                "written by a version that cut shards within rows; begin anew, or resume with that version"
+            )
         np.copyto(self._weights, state["weights"])
         self._optimizer.restore(state["optimizer"])
         self._steps = state["step"]
@@ -151,3 +184,8 @@ class ParameterShard:
             self._downlink.restore(state["codec"])
         mean_square = state.get("mean_square")
         self._mean_square = None if mean_square is None else np.array(mean_square, np.float32)
+
+
+def values_of(vector: Flat | SparseRows) -> Flat:
+    """Return all elements that may be other than zero."""
+    return vector.values if isinstance(vector, SparseRows) else vector

@@ -9,7 +9,7 @@ import numpy as np
 from chimera.codecs.codec import decode
 from chimera.core.engine import Engine
 from chimera.core.errors import NonFiniteError
-from chimera.core.parameters import Flat, shard_bounds
+from chimera.core.parameters import Flat
 from chimera.data.dataset import Dataset
 from chimera.models.buffers import merge_buffers
 from chimera.models.model import Model
@@ -52,7 +52,7 @@ class Probe:
         NonFiniteError : some are NaN or infinite.
         """
         shards = self._watch.get(list(self._strategy.model(self._cluster)))
-        bounds = shard_bounds(self.model.layout.size, len(shards))
+        bounds = self.model.layout.bounds(len(shards))
         sizes = [end - begin for begin, end in itertools.pairwise(bounds)]
         flat = np.concatenate([decode(shard, size) for shard, size in zip(shards, sizes, strict=True)])
         if not np.isfinite(flat).all():

@@ -139,19 +139,18 @@ class Run:
 
         A torch module's are those of its ``state_dict``, which takes them back.
         """
-        from safetensors.numpy import save
-
-        from chimera.training.history import write_atomically
+        from chimera.training.history import atomically
+        from chimera.training.tensor_file import write_tensors
 
         target = self.run_dir / "weights.safetensors" if path is None else Path(path)
-        write_atomically(target, save(self._tensors()))
+        with atomically(target) as file:
+            write_tensors(file, self._tensors())
         return target
 
     def _tensors(self) -> dict[str, NDArray[Any]]:
         if hasattr(self.model, "state_dict"):
             return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.model.state_dict().items()}
-        tensors = self.trained.layout.split(self.trained.parameters())
-        return {name: tensor.copy() for name, tensor in tensors.items()}
+        return self.trained.layout.split(self.trained.parameters())
 
     def plot(self, path: str | Path | None = None) -> Path:
         """Draw losses, metrics and the timeline as a PNG, by default ``plot.png`` in the run's folder; return where it is."""

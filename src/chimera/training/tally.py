@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
+from numpy.typing import NDArray
 
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat
@@ -33,6 +35,10 @@ class Tally(msgspec.Struct):
         for message in messages:
             self.elements_up += message.size
             self.packed_up += message.nbytes
+
+    def asked(self, numbers: Iterable[NDArray[Any]]) -> None:
+        """Count what was sent to say which rows are wanted."""
+        self.packed_up += sum(each.nbytes for each in numbers)
 
     def gave(self, array: Flat) -> None:
         """Count what a collective is given."""

@@ -313,3 +313,11 @@ def marked(bitmap: Any, places: Any) -> int:
         places[count : count + room.size] = room
         count += found.size
     return count
+
+
+def nonzero_rows(x: Any, width: int, flags: Any) -> None:
+    step = max(_PIECE // width, 1)
+    for low in range(0, flags.size, step):
+        rows = flags[low : low + step]
+        piece = x.view(U)[low * width : (low + rows.size) * width].reshape(rows.size, width)
+        np.any(piece, axis=1, out=rows.view(np.bool_))

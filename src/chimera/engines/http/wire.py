@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.core.message import Encoded
-from chimera.engines.http.wire_reader import OTHER_TYPES, PAD, TYPES, Reader, read_tensors
+from chimera.core.message import TYPES, Encoded
+from chimera.engines.http.wire_reader import OTHER_TYPES, PAD, Reader, read_tensors
 
 CONTENT_TYPE = "application/vnd.chimera+safetensors"
 

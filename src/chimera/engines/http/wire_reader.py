@@ -12,21 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import DataError
+from chimera.core.message import TYPES
 
-TYPES = {
-    "BOOL": "|b1",
-    "I8": "|i1",
-    "I16": "<i2",
-    "I32": "<i4",
-    "I64": "<i8",
-    "U8": "|u1",
-    "U16": "<u2",
-    "U32": "<u4",
-    "U64": "<u8",
-    "F16": "<f2",
-    "F32": "<f4",
-    "F64": "<f8",
-}
 OTHER_TYPES = re.compile(r"(<c(8|16)|[<|][US][1-9]\d{0,5}|>([iu][248]|f[248]|c(8|16)|U[1-9]\d{0,5}))")
 PAD = "_"  # a tensor that fills the file up to a multiple of 8 bytes, so that one inside another lies aligned
 _MOST_HEADER_BYTES = 32 << 20

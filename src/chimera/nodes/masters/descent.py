@@ -212,7 +212,7 @@ class Descent:
 class _Actors:
     """Gives the cluster the workers that are there already, and makes the server; see `chimera.training.cluster.Actors`."""
 
-    addressed = False
+    addressed = by_rows = False
 
     def __init__(
         self,

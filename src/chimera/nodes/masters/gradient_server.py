@@ -10,7 +10,7 @@ import numpy as np
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 from chimera.nodes.masters.learning_rate import LearningRate, Steps
-from chimera.training.parameter_shard import ParameterShard
+from chimera.training.parameter_shard import ParameterShard, values_of
 from chimera.training.rejection import Applied, Rejected
 
 
@@ -37,7 +37,7 @@ class GradientServer(ParameterShard):
         self._epsilon, self._over = epsilon, False
 
     def _stepped(self, gradients: int, rejected: Sequence[Rejected]) -> tuple[Encoded, Applied]:
-        largest = float(np.abs(self._mean).max()) if gradients else math.inf
+        largest = float(np.abs(values_of(self._mean)).max()) if gradients else math.inf
         steps = self._optimizer
         self._over = self._over or largest <= self._epsilon or (isinstance(steps, Steps) and steps.over)
         weights, applied = super()._stepped(0 if self._over else gradients, rejected)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat
+from chimera.core.rows import RowLayout, SparseRows
 from chimera.models.linear_estimator import loss_of
 from chimera.models.model import Task
 
@@ -95,6 +96,10 @@ class Steps:
         """Take one step with ``gradient``, shape (P,)."""
         self._t += 1
         self._flat -= np.float32(self._next(gradient)) * gradient
+
+    def step_rows(self, gradient: SparseRows, layout: RowLayout, number: int) -> None:
+        """Take one step with a gradient that is zero in all other rows."""
+        self.step(layout.filled(gradient), number)
 
     def curvature(self) -> None:
         """Return nothing: it is plain SGD."""

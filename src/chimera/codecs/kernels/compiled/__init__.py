@@ -20,7 +20,7 @@ from chimera.codecs.kernels.compiled.floats import (
 from chimera.codecs.kernels.compiled.hashing import random_bits
 from chimera.codecs.kernels.compiled.levels import dequantize, quantize
 from chimera.codecs.kernels.compiled.moments import abs_max, look
-from chimera.codecs.kernels.compiled.places import histogram, mark, marked, select
+from chimera.codecs.kernels.compiled.places import histogram, mark, marked, nonzero_rows, select
 
 __all__ = [
     "abs_max",
@@ -33,6 +33,7 @@ __all__ = [
     "look",
     "mark",
     "marked",
+    "nonzero_rows",
     "pack",
     "pack_signs",
     "quantize",

@@ -1,4 +1,4 @@
-"""The largest elements, and bitmaps of places."""
+"""The largest elements, rows that hold something, and bitmaps of places."""
 
 from __future__ import annotations
 
@@ -98,3 +98,18 @@ def marked(bitmap: Any, places: Any) -> Any:
             count += 1
             byte = U(byte & U(byte - U(1)))
     return count
+
+
+@njit
+def nonzero_rows(x: Any, width: Any, flags: Any) -> None:
+    """Write for each row of ``width`` elements 1 if one of its bits is set (so -0 counts), else 0."""
+    u = x.view(U)
+    if width == 1:
+        for i in range(flags.size):
+            flags[i] = u[i] != U(0)
+        return
+    for i in range(flags.size):
+        row, found = u[i * width : (i + 1) * width], U(0)
+        for j in range(row.size):
+            found |= row[j]
+        flags[i] = found != U(0)

@@ -1,0 +1,216 @@
+"""What travels, how long a round takes and how much memory a run needs when batches touch few rows of large tables.
+
+Word vectors with negative sampling (CBOW, five words a window), words drawn by Zipf's law, batches of 512 windows whose
+negatives are shared, on `local` with two workers and two servers; the same rounds with all rows, with the codec `rows` behind
+`delta`, and with workers that pull and push only the rows they need. Then a vocabulary of a million words::
+
+    python benchmarks/sparse_rows.py [--words 79000] [--large 1000000] [--width 100] [--rounds 20]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+import chimera
+from chimera.core.parameters import Flat, Layout
+from chimera.data.dataset import Dataset, Split
+
+WINDOWS, CONTEXT, WORKERS, SHARDS = 512, 4, 2, 2
+CODECS: dict[str, dict[str, Any]] = {
+    "all rows": {"name": "identity"},
+    "rows, delta": {"name": "rows", "downlink": {"name": "delta", "codec": "rows"}},
+    "rows by rows": {"name": "rows", "downlink": "rows"},
+}
+
+
+class Cbow:
+    """Continuous bag of words with negatives that a batch shares, in NumPy (Mikolov et al. 2013)."""
+
+    def __init__(self, words: int, width: int, negatives: int) -> None:
+        self.layout = Layout(("embedding", "output"), ((words, width), (words, width)))
+        self._words, self._width, self._negatives, self._seed = words, width, negatives, 0
+        self._flat: Flat | None = None
+        self._full: Flat | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_flat": None, "_full": None}  # what it begins with follows from its sizes
+
+    def parameters(self) -> Flat:
+        if self._flat is None:
+            self._flat = np.zeros(self.layout.size, np.float32)
+            first = self._flat[: self._words * self._width]
+            np.random.default_rng(0).random(dtype=np.float32, out=first)
+            first -= np.float32(0.5)
+            first /= np.float32(self._width)
+        return self._flat
+
+    def load(self, flat: Flat) -> None:
+        self.parameters()[:] = flat
+
+    def reseed(self, seed: int) -> None:
+        self._seed = seed
+
+    def buffers(self) -> Flat:
+        return np.zeros(0, np.float32)
+
+    def load_buffers(self, flat: Flat) -> None:
+        pass
+
+    def rows(self, batch: Any) -> dict[str, NDArray[np.int64]]:
+        inputs, targets = batch
+        return {"embedding": np.unique(inputs), "output": np.unique(np.concatenate([targets, self._drawn()]))}
+
+    def row_gradient(self, batch: Any) -> tuple[dict[str, tuple[NDArray[Any], NDArray[Any]]], float]:
+        inputs, targets = batch
+        need, tables = self.rows(batch), self.layout.split(self.parameters())
+        words, outputs = need["embedding"], need["output"]
+        drawn = self._drawn()
+        context = tables["embedding"][inputs].mean(1)
+        right, wrong = tables["output"][targets], tables["output"][drawn]
+        plus = 1 / (1 + np.exp(-np.einsum("nd,nd->n", context, right)))
+        minus = 1 / (1 + np.exp(-(context @ wrong.T)))
+        weight = np.float32(5 / self._negatives)  # as if each window had five of its own
+        loss = float(-(np.log(plus + 1e-7).mean() + weight * np.log(1 - minus + 1e-7).sum(1).mean()))
+        up, down = ((plus - 1) / len(inputs))[:, None], weight / len(inputs) * minus
+        share = (up * right + down @ wrong) / CONTEXT
+        own, other = (np.zeros((each.size, self._width), np.float32) for each in (words, outputs))
+        for column in inputs.T:
+            np.add.at(own, np.searchsorted(words, column), share)
+        np.add.at(other, np.searchsorted(outputs, targets), up * context)
+        np.add.at(other, np.searchsorted(outputs, drawn), down.T @ context)
+        return {"embedding": (words, own), "output": (outputs, other)}, loss
+
+    def gradient(self, batch: Any) -> tuple[Flat, float]:
+        found, loss = self.row_gradient(batch)
+        if self._full is None:
+            self._full = np.empty(self.layout.size, np.float32)
+        self._full.fill(0)
+        for name, tensor in self.layout.split(self._full).items():
+            tensor[found[name][0]] = found[name][1]
+        return self._full, loss
+
+    def evaluate(self, batch: Any) -> dict[str, float]:
+        return {"loss": self.row_gradient(batch)[1]}
+
+    def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        return np.zeros(len(inputs), np.int64)
+
+    def _drawn(self) -> NDArray[np.int64]:
+        return zipf(np.random.default_rng(self._seed), self._words, (self._negatives,), 0.75)
+
+
+def zipf(rng: np.random.Generator, words: int, shape: tuple[int, ...], power: float = 1.0) -> NDArray[np.int64]:
+    """Return words drawn with probabilities that fall as their rank to a power; 0 is the most frequent."""
+    if power == 1:
+        return (np.exp(rng.random(shape) * np.log(words + 1)) - 1).astype(np.int64)
+    return (words * rng.random(shape) ** (1 / (1 - power))).astype(np.int64)
+
+
+def text(words: int, windows: int) -> Split:
+    inputs = zipf(np.random.default_rng(1), words, (windows + 100, CONTEXT + 1))
+    names = tuple(map(str, range(words)))
+    parts = (slice(100, None), slice(0, 100))
+    return Split(*(Dataset(inputs[part, 1:], inputs[part, 0], names) for part in parts))
+
+
+class Clock(chimera.Callback):
+    """Notes when rounds end."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def on_progress(self, progress: chimera.Progress) -> None:  # noqa: ARG002 - it is the time that counts
+        self.times.append(time.perf_counter())
+
+
+class Memory(threading.Thread):
+    """Watches the memory of this process and of all below it: each page counts once, however many have it."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peak_bytes, self._over = 0, threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self._over.wait(0.5):
+            total = 0
+            for process in (me := psutil.Process(), *me.children(recursive=True)):
+                try:
+                    total += process.memory_full_info().pss
+                except psutil.Error:
+                    continue
+            self.peak_bytes = max(self.peak_bytes, total)
+
+    def stop(self) -> int:
+        self._over.set()
+        self.join()
+        return self.peak_bytes
+
+
+def measure(words: int, width: int, negatives: int, codec: dict[str, Any], rounds: int) -> dict[str, float]:
+    """Train, and return bytes a worker and round, each way, seconds a round, and the peak of the memory."""
+    clock, memory = Clock(), Memory()
+    with tempfile.TemporaryDirectory() as folder:
+        run = chimera.train(
+            Cbow(words, width, negatives),
+            text(words, WINDOWS * WORKERS * rounds),
+            engine="local",
+            workers=WORKERS,
+            strategy={"name": "parameter-server", "shards": SHARDS},
+            codec=codec,
+            optimizer={"name": "sgd", "lr": 25.0},
+            batch_size=WINDOWS,
+            rounds=rounds,
+            evaluate_every=rounds,
+            log_every=1,
+            out=folder,
+            callbacks=[clock],
+        )
+    gaps = np.diff(clock.times)
+    messages = WORKERS * rounds
+    return {
+        "up": run.cost.packed_up / messages,
+        "down": run.cost.packed_down / messages,
+        "seconds": statistics.median(gaps[len(gaps) // 4 :]),
+        "memory": memory.stop(),
+        "loss": run.metrics["loss"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--words", type=int, default=79_000, help="0 leaves it out")
+    parser.add_argument("--large", type=int, default=1_000_000, help="0 leaves it out")
+    parser.add_argument("--width", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=20)
+    options = parser.parse_args()
+    print(
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; per worker and round, {WORKERS} workers, {SHARDS} servers"
+    )
+    print(
+        f"{'words':>10}{'negatives':>10}  {'':14}{'MB up':>8}{'MB down':>8}{'of all':>8}{'s/round':>9}{'GB peak':>9}{'loss':>8}"
+    )
+    cases = [(options.words, count, name) for count in (64, 256) for name in CODECS] if options.words else []
+    cases += [(options.large, 256, "rows by rows")] * bool(options.large)
+    for words, negatives, name in cases:
+        found = measure(words, options.width, negatives, CODECS[name], options.rounds)
+        share = (found["up"] + found["down"]) / (2 * 8 * words * options.width)
+        print(
+            f"{words:10}{negatives:10}  {name:14}{found['up'] / 1e6:8.2f}{found['down'] / 1e6:8.2f}{share:8.1%}"
+            f"{found['seconds']:9.4f}{found['memory'] / 1e9:9.2f}{found['loss']:8.3f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Rows of a flat vector: where they lie, and some of them with their values."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64]
+"""Numbers of rows, ascending, each once: shape (k,)."""
+
+
+class SparseRows(NamedTuple):
+    """Some rows of a flat vector, which is zero elsewhere, or says nothing of the rest.
+
+    Attributes
+    ----------
+    numbers : which rows, ascending, int64, shape (k,).
+    values : of these rows, one row after another, float32, shape (n,).
+    """
+
+    numbers: Numbers
+    values: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """Where the rows of a flat vector lie. A row is what an index on the first axis of a tensor selects, or a scalar.
+
+    So a matrix has rows of its width, and a vector has rows of one element. They are numbered through all tensors.
+
+    Attributes
+    ----------
+    counts, widths : how many rows each run has, and how many elements each of its rows; both above 0. Neighbouring runs differ
+        in width.
+    firsts : the number of the first row of each run, and at the end the number of all rows.
+    offsets : where each run begins in the vector, and at the end its length.
+    """
+
+    counts: tuple[int, ...]
+    widths: tuple[int, ...]
+    firsts: tuple[int, ...] = field(init=False, compare=False)
+    offsets: tuple[int, ...] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        firsts, offsets = [0], [0]
+        for count, width in zip(self.counts, self.widths, strict=True):
+            firsts.append(firsts[-1] + count)
+            offsets.append(offsets[-1] + count * width)
+        object.__setattr__(self, "firsts", tuple(firsts))
+        object.__setattr__(self, "offsets", tuple(offsets))
+
+    @classmethod
+    def of(cls, shapes: Iterable[Sequence[int]]) -> RowLayout:
+        """Return the rows of tensors of these shapes, one after another; tensors without elements have none."""
+        runs = [(shape[0], math.prod(shape[1:])) if shape else (1, 1) for shape in shapes if math.prod(shape)]
+        merged = [
+            (sum(count for count, _ in group), width) for width, group in itertools.groupby(runs, lambda run: run[1])
+        ]
+        return cls(tuple(count for count, _ in merged), tuple(width for _, width in merged))
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self.firsts[-1]
+
+    @property
+    def size(self) -> int:
+        """How many elements they have."""
+        return self.offsets[-1]
+
+    def offset(self, row: int) -> int:
+        """Return where a row begins; ``row`` may be the number of all rows."""
+        run = int(np.searchsorted(self.firsts, row, side="right")) - 1
+        return (
+            self.offsets[run]
+            if run == len(self.counts)
+            else self.offsets[run] + (row - self.firsts[run]) * self.widths[run]
+        )
+
+    def nearest(self, offset: int) -> int:
+        """Return the row whose beginning is nearest to a place in the vector; of two as near, the first."""
+        run = int(np.searchsorted(self.offsets, offset, side="right")) - 1
+        if run == len(self.counts):
+            return self.rows
+        row, rest = divmod(offset - self.offsets[run], self.widths[run])
+        return self.firsts[run] + row + (2 * rest > self.widths[run])
+
+    def elements(self, numbers: Numbers) -> int:
+        """Return how many elements the rows of these numbers have."""
+        return self.only(numbers).size
+
+    def only(self, numbers: Numbers) -> RowLayout:
+        """Return the layout of a vector that has just the rows of these numbers, run by run; runs without rows fall out."""
+        edges = np.searchsorted(numbers, self.firsts).tolist()
+        return RowLayout.of(
+            (high - low, width) for (low, high), width in zip(itertools.pairwise(edges), self.widths, strict=True)
+        )
+
+    def gather(self, flat: NDArray[Any], numbers: Numbers) -> NDArray[Any]:
+        """Return the values of these rows of ``flat``, one row after another, in memory of their own."""
+        values = np.empty(self.elements(numbers), flat.dtype)
+        for block, part, which in self._blocks(flat, values, numbers):
+            np.take(block, which, axis=0, out=part, mode="clip")  # with "raise" NumPy would fill a copy first
+        return values
+
+    def filled(self, rows: SparseRows) -> NDArray[np.float32]:
+        """Return the whole vector, which is zero in all other rows."""
+        flat = np.zeros(self.size, np.float32)
+        self.scatter(rows, flat)
+        return flat
+
+    def scatter(self, rows: SparseRows, flat: NDArray[Any]) -> None:
+        """Write rows to where they lie in ``flat``."""
+        for block, part, which in self._blocks(flat, rows.values, rows.numbers):
+            block[which] = part
+
+    def add(self, rows: SparseRows, flat: NDArray[Any]) -> None:
+        """Add rows to ``flat``, where they lie."""
+        for block, part, which in self._blocks(flat, rows.values, rows.numbers):
+            block[which] += part
+
+    def multiply(self, flat: NDArray[Any], factors: NDArray[np.float32]) -> None:
+        """Multiply each row of ``flat`` by a factor of its own; ``factors`` has shape (rows,)."""
+        for i, (count, width) in enumerate(zip(self.counts, self.widths, strict=True)):
+            block = flat[self.offsets[i] : self.offsets[i + 1]].reshape(count, width)
+            block *= factors[self.firsts[i] : self.firsts[i + 1], None]
+
+    def _blocks(
+        self, flat: NDArray[Any], values: NDArray[Any], numbers: Numbers
+    ) -> Iterator[tuple[NDArray[Any], NDArray[Any], Numbers]]:
+        """Yield, for each run, its rows in ``flat``, those of them that ``values`` has, and which these are."""
+        edges, at = np.searchsorted(numbers, self.firsts).tolist(), 0
+        for i, (low, high) in enumerate(itertools.pairwise(edges)):
+            if low < high:
+                count, width = self.counts[i], self.widths[i]
+                end = at + (high - low) * width
+                block = flat[self.offsets[i] : self.offsets[i + 1]].reshape(count, width)
+                yield block, values[at:end].reshape(high - low, width), numbers[low:high] - self.firsts[i]
+                at = end

@@ -1,0 +1,31 @@
+"""Arrays into a file of the safetensors format, one after the other: the library would make two copies of all of them first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.message import TYPES
+
+_NAMES = {dtype: name for name, dtype in TYPES.items()}
+
+
+def write_tensors(file: IO[bytes], arrays: Mapping[str, NDArray[Any]], about: Mapping[str, str] | None = None) -> None:
+    """Write arrays by name, and ``about`` as what the format calls metadata."""
+    header: dict[str, Any] = {"__metadata__": dict(about)} if about else {}
+    # The widest elements first, so that each array begins at a multiple of its element's size, as the format wants it.
+    ordered = dict(sorted(arrays.items(), key=lambda item: -item[1].itemsize))
+    end = 0
+    for name, array in ordered.items():
+        begin, end = end, end + array.nbytes
+        header[name] = {"dtype": _NAMES[array.dtype.str], "shape": array.shape, "data_offsets": (begin, end)}
+    told = msgspec.json.encode(header)
+    told += b" " * (-len(told) % 8)
+    file.write(len(told).to_bytes(8, "little"))
+    file.write(told)
+    for array in ordered.values():
+        file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
