@@ -427,3 +427,31 @@ print("torch" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(("name", "options"), SAMPLED, ids=IDS)
+def test_the_rows_that_a_batch_needs_are_those_that_its_gradient_meets(name: str, options: dict[str, Any]) -> None:
+    model, data = warmed(make(name, options)), batch()
+    model.reseed(4)
+    rows = model.rows(data)
+    model.reseed(4)
+    found, loss = model.row_gradient(data)
+    model.reseed(4)
+    gradient, again = model.gradient(data)
+    assert loss == again
+    for table, (numbers, values) in zip(model.layout.split(gradient).values(), found.values(), strict=True):
+        whole = np.zeros_like(table)
+        whole[numbers] = values
+        assert np.array_equal(whole, table)
+    for tensor, (numbers, _) in found.items():
+        assert np.array_equal(numbers, rows[tensor])
+        assert (np.diff(numbers) > 0).all()
+    spoilt = {name: table.copy() for name, table in model.layout.split(model.parameters()).items()}
+    for tensor, table in model.layout.split(model.parameters()).items():
+        others = np.setdiff1d(np.arange(len(table)), rows[tensor])
+        table[others] = np.nan
+        assert others.size
+    model.reseed(4)
+    again_found, again = model.row_gradient(data)
+    assert loss == again
+    assert all(np.array_equal(found[tensor][1], again_found[tensor][1]) for tensor in spoilt)

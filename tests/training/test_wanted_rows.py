@@ -31,6 +31,7 @@ OWN_PACE: dict[str, Any] = {
     "bounded": "stale-synchronous",
     "corrected": {"name": "delay-compensated", "decay": 0.9},
     "local steps": {"name": "fed-buff", "shards": 3, "local_steps": 3},
+    "rounds of local steps": {"name": "fed-avg", "shards": 2, "local_steps": 4},
     "a quorum": {"name": "parameter-server", "quorum": 0.5, "shards": 2},
 }
 OPTIMIZERS = {

@@ -69,7 +69,7 @@ class FedAvg(Strategy):
             total = sum(samples[worker.name] for worker in chosen)
             deltas = [
                 worker.delta(
-                    *cluster.addressed(worker, weights),
+                    *cluster.addressed(worker, weights, self._local_steps),
                     steps=self._local_steps,
                     first=round_ * self._local_steps,
                     keep_state=self._keep_state,

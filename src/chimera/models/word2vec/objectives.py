@@ -46,6 +46,9 @@ class Objective(Protocol):
     ) -> tuple[float, NDArray[np.int32]]:
         """Add ``scale`` times the sum of the gradients to two tables; return the sum of the losses and the output rows met."""
 
+    def met(self, targets: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the output rows that `add_gradient` would meet in its place, -1 for none; it draws what that would."""
+
     def losses(self, hidden: Table, output: Table, targets: NDArray[np.int32], seed: int) -> NDArray[np.float32]:
         """Return the loss of each window, given its pooled vector; what is random comes from the seed alone."""
 
@@ -67,6 +70,10 @@ class _Asked:
         asked = self.questions(windows.targets)
         loss = kernels().learn(embedding, output, windows.inputs, windows.roots, *asked, np.float32(scale), *into)
         return float(loss), asked.rows
+
+    def met(self, targets: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the rows of the questions."""
+        return self.questions(targets).rows
 
     def losses(self, hidden: Table, output: Table, targets: NDArray[np.int32], seed: int) -> NDArray[np.float32]:
         """Return the loss of each window."""
@@ -125,6 +132,11 @@ class SharedNegatives(NegativeSampling):
     def __init__(self, counts: NDArray[np.int64], negatives: int, power: float, shared: int) -> None:
         super().__init__(counts, negatives, power)
         self._drawn, self._weight = np.empty(shared, np.int32), np.float32(negatives / shared)
+
+    def met(self, targets: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the targets and the words drawn."""
+        self._noise.draw(self._drawn)
+        return np.concatenate([targets, self._drawn])
 
     def add_gradient(
         self, embedding: Table, output: Table, windows: Windows, scale: float, into: tuple[Table, Table]

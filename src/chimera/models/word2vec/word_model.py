@@ -125,6 +125,18 @@ class WordModel:
         self._met = None
         return loss
 
+    def rows(self, batch: Batch) -> dict[str, NDArray[np.int64]]:
+        """Return the rows of each table that `gradient` would meet, for workers that pull only these."""
+        windows, _ = self._windows(batch)
+        met = windows.inputs.reshape(-1), self._objective.met(windows.targets)
+        return dict(zip(self.layout.names, map(_distinct, met), strict=True))
+
+    def row_gradient(self, batch: Batch) -> tuple[dict[str, tuple[NDArray[np.int64], Flat]], float]:
+        """Return what `gradient` does: the rows that it meets of each table with their values, and the mean loss."""
+        _, loss = self.gradient(batch)
+        tables = zip(self.layout.names, self._tables, map(_distinct, self._met or ()), strict=True)
+        return {name: (rows, table[rows]) for name, table, rows in tables}, loss
+
     def _gradient_tables(self) -> tuple[Flat, tuple[Flat, Flat]]:
         if self._gradient is None:
             self._gradient = self._memory(self.layout.size)
@@ -241,6 +253,10 @@ def _blocks(rows: int, words: int) -> Iterator[slice]:
     size = max(_CELLS // words, 1)
     for begin in range(0, max(rows, 1), size):
         yield slice(begin, begin + size)
+
+
+def _distinct(rows: NDArray[np.int32]) -> NDArray[np.int64]:
+    return np.unique(rows[rows >= 0]).astype(np.int64)
 
 
 def _indices(values: NDArray[Any], lowest: int, words: int, what: str) -> NDArray[np.int32]:
