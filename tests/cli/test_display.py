@@ -1,24 +1,23 @@
 """The displays: rarely drawn, always put away, and true."""
 
 import io
+import re
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from chimera.cli.display import (
-    DOTS,
     QUIET_S,
     REFRESH_S,
     Display,
     LiveDisplay,
     PlainDisplay,
-    Rate,
     event_line,
     outcome,
     seconds,
-    workers_text,
 )
+from chimera.cli.display_workers import DOTS, NAMED, Rate, queues, rates_of_workers, workers_text
 from chimera.training.callback import Event, Progress
 
 SUMMARY = {
@@ -38,7 +37,7 @@ SUMMARY = {
 }
 
 
-def progress(rounds=0, *, metrics=None, fraction=None, loss=0.5, workers=2):
+def progress(rounds=0, *, metrics=None, fraction=None, loss=0.5, workers=2, lost=(), fill=None):
     return Progress(
         rounds=rounds,
         epochs=rounds / 10,
@@ -49,7 +48,9 @@ def progress(rounds=0, *, metrics=None, fraction=None, loss=0.5, workers=2):
         loss=loss,
         metrics=metrics or {},
         fraction=fraction,
-        workers={f"worker {i}": "running" for i in range(workers)},
+        workers={f"worker {i}": "lost" if i in lost else "running" for i in range(workers)},
+        samples_by_worker={f"worker {i}": rounds * 10 * (i + 1) for i in range(workers)},
+        fill=fill or {},
     )
 
 
@@ -175,6 +176,58 @@ def test_workers_are_dots_until_there_are_too_many():
     assert workers_text({"a": "running"}, unicode=False).plain == "workers o 1 running"
     many = workers_text({str(i): "running" for i in range(DOTS + 1)})
     assert many.plain == f"workers {DOTS + 1} running"
+
+
+def rated(workers, **options):
+    rate, last = Rate(), progress(20, workers=workers, **options)
+    rate.add(progress(10, workers=workers))
+    rate.add(last)
+    return last, rate
+
+
+def shown(screen, text):
+    screen.file.truncate(screen.file.seek(0))
+    screen.print(text)
+    return re.sub(r"\x1b\[[\d;]*m", "", screen.file.getvalue())
+
+
+def test_each_running_worker_has_its_rate(screen):
+    line = rates_of_workers(*rated(3, lost=(1,)), width=80).plain
+    assert line.split("   ") == ["samples/s worker 0 1,000", "worker 2 3,000"]
+    assert rates_of_workers(*rated(1), width=80) is None
+    assert rates_of_workers(progress(1), Rate(), width=80) is None
+
+
+def test_the_rates_of_many_workers_are_summed_up():
+    line = rates_of_workers(*rated(NAMED + 1), width=80).plain
+    assert line == "samples/s a worker  min 1,000   median 5,000   max 9,000"
+
+
+def test_each_queue_has_a_bar_as_long_as_it_is_full():
+    fill = {"filter 0": 0.0, "filter 1": 0.5, "batcher 0": 1.0}
+    assert queues(fill, 80).plain.splitlines() == [
+        "queues    filter 0  ────────   0%   filter 1  ━━━━────  50%",
+        "          batcher 0 ━━━━━━━━ 100%                          ".rstrip(),
+    ]
+    assert queues({"batcher 0": 0.25}, 80, unicode=False).plain == "queues    batcher 0 ##------  25%"
+    assert queues({}, 80) is None
+    many = {f"batcher {i}": i / 10 for i in range(NAMED + 3)}
+    assert queues(many, 80).plain == "queues    of 11  min 0%   median 50%   max 100%"
+
+
+@pytest.mark.parametrize("width", [40, 80, 140])
+def test_lines_end_where_the_terminal_does(width):
+    fill = {f"{kind} {i}": 0.3 for i in range(4) for kind in ("filter", "batcher")}
+    screen = Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False, _environ={})
+    last, rate = rated(8, metrics={"loss": 8.4, "accuracy": 0.031}, fill=fill)
+    live = LiveDisplay(screen, "the title")
+    live._rate = rate
+    lines = shown(screen, live._picture(last)).splitlines()
+    assert all(len(line) <= width for line in lines)
+    parts = [part.strip() for line in lines for part in re.split("   +", line)]
+    for whole in ("down 40.0 kB", "worker 7 8,000", "samples/s worker 0 1,000"):
+        assert whole in parts
+    assert sum("30%" in part for part in parts) == len(fill)
 
 
 def test_the_rate_is_that_of_the_last_looks():

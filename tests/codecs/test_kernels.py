@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chimera.codecs.codec import CODECS, Held
-from chimera.codecs.kernels import VARIABLE, compiled, on_cpu, plain
+from chimera.codecs.kernels import compiled, on_cpu, plain
 from chimera.codecs.kernels.layout import BLOCK, CHUNK, HALF, code_width, packed_size
+from chimera.core.kernels import VARIABLE
 from codecs_kit import SETUPS, hard_vectors, kept, layout_of, same
 
 VECTORS = hard_vectors()

@@ -261,7 +261,7 @@ def test_sixty_thousand_images_are_read_quickly(kind, tmp_path):
 
 def test_every_set_is_listed_with_one_line():
     names = [entry.name for entry in DATASETS.entries()]
-    assert {*SHIPPED, "mnist", "fashion-mnist", "california-housing", "csv", "npz"} == set(names)
+    assert {*SHIPPED, "mnist", "fashion-mnist", "california-housing", "csv", "npz", "text"} == set(names)
     assert all(entry.summary for entry in DATASETS.entries())
 
 

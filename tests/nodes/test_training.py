@@ -98,6 +98,7 @@ def test_two_nodes_with_all_their_rows_are_one_worker_with_all_rows(tmp_path: Pa
         "stale-synchronous",
         "delay-compensated",
         "double-buffering",
+        {"name": "fed-avg", "local_steps": 2, "local_optimizer": "adam"},
         {"name": "fed-buff", "local_steps": 2},
         {"name": "parameter-server", "quorum": 0.5},
         "single-worker",

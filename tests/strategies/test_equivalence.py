@@ -30,7 +30,7 @@ STRATEGIES = {
 
 
 REAL = ["local", *([pytest.param("ray", marks=pytest.mark.long)] if ENGINES.find("ray").available else [])]
-SYNCHRONOUS = {"all-reduce", "double-buffering", "parameter-server", "single-worker"}
+SYNCHRONOUS = {"all-reduce", "fed-avg", "double-buffering", "parameter-server", "single-worker"}
 BY_NAME = [entry.name for entry in REGISTERED.entries()]
 
 

@@ -87,6 +87,7 @@ def test_time_to_target_is_that_of_the_first_evaluation_that_met_it(grid):
         met = next(line for line in lines if line.get("accuracy", 0) >= 0.6)
         assert row["seconds_to_target"] == met["seconds"]
         assert row["bytes_to_target"] == met["bytes_up"] + met["bytes_down"]
+        assert row["samples_per_worker_to_target"] == met["samples"] / 2
 
 
 def test_ratios_are_against_the_first_value_of_the_first_key_all_else_equal(grid):
@@ -162,6 +163,15 @@ def test_runs_in_real_time_are_alone_and_those_in_virtual_time_come_first(tmp_pa
     assert "do not compare them" in " ".join(found.notes)
     assert all("times_sooner" in row for row in found.rows if not row["virtual"])
     assert all("times_sooner" not in row for row in found.rows if row["virtual"])
+
+
+def test_where_the_number_of_workers_varies_the_speed_up_is_in_samples_of_a_worker(tmp_path):
+    found = chimera.compare(experiment(rounds=100), {"train.workers": [2, 1]}, out=tmp_path / "out")
+    two, one = found.rows
+    assert one["speed_up"] == 1
+    assert two["speed_up"] == one["samples_per_worker_to_target"] / two["samples_per_worker_to_target"] > 1
+    assert "speed-up" in found.table()
+    assert "Speed-up in samples per worker" in found.report.read_text(encoding="utf-8")
 
 
 def test_objects_from_python_reach_the_cells(tmp_path):

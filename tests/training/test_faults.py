@@ -47,6 +47,7 @@ STRATEGIES: list[Any] = [
     {"name": "stale-synchronous", "max_staleness": 1},
     "delay-compensated",
     "double-buffering",
+    {"name": "fed-avg", "local_steps": 2},
     {"name": "fed-buff", "local_steps": 2},
 ]
 

@@ -32,6 +32,7 @@ SHARDED = {
     "parameter-server": {"name": "parameter-server", "shards": 2},
     "async-parameter-server": {"name": "async-parameter-server", "shards": 2},
     "delay-compensated": {"name": "delay-compensated", "lambda_": 0.5, "decay": 0.9, "shards": 2},
+    "fed-avg": {"name": "fed-avg", "local_steps": 2, "local_learning_rate": 0.3, "shards": 2},
     "fed-buff": {"name": "fed-buff", "local_steps": 2},
 }
 DISTRIBUTED = [entry.name for entry in STRATEGIES.entries() if entry.name != "single-worker"]
@@ -42,7 +43,7 @@ def poisoned(fit: Fit) -> Callable[..., chimera.Run]:
     """Train with three poisonous samples in the part of rank 2."""
 
     def train(strategy: Any, name: str = "run", network: Any = Fragile, **options: Any) -> chimera.Run:
-        averages = isinstance(strategy, dict) and strategy["name"] == "fed-buff"
+        averages = isinstance(strategy, dict) and strategy["name"] in ("fed-avg", "fed-buff")
         settings = {
             "data": digits({2: 3}),
             "partition": in_turn,

@@ -103,24 +103,31 @@ def test_servers_and_estimators_have_no_use_for_gpus(fit: Fit) -> None:
         fit(model=SGDClassifier(), worker_resources={"gpus": 1})
 
 
-def learner(device: str | None, model: TorchModel | None = None, **codecs: Any) -> Learner:
+PLAIN, ADAM = OptimizerSettings("sgd", {"lr": 0.1}), OptimizerSettings("adam", {"lr": 0.01})
+
+
+def learner(
+    device: str | None, model: TorchModel | None = None, local: OptimizerSettings = PLAIN, **codecs: Any
+) -> Learner:
     rng = np.random.default_rng(0)
     data = Dataset(rng.normal(size=(64, 6)).astype(np.float32), rng.integers(0, 3, 64))
     order = orders(PARTITIONERS.create("iid"), data, 1, 8, 0)[0]
     model = model or TorchModel(lambda: nn.Sequential(nn.Linear(6, 5), nn.Dropout(), nn.Linear(5, 3)), seed=1)
-    settings = OptimizerSettings("adam", {"lr": 0.01})
-    return Learner(0, model, data, order, optimizer=settings, device=device, **codecs)
+    return Learner(0, model, data, order, optimizer=ADAM, local_optimizer=local, device=device, **codecs)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_learner_on_a_device_learns_the_same(device: str) -> None:
-    here, there = learner(None), learner(device)
+@pytest.mark.parametrize("local", [PLAIN, ADAM], ids=["plain", "adam"])
+def test_a_learner_on_a_device_learns_the_same(device: str, local: OptimizerSettings) -> None:
+    here, there = learner(None, local=local), learner(device, local=local)
     if device == "cuda":  # its generator drops other units
         for one in (here, there):
             one._model.module[1].p = 0.0  # type: ignore[attr-defined]
     for one in (here, there):
         one.train(5)
-        one.delta(one.weights(), steps=3, learning_rate=0.1)
+        one.delta(one.weights(), steps=3)
+        one.restore_local({key: value.copy() for key, value in one.local_state().items()})
+        one.delta(one.weights(), steps=3)
         (gradient,) = one.gradient(one.weights())
         assert type(gradient.arrays[0]) is np.ndarray
     tolerance = 0.0 if device == "cpu" else 1e-4
@@ -136,7 +143,7 @@ def test_vectors_come_to_the_host_where_the_strategy_wants_them_there(device: st
         one._model.module[1].p = 0.0  # type: ignore[attr-defined]
         for _ in range(2):
             one.train(2)
-            one.delta(one.weights(), steps=3, learning_rate=0.1)
+            one.delta(one.weights(), steps=3)
             one.restore({**one.state(), "step": 4})
     np.testing.assert_allclose(there.weights().arrays[0], here.weights().arrays[0], rtol=1e-4, atol=1e-4)
 
@@ -152,7 +159,7 @@ def test_only_messages_cross_between_a_moved_model_and_the_host(device: str, mon
     crossed: list[int] = []
     view = crossing._as_tensor
     monkeypatch.setattr(crossing, "_as_tensor", lambda array: crossed.append(array.nbytes) or view(array))
-    for act in (lambda: worker.gradient(weights), lambda: worker.delta(weights, steps=3, learning_rate=0.1)):
+    for act in (lambda: worker.gradient(weights), lambda: worker.delta(weights, steps=3)):
         crossed.clear()
         (message,) = act()
         assert message.codec == "int8"
@@ -165,7 +172,7 @@ def test_only_messages_cross_between_a_moved_model_and_the_host(device: str, mon
 def test_a_gradient_that_is_not_finite_is_rejected_where_it_is(device: str | None) -> None:
     worker = learner(device)
     broken = np.full(worker.weights().size, 3e38, np.float32)
-    for act in (worker.gradient, lambda weights: worker.delta(weights, steps=1, learning_rate=0.1)):
+    for act in (worker.gradient, lambda weights: worker.delta(weights, steps=1)):
         (rejected,) = act(Encoded("identity", broken.size, (broken,)))
         assert isinstance(rejected, Rejected)
         assert "nan" in rejected.why or "NaN" in rejected.why

@@ -30,6 +30,15 @@ CASES = {
     "compensated": (STRAGGLERS, {"name": "delay-compensated", "lambda_": 0.5, "decay": 0.9}),
     "double": (STRAGGLERS, {"name": "double-buffering"}),
     "buffered": (STRAGGLERS, {"name": "fed-buff", "local_steps": 2}),
+    "averaged": (
+        STRAGGLERS,
+        {
+            "name": "fed-avg",
+            "local_steps": 3,
+            "local_optimizer": {"name": "adam", "lr": 0.01, "schedule": {"decay": "linear", "warm_up": 0.2}},
+            "fraction": 0.7,
+        },
+    ),
 }
 QUICK = "served", "reduced", "at their own pace"
 """What the default run has of them."""
@@ -60,7 +69,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     [
         pytest.param(case, at, marks=[] if at == 7 and case in QUICK else [pytest.mark.long])
         for case in CASES
-        for at in ([7, 21] if case in ("compensated", "double", "buffered") else [1, 7, 13, 21])
+        for at in ([7, 21] if case in ("compensated", "double", "buffered", "averaged") else [1, 7, 13, 21])
     ],
 )
 def test_killed_and_resumed_it_leaves_the_same_bytes(

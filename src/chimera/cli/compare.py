@@ -6,11 +6,14 @@ import contextlib
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from chimera.cli.train import Json, Quiet
+
+if TYPE_CHECKING:
+    from chimera.training.experiment import Experiment
 
 
 def compare(
@@ -53,17 +56,48 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Run every combination of settings, and leave a table, a page and the folder of each run."""
+    from chimera.training.experiment import Experiment
+
+    command = ["chimera", "compare", str(file)]
+    command += [word for text in vary or [] for word in ("--vary", text)]
+    command += [word for text in settings or [] for word in ("--set", text)]
+    command += ["--repeat", repeat] if repeat is not None else []
+    command += ["--jobs", str(jobs)] if jobs is not None else []
+    run_grid(
+        Experiment.load(file).with_settings(settings or []),
+        vary or [],
+        jobs=jobs,
+        repeat=repeat,
+        out=out,
+        resume=resume,
+        as_json=as_json,
+        quiet=quiet,
+        command=command,
+    )
+
+
+def run_grid(
+    experiment: Experiment,
+    vary: list[str],
+    *,
+    jobs: int | None,
+    repeat: str | None,
+    out: Path | None,
+    resume: bool,
+    as_json: bool,
+    quiet: bool,
+    command: list[str],
+) -> None:
+    """Run the grid and show it; ``command`` is what a person would type to start it again."""
     from chimera.cli.grid_display import GridDisplay
     from chimera.training.comparison.comparison import compare as run_comparison
-    from chimera.training.experiment import Experiment
 
     answers = sys.stdout
     with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-        experiment = Experiment.load(file).with_settings(settings or [])
         with GridDisplay.of(quiet=quiet) as display:
             comparison = run_comparison(
                 experiment,
-                vary or [],
+                vary,
                 out=out,
                 jobs=jobs,
                 repeat=None if repeat is None else _seeds(repeat),
@@ -77,11 +111,6 @@ def compare(
         answers.write(msgspec.json.encode(comparison.plain()).decode() + "\n")
         answers.flush()
     if comparison.interrupted:
-        command = ["chimera", "compare", str(file)]
-        command += [word for text in vary or [] for word in ("--vary", text)]
-        command += [word for text in settings or [] for word in ("--set", text)]
-        command += ["--repeat", repeat] if repeat is not None else []
-        command += ["--jobs", str(jobs)] if jobs is not None else []
         again = shlex.join([*command, "--out", str(comparison.folder), "--resume"])
         typer.echo(f"interrupted; what was begun has its checkpoints\nto go on: {again}", err=True)
         raise typer.Exit(130)

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -18,6 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from chimera.cli.display_workers import Rate, queues, rates_of_workers, workers_text
 from chimera.training.callback import Callback, Event, Progress
 
 if TYPE_CHECKING:
@@ -27,10 +28,7 @@ if TYPE_CHECKING:
 REFRESH_S = 0.1  # the shortest time between two pictures
 SHARE = 0.01  # how much of the driver's time drawing may take
 QUIET_S = 10.0  # how long plain lines may be silent between evaluations
-DOTS = 32  # with more workers than this, they are counted and not drawn
 EVENTS = 5  # how many events stay in the picture
-
-_COLOURS = {"running": "green", "lost": "red"}
 
 
 class Display(Callback):
@@ -186,36 +184,16 @@ class LiveDisplay(Display):
             Text(f"round {progress.rounds}  epoch {progress.epochs:.2f}", style="dim"),
             Text(f"{seconds(progress.seconds)} {self._kind_of_time}".rstrip()),
         )
-        figures = Text()
-        for name, value in _figures(progress, self._rate.samples_per_second):
-            figures.append(f"{name} ", style="dim")
-            figures.append(f"{value}   ", style="bold" if name in ("loss", "accuracy") else "")
+        unicode, width = self._console.encoding.startswith("utf"), self._console.width
+        of_workers = (rates_of_workers(progress, self._rate, width), queues(progress.fill, width, unicode=unicode))
         return Group(
             Text(self._title, style="bold"),
             bar,
-            figures,
-            workers_text(progress.workers, unicode=self._console.encoding.startswith("utf")),
+            _figures_text(_figures(progress, self._rate.samples_per_second), width),
+            workers_text(progress.workers, unicode=unicode),
+            *(line for line in of_workers if line is not None),
             *map(_event_text, self._events),
         )
-
-
-class Rate:
-    """Samples per second over the last few looks; their number, not their time, bounds the memory."""
-
-    def __init__(self) -> None:
-        self._looks: deque[tuple[float, int]] = deque(maxlen=20)
-
-    def add(self, progress: Progress) -> None:
-        """Look at where the run stands."""
-        self._looks.append((progress.seconds, progress.samples))
-
-    @property
-    def samples_per_second(self) -> float | None:
-        """The rate between the first look that is kept and the last."""
-        if len(self._looks) < 2 or self._looks[-1][0] <= self._looks[0][0]:
-            return None
-        (begin, few), (end, many) = self._looks[0], self._looks[-1]
-        return (many - few) / (end - begin)
 
 
 def title_of(experiment: Experiment) -> str:
@@ -251,18 +229,6 @@ def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def workers_text(workers: Mapping[str, str], *, unicode: bool = True) -> Text:
-    """Return a dot for each worker, coloured by its state, and how many are in each; only the numbers for many."""
-    states = list(workers.values())
-    text = Text("workers ", style="dim")
-    if len(states) <= DOTS:
-        for state in states:
-            text.append("●" if unicode else "o", style=_COLOURS.get(state, "yellow"))
-        text.append(" ")
-    counts = [f"{states.count(state)} {state}" for state in dict.fromkeys([*_COLOURS, *states]) if state in states]
-    return text.append("  ".join(counts), style="default")
-
-
 def event_line(event: Event) -> str:
     """Return an event as one line."""
     what = "  ".join(part for part in (event.event, event.actor, event.detail) if part)
@@ -284,6 +250,20 @@ def _figures(progress: Progress, rate: float | None) -> list[tuple[str, str]]:
     figures += [(f"test {k}" if k == "loss" else k, f"{v:.4f}") for k, v in progress.metrics.items()]
     figures += [] if rate is None else [("samples/s", f"{rate:,.0f}")]
     return [*figures, ("up", decimal(progress.bytes_up)), ("down", decimal(progress.bytes_down))]
+
+
+def _figures_text(figures: Sequence[tuple[str, str]], width: int) -> Text:
+    """Return the figures on as many lines as they need; none is broken."""
+    text, used = Text(), 0
+    for name, value in figures:
+        length = len(name) + 1 + len(value)
+        if used and used + 3 + length > width:
+            text.append("\n")
+            used = 0
+        text.append("   " if used else "").append(f"{name} ", style="dim")
+        text.append(value, style="bold" if name in ("loss", "accuracy") else "")
+        used += length + (3 if used else 0)
+    return text
 
 
 def _event_text(event: Event) -> Text:

@@ -25,7 +25,9 @@ FAMILIES = {
     "datasets": "chimera.data.dataset:DATASETS",
     "policies": "chimera.inference.policies.policy:POLICIES",
 }
-GIVEN = {"models": ("input_shape", "outputs", "task")}  # what the trainer passes itself, since it knows the data
+GIVEN = {
+    "models": ("input_shape", "outputs", "task", "counts")
+}  # what the trainer passes itself, since it knows the data
 
 
 def list_plugins(

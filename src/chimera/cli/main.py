@@ -15,6 +15,7 @@ import typer.core
 
 from chimera.cli.compare import compare
 from chimera.cli.demo import demo
+from chimera.cli.embed import app as embed
 from chimera.cli.failure import exit_code_of
 from chimera.cli.infer import app as infer
 from chimera.cli.list import list_plugins
@@ -60,6 +61,7 @@ app.command("compare")(compare)
 app.command("demo")(demo)
 app.command("list")(list_plugins)
 app.command("report")(report)
+app.add_typer(embed, name="embed")
 app.add_typer(nodes, name="nodes")
 app.add_typer(infer, name="infer")
 

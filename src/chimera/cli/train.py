@@ -7,13 +7,14 @@ import io
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 if TYPE_CHECKING:
+    from chimera.training.callback import Callback
     from chimera.training.experiment import Experiment
 
 Out = Annotated[
@@ -72,14 +73,26 @@ def train(
 
 
 def run_experiment(
-    experiment: Experiment, *, out: Path | None, resume: bool, as_json: bool, quiet: bool, command: list[str]
+    experiment: Experiment,
+    *,
+    out: Path | None,
+    resume: bool,
+    as_json: bool,
+    quiet: bool,
+    command: list[str],
+    leaves: Callable[[Path], Callback] | None = None,
 ) -> None:
-    """Run the experiment and show it; ``command`` is what a person would type to start it again."""
+    """Run the experiment and show it; ``command`` is what a person would type to start it again.
+
+    ``leaves`` makes a callback that leaves more in the folder of the run.
+    """
     from chimera.cli.display import Display
 
     with _answers(as_json) as answers:
         display = Display.of(experiment, quiet=quiet)
         trainer = experiment.trainer(callbacks=[display], out=out, resume=resume)
+        if leaves is not None:
+            trainer.callbacks.append(leaves(trainer.run_dir))
         try:
             with display:
                 run = trainer.fit()

@@ -23,10 +23,12 @@ class Order(Protocol):
     ----------
     batch_size : how many samples a batch has; always.
     steps_per_epoch : after how many steps all workers together have processed as many samples as the data set has.
+    share : how many of the samples are this worker's, on average.
     """
 
     batch_size: int
     steps_per_epoch: float
+    share: float
 
     def batch(self, step: int) -> Indices:
         """Return the sample numbers, shape (batch_size,), of ``step``, from 0; possibly read-only."""
@@ -56,6 +58,7 @@ class DealtOrder:
         self.batch_size, self.seed = batch_size, seed
         self.since, self.begin = since, begin
         self.steps_per_epoch = n_samples / (world_size * batch_size)
+        self.share = n_samples / world_size
 
     def batch(self, step: int) -> Indices:
         """Return the sample numbers of this rank at ``step``."""
@@ -84,7 +87,7 @@ class ShardOrder:
         self, indices: NDArray[Any], *, batch_size: int, seed: int, rank: int, steps_per_epoch: float | None = None
     ) -> None:
         _check(len(indices), batch_size, seed)
-        self.indices = indices
+        self.indices, self.share = indices, float(len(indices))
         self.batch_size, self.seed, self.rank = batch_size, seed, rank
         self.steps_per_epoch = len(indices) / batch_size if steps_per_epoch is None else steps_per_epoch
         self._epoch, self._shuffled = -1, np.empty(0, np.int64)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.registry import checked_options
@@ -26,7 +27,14 @@ _OF_THE_MODEL = ("loss", "metrics", "buffers")
 
 
 def build_model(
-    name: str, options: Mapping[str, Any], *, input_shape: tuple[int, ...], outputs: int, task: Task, seed: int
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    input_shape: tuple[int, ...],
+    outputs: int,
+    task: Task,
+    seed: int,
+    counts: NDArray[np.int64] | None = None,
 ) -> Model:
     """Make the model ``name`` for a data set.
 
@@ -35,8 +43,8 @@ def build_model(
     name : in `MODELS`, or ``package.module:factory`` or ``file.py:factory``.
     options : the user's, for the factory. Those that it does not name itself among ``loss``, ``metrics`` and ``buffers`` are
         for the model around what it makes.
-    input_shape, outputs, task, seed : given to a factory that has parameters of these names which the user did not set.
-        ``outputs`` is the number of classes or target columns.
+    input_shape, outputs, task, seed, counts : given to a factory that has parameters of these names which the user did not
+        set. ``outputs`` is the number of classes or target columns, ``counts`` how often each class occurs, if that is known.
 
     Raises
     ------
@@ -56,7 +64,7 @@ def build_model(
         around = {key: own.pop(key) for key in _OF_THE_MODEL if key in own and key not in taken}
         if entry.requires is not None:
             importlib.import_module(entry.requires)  # before the call, so that the seed reaches it
-        thing = _call(entry.factory, own, name, input_shape, _output_count(outputs, around), task, seed)
+        thing = _call(entry.factory, own, name, input_shape, _output_count(outputs, around), task, seed, counts)
     return as_model(thing, task=task, outputs=outputs, input_shape=input_shape, seed=seed, **around)
 
 
@@ -127,9 +135,12 @@ def _call(
     outputs: int,
     task: Task,
     seed: int,
+    counts: NDArray[np.int64] | None = None,
 ) -> Any:
     """Call a factory with the user's options, checked, and with what the data set decides."""
     known = {"input_shape": tuple(input_shape), "outputs": outputs, "task": task, "seed": seed}
+    if counts is not None:
+        known["counts"] = counts
     filled = {key: value for key, value in known.items() if key in _parameters(factory) and key not in options}
     checked = checked_options(f"model {name!r}", factory, options, filled)
     return construct(factory, checked | filled, seed=seed, name=name)

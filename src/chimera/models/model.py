@@ -22,6 +22,10 @@ class Model(Protocol):
     One that computes on a device may have a method ``near``, which returns an object with `parameters` and `gradient` whose
     vectors are tensors there (see `chimera.models.on_device`).
 
+    One whose gradient is 0 in most rows may have a method ``descend(batch, learning_rate)``: it takes one step of plain SGD in
+    place, ``parameters -= learning_rate * gradient``, touching only these rows, and returns the mean loss. An option of such a
+    model may say that it learns the samples of a batch one after another instead.
+
     One whose batches need few rows of large tensors (an embedding) may have two methods more, so that workers pull and push
     only these. A row is what an index on the first axis selects; a tensor of one dimension has rows of one element. ::
 
@@ -67,5 +71,6 @@ class Model(Protocol):
 MODELS: Registry[Any] = Registry("model", "chimera.models")
 """Factories by name. They return anything that `chimera.models.conversion.as_model` makes a `Model` of.
 
-A factory that names ``input_shape``, ``outputs``, ``task`` or ``seed`` among its parameters is given them, unless the user did.
+A factory that names ``input_shape``, ``outputs``, ``task``, ``counts`` (how often each class occurs, where the data say so) or
+``seed`` among its parameters is given them, unless the user did.
 """

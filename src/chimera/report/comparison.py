@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.resources
 import json
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -15,15 +14,15 @@ from urllib.parse import quote
 import numpy as np
 
 from chimera.core.errors import ConfigurationError
-from chimera.report.comparison_charts import Chart, Series, draw, is_wide, swatch
+from chimera.report.comparison_charts import MOST_LINES, Chart, Series, draw, is_wide, swatch
 from chimera.report.comparison_learning import learning_curves
+from chimera.report.comparison_names import cell_name, safe
+from chimera.report.comparison_over import speed_up, times
 from chimera.report.comparison_table import baseline_told, columns, metric_names
 from chimera.report.curves import FRACTIONS
 from chimera.report.run_files import finite, read_metrics, replace_file
 from chimera.report.units import bytes_unit, number, time_unit
 
-MOST_LINES = 12
-_MOST_CHARACTERS = 300
 _MORE_IS_BETTER = FRACTIONS | {"r2"}
 
 Row = Mapping[str, Any]
@@ -62,7 +61,7 @@ def page(comparison: Mapping[str, Any], folder: Path) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_text(name)} compared · Chimera</title>\n<style>\n{style}</style></head>\n"
+        f"<title>{safe(name)} compared · Chimera</title>\n<style>\n{style}</style></head>\n"
         f"<body><main>\n{''.join(sections)}</main></body></html>\n"
     )
 
@@ -75,17 +74,6 @@ def front(x: Sequence[float], y: Sequence[float], *, more_is_better: bool) -> li
         if not kept or sign * y[i] < sign * y[kept[-1]] or (x[i], y[i]) == (x[kept[-1]], y[kept[-1]]):
             kept.append(i)
     return kept
-
-
-def _text(value: Any) -> str:
-    text = str(value).encode("utf-8", "replace").decode()
-    return escape(text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…")
-
-
-def _name(cell: str) -> str:
-    """Return the name of a cell, which breaks between its parts and not at hyphens."""
-    parts = [part for part in re.split(r"(?<=:)|(?<=·) ", cell) if part]
-    return "".join(f'<span class="part">{_text(part)}</span>{" " if part.endswith("·") else ""}' for part in parts)
 
 
 def _section(title: str, body: str) -> str:
@@ -101,10 +89,10 @@ def _header(comparison: Mapping[str, Any], name: str) -> str:
     varied = [f"{key} = {', '.join(values)}" for key, values in comparison["varied"].items()]
     target = comparison.get("target") or {}
     wanted = "Target: " + ", ".join(f"{key} {number(value)}" for key, value in target.items()) if target else ""
-    lines = "".join(f"<p>{_text(line)}</p>" for line in (*varied, wanted) if line)
-    notes = "".join(f"<p class='note'>{_text(note)}</p>" for note in comparison["notes"])
+    lines = "".join(f"<p>{safe(line)}</p>" for line in (*varied, wanted) if line)
+    notes = "".join(f"<p class='note'>{safe(note)}</p>" for note in comparison["notes"])
     pill = f'<span class="state {kind}">{state}</span>'
-    return f"<header><h1>{_text(name)}, compared {pill}</h1>\n{lines}{notes}</header>\n"
+    return f"<header><h1>{safe(name)}, compared {pill}</h1>\n{lines}{notes}</header>\n"
 
 
 def _drawn(rows: Sequence[Row], metrics: Sequence[str]) -> list[int]:
@@ -130,7 +118,8 @@ def _cost_of(row: Row, metric: str) -> tuple[float, float] | None:
 
 def _legend(rows: Sequence[Row], drawn: Sequence[int]) -> str:
     items = "".join(
-        f"<li><b>{i + 1}</b>{swatch(place)}<span>{_name(rows[i]['cell'])}</span></li>" for place, i in enumerate(drawn)
+        f"<li><b>{i + 1}</b>{swatch(place)}<span>{cell_name(rows[i]['cell'])}</span></li>"
+        for place, i in enumerate(drawn)
     )
     left = sum(bool(row["metrics"]) for row in rows) - len(drawn)
     more = f"<p class='note'>{left:,} more cells stand in the table only.</p>" if left > 0 else ""
@@ -140,12 +129,12 @@ def _legend(rows: Sequence[Row], drawn: Sequence[int]) -> str:
 def _cost(comparison: Mapping[str, Any], drawn: Sequence[int]) -> str:
     rows, metric = comparison["rows"], metric_names(comparison)[0]
     charts = [_pareto(rows, drawn, metric, "bytes")]
-    times = _times(comparison)
-    charts += times or (
+    charts += times(comparison) or (
         [_pareto(rows, drawn, metric, "seconds")] if len({rows[i]["virtual"] for i in drawn}) == 1 else []
     )
+    charts += speed_up(comparison)
     figures = "".join(
-        f"<figure><figcaption>{_text(chart.title)}</figcaption>{draw(chart)}{note}</figure>" for chart, note in charts
+        f"<figure><figcaption>{safe(chart.title)}</figcaption>{draw(chart)}{note}</figure>" for chart, note in charts
     )
     return f'<div class="row wide">{figures}</div>\n'
 
@@ -179,72 +168,18 @@ def _pareto(rows: Sequence[Row], drawn: Sequence[int], metric: str, over: str) -
     return chart, note if len(drawn) > 1 else ""
 
 
-def _times(comparison: Mapping[str, Any]) -> list[tuple[Chart, str]]:
-    """Return a chart of time to target, or of the run where there is no target, over each number that varies."""
-    rows = comparison["rows"]
-    key = "seconds_to_target" if comparison.get("target") else "seconds"
-    what = "to target" if comparison.get("target") else "of the run"
-    charts = []
-    for varied, texts in comparison["varied"].items():
-        values = [_as_number(text) for text in texts]
-        if varied.rpartition(".")[2] == "seed" or len(values) < 2 or not all(value > 0 for value in values):
-            continue
-        groups: dict[str, list[tuple[float, float]]] = {}
-        missed: dict[str, None] = {}
-        for row in rows:
-            name = " · ".join(text for other, text in row["settings"].items() if other != varied) or "all"
-            if row.get(key):
-                groups.setdefault(name, []).append((_as_number(row["settings"][varied]), row[key]))
-            elif row["state"] == "finished":
-                missed[name] = None
-        if groups:
-            charts.append(_over(varied, what, groups, list(missed), bool(rows[0]["virtual"])))
-    return charts[:2]
-
-
-def _over(
-    varied: str, what: str, groups: Mapping[str, Sequence[tuple[float, float]]], missed: Sequence[str], virtual: bool
-) -> tuple[Chart, str]:
-    is_bandwidth = "bandwidth" in varied
-    largest = max(x for points in groups.values() for x, _ in points)
-    one, unit = bytes_unit(largest) if is_bandwidth else (1.0, "")
-    second, time_name = time_unit(max(y for points in groups.values() for _, y in points))
-    series = []
-    for place, (name, points) in enumerate(list(groups.items())[:MOST_LINES]):
-        x, y = np.array(sorted(points)).T
-        series.append(Series(place, _letter(place), name, x / one, y / second))
-    xs, ys = [x for each in series for x in each.x], [y for each in series for y in each.y]
-    label = f"Bandwidth ({unit}/s)" if is_bandwidth else varied
-    clock = "Virtual time" if virtual else "Time"
-    log_y = is_bandwidth or is_wide(ys)
-    ticks = sorted(set(xs))
-    chart = Chart(
-        title=f"{clock} {what} ({time_name}{', log scale' if log_y else ''}), over {'bandwidth' if is_bandwidth else varied}",
-        x_label=label,
-        y_label=f"{clock} {what} ({time_name})",
-        series=series,
-        log_x=max(xs) / min(xs) > 3,
-        log_y=log_y,
-        x_ticks=ticks if len(ticks) <= 6 else (),
-    )
-    items = "".join(
-        f"<li><b>{each.name}</b>{swatch(each.place)}<span>{_name(each.label)}</span></li>" for each in series
-    )
-    note = f"<p class='note'>Not every run reached the target: {_text(', '.join(missed))}.</p>" if missed else ""
-    return chart, f'<ul class="cells">{items}</ul>{note}'
-
-
 def _figures(comparison: Mapping[str, Any], folder: Path) -> str:
     found = columns(comparison)
+    kinds = [" ".join(["n"] * column.is_number + ["long"] * (len(column.heading) > 16)) for column in found]
     head = "".join(
-        f'<th{" class=n" if column.is_number else ""} title="{escape(column.meaning)}">{_text(column.heading)}</th>'
-        for column in found
+        f'<th class="{kind}" title="{escape(column.meaning)}">{safe(column.heading)}</th>'
+        for kind, column in zip(kinds, found, strict=True)
     )
     lines = []
     for i, row in enumerate(comparison["rows"]):
         cells = []
         for column in found:
-            text = _text(column.texts[i])
+            text = safe(column.texts[i])
             if column.heading == "cell":
                 cells.append(f'<td class="name">{_links(row, comparison["runs"], folder)}</td>')
             elif column.heading == "state":
@@ -253,7 +188,7 @@ def _figures(comparison: Mapping[str, Any], folder: Path) -> str:
                 cells.append(f"<td{' class=n' if column.is_number else ''}>{text}</td>")
         lines.append(f"<tr>{''.join(cells)}</tr>")
     told = baseline_told(comparison)
-    note = f"<p class='note'>{_text(told)} A cell's name leads to the report of its run.</p>"
+    note = f"<p class='note'>{safe(told)} A cell's name leads to the report of its run.</p>"
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     return f'<div class="figures">{table}</div>{note}'
 
@@ -263,13 +198,13 @@ def _links(row: Row, runs: Iterable[Row], folder: Path) -> str:
     own = [run for run in runs if run["settings"] == row["settings"]]
     if len(own) == 1:
         return _link(own[0], str(row["cell"]), folder)
-    return f"{_name(row['cell'])} (seeds {', '.join(_link(run, str(run['seed']), folder) for run in own)})"
+    return f"{cell_name(row['cell'])} (seeds {', '.join(_link(run, str(run['seed']), folder) for run in own)})"
 
 
 def _link(run: Row, name: str, folder: Path) -> str:
     if not (folder / run["folder"] / "report.html").is_file():
-        return _name(name)
-    return f'<a href="{escape(quote(run["folder"]))}/report.html">{_name(name)}</a>'
+        return cell_name(name)
+    return f'<a href="{escape(quote(run["folder"]))}/report.html">{cell_name(name)}</a>'
 
 
 def _learning(comparison: Mapping[str, Any], folder: Path, drawn: Sequence[int]) -> str:
@@ -279,17 +214,6 @@ def _learning(comparison: Mapping[str, Any], folder: Path, drawn: Sequence[int])
     found = {i: read_metrics(folder / rows[i]["folder"]) for i in drawn}
     wanted = list(dict.fromkeys([names[0], *(["loss"] if "loss" in names else [])]))
     charts = [chart for metric in wanted for chart in learning_curves(rows, found, drawn, metric)]
-    figures = "".join(f"<figure><figcaption>{_text(c.title)}</figcaption>{draw(c)}</figure>" for c in charts)
+    figures = "".join(f"<figure><figcaption>{safe(c.title)}</figcaption>{draw(c)}</figure>" for c in charts)
     seeds = "<p class='note'>Curves are those of the first seed.</p>" if any("seeds" in row for row in rows) else ""
     return f'{_legend(rows, drawn)}<div class="row wide">{figures}</div>{seeds}'
-
-
-def _as_number(text: str) -> float:
-    try:
-        return float(text.replace("_", ""))
-    except ValueError:
-        return float("nan")
-
-
-def _letter(place: int) -> str:
-    return chr(ord("a") + place)

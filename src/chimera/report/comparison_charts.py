@@ -12,6 +12,7 @@ from chimera.report.curves import Floats
 from chimera.report.units import linear_ticks, log_tick_labels, log_ticks, significant, tick_labels
 
 COLOURS = 6
+MOST_LINES = 12
 _WIDTH, _HEIGHT = 560, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 22, 14, 46
 _LOG_FROM_RATIO = 20.0
@@ -30,6 +31,7 @@ class Series:
     name : its number, or what stands beside it.
     label : what hovering over it says.
     x, y : shape (n,), finite, n at least 1.
+    around : x and y of the single values that the line is the middle of, if there are several to a point.
     """
 
     place: int
@@ -37,6 +39,7 @@ class Series:
     label: str
     x: Floats
     y: Floats
+    around: tuple[Floats, Floats] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +50,7 @@ class Chart:
     ----------
     points : no lines: each series is a single point.
     front : x and y of the points that nothing beats, by rising x; drawn as steps.
+    ideal : x and y of the ends of a dashed line to compare with.
     log_x, log_y : logarithmic axes.
     x_ticks : where the x axis is labelled, if not at round values.
     y_most : what y cannot exceed.
@@ -58,6 +62,7 @@ class Chart:
     series: Sequence[Series]
     points: bool = False
     front: tuple[Floats, Floats] | None = None
+    ideal: tuple[Floats, Floats] | None = None
     log_x: bool = False
     log_y: bool = False
     x_ticks: Sequence[float] = ()
@@ -114,7 +119,10 @@ class _Axis:
 class _Drawing:
     def __init__(self, chart: Chart) -> None:
         self._chart = chart
-        xs, ys = (np.concatenate([getattr(series, axis) for series in chart.series]) for axis in ("x", "y"))
+        pairs = [(series.x, series.y) for series in chart.series]
+        pairs += [series.around for series in chart.series if series.around is not None]
+        pairs += [chart.ideal] if chart.ideal is not None else []
+        xs, ys = (np.concatenate(values) for values in zip(*pairs, strict=True))
         self._x = _Axis(xs, chart.log_x, _LEFT, _WIDTH - _RIGHT)
         self._y = _Axis(ys, chart.log_y, _HEIGHT - _BOTTOM, _TOP)
         self._y.high = min(self._y.high, chart.y_most)
@@ -129,7 +137,11 @@ class _Drawing:
         self._axes()
         if chart.front is not None:
             self._front(*chart.front)
+        if chart.ideal is not None:
+            path = "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(*self._placed(chart.ideal), strict=True))
+            self._parts.append(f'<path class="ideal" d="M{path}"><title>ideal</title></path>')
         for series in chart.series:
+            self._around(series)
             self._line(series)
         self._names()
         opening = f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(told)}">'
@@ -157,6 +169,17 @@ class _Drawing:
         at_x, at_y = self._x.at(x), self._y.at(y)
         steps = "".join(f"H{a:.1f}V{b:.1f}" for a, b in zip(at_x[1:], at_y[1:], strict=True))
         self._parts.append(f'<path class="front" d="M{at_x[0]:.1f} {at_y[0]:.1f}{steps}H{_WIDTH - _RIGHT}"/>')
+
+    def _placed(self, points: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+        return self._x.at(points[0]), self._y.at(points[1])
+
+    def _around(self, series: Series) -> None:
+        if series.around is None:
+            return
+        for a, b, value in zip(*self._placed(series.around), series.around[1], strict=True):
+            told = escape(f"{series.label}, one seed: {significant(float(value), 4)}")
+            dot = f'<circle class="{_class("dot hollow", series.place)}" cx="{a:.1f}" cy="{b:.1f}" r="3.4">'
+            self._parts.append(f"{dot}<title>{told}</title></circle>")
 
     def _line(self, series: Series) -> None:
         x, y = self._x.at(series.x), self._y.at(series.y)

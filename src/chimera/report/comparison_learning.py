@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from chimera.report.comparison_charts import Chart, Series, is_wide
+from chimera.report.comparison_names import WORKERS
 from chimera.report.curves import FRACTIONS, Floats, thinned
 from chimera.report.run_files import finite
-from chimera.report.units import bytes_unit, time_unit
+from chimera.report.units import bytes_unit, counts_unit, time_unit
+
+Unit: TypeAlias = Callable[[float], tuple[float, str]]
 
 _MOST_POINTS = 300
 
@@ -18,7 +21,7 @@ _MOST_POINTS = 300
 def learning_curves(
     rows: Sequence[Mapping[str, Any]], found: Mapping[int, list[dict[str, Any]]], drawn: Sequence[int], metric: str
 ) -> list[Chart]:
-    """Return a metric over the bytes moved and over time, a line per cell.
+    """Return a metric over the bytes moved and over time, a line per cell; over samples per worker where their number varies.
 
     Parameters
     ----------
@@ -28,20 +31,20 @@ def learning_curves(
     """
     virtual = all(rows[i]["virtual"] for i in drawn)
     name = metric.replace("_", " ")
-    axes = (
-        ("data moved", "Data moved, up and down ({})", bytes_unit, ("bytes_up", "bytes_down")),
-        (
-            "virtual time" if virtual else "time",
-            ("Virtual time" if virtual else "Time") + " ({})",
-            time_unit,
-            ("seconds",),
-        ),
-    )
+    clock = "Virtual time" if virtual else "Time"
+    workers = [int(row["settings"].get(WORKERS, 0)) for row in rows]
+    axes: list[tuple[str, str, Unit, tuple[str, ...], Sequence[int]]] = [
+        ("data moved", "Data moved, up and down ({})", bytes_unit, ("bytes_up", "bytes_down"), [1] * len(rows)),
+        (clock.lower(), clock + " ({})", time_unit, ("seconds",), [1] * len(rows)),
+    ]
+    if all(workers):
+        axes.append(("samples per worker", "Samples per worker{}", counts_unit, ("samples",), workers))
     charts = []
-    for over, label, unit_of, keys in axes:
+    for over, label, unit_of, keys, shares in axes:
         lines: list[tuple[int, int, Floats, Floats]] = []
         for place, i in enumerate(drawn):
-            points = [(sum(finite(row.get(key)) for key in keys), finite(row.get(metric))) for row in found[i]]
+            paid = [sum(finite(row.get(key)) for key in keys) / shares[i] for row in found[i]]
+            points = [(at, finite(row.get(metric))) for at, row in zip(paid, found[i], strict=True)]
             good = np.array([point for point in points if np.isfinite(point).all() and point[0] > 0]).reshape(-1, 2)
             if len(good):
                 x, y = thinned(good[:, 0], good[:, 1], _MOST_POINTS, average=False)

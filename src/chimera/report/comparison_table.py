@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from chimera.report.comparison_names import WORKERS
 from chimera.report.units import in_bytes, in_seconds, number, significant
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def columns(comparison: Mapping[str, Any]) -> list[Column]:
     ]
     found += [
         *(_metric(name, rows) for name in metric_names(comparison)[:_MOST_METRICS]),
+        *(_speed_up(rows, wanted) if target and WORKERS in comparison["varied"] else ()),
         _column("up", "sent by all workers", rows, "bytes_up", in_bytes),
         _column("down", "received by all workers", rows, "bytes_down", in_bytes),
     ]
@@ -121,6 +123,28 @@ def _metric(name: str, rows: Sequence[Row]) -> Column:
         text = "" if name not in row["metrics"] else "not finite" if value is None else number(float(value))
         texts.append(f"{text} ± {significant(spread, 2)}" if text and spread else text)
     return Column(name.replace("_", " "), "on the test set", texts)
+
+
+def _speed_up(rows: Sequence[Row], wanted: str) -> list[Column]:
+    """Return how many samples each worker read until the target, and how many times fewer that are than of the fewest."""
+    keys = ("samples_per_worker_to_target", "speed_up")
+    samples, speed_ups = ([row.get(key, "") for row in rows] for key in keys)
+    spreads = [row.get("speed_up_spread") for row in rows]
+    return [
+        Column(
+            "samples per worker to target",
+            f"until {wanted} on the test set",
+            ["never" if value is None else number(round(value)) if value else "" for value in samples],
+        ),
+        Column(
+            "speed-up",
+            "times fewer samples per worker to target than with the fewest workers, all else equal",
+            [
+                f"{_times(value)}{f' ± {significant(spread, 2)}' if spread else ''}" if value else ""
+                for value, spread in zip(speed_ups, spreads, strict=True)
+            ],
+        ),
+    ]
 
 
 def _seconds(heading: str, meaning: str, rows: Sequence[Row], key: str, none: str = "") -> Column:

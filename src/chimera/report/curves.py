@@ -1,16 +1,16 @@
-"""Curves of a run: loss and metrics over time, rounds and bytes, thinned to what a picture can show."""
+"""Curves of a run: loss and metrics over time, rounds or samples, and bytes, thinned to what a picture can show."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chimera.report.run_files import RunFiles, finite, is_metric
-from chimera.report.units import bytes_unit, time_unit
+from chimera.report.units import bytes_unit, counts_unit, time_unit
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -35,6 +35,15 @@ class Curve:
     place: int = 0
 
 
+@dataclass(frozen=True)
+class Level:
+    """A value to compare curves with: ``kind`` is ``target`` (what was to be reached) or ``unigram`` (what counts know)."""
+
+    kind: Literal["target", "unigram"]
+    label: str
+    y: float
+
+
 @dataclass(frozen=True, eq=False)
 class Panel:
     """One chart.
@@ -46,6 +55,7 @@ class Panel:
     log : whether y is logarithmic.
     x_max : where the x axis ends; it begins at 0.
     x_whole : whether x counts something.
+    levels : drawn as horizontal lines.
     marks : x of each loss of an actor.
     not_finite : x of the first loss that was NaN or infinite, if there was one.
     """
@@ -56,6 +66,7 @@ class Panel:
     log: bool
     x_max: float
     x_whole: bool = False
+    levels: tuple[Level, ...] = ()
     marks: tuple[float, ...] = ()
     not_finite: float | None = None
 
@@ -64,11 +75,12 @@ class Panel:
 class _Axis:
     label: str
     x: Floats
-    marks: tuple[float, ...]
+    marks: tuple[float, ...] = ()
+    whole: bool = False
 
 
 def panels(run: RunFiles, most_points: int = 400) -> list[list[Panel]]:
-    """Return rows of panels: the loss, then the metrics; in each row over time, rounds and, if any moved, bytes."""
+    """Return rows of panels: the loss, then the metrics; each over time, rounds (or samples) and, if any moved, bytes."""
     if not run.metrics:
         return []
     names = _metric_names(run.metrics)
@@ -101,10 +113,24 @@ def _axes(run: RunFiles) -> list[_Axis]:
     clock = "Virtual time" if run.is_virtual else "Time"
     axes = [
         _Axis(f"{clock} ({time_name})", seconds / second, tuple(finite(e.get("seconds")) / second for e in lost)),
-        _Axis("Rounds", rounds, tuple(finite(e.get("round")) for e in lost)),
-        _Axis(f"Data moved, up and down ({bytes_name})", (up + down) / one, ()),
+        _samples_per_worker(run, lost) or _Axis("Rounds", rounds, tuple(finite(e.get("round")) for e in lost), True),
+        _Axis(f"Data moved, up and down ({bytes_name})", (up + down) / one),
     ]
     return axes if np.nanmax(up + down, initial=0) > 0 else axes[:2]
+
+
+def _samples_per_worker(run: RunFiles, lost: Sequence[dict[str, Any]]) -> _Axis | None:
+    """Return what tells runs with different numbers of workers apart, where rounds are of any length; None elsewhere."""
+    if not run.shows_samples or not run.workers:
+        return None
+    seconds, samples = (np.array([finite(row.get(key)) for row in run.metrics]) for key in ("seconds", "samples"))
+    known = np.isfinite(seconds) & np.isfinite(samples)
+    if not known.any():
+        return None
+    at = np.array([finite(event.get("seconds")) for event in lost])
+    each, marks = samples / run.workers, np.interp(at, seconds[known], samples[known]) / run.workers
+    one, unit = counts_unit(float(np.nanmax(each)))
+    return _Axis(f"Samples per worker{unit}", each / one, tuple((marks / one).tolist()), whole=one == 1)
 
 
 def _panel(axis: _Axis, group: list[str], columns: dict[str, Floats], run: RunFiles, most_points: int) -> Panel | None:
@@ -127,16 +153,29 @@ def _panel(axis: _Axis, group: list[str], columns: dict[str, Floats], run: RunFi
         if is_loss and any(name in row and not np.isfinite(columns[name][i]) for name in group)
     ]
     title = "Loss" if is_loss else _title(group)
-    return Panel(
+    panel = Panel(
         y_label=title + (" (log scale)" if log else "") + (", test set" if not is_loss else ""),
         x_label=axis.label,
         curves=tuple(curves),
         log=bool(log),
         x_max=float(np.nanmax(axis.x, initial=0)) or 1.0,
-        x_whole=axis.label == "Rounds",
+        x_whole=axis.whole,
         marks=tuple(mark for mark in axis.marks if np.isfinite(mark)),
         not_finite=float(broken[0]) if broken else None,
     )
+    return replace(panel, levels=_levels(run, group, panel))
+
+
+def _levels(run: RunFiles, group: list[str], panel: Panel) -> tuple[Level, ...]:
+    """Return the levels that do not lie so far off that they would press the curves flat."""
+    unigram, wanted = finite(run.summary.get("unigram_loss")), [name for name in group if name in run.target]
+    levels = [Level("unigram", "unigram model", unigram)] if "loss" in group and np.isfinite(unigram) else []
+    told = "target" if len(wanted) == 1 else "target of {}"
+    levels += [Level("target", told.format(name.replace("_", " ")), run.target[name]) for name in wanted]
+    scale = np.log if panel.log else np.asarray
+    low, high = (float(scale(end)) for end in y_range(panel))
+    near = (level for level in levels if not panel.log or level.y > 0)
+    return tuple(level for level in near if 2 * low - high <= float(scale(level.y)) <= 2 * high - low)
 
 
 def _title(group: list[str]) -> str:
@@ -158,7 +197,7 @@ def thinned(x: Floats, y: Floats, most: int, *, average: bool) -> tuple[Floats, 
 
 def y_range(panel: Panel) -> tuple[float, float]:
     """Return the ends of the y axis, with a margin: from 0 where the values come near it, else around them."""
-    everything = np.concatenate([curve.y for curve in panel.curves])
+    everything = np.concatenate([*(curve.y for curve in panel.curves), [level.y for level in panel.levels]])
     low, high = float(everything.min()), float(everything.max())
     if panel.log:
         room = (high / low) ** 0.05

@@ -18,6 +18,7 @@ from chimera.report.run_files import RunFiles, read_run, replace_file
 from chimera.report.staleness import staleness
 from chimera.report.timeline import KINDS, Lane, Window, selection, windows
 from chimera.report.units import in_bytes, in_seconds, linear_ticks, number, tick_labels, time_unit
+from chimera.report.word_picture import word_picture
 
 _MOST_LANES = 24
 _MOST_EVENTS = 200
@@ -44,6 +45,7 @@ def page(run: RunFiles) -> str:
         _header(run),
         _cards(run),
         _section("Learning", _learning(run)),
+        _section("Words", word_picture(run)),
         _section("Staleness of applied gradients", staleness(run)),
         _section("Timeline", _timeline(run)),
         _section("Where the time went", _shares(run)),
@@ -70,7 +72,7 @@ def _section(title: str, body: str) -> str:
 
 
 def _header(run: RunFiles) -> str:
-    workers = run.figures().get("workers") or sum(lane.is_worker for lane in run.lanes)
+    workers = run.workers
     parts = [run.plugin("strategy"), f"{number(workers)} {'worker' if workers == 1 else 'workers'}" if workers else ""]
     parts += [f"{run.plugin(table)} {table}" for table in ("engine", "codec") if run.plugin(table)]
     parts += [run.plugin("model"), run.plugin("data")]
@@ -131,6 +133,8 @@ def _learning(run: RunFiles) -> str:
 def _legend(row: Sequence[Panel]) -> str:
     items = [(svg.swatch(curve), curve.label) for curve in row[0].curves]
     line = '<svg class="swatch" viewBox="0 0 26 12"><path class="{}" d="M13 0V12"/></svg>'
+    level = '<svg class="swatch" viewBox="0 0 26 12"><path class="{}" d="M1 6H25"/></svg>'
+    items += [(level.format(each.kind), f"{each.label}: {number(each.y)}") for each in row[0].levels]
     items += [(line.format("lost"), "worker lost")] if row[0].marks else []
     items += [(line.format("broken"), "loss not finite")] if row[0].not_finite is not None else []
     return '<span class="legend">' + "".join(f"<span>{mark}{_text(label)}</span>" for mark, label in items) + "</span>"

@@ -26,6 +26,7 @@ _LOST = "#C1440E"
 _SIGNS = {"lost": _LOST, "rejected": "#A6508A", "back": "#00704D", "fault": "#8A6500", "other": "#222222"}
 _SIGN_SIZES = {"lost": 7.0, "rejected": 4.5}
 _CURVES = {"train": ("#0072B2", "", "-"), "test": ("#D55E00", "o", "--")}
+_LEVELS = {"target": ("#00704D", (0, (6, 3))), "unigram": ("#55606B", (0, (2, 2)))}
 _METRICS = (("#007A5A", "o", "-"), ("#A6508A", "s", "--"), ("#8A6500", "^", "-."), ("#444444", "v", ":"))
 _STYLE: Any = {
     "font.family": ["DejaVu Sans"],
@@ -103,7 +104,7 @@ def save_plot(run_dir: str | os.PathLike[str], path: str | os.PathLike[str]) -> 
 
 
 def _title(run: RunFiles) -> str:
-    workers = run.summary.get("workers") or sum(lane.is_worker for lane in run.lanes)
+    workers = run.workers
     counted = f"{number(workers)} {'worker' if workers == 1 else 'workers'}" if workers else ""
     engine = f"{run.plugin('engine')} engine" if run.plugin("engine") else ""
     parts = [run.name, run.plugin("strategy"), counted, engine, "" if run.finished else "unfinished"]
@@ -137,6 +138,10 @@ def _draw_panels(part: SubFigure, row: list[Panel]) -> None:
                 clip_on=False,
                 zorder=3 + curve.place,
             )
+        for level in panel.levels:
+            colour, pattern = _LEVELS[level.kind]
+            label = _drawable(f"{level.label}: {number(level.y)}")
+            axes.axhline(level.y, color=colour, linewidth=1.0, linestyle=pattern, label=label, zorder=2)
         _mark(axes, panel)
         low, high = y_range(panel)
         axes.set_yscale("log" if panel.log else "linear")

@@ -20,6 +20,7 @@ import msgspec
 from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
 from chimera.report.timeline import Lane, lanes_of
+from chimera.report.words import Words, read_words
 
 T = TypeVar("T")
 
@@ -43,6 +44,7 @@ class RunFiles:
     events : the rows of ``events.jsonl``.
     summary : ``summary.json``; empty if the run did not finish.
     environment : ``environment.json``.
+    words : the vectors of frequent words, of a run that has some.
     notes : what could not be read, one sentence each.
     """
 
@@ -53,6 +55,7 @@ class RunFiles:
     events: list[dict[str, Any]]
     summary: dict[str, Any]
     environment: dict[str, Any]
+    words: Words | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -75,6 +78,27 @@ class RunFiles:
         """Return the name that was chosen for a table of the experiment, or nothing."""
         named = self.summary.get(table) or self.experiment.get(table)
         return str((named.get("name") or "") if isinstance(named, dict) else (named or ""))
+
+    @property
+    def workers(self) -> int:
+        """How many workers it began with; 0 if that is not known."""
+        told = self.summary.get("workers")
+        return told if isinstance(told, int) else sum(lane.is_worker for lane in self.lanes)
+
+    @property
+    def shows_samples(self) -> bool:
+        """Whether what each worker has read says more than rounds: they take steps of their own, or read a text."""
+        strategy = self.experiment.get("strategy")
+        is_local = isinstance(strategy, dict) and "local_steps" in strategy
+        return is_local or (self.folder / "vocabulary.txt").is_file()
+
+    @property
+    def target(self) -> dict[str, float]:
+        """The metrics that were to be reached."""
+        train = self.experiment.get("train")
+        wanted = train.get("target") if isinstance(train, dict) else None
+        found = {key: finite(value) for key, value in wanted.items()} if isinstance(wanted, dict) else {}
+        return {key: value for key, value in found.items() if math.isfinite(value)}
 
     @property
     def is_virtual(self) -> bool:
@@ -137,6 +161,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> RunFiles:
         events=events,
         summary=_table(folder / "summary.json", notes),
         environment=_table(folder / "environment.json", notes),
+        words=read_words(folder, notes),
         notes=tuple(notes),
     )
 

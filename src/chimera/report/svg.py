@@ -50,6 +50,10 @@ def chart(panel: Panel) -> str:
     parts += [f'<path class="{kind}" d="M{_x(panel, mark):.1f} {top}V{bottom}"/>' for mark in panel.marks]
     if panel.not_finite is not None:
         parts.append(f'<path class="broken" d="M{_x(panel, panel.not_finite):.1f} {_TOP}V{bottom}"/>')
+    for level in panel.levels:
+        at = float(_y(panel, np.array(level.y), low, high))
+        told = escape(f"{level.label}: {significant(level.y, 4)}")
+        parts.append(f'<path class="{level.kind}" d="M{_LEFT} {at:.1f}H{right}"><title>{told}</title></path>')
     for curve in panel.curves:
         parts += _curve(curve, panel, _x(panel, curve.x), _y(panel, curve.y, low, high))
     return "".join([*parts, "</svg>"])
@@ -68,7 +72,8 @@ def style_class(curve: Curve) -> str:
 
 def _description(panel: Panel) -> str:
     last = "; ".join(f"{curve.label} ends at {significant(float(curve.y[-1]), 4)}" for curve in panel.curves)
-    return escape(f"{panel.y_label} over {panel.x_label}: {last}")
+    levels = "".join(f"; {level.label} at {significant(level.y, 4)}" for level in panel.levels)
+    return escape(f"{panel.y_label} over {panel.x_label}: {last}{levels}")
 
 
 def _x(panel: Panel, values: FloatT) -> FloatT:

@@ -8,6 +8,7 @@ from typing import Any
 
 _TIME = ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))
 _BYTES = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
+_COUNTS = ((1e3, " (thousands)"), (1e6, " (millions)"), (1e9, " (billions)"))
 _CHANGES_AT = {"min": 3.0, "h": 3.0, "B": 0.0}
 
 
@@ -19,6 +20,12 @@ def time_unit(largest_s: float) -> tuple[float, str]:
 def bytes_unit(largest: float) -> tuple[float, str]:
     """Return (bytes in a decimal unit, its name) for an axis that ends at ``largest`` bytes."""
     return _unit(largest, _BYTES)
+
+
+def counts_unit(largest: float) -> tuple[float, str]:
+    """Return (how many one is, what to add to the label) for an axis of counts that ends at ``largest``."""
+    fitting = [unit for unit in _COUNTS if largest >= 10 * unit[0]]
+    return fitting[-1] if fitting else (1.0, "")
 
 
 def _unit(largest: float, units: tuple[tuple[float, str], ...]) -> tuple[float, str]:

@@ -14,7 +14,8 @@ class FedBuff(Strategy):
     """Workers train on their own data at their own pace; the servers step by the mean of every ``buffer`` results.
 
     A result is by how much local training has changed the weights. The servers take it for a gradient: the experiment's
-    optimizer is theirs, and ``sgd`` with a learning rate of 1 adds the mean change. A round is one step of the servers.
+    optimizer is theirs, and ``sgd`` with a learning rate of 1, the default, adds the mean change. A round is one step of
+    theirs.
 
     Parameters
     ----------
@@ -24,6 +25,8 @@ class FedBuff(Strategy):
     shards : over how many servers the parameters are spread.
     """
 
+    sgd_learning_rate = 1.0
+
     def __init__(
         self, *, buffer: int = 2, local_steps: int = 4, local_learning_rate: float = 0.1, shards: int = 1
     ) -> None:
@@ -32,8 +35,8 @@ class FedBuff(Strategy):
                 raise ConfigurationError(f"{key} must be at least 1, not {value}")
         if not local_learning_rate > 0:
             raise ConfigurationError(f"local_learning_rate must be above 0, not {local_learning_rate}")
-        self.buffer, self.shards = buffer, shards
-        self.local_steps, self.local_learning_rate = local_steps, local_learning_rate
+        self.buffer, self.shards, self.local_steps = buffer, shards, local_steps
+        self.local_optimizer = {"name": "sgd", "lr": local_learning_rate}
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one step of the servers a round."""
@@ -42,7 +45,7 @@ class FedBuff(Strategy):
         version = 0
         asked: dict[str, list[Any]] = {}
         read: dict[str, int] = {}
-        options = {"steps": self.local_steps, "learning_rate": self.local_learning_rate, "returns": self.shards}
+        options = {"steps": self.local_steps, "returns": self.shards}
         while True:
             deltas: list[Any] = []
             staleness: list[int] = []

@@ -91,9 +91,13 @@ class Strategy(ABC):
     ----------
     sends : how vectors travel, and so what a codec can do: as messages, which any codec packs; in the collectives of a group,
         for which a codec needs an all-reduce form; or not at all.
+    local_optimizer : a table of the optimizer by which workers step between two messages, where they do.
+    sgd_learning_rate : that of the experiment's ``sgd`` where the experiment says none; without it, torch's.
     """
 
     sends: ClassVar[Literal["messages", "collectives", "nothing"]] = "messages"
+    local_optimizer: Mapping[str, Any] | None = None
+    sgd_learning_rate: ClassVar[float | None] = None
 
     @abstractmethod
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
@@ -110,6 +114,10 @@ class Strategy(ABC):
     def batches_per_round(self, workers: int) -> int:
         """Return how many batches are computed in a round: one by each of the ``workers``, unless it says otherwise."""
         return workers
+
+    def steps_per_round(self) -> int:
+        """Return by how many batches a worker goes on in a round; where workers differ in that, it is 1."""
+        return 1
 
     def figures(self) -> Mapping[str, Any]:
         """Return what the summary of a run should say besides, as plain values by their names."""

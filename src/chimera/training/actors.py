@@ -30,7 +30,7 @@ class Actors:
     model : what all begin with.
     train : the data of the workers; put once and shared. Where nodes own the data, model and data are told to the workers
         as a `Counterpart`, and not sent.
-    optimizer, codec, downlink, seed : see `Learner`, and `ParameterShard`, where ``codec`` is the ``uplink``.
+    optimizer, local_optimizer, codec, downlink, seed : see `Learner`, and `ParameterShard`, where ``codec`` is the ``uplink``.
     worker_resources, server_resources : what each of them is to have of its machine.
 
     Attributes
@@ -51,6 +51,7 @@ class Actors:
         train: Dataset,
         *,
         optimizer: OptimizerSettings,
+        local_optimizer: OptimizerSettings,
         codec: tuple[str, Mapping[str, Any]],
         downlink: tuple[str, Mapping[str, Any]],
         seed: int,
@@ -62,7 +63,7 @@ class Actors:
         self._device = GPU if worker_resources.gpus else None
         self._worker_resources, self._server_resources = worker_resources, server_resources
         self._engine, self._optimizer, self._seed = engine, optimizer, seed
-        self._codec, self._downlink = codec, downlink
+        self._local_optimizer, self._codec, self._downlink = local_optimizer, codec, downlink
         sends = CODECS.create(*downlink)
         self.addressed, self.by_rows = sends.chained, sends.by_rows
         if self.by_rows:
@@ -90,6 +91,7 @@ class Actors:
             self._dataset,
             order,
             optimizer=self._optimizer,
+            local_optimizer=self._local_optimizer,
             codec=self._codec,
             downlink=self._downlink,
             seed=self._seed,

@@ -80,6 +80,13 @@ class Budget:
             limits.append(int((self.max_bytes - used.bytes_up - used.bytes_down) / per_round) if per_round else 1)
         return max(min(limits), 1) if limits else None
 
+    def rounds_in_all(self, train_size: int | None, samples_per_round: int) -> int | None:
+        """Return how many rounds the budget is at most, if that can be told; ``train_size`` is None where it is not known."""
+        limits = [] if self.rounds is None else [self.rounds]
+        if self.epochs is not None and train_size is not None:
+            limits.append(math.ceil(self.epochs * train_size / samples_per_round))
+        return min(limits, default=None)
+
     def fraction(self, used: Counters, train_size: int) -> float:
         """Return how much of the limit that is nearest to its end is used, 0 to 1."""
         bytes_used = used.bytes_up + used.bytes_down

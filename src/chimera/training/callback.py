@@ -23,6 +23,8 @@ class Progress(msgspec.Struct, frozen=True):
     metrics : the last evaluation on the test set (``loss``, ``accuracy``, ...); empty before the first.
     fraction : how much of the budget is used, 0 to 1, if the run has one that ends.
     workers : the state of each worker by name: ``running`` or ``lost``.
+    samples_by_worker : what each worker processed since this process began; what a way back made worthless counts too.
+    fill : how full each queue before the workers is, 0 to 1, by name; empty where their data is in memory.
     """
 
     rounds: int
@@ -35,6 +37,8 @@ class Progress(msgspec.Struct, frozen=True):
     metrics: dict[str, float]
     fraction: float | None
     workers: dict[str, str]
+    samples_by_worker: dict[str, int] = {}
+    fill: dict[str, float] = {}
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -57,7 +61,7 @@ class Callback:
         """Rounds were finished: at least at every ``log_every`` and every evaluation."""
 
     def on_model(self, model: Model, last: bool) -> None:
-        """The global model was evaluated; ``model`` is the driver's copy, to be read only. After the ``last`` the run is over."""
+        """The global model was evaluated; ``model`` is the driver's copy, to be read only. After the ``last`` all is over."""
 
     def on_event(self, event: Event) -> None:
         """Something happened besides rounds."""

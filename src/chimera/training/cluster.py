@@ -166,7 +166,7 @@ class TrainingCluster:
         ActorLost : it is dead, or one of the others is; it is not part of the cluster.
         """
         if self.shards or not self.workers:
-            self.get(worker.go_to(self.round))
+            self.get(worker.go_to(self._dealing.step_of(self.round)))
         else:
             steps = self.get([other.step() for other in self.workers])
             self.get(worker.restore(self.workers[steps.index(max(steps))].state()))
@@ -195,6 +195,10 @@ class TrainingCluster:
         if names := self._dealing.mend():
             self._hand_out()
         return names
+
+    def supply_fill(self) -> dict[str, float]:
+        """Return how full each queue before the workers is, 0 to 1, as far as that is known without waiting."""
+        return self._dealing.supply.fill()
 
     def respawn_server(self, index: int) -> None:
         """Start a server in the place of a lost one, as new: it needs its state."""
@@ -242,17 +246,20 @@ class TrainingCluster:
             "dealing": self._dealing.state(),
             "places": self._places,
             "codecs": {worker.name: self.get(worker.codec_states()) for worker in self.workers},
+            "local": {worker.name: self.get(worker.local_state()) for worker in self.workers},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` returned, in a cluster that has just been made.
 
         A worker that was not there then takes the first one's part; if the data was parted among others than are there now, it
-        is parted anew. What a worker's codecs remembered goes to the worker of the same name only.
+        is parted anew. What a worker's codecs and local optimizer remembered goes to the worker of the same name only.
         """
         self.restore_parameters(state)
         codecs = state.get("codecs", {})  # older checkpoints have none
         self.get([worker.restore_codecs(codecs[worker.name]) for worker in self.workers if worker.name in codecs])
+        local = state.get("local", {})
+        self.get([worker.restore_local(local[worker.name]) for worker in self.workers if worker.name in local])
         for rank, worker in enumerate(self.workers):
             then = rank if rank < len(state["steps"]) else 0
             self.get([worker.go_to(state["steps"][then]), worker.load_buffers(state["buffers"][then])])

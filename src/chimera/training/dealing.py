@@ -16,37 +16,53 @@ class Dealing:
     supply : parts it.
     world_size : how many workers there are at first.
     samples_per_round : how many samples so many workers process in a round.
+    steps_per_round : by how many steps a worker goes on in a round.
 
     Attributes
     ----------
     supply : whom the orders come from.
     orders : who reads what, by place among those who are there.
-    since : the round from which on they do.
     """
 
-    def __init__(self, supply: Supply, world_size: int, samples_per_round: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        supply: Supply,
+        world_size: int,
+        samples_per_round: Callable[[int], int],
+        steps_per_round: int = 1,
+    ) -> None:
         self.supply, self._samples_per_round = supply, samples_per_round
-        self._world_size, self.since, self._begin = world_size, 0, 0
+        self._steps_per_round = steps_per_round
+        self._world_size, self._round, self._begin = world_size, 0, 0
         self.orders = self._made()
+
+    @property
+    def since(self) -> int:
+        """The step from which on the orders count."""
+        return self.step_of(self._round)
+
+    def step_of(self, round_: int) -> int:
+        """Return the number of a worker's first step in a round."""
+        return round_ * self._steps_per_round
 
     def deal(self, world_size: int, round_: int) -> None:
         """Part the data anew among so many, from this round on; what was dealt before is not dealt again in this epoch."""
-        self._begin += (round_ - self.since) * self._samples_per_round(self._world_size)
-        self._world_size, self.since = world_size, round_
+        self._begin += (round_ - self._round) * self._samples_per_round(self._world_size)
+        self._world_size, self._round = world_size, round_
         self.orders = self._made()
 
     def restart(self) -> None:
         """Begin again at round 0, with as many workers as now."""
-        self.since = self._begin = 0
+        self._round = self._begin = 0
         self.orders = self._made()
 
     def state(self) -> dict[str, int]:
         """Return what makes it again."""
-        return {"world_size": self._world_size, "since": self.since, "begin": self._begin}
+        return {"world_size": self._world_size, "since": self._round, "begin": self._begin}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Part the data as it was when `state` was asked."""
-        self._world_size, self.since, self._begin = state["world_size"], state["since"], state["begin"]
+        self._world_size, self._round, self._begin = state["world_size"], state["since"], state["begin"]
         self.orders = self._made()
 
     def mend(self) -> list[str]:

@@ -20,10 +20,12 @@ from chimera.core.parameters import Flat, all_finite
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
 from chimera.models.device import move, near
-from chimera.models.model import Batch, Model
+from chimera.models.model import Model
 from chimera.training.exchange import Exchange
+from chimera.training.gradients import Gradients
+from chimera.training.local_training import LocalTraining
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
-from chimera.training.rejection import ADVICE, Applied, Rejected, fault, fault_of_gradient
+from chimera.training.rejection import ADVICE, Applied, Rejected, fault
 from chimera.training.taking_part import TakingPart
 from chimera.training.tally import Tally
 from chimera.training.wanted_rows import WantedRows
@@ -38,7 +40,8 @@ class Learner:
     model : its own copy of the model; all workers begin with the same parameters.
     dataset : the whole training set, in memory that all share.
     order : which rows of it are this worker's, step by step.
-    optimizer : what steps the model where the worker does it itself.
+    optimizer : what steps the model where workers have the global model, and there are no servers.
+    local_optimizer : what steps it between two messages of the servers; the same if nothing is given.
     codec : name and options of the codec of its uplink, or of what it gives to collectives.
     downlink : those of the codec of the weights that it gets, so that this process knows it.
     seed : with rank and step, the seed of whatever is random in a forward pass.
@@ -61,6 +64,7 @@ class Learner:
         order: Order,
         *,
         optimizer: OptimizerSettings,
+        local_optimizer: OptimizerSettings | None = None,
         codec: tuple[str, Mapping[str, Any]] = ("identity", {}),
         downlink: tuple[str, Mapping[str, Any]] = ("identity", {}),
         seed: int = 0,
@@ -68,31 +72,28 @@ class Learner:
     ) -> None:
         if device is not None:
             move(model, device, rank)
-        self._rank, self._model, self._dataset, self._order, self._seed = rank, model, dataset, order, seed
+        self._rank, self._model, self._dataset, self._seed = rank, model, dataset, seed
+        self._gradients = Gradients(rank, model, dataset, order, seed=seed, count=self._count)
         self._optimizer_settings, self._codec = optimizer, codec
         own = seed * 1_000_003 + rank  # so that no two codecs of a run draw the same random numbers
         self._rows = WantedRows(model) if CODECS.create(*downlink).by_rows else None
         # Its vectors where it computes: what travels is unpacked and packed there.
         self._near = self._rows or near(model)
         self._exchange = self._rows or Exchange(model.layout, codec, seed=own)
-        self._ahead: dict[int, Batch] = {}  # batches, by step, that were taken to see which rows they need
         self._optimizer: FlatOptimizer | None = None  # its memory is not spent where servers step
+        self._local = LocalTraining(local_optimizer or optimizer, self._near)
         self._reduction: Reduction | None = None  # the codec's form for a group
         self._kept: Sequence[Mapping[str, Any]] = ()  # what it remembered, if it is not made yet
         self._kept_shared: Mapping[str, Any] = {}
         self._step = 0
         self._tally = Tally()
-        self._has_buffers = model.buffers().size > 0
         self._own: Flat | None = None  # the gradient as it was before the group's; kept once a step had to be repeated
 
     def wanted(self, shards: int, batches: int = 1) -> list[NDArray[np.uint32]]:
         """Return the numbers of the rows, in each shard, that the next ``batches`` need; the next call is to get these."""
         assert self._rows is not None
-        self._ahead, needs = {}, []
-        for step in range(self._step, self._step + batches):
-            self._ahead[step] = batch = self._dataset.take(self._order.batch(step))
-            self._reseed(step)
-            needs.append(self._rows.of(batch))
+        self._gradients.forget_ahead()
+        needs = [self._rows.of(self._gradients.ahead(step)) for step in range(self._step, self._step + batches)]
         asked = self._rows.ask(needs, shards)
         self._tally.asked(asked)
         return asked
@@ -103,28 +104,44 @@ class Learner:
         One that is not finite is rejected: the messages say so instead, and the batch leaves no trace in the worker.
         """
         self._load(weights)
-        gradient, rejected = self._next_gradient(self._near)
+        gradient, rejected = self._gradients.next(self._near, self._step)
         self._step += 1
         return self._packed(gradient) if rejected is None else [rejected] * len(weights)
 
-    def delta(self, *weights: Encoded, steps: int, learning_rate: float) -> list[Encoded] | list[Rejected]:
-        """Load the weights, take ``steps`` steps of plain SGD from there, and return the way back, encoded, a message a shard.
+    def delta(
+        self,
+        *weights: Encoded,
+        steps: int,
+        first: int | None = None,
+        keep_state: bool = True,
+        weight: float = 1.0,
+    ) -> list[Encoded] | list[Rejected]:
+        """Load the weights, take ``steps`` local steps from there, and return the way back, encoded, a message a shard.
 
         That is the weights given less those reached: a server that takes it for a gradient moves towards what was learnt.
         The first gradient that is not finite ends it, and the messages say so instead.
+
+        Parameters
+        ----------
+        first : the number of the first of these steps; without it, one more than the last.
+        keep_state : whether the local optimizer remembers it all for the next call.
+        weight : what the way back is multiplied by.
         """
         self._load(weights)
         flat = self._near.parameters()
-        begin, first = copy_of(flat), self._step
+        begin, first = copy_of(flat), self._step if first is None else first
         rejected: Rejected | None = None
         with np.errstate(over="ignore", invalid="ignore"):  # what became of it is looked at below
             for self._step in range(first, first + steps):
-                gradient, rejected = self._next_gradient(self._near)
+                rejected = self._local_step()
                 if rejected is not None:
                     break
-                flat -= gradient * np.float32(learning_rate)
             begin -= flat
+            if weight != 1:
+                begin *= np.float32(weight)
         self._step = first + steps
+        if not keep_state:
+            self._local.forget()
         work(elements=len(flat) * (steps + 1))
         if rejected is None and (why := fault(begin, "the change of the weights")):
             rejected = Rejected(self._rank, first, why)
@@ -143,12 +160,14 @@ class Learner:
         optimizer = self._own_optimizer()
         rejected = []
         for _ in range(steps):
-            gradient, own = self._next_gradient(self._model) if group is None else self._mean_gradient(group)
+            gradient, own = (
+                self._gradients.next(self._model, self._step) if group is None else self._mean_gradient(group)
+            )
             if own is not None:
                 if group is None:
                     raise NonFiniteError(f"{own}: {ADVICE}")
                 rejected.append(own)
-            optimizer.step(gradient)
+            optimizer.step(gradient, self._step)
             self._step += 1
         return Applied(self._step, steps, tuple(rejected))
 
@@ -159,6 +178,10 @@ class Learner:
     def samples(self) -> int:
         """Return how many rows the data set has that it reads from."""
         return len(self._dataset)
+
+    def share(self) -> float:
+        """Return how many rows of it are this worker's."""
+        return self._gradients.order.share
 
     def step(self) -> int:
         """Return how many steps it has taken or computed gradients for."""
@@ -207,14 +230,22 @@ class Learner:
         elif states:
             self._reduction.restore(states[0])
 
+    def local_state(self) -> Mapping[str, Any]:
+        """Return what its local optimizer remembers."""
+        return self._local.state()
+
+    def restore_local(self, state: Mapping[str, Any]) -> None:
+        """Take back what `local_state` returned."""
+        self._local.restore(state)
+
     def go_to(self, step: int) -> None:
         """Go on with the batch of this step."""
         self._step = step
-        self._ahead.clear()
+        self._gradients.forget_ahead()
 
     def follow(self, order: Order, since: int) -> None:
         """Read other data from now on; ``since`` is the step from which on the order counts."""
-        self._order = order
+        self._gradients.order = order
         self.go_to(max(self._step, since))
 
     def _own_optimizer(self) -> FlatOptimizer:
@@ -232,11 +263,14 @@ class Learner:
                 self._reduction.restore(kept)
         return self._reduction
 
-    def _next_gradient(self, model: Any) -> tuple[Any, Rejected | None]:
-        """Return the gradient of this step's batch, where ``model`` has it, and whether it is to be rejected."""
-        buffers = self._buffers_before()
-        gradient, loss = self._computed(model)
-        return gradient, self._verdict(gradient, loss, buffers)
+    def _local_step(self) -> Rejected | None:
+        """Step with this step's batch, or say why its gradient is rejected."""
+        if self._local.descends:
+            return self._gradients.descend(self._local.descend, self._step)
+        gradient, rejected = self._gradients.next(self._near, self._step)
+        if rejected is None:
+            self._local.step(gradient, self._step)
+        return rejected
 
     def _mean_gradient(self, group: Group) -> tuple[Flat, Rejected | None]:
         """Return the mean gradient of the group, and whether its own is not in it.
@@ -244,8 +278,8 @@ class Learner:
         Nobody looks at his own gradient first, which would take a collective: if the mean is not finite, all see the same.
         """
         reduction, part = self._own_reduction(), TakingPart(group, self._tally)
-        buffers = self._buffers_before()
-        gradient, loss = self._computed(self._model)
+        buffers = self._gradients.buffers()
+        gradient, loss = self._gradients.computed(self._model, self._step)
         if self._own is not None:
             np.copyto(self._own, gradient)
         if not math.isfinite(loss):
@@ -255,12 +289,12 @@ class Learner:
             self._count(loss)
             return self._reduced(mean), None
         if self._own is None:  # the collective has overwritten it; the same batch and seed give it again
-            self._restore_buffers(buffers)
-            gradient, loss = self._computed(self._model, again=True)
+            self._gradients.restore(buffers)
+            gradient, loss = self._gradients.computed(self._model, self._step, again=True)
             self._own = gradient.copy()
         else:
             np.copyto(gradient, self._own)
-        rejected = self._verdict(gradient, loss, buffers)
+        rejected = self._gradients.verdict(gradient, loss, self._step, buffers)
         if not part.only_if(rejected is None):
             raise NonFiniteError(f"{rejected}, and there is no other gradient: {ADVICE}")
         if rejected is not None:
@@ -276,37 +310,9 @@ class Learner:
         self._tally.reduced(mean)
         return mean
 
-    def _computed(self, model: Any, again: bool = False) -> tuple[Any, float]:
-        """Return gradient and loss of this step's batch; ``again`` if its samples were counted before."""
-        batch = self._ahead.pop(self._step, None) or self._dataset.take(self._order.batch(self._step))
-        self._reseed(self._step)
-        gradient, loss = model.gradient(batch)
-        if not again:
-            work(samples=len(batch[0]))
-        return gradient, loss
-
-    def _reseed(self, step: int) -> None:
-        """Let what is random at a step depend on nothing that ran before."""
-        self._model.reseed((self._seed * 1_000_003 + self._rank) * 1_000_003 + step)
-
-    def _verdict(self, gradient: Flat, loss: float, buffers: Flat | None) -> Rejected | None:
-        """Count the loss, or say why the gradient is rejected and undo what its batch did to the buffers."""
-        if why := fault_of_gradient(gradient, loss):
-            self._restore_buffers(buffers)
-            return Rejected(self._rank, self._step, why)
-        self._count(loss)
-        return None
-
     def _count(self, loss: float) -> None:
         self._tally.loss += loss
         self._tally.losses += 1
-
-    def _buffers_before(self) -> Flat | None:
-        return self._model.buffers() if self._has_buffers else None
-
-    def _restore_buffers(self, buffers: Flat | None) -> None:
-        if buffers is not None:
-            self._model.load_buffers(buffers)
 
     def _packed(self, flat: Flat) -> list[Encoded]:
         messages = self._exchange.packed(flat)

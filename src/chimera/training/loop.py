@@ -296,6 +296,8 @@ class TrainingLoop:
             metrics=self.metrics,
             fraction=self._budget.fraction(used, self._train_size),
             workers={name: "running" if name in living else "lost" for name in self._cluster.names},
+            samples_by_worker=dict(self._meter.samples_by_worker),
+            fill=self._cluster.supply_fill(),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -25,12 +26,14 @@ class Meter:
     Attributes
     ----------
     counters : what was used.
+    samples_by_worker : what each worker processed, by name; it never goes back.
     began_s : when training began, on the engine's clock.
     """
 
     def __init__(self, engine: Engine, cluster: TrainingCluster, history: History) -> None:
         self._engine, self._cluster, self._history = engine, cluster, history
         self.counters = Counters()
+        self.samples_by_worker: Counter[str] = Counter()
         self.began_s = engine.now()
 
     def seconds(self) -> float:
@@ -48,6 +51,7 @@ class Meter:
         for row in rows:
             if row.actor in workers and row.call not in (_LOOKS if looked else _STEERING):
                 used.samples += row.samples
+                self.samples_by_worker[row.actor] += row.samples
                 used.bytes_up += row.bytes_out
                 used.bytes_down += row.bytes_in
 

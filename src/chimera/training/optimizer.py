@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNa
 from chimera.core.parameters import Flat
 from chimera.core.registry import checked_options
 from chimera.core.rows import RowLayout, SparseRows
+from chimera.training.schedule import Schedule
 
 _TENSOR, _SCALAR = "tensor.", "scalar."
 _ROWWISE = "SGD", "Adagrad"
@@ -28,10 +29,47 @@ class OptimizerSettings:
     ----------
     name : a class of `torch.optim`, in any case: ``sgd``, ``adam``, ``AdamW``, ...
     options : its keyword arguments.
+    schedule : how its learning rate changes over the run.
     """
 
     name: str = "sgd"
     options: Mapping[str, Any] = field(default_factory=dict)
+    schedule: Schedule = field(default_factory=Schedule)
+
+    @classmethod
+    def of(cls, name: str, options: Mapping[str, Any], learning_rate: float | None = None) -> Self:
+        """Return the settings of an experiment, whose options may have a ``schedule``.
+
+        ``learning_rate`` is that of SGD where the options have none: torch's own is too small for any use.
+        """
+        given = dict(options)
+        schedule = Schedule.of(given.pop("schedule", "constant"))
+        if name.lower() == "sgd" and learning_rate is not None:
+            given.setdefault("lr", learning_rate)
+        return cls(name, given, schedule)
+
+    def over(self, steps: int | None) -> Self:
+        """Return the same for a run of so many steps.
+
+        Raises
+        ------
+        ConfigurationError : the learning rate is to change, and nobody knows how many steps the run has.
+        """
+        if steps is None and self.schedule.changes:
+            raise ConfigurationError(
+                f"the schedule of the optimizer {self.name!r} needs the length of the run in steps: give it rounds, "
+                "or epochs where the driver has the data"
+            )
+        return replace(self, schedule=replace(self.schedule, steps=steps))
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is SGD without anything else, which remembers nothing."""
+        return self.name.lower() == "sgd" and set(self.options) == {"lr"}
+
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate of a step of plain SGD."""
+        return float(self.options["lr"]) * self.schedule.factor(step)
 
     def stepper(self, flat: Flat) -> FlatOptimizer:
         """Return what steps ``flat`` in place."""
@@ -41,7 +79,7 @@ class OptimizerSettings:
         """Make one on a single parameter and step it, so that a mistake shows before anything runs."""
         optimizer = FlatOptimizer(self, np.zeros(1, np.float32))
         try:
-            optimizer.step(np.zeros(1, np.float32))
+            optimizer.step(np.zeros(1, np.float32), 0)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigurationError(f"the optimizer {self.name!r} cannot step a flat dense vector: {error}") from error
 
@@ -49,10 +87,10 @@ class OptimizerSettings:
 class Stepper(Protocol):
     """Steps one flat vector in place."""
 
-    def step(self, gradient: Flat) -> None:
-        """Take one step with ``gradient``, shape (P,), writable."""
+    def step(self, gradient: Flat, number: int) -> None:
+        """Take one step with ``gradient``, shape (P,), writable; ``number`` were taken before."""
 
-    def step_rows(self, gradient: SparseRows, layout: RowLayout) -> None:
+    def step_rows(self, gradient: SparseRows, layout: RowLayout, number: int) -> None:
         """Take one step with a gradient that is zero in all other rows; ``layout`` says where these lie."""
 
     def curvature(self) -> Flat | None:
@@ -78,7 +116,7 @@ class FlatOptimizer:
     Parameters
     ----------
     settings : which optimizer.
-    flat : the parameters, float32, shape (P,), writable; torch views this memory.
+    flat : the parameters, float32, shape (P,), writable: an array, whose memory torch views, or a tensor on a device.
     """
 
     def __init__(self, settings: OptimizerSettings, flat: Flat) -> None:
@@ -88,7 +126,7 @@ class FlatOptimizer:
             raise MissingExtraError(f"the optimizer {settings.name!r}", "torch", "train") from error
         _avoid_compiler_import()
         self._torch, self._settings, self._flat = torch, settings, flat
-        self._parameter = torch.nn.Parameter(torch.from_numpy(flat), requires_grad=False)
+        self._parameter = torch.nn.Parameter(torch.as_tensor(flat), requires_grad=False)
         self._gradient: Flat | None = None
         self._few: FlatOptimizer | None = None  # that steps some rows
         kind = _optimizer_class(settings.name)
@@ -102,16 +140,20 @@ class FlatOptimizer:
             self._optimizer = kind([self._parameter], **options)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigurationError(f"the optimizer {settings.name!r} refuses its options: {error}") from error
+        self._schedule, self._group = settings.schedule, self._optimizer.param_groups[0]
+        self._learning_rate = self._group["lr"]
 
-    def step(self, gradient: Flat) -> None:
-        """Take one step with ``gradient``, shape (P,), writable."""
+    def step(self, gradient: Flat, number: int) -> None:
+        """Take one step with ``gradient``, shape (P,), writable; ``number``, of those taken before, decides the rate."""
+        if self._schedule.changes:
+            self._group["lr"] = self._learning_rate * self._schedule.factor(number)
         if gradient is not self._gradient:
             self._gradient = gradient
-            self._parameter.grad = self._torch.from_numpy(gradient)
+            self._parameter.grad = self._torch.as_tensor(gradient)
         with self._torch.no_grad():
             self._step(self._optimizer)
 
-    def step_rows(self, gradient: SparseRows, layout: RowLayout) -> None:
+    def step_rows(self, gradient: SparseRows, layout: RowLayout, number: int) -> None:
         """Take one step with a gradient that is zero in all other rows.
 
         SGD and Adagrad without momentum and weight decay leave those rows alone, so only these rows are stepped, with what is
@@ -119,11 +161,11 @@ class FlatOptimizer:
         """
         kept = self._optimizer.defaults
         if type(self._optimizer).__name__ in _ROWWISE and not (kept.get("momentum") or kept.get("weight_decay")):
-            self._step_only(gradient, layout)
+            self._step_only(gradient, layout, number)
         else:
-            self.step(layout.filled(gradient))
+            self.step(layout.filled(gradient), number)
 
-    def _step_only(self, gradient: SparseRows, layout: RowLayout) -> None:
+    def _step_only(self, gradient: SparseRows, layout: RowLayout, number: int) -> None:
         flat = layout.gather(self._flat, gradient.numbers)
         if self._few is None:
             self._few = FlatOptimizer(self._settings, flat)
@@ -132,7 +174,7 @@ class FlatOptimizer:
         whole = self.state()
         per_element = [key for key, value in whole.items() if value.shape == self._flat.shape]
         few.restore({**whole, **{key: layout.gather(whole[key], gradient.numbers) for key in per_element}})
-        few.step(gradient.values)
+        few.step(gradient.values, number)
         layout.scatter(SparseRows(gradient.numbers, flat), self._flat)
         for key, value in few.state().items():
             if key in per_element:
@@ -150,7 +192,7 @@ class FlatOptimizer:
         """Return the root of the mean square of the gradients, shape (P,), where the optimizer keeps one, as Adam does."""
         held = self._optimizer.state.get(self._parameter, {})
         found = next((held[name] for name in _MEAN_SQUARES if name in held), None)
-        return None if found is None else np.sqrt(found.numpy())
+        return None if found is None else np.sqrt(found.cpu().numpy())
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return all that it remembers, as arrays; views where it is a tensor."""
@@ -158,7 +200,7 @@ class FlatOptimizer:
         arrays: dict[str, NDArray[Any]] = {}
         for key, value in state.items():
             if isinstance(value, self._torch.Tensor):
-                arrays[_TENSOR + key] = value.detach().numpy()
+                arrays[_TENSOR + key] = value.detach().cpu().numpy()
             elif value is not None:
                 arrays[_SCALAR + key] = np.asarray(value)
         return arrays
@@ -168,9 +210,15 @@ class FlatOptimizer:
         state: dict[str, Any] = {}
         for key, value in arrays.items():
             kind, name = key[: len(_TENSOR)], key[len(_TENSOR) :]
-            state[name] = self._torch.from_numpy(np.array(value)) if kind == _TENSOR else value.item()
+            state[name] = self._held(np.array(value)) if kind == _TENSOR else value.item()
         if state:
             self._optimizer.state[self._parameter] = state
+
+    def _held(self, array: NDArray[Any]) -> Any:
+        """Return a tensor where the optimizer wants it: its count of steps stays on the host unless a fused kernel reads it."""
+        tensor = self._torch.from_numpy(array)
+        on_host = array.ndim == 0 and not self._group.get("fused")
+        return tensor if on_host else tensor.to(self._parameter.device)
 
 
 def _optimizer_class(name: str) -> Any:

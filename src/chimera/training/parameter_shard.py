@@ -149,9 +149,9 @@ class ParameterShard:
         """Step with the mean, if any gradients are in it, and return the new slice and what was done."""
         if gradients:
             if isinstance(self._mean, SparseRows):
-                self._optimizer.step_rows(self._mean, self._rows)
+                self._optimizer.step_rows(self._mean, self._rows, self._steps)
             else:
-                self._optimizer.step(self._mean)
+                self._optimizer.step(self._mean, self._steps)
             self._steps += 1
         return self._downlink.broadcast(), Applied(self._steps, gradients, tuple(rejected))
 

@@ -49,8 +49,8 @@ class Trainer:
         of the weights they get.
     workers : how many.
     batch_size : samples per worker and step.
-    optimizer : any of `torch.optim`, by name or as a mapping with its options; it runs on the servers, or on each worker
-        where there are none.
+    optimizer : any of `torch.optim`, by name or as a mapping with its options and a ``schedule`` of its learning rate (see
+        `Schedule`); it runs on the servers, or on each worker where there are none.
     epochs, rounds, max_seconds, max_bytes, target : see `Budget`; one epoch if nothing is given.
     evaluate_every, log_every, checkpoint_every : in rounds; by default each epoch, a hundred times a run (less often with many
         workers), and at each evaluation.
@@ -71,6 +71,10 @@ class Trainer:
     out : the run's folder; by default a new one under ``runs/``, called ``name``.
     name : of the run.
     resume : go on from the last checkpoint in the run's folder, if there is one.
+
+    Attributes
+    ----------
+    callbacks : those given; more may be added before `fit`.
     """
 
     def __init__(
@@ -126,7 +130,9 @@ class Trainer:
         self._partition = made(PARTITIONERS, partition)
         self._codec, self._downlink = both_ways(codec)
         check_codecs(self._strategy, label(strategy), self._codec, self._downlink)
-        self._optimizer = OptimizerSettings(*named(optimizer))
+        self._optimizer = OptimizerSettings.of(*named(optimizer), self._strategy.sgd_learning_rate)
+        local = self._strategy.local_optimizer
+        self._local_optimizer = self._optimizer if local is None else OptimizerSettings.of(*named(local))
         self._engine, self._model, self._data = engine, model, data
         self._workers, self._batch_size = self._strategy.world_size(workers), batch_size
         self._every: dict[str, Any] = {
@@ -142,7 +148,7 @@ class Trainer:
         self._recovery: Recovery | None = None
         self._worker_resources = resources_of("worker_resources", worker_resources)
         self._server_resources = server_resources_of(server_resources)
-        self._callbacks = list(callbacks)
+        self.callbacks = list(callbacks)
         self._folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)
         self._experiment = {
             "data": data,
@@ -197,14 +203,18 @@ class Trainer:
             split = split_of(self._data, self._seed)
             check_data(engine, split.train, self._workers, self._tolerance)
             self._optimizer.check()
+            self._local_optimizer.check()
             model = model_of(self._model, split.train, self._seed)
             signature = Signature.of(split)
             self._folder.begin(Experiment.of(**self._experiment).to_toml(), self._seed, signature)
+            train = None if engine.nodes_own_data else split.train
+            rounds = self._budget.rounds_in_all(len(train) if train else None, self._samples_per_round(self._workers))
             actors = Actors(
                 engine,
                 model,
                 split.train,
-                optimizer=self._optimizer,
+                optimizer=self._optimizer.over(rounds),
+                local_optimizer=self._local_optimizer.over(rounds and rounds * self._strategy.steps_per_round()),
                 codec=self._codec,
                 downlink=self._downlink,
                 seed=self._seed,
@@ -221,7 +231,7 @@ class Trainer:
                 batch_size=self._batch_size,
                 seed=self._seed,
             )
-            dealing = Dealing(supply, self._workers, self._samples_per_round)
+            dealing = Dealing(supply, self._workers, self._samples_per_round, self._strategy.steps_per_round())
             cluster = TrainingCluster(engine, actors, dealing, watch, self._tolerance.min_workers)
             try:
                 return self._fit(engine, watch, cluster, split, model)
@@ -255,7 +265,7 @@ class Trainer:
             ),
             history=history,
             checkpoints=checkpoints,
-            callbacks=self._callbacks,
+            callbacks=self.callbacks,
             recovery=self._recovery,
             faults=FaultScript(self._faults),
         )
@@ -284,7 +294,7 @@ class Trainer:
             figures=dict(self._strategy.figures()),
         )
         self._folder.finish(run)
-        for callback in self._callbacks:
+        for callback in self.callbacks:
             callback.on_end(run)
         return run
 

@@ -1,24 +1,14 @@
-"""The loops under the codecs: for arrays compiled by numba, or in NumPy where that does not work; for tensors in torch.
-
-Compiled code is kept on disk beside its module, and made anew when that module changes: whoever edits one that others
-call removes what is kept (``make clean``).
-"""
+"""The loops under the codecs: for arrays compiled by numba, or in NumPy where that does not work; for tensors in torch."""
 
 from __future__ import annotations
 
 import functools
 import importlib
-import logging
-import os
 from types import ModuleType
 from typing import Any
 
 from chimera.core.device import on_host
-from chimera.core.errors import ConfigurationError
-
-_LOG = logging.getLogger(__name__)
-VARIABLE = "CHIMERA_KERNELS"
-"""Environment variable that chooses them: ``compiled``, ``plain``, or ``auto``, the former if it works."""
+from chimera.core.kernels import choose
 
 
 def kernels(vector: Any) -> ModuleType:
@@ -31,17 +21,7 @@ def kernels(vector: Any) -> ModuleType:
 @functools.cache
 def on_cpu() -> ModuleType:
     """Return the kernels for arrays, chosen once a process; compiling is left to the first use of each."""
-    wanted = os.environ.get(VARIABLE, "auto")
-    if wanted not in ("auto", "compiled", "plain"):
-        raise ConfigurationError(f"{VARIABLE} = {wanted!r} is not 'auto', 'compiled' or 'plain'")
-    if wanted != "plain":
-        try:
-            return _compiled()
-        except Exception as error:  # numba fails in ways of its own: whatever it is, NumPy can do the work
-            if wanted == "compiled":
-                raise
-            _LOG.warning("numba does not work here (%s: %s): codecs run on NumPy, slower", type(error).__name__, error)
-    return importlib.import_module("chimera.codecs.kernels.plain")
+    return choose(_compiled, "chimera.codecs.kernels.plain", "codecs")
 
 
 def _compiled() -> ModuleType:

@@ -134,10 +134,11 @@ class Asking:
             except GetTimeoutError as error:
                 call.current().alive()
                 if deadline is not None and time.monotonic() >= deadline:  # Ray may return a little early
-                    ref = next(ref for ref in refs if not ray.wait([ref.object], timeout=0)[0])
-                    raise TimeLimitError(
-                        f"{ref.method!r} of {ref.peer.name} did not end within its time limit"
-                    ) from error
+                    late = [ref for ref in refs if not ray.wait([ref.object], timeout=0)[0]]
+                    if late:  # else it has come since
+                        raise TimeLimitError(
+                            f"{late[0].method!r} of {late[0].peer.name} did not end within its time limit"
+                        ) from error
             except RayError as error:
                 done, _ = ray.wait(list(dict.fromkeys(objects)), num_returns=1, timeout=0)
                 method = next((ref.method for ref in refs if ref.object in done), refs[0].method)

@@ -92,14 +92,14 @@ class Steps:
         self._shortest, self._in_vain = math.inf, 0
         self.over = False
 
-    def step(self, gradient: Flat) -> None:
+    def step(self, gradient: Flat, number: int) -> None:  # noqa: ARG002 - it counts by itself, as scikit-learn does
         """Take one step with ``gradient``, shape (P,)."""
         self._t += 1
         self._flat -= np.float32(self._next(gradient)) * gradient
 
-    def step_rows(self, gradient: SparseRows, layout: RowLayout) -> None:
+    def step_rows(self, gradient: SparseRows, layout: RowLayout, number: int) -> None:
         """Take one step with a gradient that is zero in all other rows."""
-        self.step(layout.filled(gradient))
+        self.step(layout.filled(gradient), number)
 
     def curvature(self) -> None:
         """Return nothing: it is plain SGD."""

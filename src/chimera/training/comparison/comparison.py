@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from chimera.core.errors import ConfigurationError, RunError
-from chimera.training.comparison.figures import Row, rows_of, run_row
+from chimera.training.comparison.figures import Row, rows_of, run_row, with_speed_ups
 from chimera.training.comparison.grid import Cell, check, grid_of
 from chimera.training.comparison.running import GridCallback, Outcomes, run_cells
 from chimera.training.comparison.variation import Variation, Vary, read_variations
@@ -146,7 +146,7 @@ def _written(
 
     targets = [cell.experiment.tables["train"].get("target") for cell in cells]
     target = targets[0] if all(each == targets[0] for each in targets) else None
-    runs = [run_row(cell, folder, *outcomes[cell.name], target=target) for cell in cells]
+    runs = with_speed_ups([run_row(cell, folder, *outcomes[cell.name], target=target) for cell in cells])
     varied = {variation.key: [choice.text for choice in variation.choices] for variation in variations}
     comparison = Comparison(
         folder=folder,

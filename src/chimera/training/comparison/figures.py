@@ -17,7 +17,8 @@ from chimera.training.comparison.grid import Cell
 
 SUMMED_UP = ("rounds", "epochs", "samples", "seconds", "samples_per_second", "bytes_up", "bytes_down")
 MEASURED = ("bits_per_element_up", "bits_per_element_down", "compression_ratio")  # of what was sent
-TO_TARGET = ("seconds_to_target", "rounds_to_target", "bytes_to_target")
+TO_TARGET = ("seconds_to_target", "rounds_to_target", "bytes_to_target", "samples_per_worker_to_target")
+_WORKERS = "train.workers"
 
 Row = dict[str, Any]
 
@@ -39,8 +40,34 @@ def run_row(cell: Cell, folder: Path, state: State, why: str, target: Mapping[st
     row["metrics"] = summary.get("metrics", {})
     row |= {key: summary[key] for key in (*SUMMED_UP, *MEASURED, "stopped_by", "lost_workers") if key in summary}
     if target and summary:
-        row |= dict(zip(TO_TARGET, _reached(folder / cell.name, target), strict=True))
+        row |= dict(zip(TO_TARGET, _reached(folder / cell.name, target, summary["workers"]), strict=True))
     return row
+
+
+def with_speed_ups(runs: Sequence[Row]) -> list[Row]:
+    """Return the runs of a comparison in which the number of workers varies, each with its ``speed_up``; others as they are.
+
+    It is how many times fewer samples each worker read until the target than in the run that differs only in having the
+    fewest workers; None where one of the two never met it.
+    """
+    fewest: dict[str, Row] = {}
+    for run in runs:
+        if _WORKERS in run["settings"]:
+            best = fewest.setdefault(_all_but_workers(run), run)
+            if int(run["settings"][_WORKERS]) < int(best["settings"][_WORKERS]):
+                fewest[_all_but_workers(run)] = run
+    key = "samples_per_worker_to_target"
+    return [
+        {**run, "speed_up": _ratio(fewest[_all_but_workers(run)].get(key), run[key])}
+        if key in run and _WORKERS in run["settings"]
+        else run
+        for run in runs
+    ]
+
+
+def _all_but_workers(run: Row) -> str:
+    others = {key: value for key, value in run["settings"].items() if key != _WORKERS}
+    return repr((sorted(others.items()), run.get("seed")))
 
 
 def rows_of(runs: Sequence[Row], varied: Sequence[str]) -> list[Row]:
@@ -81,7 +108,7 @@ def _mean(group: Sequence[Row]) -> Row:
         if key in ("seed", "virtual") or not isinstance(values[0], int | float | None):
             continue
         row[key] = _mean_of(values)
-        if key in ("seconds", *TO_TARGET):
+        if key in ("seconds", "speed_up", *TO_TARGET):
             row[f"{key}_spread"] = _spread(values)
     return row
 
@@ -113,15 +140,15 @@ def _spread(values: Sequence[float | None]) -> float | None:
     return None if len(known) < len(values) else statistics.stdev(known) if len(known) > 1 else 0.0
 
 
-def _reached(folder: Path, target: Mapping[str, float]) -> tuple[float | None, int | None, int | None]:
-    """Return when the target was first met, in seconds, rounds and bytes; None where it was not."""
+def _reached(folder: Path, target: Mapping[str, float], workers: int) -> tuple[float | None, ...]:
+    """Return when the target was first met, in the units of `TO_TARGET`; None where it was not."""
     budget = Budget(rounds=1, target=target)
     for line in (folder / "metrics.jsonl").read_bytes().splitlines():
         row = msgspec.json.decode(line)
         metrics = {key: value for key, value in row.items() if isinstance(value, int | float) and math.isfinite(value)}
         if all(name in metrics for name in target) and budget.reached(Counters(), metrics, 1) == "target":
-            return row["seconds"], row["round"], row["bytes_up"] + row["bytes_down"]
-    return None, None, None
+            return row["seconds"], row["round"], row["bytes_up"] + row["bytes_down"], row["samples"] / workers
+    return (None,) * len(TO_TARGET)
 
 
 def _read(path: Path) -> dict[str, Any]:

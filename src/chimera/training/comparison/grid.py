@@ -107,7 +107,7 @@ def check(cells: Iterable[Cell]) -> None:
             _check_model(tables["model"])
             optimizer = named(tables["train"].get("optimizer", "sgd"))
             if repr(optimizer) not in optimizers:
-                OptimizerSettings(*optimizer).check()
+                OptimizerSettings.of(*optimizer).check()
                 optimizers.add(repr(optimizer))
         except ConfigurationError as error:
             raise ConfigurationError(f"{cell.label}: {error}" if cell.settings else str(error)) from error

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from chimera.codecs.kernels.compiled.base import B, U, njit
 from chimera.codecs.kernels.layout import CHUNK
+from chimera.core.jit import B, U, njit
 
 
 @njit

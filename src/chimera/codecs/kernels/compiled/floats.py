@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from chimera.codecs.kernels.compiled.base import B, F, H, N, U, as_float, njit
 from chimera.codecs.kernels.compiled.bits import pack_signs, unpack_signs
 from chimera.codecs.kernels.compiled.hashing import EARLY, LATE, STEP, mixed, state_at
 from chimera.codecs.kernels.compiled.levels import inverse
 from chimera.codecs.kernels.layout import CHUNK, HALF
+from chimera.core.jit import B, F, H, N, U, as_float, njit
 
 _ROUND = F(12582912.0)  # 1.5 * 2**23: added and taken away again, it rounds to the nearest integer, ties to even
 _ONE = U(0x3F800000)  # the bits of 1

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from chimera.codecs.kernels.compiled.base import U, inlined, njit
 from chimera.codecs.kernels.layout import CHUNK, HALF
+from chimera.core.jit import U, inlined, njit
 
 STEP = U(0x7FEB352D)
 """The state of the next index is larger by this."""

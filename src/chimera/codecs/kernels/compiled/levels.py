@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from chimera.codecs.kernels.compiled.base import B, F, N, U, as_bits, as_float, inlined, njit, prefetch
 from chimera.codecs.kernels.compiled.bits import pack_chunk, unpack_chunk
 from chimera.codecs.kernels.compiled.hashing import EARLY, LATE, STEP, mixed, state_at
 from chimera.codecs.kernels.compiled.moments import largest_bits, largest_of, square_sum, sum_of_squares
 from chimera.codecs.kernels.layout import CHUNK, HALF
+from chimera.core.jit import B, F, N, U, as_bits, as_float, inlined, njit, prefetch
 
 _ROUND = F(12582912.0)  # 1.5 * 2**23: added and taken away again, it rounds to the nearest integer, ties to even
 _TINY, _LIFT, _DROP = F(2.0**-60), F(2.0**64), F(2.0**-64)

@@ -11,9 +11,9 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from chimera.codecs.kernels.compiled.base import F, U, as_bits, as_float, inlined, njit
 from chimera.codecs.kernels.compiled.bits import pack_signs
 from chimera.codecs.kernels.layout import BLOCK, CHUNK
+from chimera.core.jit import F, U, as_bits, as_float, inlined, njit
 
 _LITTLE = 1e-30
 

@@ -8,7 +8,7 @@ import numba
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from chimera.codecs.kernels.compiled.base import B, U, njit
+from chimera.core.jit import B, U, njit
 
 
 @njit

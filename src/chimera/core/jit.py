@@ -1,4 +1,4 @@
-"""What all compiled kernels are made with."""
+"""What all compiled kernels are made with. Importing it costs numba: only kernels do."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from numba.extending import intrinsic
 F, N, U, B, H = np.float32, np.int32, np.uint32, np.uint8, np.uint16
 
 
-def njit(function: Any, *, forceinline: bool = False) -> Any:
+def njit(function: Any, *, forceinline: bool = False, fastmath: Any = False) -> Any:
     """Compile, once for all runs where the disk takes it."""
-    options = {"nogil": True, "error_model": "numpy", "forceinline": forceinline}
+    options = {"nogil": True, "error_model": "numpy", "forceinline": forceinline, "fastmath": fastmath}
     try:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # there is no folder to write to
@@ -25,6 +25,11 @@ def njit(function: Any, *, forceinline: bool = False) -> Any:
 def inlined(function: Any) -> Any:
     """Compile into whoever calls it: what is called once a block costs less than handing over its arrays."""
     return njit(function, forceinline=True)
+
+
+def reordered(function: Any) -> Any:
+    """Compile with sums taken in whatever order is fast on this processor; NaN and infinity stay what they are."""
+    return njit(function, fastmath={"reassoc", "contract", "nsz"})
 
 
 @intrinsic

@@ -1,0 +1,110 @@
+"""What the live picture says of workers: who is there, how fast each is, and how full the queues before them are."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from rich.text import Text
+
+from chimera.training.callback import Progress
+
+DOTS = 32  # with more workers than this, they are counted and not drawn
+NAMED = 8  # with more workers or queues than this, the least, the median and the most are told
+
+_COLOURS = {"running": "green", "lost": "red"}
+_BAR, _LABEL, _GAP = 8, 10, 3  # widths
+
+
+class Rate:
+    """Samples per second over the last few looks; their number, not their time, bounds the memory."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, int, Mapping[str, int]]] = deque(maxlen=20)
+
+    def add(self, progress: Progress) -> None:
+        """Look at where the run stands."""
+        self._looks.append((progress.seconds, progress.samples, progress.samples_by_worker))
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """The rate of all workers between the first look that is kept and the last."""
+        if not self._lasted():
+            return None
+        return (self._looks[-1][1] - self._looks[0][1]) / self._lasted()
+
+    @property
+    def by_worker(self) -> dict[str, float]:
+        """The rate of each worker between the same looks; none before there are two."""
+        if not self._lasted():
+            return {}
+        few, many = self._looks[0][2], self._looks[-1][2]
+        return {name: (samples - few.get(name, 0)) / self._lasted() for name, samples in many.items()}
+
+    def _lasted(self) -> float:
+        return self._looks[-1][0] - self._looks[0][0] if self._looks else 0.0
+
+
+def workers_text(workers: Mapping[str, str], *, unicode: bool = True) -> Text:
+    """Return a dot for each worker, coloured by its state, and how many are in each; only the numbers for many."""
+    states = list(workers.values())
+    text = Text("workers ", style="dim")
+    if len(states) <= DOTS:
+        for state in states:
+            text.append("●" if unicode else "o", style=_COLOURS.get(state, "yellow"))
+        text.append(" ")
+    counts = [f"{states.count(state)} {state}" for state in dict.fromkeys([*_COLOURS, *states]) if state in states]
+    return text.append("  ".join(counts), style="default")
+
+
+def rates_of_workers(progress: Progress, rate: Rate, width: int) -> Text | None:
+    """Return samples per second of each running worker; nothing where a single one makes up the whole rate."""
+    known = rate.by_worker
+    rates = {name: known.get(name, 0.0) for name, state in progress.workers.items() if state == "running"}
+    if len(progress.workers) < 2 or not any(rates.values()):
+        return None
+    if len(rates) > NAMED:
+        return _laid_out("samples/s", [_summed_up("a worker", list(rates.values()), ",.0f")], width)
+    digits = max(len(f"{value:,.0f}") for value in rates.values())
+    cells = [Text.assemble((f"{name} ", "dim"), f"{value:>{digits},.0f}") for name, value in rates.items()]
+    return _laid_out("samples/s", cells, width)
+
+
+def queues(fill: Mapping[str, float], width: int, *, unicode: bool = True) -> Text | None:
+    """Return a bar for each queue before the workers, from empty (they wait for it) to full; nothing where there are none."""
+    if not fill:
+        return None
+    if len(fill) > NAMED:
+        return _laid_out("queues", [_summed_up(f"of {len(fill)}", list(fill.values()), ".0%")], width)
+    longest = max(map(len, fill))
+    cells = [Text.assemble((f"{name:<{longest}} ", "dim"), *_bar(share, unicode)) for name, share in fill.items()]
+    return _laid_out("queues", cells, width)
+
+
+def _bar(share: float, unicode: bool) -> list[tuple[str, str]]:
+    done = min(max(share, 0.0), 1.0)
+    full = round(done * _BAR)
+    line, rest = ("━", "─") if unicode else ("#", "-")
+    return [(line * full, "cyan"), (rest * (_BAR - full), "bar.back"), (f" {done:4.0%}", "default")]
+
+
+def _summed_up(of_what: str, values: list[float], form: str) -> Text:
+    low, middle, high = min(values), statistics.median(values), max(values)
+    text = Text.assemble((f"{of_what}  ", "dim"))
+    for name, value in (("min", low), ("median", middle), ("max", high)):
+        text.append(f"{name} ", style="dim").append(f"{value:{form}}{' ' * _GAP if name != 'max' else ''}")
+    return text
+
+
+def _laid_out(label: str, cells: Sequence[Text], width: int) -> Text:
+    """Return the cells behind a label, in columns, on as many lines as they need; quicker than a table of rich."""
+    each = max(cell.cell_len for cell in cells)
+    in_line = max((width - _LABEL + _GAP) // (each + _GAP), 1)
+    text = Text(f"{label:<{_LABEL}}", style="dim", no_wrap=True, overflow="ellipsis")
+    for place, cell in enumerate(cells):
+        if place:
+            text.append("\n" + " " * _LABEL if place % in_line == 0 else " " * _GAP)
+        text.append(Text(style="not dim").append_text(cell))
+        text.append(" " * (each - cell.cell_len))
+    return text

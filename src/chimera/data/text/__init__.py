@@ -1,0 +1,57 @@
+"""Plain text as training data for word embeddings: vocabulary, windows, and the stages that make them (docs/text.md)."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+from chimera.core.errors import ConfigurationError
+from chimera.data.dataset import DATASETS, Dataset, Split
+
+
+@DATASETS.register("text")
+def plain_text(
+    *,
+    path: str | list[str],
+    vocabulary_path: str | None = None,
+    vocabulary_size: int | None = None,
+    min_count: int = 1,
+    stop_words: Literal["english"] | None = None,
+    stop_words_path: str | None = None,
+    width: int = 5,
+    stride: Literal["sliding", "disjoint"] = "sliding",
+    bounds: Literal["lines", "sentences"] | None = None,
+    sample: float = 0.0,
+    number_token: str | None = None,
+    longest: int | None = None,
+    test_path: str | None = None,
+    test_windows: int = 1000,
+    seed: int = 0,
+    pipelines: int = 0,
+    stages: Literal["fused", "apart"] = "fused",
+    ahead: int = 2,
+) -> Split:
+    """Context windows of plain text files, whose middle word is to be predicted (docs/text.md); options of `Text.of`."""
+    if stop_words is not None and stop_words_path is not None:
+        raise ConfigurationError("stop_words and stop_words_path both say which words to leave out: give one of them")
+    from chimera.data.text.text import Text
+
+    read = Text.of(
+        path,
+        vocabulary=vocabulary_path,
+        vocabulary_size=vocabulary_size,
+        min_count=min_count,
+        stop_words=stop_words or stop_words_path,
+        width=width,
+        stride=stride,
+        bounds=bounds,
+        sample=sample,
+        number_token=number_token,
+        longest=longest,
+        test=test_path,
+        test_windows=test_windows,
+        seed=seed,
+        pipelines=pipelines,
+        stages=stages,
+        ahead=ahead,
+    )
+    return Split(cast(Dataset, read), read.test)  # it stands where a data set does, see `Text`

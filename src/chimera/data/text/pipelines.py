@@ -1,0 +1,151 @@
+"""Pipelines of actors for a run: started, watched, mended and ended here, in the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Literal, TypeAlias
+
+from chimera.core.engine import Engine, Resources
+from chimera.core.errors import ConfigurationError
+from chimera.data.text.orders import PulledOrder, TextOrder, check
+from chimera.data.text.stages import Batcher, Filter, Pipeline, Tokenizer
+from chimera.data.text.text import Text
+
+Stages: TypeAlias = Literal["fused", "apart"]
+
+
+class Pipelines:
+    """So many pipelines, each on its own part of the text, for so many learners: learner i takes from pipeline i mod n.
+
+    With as many pipelines as learners, each learner reads what it would read by itself (`Text.orders`). Fewer are shared:
+    their learners take the next windows, whoever asks first, so that two runs differ wherever time is real.
+
+    Parameters
+    ----------
+    engine : where the stages run; it must let actors call one another.
+    text : what is read.
+    pipelines : how many; at most as many as learners, or parts of the text would not be read.
+    learners : how many at first.
+    seed : of sub-sampling.
+    stages : ``"fused"``: one actor a pipeline; ``"apart"``: a tokenizer, a filter and a batcher, with queues between them.
+    ahead : how many calls each stage, and each learner, keeps under way on the one before it.
+    resources : what each stage needs of its machine.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        text: Text,
+        *,
+        pipelines: int = 1,
+        learners: int,
+        seed: int = 0,
+        stages: Stages = "fused",
+        ahead: int = 2,
+        resources: Resources | None = None,
+    ) -> None:
+        if not 1 <= pipelines <= learners:
+            raise ConfigurationError(
+                f"pipelines = {pipelines}: 1 to {learners} are allowed, as many as there are learners"
+            )
+        if stages not in ("fused", "apart"):
+            raise ConfigurationError(f"the stages {stages!r} are unknown; known: fused, apart")
+        if ahead < 0:
+            raise ConfigurationError(f"ahead is {ahead}: it must be 0 or more")
+        check(learners, 1, seed)
+        self._engine, self._text, self._sent = engine, text, engine.put(text)
+        self._seed, self._ahead, self._resources = seed, ahead, resources
+        kinds = ("pipeline",) if stages == "fused" else ("tokenizer", "filter", "batcher")
+        self._stages: list[dict[str, Any]] = [dict.fromkeys(kinds) for _ in range(pipelines)]
+        self.mend()
+
+    def __len__(self) -> int:
+        return len(self._stages)
+
+    @property
+    def actors(self) -> list[Any]:
+        """The handles of all stages."""
+        return [actor for stages in self._stages for actor in stages.values() if actor is not None]
+
+    def orders(self, world_size: int, batch_size: int, *, since: int = 0, begin: int = 0) -> list[PulledOrder]:
+        """Return the order of each learner; ask anew when stages were mended, and when learners come or go.
+
+        Parameters
+        ----------
+        since, begin : the step from which on they read so, and how many windows all had taken before it.
+        """
+        check(world_size, batch_size, self._seed)
+        pipelines, windows = len(self), len(self._text)
+        steps, share = windows / (world_size * batch_size), windows / world_size
+        found = []
+        for learner in range(world_size):
+            place, index = divmod(learner, pipelines)
+            sharing = len(range(index, world_size, pipelines))
+            own = begin * sharing // world_size
+            alone = TextOrder(index, pipelines, batch_size, self._seed, steps, share, since, own)
+            outlet = list(self._stages[index].values())[-1]
+            found.append(PulledOrder(outlet, alone, place=place, sharing=sharing, ahead=self._ahead))
+        return found
+
+    def lost(self) -> list[str]:
+        """Return the names of the stages that are dead; `mend` starts them anew."""
+        self._drop_lost()
+        return [
+            f"{kind} {index}"
+            for index, stages in enumerate(self._stages)
+            for kind, actor in stages.items()
+            if actor is None
+        ]
+
+    def mend(self) -> list[str]:
+        """Start dead stages anew, let those after them take from the new ones, and return their names.
+
+        Orders that were given out lead to dead stages where a last one is named: give the learners new ones.
+        """
+        begun = []
+        self._drop_lost()
+        for index, stages in enumerate(self._stages):
+            before: Any = None
+            is_new = False
+            for kind, actor in stages.items():
+                if actor is None:
+                    stages[kind] = self._spawned(kind, index, before)
+                    begun.append(f"{kind} {index}")
+                elif is_new:
+                    actor.rewire(before)
+                before, is_new = stages[kind], actor is None
+        return begun
+
+    def fill(self, but: Collection[str] = ()) -> dict[str, Any]:
+        """Return, by the name of each stage that has a queue before it, a ref to how full that is, 0 to 1.
+
+        A busy stage answers when it is done, so wait for the refs with a time limit; those named in ``but`` are not asked.
+        How full that of a learner is it knows itself: `PulledOrder.fill`.
+        """
+        return {
+            name: actor.fill()
+            for index, stages in enumerate(self._stages)
+            for kind, actor in stages.items()
+            if kind in ("filter", "batcher") and actor is not None and (name := f"{kind} {index}") not in but
+        }
+
+    def end(self) -> None:
+        """End all stages at once, whatever they do."""
+        for actor in self.actors:
+            self._engine.kill(actor)
+        self._stages = [dict.fromkeys(stages) for stages in self._stages]
+
+    def _drop_lost(self) -> None:
+        dead = self._engine.lost()
+        for stages in self._stages:
+            stages.update({kind: None for kind, actor in stages.items() if any(actor is one for one in dead)})
+
+    def _spawned(self, kind: str, index: int, before: Any) -> Any:
+        place = (self._sent, index, len(self))
+        made: dict[str, tuple[Any, ...]] = {
+            "pipeline": (Pipeline, *place, self._seed),
+            "tokenizer": (Tokenizer, *place),
+            "filter": (Filter, *place, self._seed, before, self._ahead),
+            "batcher": (Batcher, *place, before, self._ahead),
+        }
+        return self._engine.spawn(*made[kind], name=f"{kind} {index}", resources=self._resources)

@@ -1,0 +1,193 @@
+"""Text files of any size, plain or gzip, as one stream of bytes that can be entered anywhere."""
+
+from __future__ import annotations
+
+import bisect
+import gzip
+import itertools
+import os
+import warnings
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypeAlias
+
+from chimera.core.errors import DataError
+
+Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+SUFFIXES = (".txt", ".gz")
+"""Endings of the files that are read of a folder."""
+
+_PROBE_BYTES = 1 << 16
+_MOST_CONTROL = 0.02  # part of the bytes; random bytes have 0.11, text in UTF-16 about 0.5, and text next to none
+_CONTROL = bytes({*range(32), 127} - set(b"\t\n\v\f\r"))
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """One file.
+
+    Attributes
+    ----------
+    path : where it is.
+    bytes : how long it is, unpacked.
+    packed : whether it is gzip, by its ending.
+    """
+
+    path: str
+    bytes: int
+    packed: bool
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files one after the other, with one line end after each; places in it count bytes, unpacked.
+
+    Entering a plain file anywhere is cheap. A gzip file is unpacked from its beginning, or from where it was read last.
+    """
+
+    files: tuple[TextFile, ...]
+
+    @classmethod
+    def of(cls, paths: Paths) -> Source:
+        """Look at files, and at all .txt and .gz below folders, in order of their names.
+
+        The length of a gzip file is known only after it was unpacked once, which happens here.
+
+        Raises
+        ------
+        DataError : a file that is missing, no text or no gzip; a folder without texts; nothing but empty files.
+        """
+        given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+        found = list(itertools.chain.from_iterable(_files(Path(path).expanduser()) for path in given))
+        files = tuple(_looked_at(path) for path in found)
+        empty = [file.path for file in files if not file.bytes]
+        if len(empty) == len(files):
+            raise DataError(f"{', '.join(empty) or 'the list of texts'} is empty: there is nothing to read")
+        for path in empty:
+            warnings.warn(f"{path} is empty", RuntimeWarning, stacklevel=3)
+        return cls(tuple(file for file in files if file.bytes))
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Where each file begins."""
+        return [0, *itertools.accumulate(file.bytes + 1 for file in self.files[:-1])]
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of all, with the line ends after them."""
+        return sum(file.bytes + 1 for file in self.files)
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
+        return Path(self.files[0].path).name + more
+
+
+class Reader:
+    """Reads a source, best in ascending order.
+
+    It keeps what it read last, so that beginning again a little before the end of that reads nothing twice.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._at, self._kept = 0, b""
+        self._open: tuple[int, gzip.GzipFile] | None = None  # of gzip files only: their place is costly to find again
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Return the bytes from ``begin`` to ``end``, or to the end of the source."""
+        end = min(end, self._source.size)
+        known = self._kept[begin - self._at :] if self._at <= begin <= self._at + len(self._kept) else b""
+        pieces, at = [known], begin + len(known)
+        while at < end:
+            pieces.append(self._piece(at, end))
+            at += len(pieces[-1])
+        self._at, self._kept = begin, b"".join(pieces)
+        return self._kept[: end - begin]
+
+    def _piece(self, begin: int, end: int) -> bytes:
+        """Return bytes of the one file that ``begin`` lies in; the line end after it comes by itself."""
+        index = bisect.bisect_right(self._source.starts, begin) - 1
+        file = self._source.files[index]
+        place = begin - self._source.starts[index]
+        if place == file.bytes:
+            return b"\n"
+        size = min(end - begin, file.bytes - place)
+        try:
+            data = self._of_packed(index, place, size) if file.packed else _of_plain(file.path, place, size)
+        except (OSError, EOFError, zlib.error) as error:
+            raise _unreadable(file.path, error) from error
+        if len(data) < size:
+            raise DataError(f"{file.path} became shorter while it was read: begin anew")
+        return data
+
+    def _of_packed(self, index: int, place: int, size: int) -> bytes:
+        if self._open is None or self._open[0] != index:
+            self.close()
+            self._open = index, gzip.GzipFile(self._source.files[index].path)
+        stream = self._open[1]
+        if stream.tell() != place:
+            stream.seek(place)
+        return stream.read(size)
+
+    def close(self) -> None:
+        """Close the file it has open, if any."""
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
+
+
+def _of_plain(path: str, place: int, size: int) -> bytes:
+    with Path(path).open(
+        "rb", buffering=0
+    ) as file:  # opened each time: thousands of simulated workers share few numbers
+        file.seek(place)
+        pieces = []
+        while size and (piece := file.read(size)):
+            pieces.append(piece)
+            size -= len(piece)
+        return b"".join(pieces)
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
+    if not found:
+        raise DataError(f"the folder {str(path)!r} holds no text: none of its files ends in {' or '.join(SUFFIXES)}")
+    return found
+
+
+def _looked_at(path: Path) -> TextFile:
+    packed = path.suffix == ".gz"
+    try:
+        if not path.is_file():
+            raise DataError(f"there is no text file {str(path)!r}")
+        size = path.stat().st_size
+        if packed:
+            with gzip.open(path) as stream:
+                begin, size = stream.read(_PROBE_BYTES), 0
+                while stream.read(1 << 20):
+                    pass
+                size = stream.tell()
+        else:
+            begin = _of_plain(str(path), 0, _PROBE_BYTES)
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unreadable(str(path), error) from error
+    control = len(begin) - len(begin.translate(None, _CONTROL))
+    if control > _MOST_CONTROL * len(begin):
+        raise DataError(
+            f"{path} is no text: {control} of its first {len(begin)} bytes are control characters; give UTF-8 or ASCII"
+        )
+    return TextFile(str(path), size, packed)
+
+
+def _unreadable(path: str, error: Exception) -> DataError:
+    if isinstance(error, gzip.BadGzipFile | EOFError | zlib.error):
+        return DataError(f"{path} is not a whole gzip file: {error}")
+    return DataError(f"{path} cannot be read: {error}")

@@ -1,0 +1,285 @@
+"""A text as a training set: what a learner takes of it are context windows, made while the text is read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import ConfigurationError
+from chimera.data.arrays import Task
+from chimera.data.dataset import Dataset
+from chimera.data.text.held_out import read_windows
+from chimera.data.text.orders import TextOrder, Ticket, text_orders
+from chimera.data.text.source import Paths, Source
+from chimera.data.text.stop_words import stop_words as words_to_leave_out
+from chimera.data.text.stream import Blocks, OwnBlocks, WindowStream
+from chimera.data.text.survey import survey
+from chimera.data.text.tokens import Bounds, Part, Rules
+from chimera.data.text.unigram import unigram_cross_entropy
+from chimera.data.text.vocabulary import Vocabulary
+from chimera.data.text.windows import Assembler, Held, Stride, Windowing, Windows
+from chimera.data.text.words import WordTable
+
+if TYPE_CHECKING:
+    from chimera.core.engine import Engine
+    from chimera.data.supply import Supply
+
+Batch: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+_EMPTY_PASSES = 100
+"""So many passes may sub-sampling leave without a window before a part counts as too short."""
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """Text files, a vocabulary and how windows are made of them; `Text.of` makes one.
+
+    It stands where a `Dataset` of training samples does, but holds no samples: it is small wherever it is sent, and reads
+    the files where it arrives, which must lie there under the same paths. A batch is (inputs, targets): the indices of the
+    context words, int64 (n, width - 1), and of the words in the middle, int64 (n,).
+
+    Attributes
+    ----------
+    source, rules, vocabulary, windowing : the files, what a word is, the known words with their counts, and the windows.
+    test : the windows to test on, a data set; none of them occurs in training, wherever in the text the same words stand.
+    windows : training windows in a pass over the text without sub-sampling. One that is drawn for the test and occurs in
+        the text several times counts once.
+    content : a hash of the files, as far as words go.
+    pipelines, stages, ahead : who reads for the learners, see `Pipelines`; with 0 pipelines each reads its own part by itself.
+    """
+
+    source: Source
+    rules: Rules
+    vocabulary: Vocabulary
+    windowing: Windowing
+    test: Dataset
+    windows: int
+    content: str
+    pipelines: int = 0
+    stages: Literal["fused", "apart"] = "fused"
+    ahead: int = 2
+    features: None = field(default=None, init=False)
+    input_scaling: None = field(default=None, init=False)
+    target_scaling: None = field(default=None, init=False)
+    _streams: dict[tuple[int, int, int], WindowStream] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        paths: Paths,
+        *,
+        vocabulary: str | os.PathLike[str] | Vocabulary | None = None,
+        vocabulary_size: int | None = None,
+        min_count: int = 1,
+        stop_words: str | os.PathLike[str] | None = None,
+        width: int = 5,
+        stride: Stride = "sliding",
+        bounds: Bounds = None,
+        sample: float = 0.0,
+        number_token: str | None = None,
+        longest: int | None = None,
+        test: str | os.PathLike[str] | None = None,
+        test_windows: int = 1000,
+        seed: int = 0,
+        pipelines: int = 0,
+        stages: Literal["fused", "apart"] = "fused",
+        ahead: int = 2,
+    ) -> Text:
+        """Read a text: once if the vocabulary is given, else once more to build it.
+
+        Parameters
+        ----------
+        paths : a file, plain or gzip, a folder with such files, or a list of both.
+        vocabulary : the words to know, or a file of them; else they are those of the text.
+        vocabulary_size : how many words of the text to know at most, the most frequent ones.
+        min_count : how often a word must occur in the text to be known.
+        stop_words : words not to know: ``"english"``, or a file of them.
+        width, stride, sample : see `Windowing`.
+        bounds, number_token, longest : see `Rules`.
+        test : a file of windows to test on, one a line, the target in the middle.
+        test_windows : without such a file, how many windows of the text to test on.
+        seed : of their choice.
+        pipelines, stages, ahead : who reads for the learners of a run, see `Text`.
+
+        Raises
+        ------
+        DataError : files that are missing, empty or no text; no known words, or too few for a window.
+        ConfigurationError : options that do not go together, or values out of range.
+        """
+        if test_windows < 1:
+            raise ConfigurationError(f"test_windows is {test_windows}: at least 1 is needed")
+        if seed < 0:
+            raise ConfigurationError(f"the seed is {seed}: it must be 0 or more")
+        rules, windowing = Rules(number_token, longest, bounds), Windowing(width, stride, sample)
+        choice = {"vocabulary_size": vocabulary_size, "min_count": min_count if min_count != 1 else None}
+        choice["stop_words"] = stop_words  # type: ignore[assignment]
+        if vocabulary is not None and (idle := [name for name, value in choice.items() if value is not None]):
+            raise ConfigurationError(
+                f"a vocabulary is given, so {idle[0]} has nothing to choose: leave one of them out"
+            )
+        left_out = words_to_leave_out(stop_words)
+        given = vocabulary if isinstance(vocabulary, Vocabulary | None) else Vocabulary.read(vocabulary)
+        source = Source.of(paths)
+        if given is None:
+            given = Vocabulary.built(source, rules, size=vocabulary_size, min_count=min_count, stop_words=left_out)
+        elif strange := given.unreachable(rules):
+            warnings.warn(
+                f"{len(strange)} words of the vocabulary cannot occur in a text, {strange[0]!r} for one: "
+                "words are runs of the letters a to z, in lower case",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        held = test_windows if test is None else read_windows(test, given, rules, width)
+        found = survey(Part.of(source, rules, 0, 1), given, windowing, held, seed)
+        inputs, targets = as_batch(found.test)
+        known = given.counted(found.counts)
+        tested = Dataset(inputs, targets, known.words, name=f"{source.name}, test windows")
+        read = source, rules, known, windowing, tested, found.windows, found.content
+        return cls(*read, pipelines, stages, ahead)
+
+    def __len__(self) -> int:
+        """How many training windows a pass over the text has; with sub-sampling, about how many."""
+        kept = self.windowing.kept(self.counts)
+        share = 1.0 if kept is None else float((self.counts * kept[:-1]).sum() / self.counts.sum())
+        return max(round(self.windows * share), 1)
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """How often each word of the vocabulary occurs in the text."""
+        assert self.vocabulary.counts is not None  # `of` has counted them
+        return self.vocabulary.counts
+
+    @property
+    def name(self) -> str:
+        """What messages and reports call it."""
+        return self.source.name
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The words, in the order of their indices."""
+        return self.vocabulary.words
+
+    @property
+    def outputs(self) -> int:
+        """How many words are known."""
+        return len(self.vocabulary)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input: the context words of a window."""
+        return (self.windowing.width - 1,)
+
+    @property
+    def task(self) -> Task:
+        """A word is predicted."""
+        return "classification"
+
+    def fingerprint(self) -> str:
+        """Return a hash of the text, the vocabulary, the options and the test windows, 64 hexadecimal digits."""
+        options = (self.content, self.rules, self.windowing, self.vocabulary.words)
+        content = hashlib.sha256(repr(options).encode())
+        for array in (self.counts, self.test.inputs, self.test.targets):
+            content.update(array.tobytes())
+        return content.hexdigest()
+
+    def take(self, ticket: Ticket) -> Batch:
+        """Return the batch that a ticket of one of this text's orders is for."""
+        return as_batch(ticket.windows(self))
+
+    def orders(self, world_size: int, batch_size: int, seed: int, *, since: int = 0, begin: int = 0) -> list[TextOrder]:
+        """Return the order of each learner, where each reads a part of its own by itself.
+
+        Parameters
+        ----------
+        since, begin : the step from which on they read so, and how many windows all had taken before it.
+        """
+        return text_orders(len(self), world_size, batch_size, seed, since=since, begin=begin)
+
+    def supply(self, engine: Engine, partition: Any, *, workers: int, batch_size: int, seed: int) -> Supply:
+        """Return how learners get at the windows: see ``pipelines``.
+
+        Raises
+        ------
+        ConfigurationError : a partition, which says nothing to a text, or more pipelines than learners.
+        """
+        from chimera.data.text.pipelines import Pipelines
+        from chimera.data.text.supply import OwnReading, Piped
+
+        if not getattr(partition, "dealt", False):
+            raise ConfigurationError(
+                "a text is cut into stretches, one for each pipeline: leave the partition at 'iid'"
+            )
+        if not self.pipelines:
+            return OwnReading(self, batch_size, seed)
+        made = Pipelines(
+            engine, self, pipelines=self.pipelines, learners=workers, seed=seed, stages=self.stages, ahead=self.ahead
+        )
+        return Piped(engine, made, batch_size, bool(engine.state()))
+
+    def figures(self) -> dict[str, Any]:
+        """Return what the summary of a run says of the text, the loss of its unigram model on the test windows included."""
+        return {
+            "vocabulary": self.outputs,
+            "words": int(self.counts.sum()),
+            "windows": self.windows,
+            "unigram_loss": unigram_cross_entropy(self.counts, self.test.targets),
+        }
+
+    def part(self, index: int, parts: int) -> Part:
+        """Return one of ``parts`` stretches of the text of equal length."""
+        return Part.of(self.source, self.rules, index, parts)
+
+    def assembler(self, index: int, parts: int, seed: int) -> Assembler:
+        """Return what makes the windows of a part; the seed is that of sub-sampling."""
+        return Assembler(self._table, self.vocabulary, self.windowing, self._held, (seed, index, parts))
+
+    def stream(self, index: int, parts: int, seed: int) -> WindowStream:
+        """Return the windows of a part, made in this process; the same stream as long as the text is cut so."""
+        key = (index, parts, seed)
+        if key not in self._streams:
+            for other in [other for other in self._streams if other[1:] != key[1:]]:
+                del self._streams[other]
+            blocks = OwnBlocks(self.part(index, parts), self.assembler(*key))
+            self._streams[key] = self.stream_of(blocks, index, parts)
+        return self._streams[key]
+
+    def stream_of(self, blocks: Blocks, index: int, parts: int) -> WindowStream:
+        """Return the windows of a part, as these blocks of it come."""
+        barren = self.part(index, parts).blocks * (_EMPTY_PASSES if self.windowing.sample else 1)
+        name = f"part {index + 1} of {parts} of {self.name}" if parts > 1 else self.name
+        return WindowStream(blocks, barren=barren, name=name)
+
+    @cached_property
+    def _table(self) -> WordTable:
+        return self.vocabulary.table(self.rules)
+
+    @cached_property
+    def _held(self) -> Held:
+        half = self.windowing.width // 2
+        return Held(np.insert(self.test.inputs, half, self.test.targets, axis=1).astype(np.int32))
+
+    def __getstate__(self) -> dict[str, Any]:
+        made_anew = {"_table": None, "_held": None, "_streams": None}
+        kept = {key: value for key, value in self.__dict__.items() if key not in made_anew}
+        return kept | {"test": (self.test.inputs, self.test.targets, self.test.name)}  # its words are the vocabulary's
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        inputs, targets, name = state["test"]
+        test = Dataset(inputs, targets, state["vocabulary"].words, name=name)
+        self.__dict__.update(state | {"test": test, "_streams": {}})
+
+
+def as_batch(windows: Windows) -> Batch:
+    """Return windows, shape (n, width), as context words, int64 (n, width - 1), and middle words, int64 (n,)."""
+    half = windows.shape[1] // 2
+    inputs = np.empty((len(windows), 2 * half), np.int64)
+    inputs[:, :half] = windows[:, :half]
+    inputs[:, half:] = windows[:, half + 1 :]
+    return inputs, windows[:, half].astype(np.int64)

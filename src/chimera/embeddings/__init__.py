@@ -1,0 +1,9 @@
+"""What is done with finished word vectors: files, neighbours, analogies, and how good they are. Needs no torch."""
+
+from __future__ import annotations
+
+from chimera.data.text.unigram import unigram_cross_entropy
+from chimera.embeddings.evaluation import Analogies, Similarities, evaluate
+from chimera.embeddings.word_vectors import WordVectors
+
+__all__ = ["Analogies", "Similarities", "WordVectors", "evaluate", "unigram_cross_entropy"]

@@ -1,0 +1,88 @@
+"""The files of word vectors that a run leaves beside the others, while it goes on and at its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors.numpy import save
+
+from chimera.core.errors import ConfigurationError
+from chimera.embeddings.word_vectors import WordVectors
+from chimera.training.callback import Callback
+from chimera.training.history import write_atomically
+from chimera.training.signature import Signature
+
+if TYPE_CHECKING:
+    from chimera.models.model import Model
+
+VECTORS, WORDS = "embeddings.csv", "vocabulary.txt"
+_SHARE = 0.1
+"""How much of a run's time the files may take before its end."""
+
+
+class Leaves(Callback):
+    """Writes the weights and the vectors after each evaluation; if that took much of the time, after the next but few.
+
+    Parameters
+    ----------
+    folder : of the run.
+    also : further files of vectors, such as ``embeddings.bin``, for the end; their endings say how.
+    """
+
+    def __init__(self, folder: Path, also: Sequence[str] = ()) -> None:
+        self._folder, self._also = folder, tuple(also)
+        self._words: tuple[str, ...] = ()
+        self._next_s = 0.0
+
+    def on_model(self, model: Model, last: bool) -> None:
+        """Write what the model is now."""
+        begin = time.monotonic()
+        if begin < self._next_s and not last:
+            return
+        if not self._words:
+            self._words = words_of(self._folder)
+            write_atomically(self._folder / WORDS, "".join(f"{word}\n" for word in self._words).encode())
+        tensors = model.layout.split(model.parameters())
+        write_atomically(self._folder / "weights.safetensors", save({name: t.copy() for name, t in tensors.items()}))
+        vectors = WordVectors(self._words, _table(tensors, len(self._words)))
+        for name in (VECTORS, *(self._also if last else ())):
+            vectors.save(self._folder / name)
+        end = time.monotonic()
+        self._next_s = end + (end - begin) / _SHARE
+
+
+def words_of(folder: Path) -> tuple[str, ...]:
+    """Return the vocabulary of a run.
+
+    Raises
+    ------
+    ConfigurationError : it has none.
+    """
+    words = Signature.read(folder).classes
+    if words is None:
+        raise ConfigurationError(f"{folder} is no run with a vocabulary")
+    return words
+
+
+def vectors_of(folder: Path) -> WordVectors:
+    """Return the vectors that a run has left.
+
+    Raises
+    ------
+    ConfigurationError : it has left none.
+    """
+    path = folder / VECTORS
+    if not path.exists():
+        raise ConfigurationError(f"{folder} has no {VECTORS}: give the folder of a run of chimera embed")
+    return WordVectors.load(path, words_of(folder))
+
+
+def _table(tensors: dict[str, Any], words: int) -> Any:
+    """Return the vectors: the first tensor that has a row for each word."""
+    for tensor in tensors.values():
+        if tensor.ndim == 2 and len(tensor) == words:
+            return tensor
+    raise ConfigurationError("the model has no vector for each word of the vocabulary")

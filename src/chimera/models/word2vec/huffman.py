@@ -1,0 +1,77 @@
+"""The binary tree of hierarchical softmax: frequent words lie near its root."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """The way to each word from the root, one after another.
+
+    Attributes
+    ----------
+    begin : where the way to word i begins, shape (V + 1,), int64.
+    nodes : inner nodes from the root on, 0 to V - 2, the root the last; int32.
+    turns : 1 where the way turns left, which is the answer yes, else 0; uint8.
+    """
+
+    begin: NDArray[np.int64]
+    nodes: NDArray[np.int32]
+    turns: NDArray[np.uint8]
+
+
+def huffman_paths(counts: NDArray[np.int64]) -> Paths:
+    """Return the paths of a Huffman tree; a word that does not occur counts as one that occurs once.
+
+    Source: Morin and Bengio (2005), Hierarchical Probabilistic Neural Network Language Model; the Huffman tree is that of
+    Mikolov et al. (2013), Efficient Estimation of Word Representations in Vector Space.
+    """
+    words = counts.size
+    parents, left = _merge(np.maximum(counts, 1))
+    steps: list[tuple[NDArray[np.int64], ...]] = []  # (words, their inner nodes, turns), from the leaves up
+    here, who = np.arange(words), np.arange(words)
+    while words > 1 and who.size:
+        above = parents[here]
+        steps.append((who, above - words, left[here]))
+        going = above != 2 * words - 2
+        here, who = above[going], who[going]
+    lengths = np.zeros(words, np.int64)
+    for who, _, _ in steps:
+        lengths[who] += 1
+    begin = np.concatenate([[0], np.cumsum(lengths)])
+    nodes, turns = np.empty(begin[-1], np.int32), np.empty(begin[-1], np.uint8)
+    for up, (who, inner, turn) in enumerate(steps):
+        place = begin[who + 1] - 1 - up
+        nodes[place], turns[place] = inner, turn
+    return Paths(begin, nodes, turns)
+
+
+def _merge(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Merge the two lightest nodes until one is left; return of each node its parent and whether it is the left child.
+
+    Leaves are 0 to V - 1. Inner nodes become heavier as they are made, so two queues do: leaves in order, and inner nodes.
+    """
+    words = counts.size
+    order = np.argsort(counts, kind="stable")
+    leaves, weights = order.tolist(), counts[order].tolist()
+    inner: list[int] = []
+    parents, left = np.zeros(2 * words - 1, np.int64), np.zeros(2 * words - 1, np.int64)
+    leaf = node = 0
+    for made in range(words - 1):
+        pair = []
+        for _ in range(2):
+            if leaf < words and (node == made or weights[leaf] <= inner[node]):
+                pair.append((leaves[leaf], weights[leaf]))
+                leaf += 1
+            else:
+                pair.append((words + node, inner[node]))
+                node += 1
+        (first, light), (second, heavy) = pair
+        inner.append(light + heavy)
+        parents[[first, second]] = words + made
+        left[first] = 1
+    return parents, left

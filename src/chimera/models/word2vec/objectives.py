@@ -1,0 +1,191 @@
+"""What a word model is to answer, instead of a softmax over all words."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.models.word2vec.huffman import huffman_paths
+from chimera.models.word2vec.kernels import kernels
+from chimera.models.word2vec.kernels.plain import logits_of, losses_of
+from chimera.models.word2vec.noise import Noise
+
+Table: TypeAlias = NDArray[np.float32]
+"""float32, shape (rows, d)."""
+
+
+class Windows(NamedTuple):
+    """Context words, int32 (n, w), -1 where there is none; targets, int32 (n,); and what pooled sums are multiplied by."""
+
+    inputs: NDArray[np.int32]
+    targets: NDArray[np.int32]
+    roots: NDArray[np.float32]
+
+
+class Questions(NamedTuple):
+    """Rows of the output table that each window meets, and the answers; see `kernels`."""
+
+    begin: NDArray[np.int64]
+    rows: NDArray[np.int32]
+    labels: NDArray[np.uint8]
+
+
+class Objective(Protocol):
+    """One way to learn which word belongs to a window."""
+
+    def rows(self) -> int:
+        """Return how many rows the output table has."""
+
+    def reseed(self, seed: int) -> None:
+        """Set what is random in `add_gradient`."""
+
+    def add_gradient(
+        self, embedding: Table, output: Table, windows: Windows, scale: float, into: tuple[Table, Table]
+    ) -> tuple[float, NDArray[np.int32]]:
+        """Add ``scale`` times the sum of the gradients to two tables; return the sum of the losses and the output rows met."""
+
+    def losses(self, hidden: Table, output: Table, targets: NDArray[np.int32], seed: int) -> NDArray[np.float32]:
+        """Return the loss of each window, given its pooled vector; what is random comes from the seed alone."""
+
+    def log_probabilities(self, hidden: Table, output: Table) -> Table:
+        """Return log p(word | window), shape (n, V), up to a constant a row."""
+
+
+class _Asked:
+    """An objective that asks a few questions a window."""
+
+    def questions(self, targets: NDArray[np.int32], seed: int | None = None) -> Questions:
+        """Return them; what is random comes from the seed if there is one, else it goes on from `Objective.reseed`."""
+        raise NotImplementedError
+
+    def add_gradient(
+        self, embedding: Table, output: Table, windows: Windows, scale: float, into: tuple[Table, Table]
+    ) -> tuple[float, NDArray[np.int32]]:
+        """See `Objective`, here and below."""
+        asked = self.questions(windows.targets)
+        loss = kernels().learn(embedding, output, windows.inputs, windows.roots, *asked, np.float32(scale), *into)
+        return float(loss), asked.rows
+
+    def losses(self, hidden: Table, output: Table, targets: NDArray[np.int32], seed: int) -> NDArray[np.float32]:
+        """Return the loss of each window."""
+        asked = self.questions(targets, seed)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = losses_of(logits_of(hidden, output, asked.begin, asked.rows), asked.labels) * (asked.rows >= 0)
+            return np.asarray(np.add.reduceat(found, asked.begin[:-1]))
+
+
+class NegativeSampling(_Asked):
+    """Tell the word of a window from a few that are drawn at random.
+
+    Source: Mikolov et al. (2013), Distributed Representations of Words and Phrases and their Compositionality, equation 4.
+    """
+
+    def __init__(self, counts: NDArray[np.int64], negatives: int, power: float) -> None:
+        self._noise, self._negatives = Noise(counts, power), negatives
+        self._log_noise = np.log(np.maximum(self._noise.probabilities, 1e-30)).astype(np.float32)
+        self._begin, self._labels = np.zeros(1, np.int64), np.empty(0, np.uint8)
+
+    def rows(self) -> int:
+        """Return the number of words."""
+        return int(self._log_noise.size)
+
+    def reseed(self, seed: int) -> None:
+        """Set where negatives come from."""
+        self._noise.reseed(seed)
+
+    def questions(self, targets: NDArray[np.int32], seed: int | None = None) -> Questions:
+        """Ask for the target and against each of the words drawn."""
+        each = 1 + self._negatives
+        if self._labels.size != targets.size * each:  # the same for every batch of a size
+            self._begin = np.arange(targets.size + 1) * each
+            self._labels = np.tile(np.arange(each) == 0, targets.size).astype(np.uint8)
+        drawn = np.empty(targets.size * self._negatives, np.int32)
+        if seed is None:
+            self._noise.draw(drawn)
+        else:
+            self._noise.drawn_from(seed, drawn)
+        rows = np.empty((targets.size, each), np.int32)
+        kernels().ask(targets, drawn, rows)
+        return Questions(self._begin, rows.reshape(-1), self._labels)
+
+    def log_probabilities(self, hidden: Table, output: Table) -> Table:
+        """See `Objective`; a logit is learnt to be log p(word | window) - log(noise p(word)), up to a constant."""
+        return np.asarray(hidden @ output.T + self._log_noise)
+
+
+class SharedNegatives(NegativeSampling):
+    """Negative sampling with one draw of words for a whole batch, so that the work is products of matrices.
+
+    Source: Ji et al. (2016), Parallelizing Word2Vec in Shared and Distributed Memory. Each of the shared words counts as
+    ``negatives / shared``, so that the objective is the same, and its gradient varies less.
+    """
+
+    def __init__(self, counts: NDArray[np.int64], negatives: int, power: float, shared: int) -> None:
+        super().__init__(counts, negatives, power)
+        self._drawn, self._weight = np.empty(shared, np.int32), np.float32(negatives / shared)
+
+    def add_gradient(
+        self, embedding: Table, output: Table, windows: Windows, scale: float, into: tuple[Table, Table]
+    ) -> tuple[float, NDArray[np.int32]]:
+        """See `Objective`."""
+        inputs, targets, roots = windows
+        kernel, factor = kernels(), np.float32(scale)
+        self._noise.draw(self._drawn)
+        hidden = np.empty((targets.size, embedding.shape[1]), np.float32)
+        kernel.pool(embedding, inputs, roots, hidden)
+        right, wrong = output[targets], output[self._drawn]
+        with np.errstate(over="ignore", invalid="ignore"):
+            slopes = -np.einsum("ij,ij->i", hidden, right)[:, None]
+            loss = kernel.logistic(slopes, targets, _NOBODY, np.float32(1), factor)
+            logits = hidden @ wrong.T
+            loss += kernel.logistic(logits, targets, self._drawn, self._weight, factor)
+            back = logits @ wrong
+            back -= slopes * right
+            kernel.add_rows(into[1], self._drawn, logits.T @ hidden)
+            hidden *= -slopes
+        kernel.add_rows(into[1], targets, hidden)
+        kernel.spread(back, inputs, roots, into[0])
+        return float(loss), np.concatenate([targets, self._drawn])
+
+
+_NOBODY = np.full(1, -1, np.int32)
+
+
+class HierarchicalSoftmax(_Asked):
+    """Find the word of a window by turning left or right at each node of a Huffman tree.
+
+    Source: Mikolov et al. (2013), Distributed Representations of Words and Phrases and their Compositionality, equation 3.
+    Its loss is a cross-entropy over all words, as that of a full softmax is.
+    """
+
+    def __init__(self, counts: NDArray[np.int64]) -> None:
+        self._paths = huffman_paths(counts)
+
+    def rows(self) -> int:
+        """Return the number of inner nodes."""
+        return self._paths.begin.size - 2
+
+    def reseed(self, seed: int) -> None:
+        """Do nothing: nothing is random."""
+
+    def questions(self, targets: NDArray[np.int32], seed: int | None = None) -> Questions:  # noqa: ARG002
+        """Ask at each node on the way to the target."""
+        first = self._paths.begin[targets]
+        lengths = self._paths.begin[targets + 1] - first
+        begin = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.arange(begin[-1]) + np.repeat(first - begin[:-1], lengths)
+        return Questions(begin, self._paths.nodes[places], self._paths.turns[places])
+
+    def log_probabilities(self, hidden: Table, output: Table) -> Table:
+        """See `Objective`: the sums over the ways."""
+        logits = hidden @ output.T
+        yes, no = (-losses_of(logits, np.full(1, label)) for label in (1, 0))
+        begin, nodes, turns = self._paths.begin, self._paths.nodes, self._paths.turns
+        total, lengths = np.zeros((len(hidden), begin.size - 1), np.float32), np.diff(begin)
+        for depth in range(int(lengths.max())):
+            words = np.flatnonzero(lengths > depth)
+            place = begin[words] + depth
+            total[:, words] += np.where(turns[place] != 0, yes[:, nodes[place]], no[:, nodes[place]])
+        return total

@@ -1,0 +1,252 @@
+"""Word models that meet a few rows of two tables a window, and move only these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core import call
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.parameters import Flat, Layout
+from chimera.models.model import Batch
+from chimera.models.word2vec.kernels import kernels
+from chimera.models.word2vec.objectives import Objective, Windows
+
+Memory = Callable[[int], Flat]
+_CELLS = 1 << 22  # of a table of windows by words, at a time
+
+
+class WordModel:
+    """A `Model` of two tables: vectors of words in a context, and vectors of what an objective asks about it.
+
+    A batch is context words, shape (n, w), -1 where there is none, and the words that they surround, shape (n,).
+
+    Parameters
+    ----------
+    words : how many words there are.
+    width : w, how many context words a window has at most.
+    dim : elements of a vector.
+    make_objective : makes what is to be answered, here and again wherever the model is sent.
+    pairs : False learns the word from all of its context at once (CBOW), True from each context word alone (skip-gram).
+    order : ``batch`` takes a step with the mean gradient; in ``word`` `descend` learns one window after another.
+    combiner : what the sum of c context vectors is divided by: c (``mean``) or its root (``sqrtn``).
+    all_words : whether `evaluate` also gives figures for which it looks at all words for each window.
+    memory : gives the memory of parameters and gradient.
+    seed : of the initial vectors, uniform as in word2vec; output vectors begin at 0.
+    """
+
+    task = "classification"
+    buffer_policy = "none"
+
+    def __init__(
+        self,
+        words: int,
+        width: int,
+        dim: int,
+        make_objective: Callable[[], Objective],
+        *,
+        pairs: bool,
+        order: Literal["batch", "word"],
+        combiner: Literal["mean", "sqrtn"],
+        all_words: bool = True,
+        memory: Memory = call.empty,
+        seed: int = 0,
+    ) -> None:
+        self._words, self._width, self._pairs, self._order = words, width, pairs, order
+        self._all_words = all_words
+        self._make_objective, self._memory = make_objective, memory
+        counts = np.maximum(np.arange(1 + (1 if pairs else width)), 1)
+        self._roots = (1 / (counts if combiner == "mean" else np.sqrt(counts))).astype(np.float32)
+        self._objective = make_objective()
+        self.layout = Layout(("embedding", "output"), ((words, dim), (self._objective.rows(), dim)))
+        self._lay_out()
+        spread = (
+            1 if combiner == "mean" else self._roots[-1]
+        ) / dim  # either way the pooled vectors are those of word2vec
+        rng = np.random.default_rng(seed)
+        for begin in range(0, words, 1 << 16):
+            rows = self._embedding[begin : begin + (1 << 16)]
+            rows[:] = (rng.random(rows.shape, np.float32) - np.float32(0.5)) * np.float32(spread)
+        self._output[:] = 0
+
+    def _lay_out(self) -> None:
+        self._weights = self._memory(self.layout.size)
+        self._embedding, self._output = self.layout.split(self._weights).values()
+        self._gradient: Flat | None = None
+        self._met: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None  # rows where the gradient is not 0
+
+    def parameters(self) -> Flat:
+        """Return the live vector of both tables."""
+        return self._weights
+
+    def load(self, flat: Flat) -> None:
+        """Set both tables."""
+        np.copyto(self._weights, flat)
+
+    def reseed(self, seed: int) -> None:
+        """Draw negatives from ``seed`` alone from now on."""
+        self._objective.reseed(seed)
+
+    def gradient(self, batch: Batch) -> tuple[Flat, float]:
+        """Return the mean gradient over the windows of a batch, 0 in all rows that it does not meet, and the mean loss.
+
+        Raises
+        ------
+        DataError : an empty batch, or what are no windows of words of this vocabulary.
+        """
+        gradient, tables = self._cleared()
+        windows, n = self._windows(batch)
+        loss, met = self._objective.add_gradient(self._embedding, self._output, windows, 1 / n, tables)
+        self._met = windows.inputs.reshape(-1), met
+        return gradient, loss / n
+
+    def descend(self, batch: Batch, learning_rate: float) -> float:
+        """Take one step of plain SGD in place, in the rows that the batch meets, and return the mean loss.
+
+        In the order ``word`` each window is learnt with its share of the rate before the next is looked at.
+
+        Raises
+        ------
+        DataError : as for `gradient`.
+        """
+        if self._order == "word":
+            windows, n = self._windows(batch)
+            own = self._embedding, self._output
+            loss, _ = self._objective.add_gradient(*own, windows, -learning_rate / n, own)
+            return loss / n
+        _, loss = self.gradient(batch)
+        _, tables = self._gradient_tables()
+        kernel, rate = kernels(), np.float32(learning_rate)
+        for table, gradient, rows in zip((self._embedding, self._output), tables, self._met or (), strict=True):
+            kernel.take_rows(table, gradient, rows, rate)
+        self._met = None
+        return loss
+
+    def _gradient_tables(self) -> tuple[Flat, tuple[Flat, Flat]]:
+        if self._gradient is None:
+            self._gradient = self._memory(self.layout.size)
+            self._gradient.fill(0)
+            self._tables = tuple(self.layout.split(self._gradient).values())
+        embedding, output = self._tables
+        return self._gradient, (embedding, output)
+
+    def _cleared(self) -> tuple[Flat, tuple[Flat, Flat]]:
+        gradient, tables = self._gradient_tables()
+        for table, rows in zip(tables, self._met or (), strict=False):
+            kernels().clear_rows(table, rows)
+        self._met = None
+        return gradient, tables
+
+    def _windows(self, batch: Batch) -> tuple[Windows, int]:
+        """Return what the objective is to learn, and how many windows that is the sum over."""
+        inputs, targets = batch
+        if not len(targets) or len(inputs) != len(targets):
+            raise DataError(f"{len(inputs)} windows with {len(targets)} words between them have no loss")
+        inputs = self._checked(inputs)
+        words = _indices(targets, 0, self._words, "words")
+        if not self._pairs:
+            return Windows(inputs, words, self._roots), len(words)
+        met = inputs >= 0
+        return Windows(inputs[met][:, None], np.repeat(words, met.sum(1)), self._roots), len(words)
+
+    def _checked(self, inputs: NDArray[Any]) -> NDArray[np.int32]:
+        if inputs.ndim != 2 or inputs.shape[1] > self._width:
+            raise DataError(f"the model takes up to {self._width} context words a window, not shape {inputs.shape}")
+        return _indices(inputs, -1, self._words, "context words")
+
+    def evaluate(self, batch: Batch) -> dict[str, float]:
+        """Return the mean ``loss`` over all windows, with always the same negatives, and figures of all words.
+
+        ``cross-entropy`` is that of a word that is to be predicted, in nats, and ``accuracy`` how often it is the likeliest.
+
+        Raises
+        ------
+        DataError : as for `gradient`.
+        """
+        inputs, targets = batch
+        loss, entropy, right, pairs = 0.0, 0.0, 0, 0
+        for rows in _blocks(len(targets), self._words):
+            (contexts, words, _), _ = self._windows((inputs[rows], targets[rows]))
+            hidden = self._hidden(contexts)
+            loss += float(self._objective.losses(hidden, self._output, words, rows.start).sum(dtype=np.float64))
+            if self._all_words:
+                logs = self._log_probabilities(hidden)
+                entropy -= float(logs[np.arange(words.size), words].sum(dtype=np.float64))
+                right += int(np.count_nonzero(self._of_windows(logs, inputs[rows]).argmax(1) == targets[rows]))
+                pairs += words.size
+        figures = {"loss": loss / len(targets)}
+        if self._all_words:
+            figures |= {"cross-entropy": entropy / max(pairs, 1), "accuracy": right / len(targets)}
+        return figures
+
+    def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        """Return the likeliest word between the context words of each window, shape (n,)."""
+        found = np.empty(len(inputs), np.int64)
+        for rows in _blocks(len(inputs), self._words):
+            contexts = self._checked(inputs[rows])
+            each = contexts[contexts >= 0][:, None] if self._pairs else contexts
+            found[rows] = self._of_windows(self._log_probabilities(self._hidden(each)), contexts).argmax(1)
+        return found
+
+    def _hidden(self, contexts: NDArray[np.int32]) -> NDArray[np.float32]:
+        hidden = np.empty((len(contexts), self._embedding.shape[1]), np.float32)
+        kernels().pool(self._embedding, contexts, self._roots, hidden)
+        return hidden
+
+    def _log_probabilities(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return log p(word | what was pooled), shape (n, V)."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            logs = self._objective.log_probabilities(hidden, self._output)
+            logs -= logs.max(1, keepdims=True)
+            logs -= np.log(np.exp(logs).sum(1, keepdims=True))
+        return logs
+
+    def _of_windows(self, logs: NDArray[np.float32], inputs: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the sum over the context words of each window, where each alone was asked."""
+        if not self._pairs:
+            return logs
+        met = inputs >= 0
+        place = np.cumsum(met).reshape(met.shape) - 1
+        total = np.zeros((len(inputs), self._words), np.float32)
+        for column in range(met.shape[1]):
+            there = met[:, column]
+            total[there] += logs[place[there, column]]
+        return total
+
+    def buffers(self) -> Flat:
+        """Return an empty vector: the model carries nothing besides its tables."""
+        return np.empty(0, np.float32)
+
+    def load_buffers(self, flat: Flat) -> None:
+        """Take an empty vector."""
+        if len(flat):
+            raise ConfigurationError(f"a word model has no buffers, the vector has {len(flat)} elements")
+
+    def __getstate__(self) -> dict[str, Any]:
+        made = ("_embedding", "_output", "_gradient", "_tables", "_met", "_objective")
+        return {key: value for key, value in vars(self).items() if key not in made}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._objective = self._make_objective()
+        self._lay_out()
+        np.copyto(self._weights, state["_weights"])
+
+
+def _blocks(rows: int, words: int) -> Iterator[slice]:
+    """Cut rows so that a table of them by all words stays in memory; at least one block, so that no rows are noticed."""
+    size = max(_CELLS // words, 1)
+    for begin in range(0, max(rows, 1), size):
+        yield slice(begin, begin + size)
+
+
+def _indices(values: NDArray[Any], lowest: int, words: int, what: str) -> NDArray[np.int32]:
+    """Return word indices as the kernels take them, which look at no bounds."""
+    if values.dtype.kind not in "iu":
+        raise DataError(f"the {what} must be indices into the vocabulary, not {values.dtype}")
+    if values.size and (values.min() < lowest or values.max() >= words):
+        raise DataError(f"the {what} go from {values.min()} to {values.max()}: {lowest} to {words - 1} are allowed")
+    return values.astype(np.int32)

@@ -1,0 +1,93 @@
+"""The batches of one worker, and what its model makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from chimera.core.call import work
+from chimera.core.parameters import Flat
+from chimera.data.dataset import Dataset
+from chimera.data.order import Order
+from chimera.models.model import Batch, Model
+from chimera.training.rejection import Rejected, fault_of_gradient
+
+_NONE = np.empty(0, np.float32)
+
+
+class Gradients:
+    """Computes the gradient of a step's batch, and rejects it if it is not finite, so that the batch leaves no trace.
+
+    Parameters
+    ----------
+    rank, model, dataset, order, seed : the worker's, see `Learner`.
+    count : is told the mean loss of each batch that was not rejected.
+
+    Attributes
+    ----------
+    order : which rows the worker reads, step by step.
+    """
+
+    def __init__(
+        self, rank: int, model: Model, dataset: Dataset, order: Order, *, seed: int, count: Callable[[float], None]
+    ) -> None:
+        self._rank, self._model, self._dataset, self._seed, self._count = rank, model, dataset, seed, count
+        self.order = order
+        self._ahead: dict[int, Batch] = {}  # batches, by step, that were taken to see which rows they need
+        self._has_buffers = model.buffers().size > 0
+
+    def next(self, model: Any, step: int) -> tuple[Any, Rejected | None]:
+        """Return the gradient of the step's batch, where ``model`` has it, and whether it is to be rejected."""
+        buffers = self.buffers()
+        gradient, loss = self.computed(model, step)
+        return gradient, self.verdict(gradient, loss, step, buffers)
+
+    def descend(self, take: Callable[[Batch, int], float], step: int) -> Rejected | None:
+        """Let ``take`` step with the step's batch; return whether its loss is to be rejected: the weights are spoilt then."""
+        buffers = self.buffers()
+        return self.verdict(_NONE, take(self._batch(step), step), step, buffers)
+
+    def computed(self, model: Any, step: int, again: bool = False) -> tuple[Any, float]:
+        """Return gradient and loss of the step's batch; ``again`` if its samples were counted before."""
+        gradient, loss = model.gradient(self._batch(step, again))
+        return gradient, loss
+
+    def verdict(self, gradient: Flat, loss: float, step: int, buffers: Flat | None) -> Rejected | None:
+        """Count the loss, or say why the gradient is rejected and undo what its batch did to the buffers."""
+        if why := fault_of_gradient(gradient, loss):
+            self.restore(buffers)
+            return Rejected(self._rank, step, why)
+        self._count(loss)
+        return None
+
+    def buffers(self) -> Flat | None:
+        """Return the buffers as they are before a batch, if the model has any."""
+        return self._model.buffers() if self._has_buffers else None
+
+    def restore(self, buffers: Flat | None) -> None:
+        """Undo what a batch did to the buffers."""
+        if buffers is not None:
+            self._model.load_buffers(buffers)
+
+    def ahead(self, step: int) -> Batch:
+        """Return the batch of a step that is still to come, with the model's randomness as it will be then."""
+        self._ahead[step] = batch = self._dataset.take(self.order.batch(step))
+        self._reseed(step)
+        return batch
+
+    def forget_ahead(self) -> None:
+        """Take all batches anew from now on."""
+        self._ahead = {}
+
+    def _batch(self, step: int, again: bool = False) -> Batch:
+        batch = self._ahead.pop(step, None) or self._dataset.take(self.order.batch(step))
+        self._reseed(step)
+        if not again:
+            work(samples=len(batch[0]))
+        return batch
+
+    def _reseed(self, step: int) -> None:
+        """Let what is random at a step depend on nothing that ran before."""
+        self._model.reseed((self._seed * 1_000_003 + self._rank) * 1_000_003 + step)

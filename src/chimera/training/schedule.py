@@ -1,0 +1,69 @@
+"""How a learning rate changes over a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import msgspec
+
+from chimera.core.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """By which factor a learning rate is multiplied at each step.
+
+    Attributes
+    ----------
+    decay : ``constant``, or ``linear``: from the end of the warm-up down to ``final`` when the budget is used.
+    warm_up : the share of the steps over which the factor rises to 1 in equal parts; 0 for none.
+    final : the factor at the end of a decay.
+    steps : how many steps the budget is; None as long as that is not known. Later steps have the last one's factor.
+    """
+
+    decay: Literal["constant", "linear"] = "constant"
+    warm_up: float = 0.0
+    final: float = 0.0
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.warm_up <= 1:
+            raise ConfigurationError(f"warm_up is a share of the budget, from 0 to 1, not {self.warm_up}")
+        if not 0 <= self.final <= 1:
+            raise ConfigurationError(f"final is a share of the learning rate, from 0 to 1, not {self.final}")
+
+    @classmethod
+    def of(cls, given: Any) -> Self:
+        """Return the schedule of an experiment: the name of a decay, or a table.
+
+        Raises
+        ------
+        ConfigurationError : it is neither, or an option is unknown or of the wrong type.
+        """
+        table = {"decay": given} if isinstance(given, str) else given
+        known = {"decay", "warm_up", "final"}
+        if not isinstance(table, Mapping) or not known.issuperset(table):
+            raise ConfigurationError(f"schedule: {given!r} is no decay, and no table of {', '.join(sorted(known))}")
+        try:
+            return msgspec.convert(dict(table), cls)
+        except msgspec.ValidationError as error:
+            raise ConfigurationError(f"schedule: {given!r} cannot be used: {error}") from error
+
+    @property
+    def changes(self) -> bool:
+        """Whether the factor is not 1 throughout."""
+        return self.decay != "constant" or self.warm_up > 0
+
+    def factor(self, step: int) -> float:
+        """Return the factor of a step, the first of which is 0; it depends on nothing else."""
+        if not self.changes or self.steps is None:
+            return 1.0
+        rising = self.warm_up * self.steps
+        if step + 1 < rising:
+            return (step + 1) / rising
+        if self.decay == "constant":
+            return 1.0
+        done = min(max(step - rising, 0.0) / max(self.steps - rising, 1.0), 1.0)
+        return 1.0 - done + self.final * done

@@ -1,0 +1,222 @@
+"""What FedAvg promises: its algebra, who takes part, and what a local optimizer remembers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import chimera
+from chimera.core.errors import ConfigurationError
+from chimera.data.dataset import DATASETS, Split
+from chimera.data.order import ShardOrder, orders
+from chimera.data.partition import PARTITIONERS
+from chimera.models.conversion import build_model
+from chimera.training.checkpoint import Checkpoints
+from chimera.training.dealing import Dealing
+from chimera.training.learner import Learner
+from chimera.training.optimizer import OptimizerSettings
+
+Fit = Callable[..., chimera.Run]
+ADAM = {"name": "adam", "lr": 0.01}
+BATCH, SEED = 16, 3
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def fit(tmp_path: Path) -> Fit:
+    """Train a small network on the digits, each time in a folder of its own."""
+    folders = itertools.count()
+
+    def fit(strategy: Any, **options: Any) -> chimera.Run:
+        settings: dict[str, Any] = {
+            "engine": "simulated",
+            "workers": 3,
+            "batch_size": BATCH,
+            "rounds": 12,
+            "evaluate_every": 5,
+            "seed": SEED,
+            "out": tmp_path / f"{next(folders)}",
+        }
+        named = {"name": "fed-avg", **strategy} if isinstance(strategy, dict) else strategy
+        return chimera.train({"name": "mlp", "hidden": [16]}, "digits", strategy=named, **{**settings, **options})
+
+    return fit
+
+
+def parameters(run: chimera.Run) -> np.ndarray:
+    return run.trained.parameters().copy()
+
+
+def network(split: Split) -> Any:
+    about = {"input_shape": split.train.input_shape, "outputs": split.train.outputs, "task": "classification"}
+    return build_model("mlp", {"hidden": [16]}, seed=SEED, **about)
+
+
+def plain_loop(rounds: int, local_steps: int) -> np.ndarray:
+    """Return what FedAvg with one worker comes to, in a loop without any of Chimera's actors."""
+    split = DATASETS.create("digits")
+    model = network(split)
+    order = orders(PARTITIONERS.create("iid"), split.train, 1, BATCH, SEED)[0]
+    flat = model.parameters()
+    parameter = torch.nn.Parameter(torch.from_numpy(flat), requires_grad=False)
+    optimizer = torch.optim.Adam([parameter], lr=ADAM["lr"], fused=True)
+    for round_ in range(rounds):
+        begin = flat.copy()
+        for step in range(round_ * local_steps, (round_ + 1) * local_steps):
+            gradient, _ = model.gradient(split.train.take(order.batch(step)))
+            parameter.grad = torch.from_numpy(gradient)
+            optimizer.step()
+        flat[:] = begin - (begin - flat)
+    return flat.copy()
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_one_worker_is_a_plain_loop_to_the_bit(fit: Fit, engine: str) -> None:
+    run = fit({"local_steps": 4, "local_optimizer": ADAM, "shards": 2}, workers=1, engine=engine)
+    assert np.array_equal(parameters(run), plain_loop(rounds=12, local_steps=4))
+    assert run.cost.samples == 12 * 4 * BATCH
+
+
+def test_one_local_step_of_all_is_a_step_of_the_parameter_server(fit: Fit) -> None:
+    averaged = fit({"local_steps": 1, "local_learning_rate": 0.2})
+    served = fit("parameter-server", optimizer={"name": "sgd", "lr": 0.2})
+    np.testing.assert_allclose(parameters(averaged), parameters(served), atol=2e-5)
+    assert np.abs(parameters(served)).max() > 0.05
+
+
+def test_shards_change_no_bit(fit: Fit) -> None:
+    # Not fused on servers: those kernels round the last few elements of a vector differently from the others.
+    options = {"local_steps": 3, "local_optimizer": ADAM}
+    outer = {"name": "sgd", "lr": 0.7, "momentum": 0.9, "nesterov": True, "fused": False}
+    whole, cut = (fit({**options, "shards": shards}, optimizer=outer) for shards in (1, 4))
+    assert np.array_equal(parameters(whole), parameters(cut))
+
+
+def test_servers_average_unless_told_otherwise(fit: Fit) -> None:
+    one, other, doubled = (
+        fit({"local_steps": 2}, **options)
+        for options in ({}, {"optimizer": {"name": "sgd", "lr": 1.0}}, {"optimizer": {"name": "sgd", "lr": 2.0}})
+    )
+    assert np.array_equal(parameters(one), parameters(other))
+    assert not np.array_equal(parameters(one), parameters(doubled))
+
+
+def test_a_fraction_of_the_workers_takes_part_and_the_seed_says_who(fit: Fit) -> None:
+    options = {"local_steps": 2, "fraction": 0.5}
+    once, again, other = (
+        fit({**options, "seed": seed}, workers=5, evaluate_every=every) for seed, every in ((0, 5), (0, 3), (1, 5))
+    )
+    assert once.cost.samples == 12 * 2 * 2 * BATCH
+    assert np.array_equal(parameters(once), parameters(again))  # who was chosen does not depend on when a look is taken
+    assert not np.array_equal(parameters(once), parameters(other))
+    assert all(0 < row["train_loss"] < 3 for row in once.rows if "train_loss" in row)
+
+
+def test_an_epoch_is_an_epoch(fit: Fit) -> None:
+    run = fit({"local_steps": 5, "fraction": 0.5}, workers=4, rounds=None, epochs=2)
+    per_round = 2 * 5 * BATCH
+    assert 2 <= run.cost.epochs < 2 + per_round / 1000
+    assert run.cost.samples == run.cost.rounds * per_round
+
+
+def uneven(targets: Any, world_size: int, rng: Any) -> list[np.ndarray]:
+    return [np.arange(300), np.arange(300, 400)]
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_worker_counts_by_its_samples_if_wanted(fit: Fit, weighted: bool) -> None:
+    run = fit({"local_steps": 3, "weighted": weighted}, workers=2, rounds=1, partition=uneven)
+    split = DATASETS.create("digits")
+    begin, changes = network(split).parameters().copy(), []
+    for rank, rows in enumerate((np.arange(300), np.arange(300, 400))):
+        model = network(split)
+        order = ShardOrder(rows, batch_size=BATCH, seed=SEED, rank=rank)
+        for step in range(3):
+            gradient, _ = model.gradient(split.train.take(order.batch(step)))
+            model.parameters()[:] -= np.float32(0.1) * gradient
+        changes.append(model.parameters() - begin)
+    share = 0.75 if weighted else 0.5
+    np.testing.assert_allclose(parameters(run), begin + share * changes[0] + (1 - share) * changes[1], atol=1e-6)
+    assert np.abs(changes[0] - changes[1]).max() > 1e-3
+
+
+def test_a_state_that_is_kept_is_in_the_checkpoint(fit: Fit) -> None:
+    runs = {keep: fit({"local_steps": 3, "local_optimizer": ADAM, "keep_state": keep}) for keep in (True, False)}
+    assert not np.array_equal(*(parameters(run) for run in runs.values()))
+    states = {keep: Checkpoints(str(run.run_dir / "checkpoints")).read_last() for keep, run in runs.items()}
+    kept, forgotten = (states[keep]["cluster"]["local"] for keep in (True, False))  # type: ignore[index]
+    names = ("worker 0", "worker 1", "worker 2")
+    assert {name: held["tensor.step"].item() for name, held in kept.items()} == dict.fromkeys(names, 36)
+    assert forgotten == {name: {} for name in names}
+
+
+def test_data_that_is_dealt_anew_goes_on_where_it_was(fit: Fit) -> None:
+    def deal(world_size: int, *, since: int, begin: int) -> list[Any]:
+        rows, targets = PARTITIONERS.create("iid"), split.train
+        return list(orders(rows, targets, world_size, BATCH, SEED, since=since, begin=begin))
+
+    split = DATASETS.create("digits")
+    dealing = Dealing(deal, 3, lambda workers: workers * 4 * BATCH, steps_per_round=4)
+    before = [order.batch(step) for order in dealing.orders for step in range(dealing.step_of(2))]
+    dealing.deal(2, 2)
+    after = [order.batch(dealing.step_of(2) + step) for order in dealing.orders for step in range(4)]
+    read = np.concatenate([*before, *after])
+    assert len(np.unique(read)) == len(read) == (3 * 8 + 2 * 4) * BATCH
+
+
+def test_a_model_that_descends_by_itself_does(fit: Fit) -> None:
+    split = DATASETS.create("digits")
+    numbers: list[float] = []
+
+    def learner(model: Any, name: str = "sgd") -> Learner:
+        order = orders(PARTITIONERS.create("iid"), split.train, 1, BATCH, SEED)[0]
+        local = OptimizerSettings(name, {"lr": 0.3})
+        return Learner(0, model, split.train, order, optimizer=local)
+
+    def descend(batch: Any, learning_rate: float) -> float:
+        numbers.append(learning_rate)
+        gradient, loss = type(able).gradient(able, batch)
+        able.parameters()[:] -= np.float32(learning_rate) * gradient
+        return float(loss)
+
+    able = network(split)
+    able.descend = descend
+    plain, own = learner(network(split)), learner(able)
+    results = [one.delta(one.weights(), steps=5)[0].arrays[0] for one in (plain, own)]
+    np.testing.assert_allclose(*results, atol=1e-7)
+    assert numbers == [0.3] * 5
+    assert plain.tally().loss == pytest.approx(own.tally().loss)
+    learner(able, "adam").delta(plain.weights(), steps=2)
+    assert len(numbers) == 5  # Adam needs gradients
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"local_steps": 0}, "local_steps must be at least 1"),
+        ({"fraction": 0.0}, "fraction is a share"),
+        ({"local_learning_rate": -1.0}, "local_learning_rate must be above 0"),
+        ({"local_optimizer": ADAM, "local_learning_rate": 0.1}, "give one of them"),
+        ({"local_optimizer": "adamm"}, "adamm"),
+        ({"local_optimizer": {"name": "adam", "momentum": 0.9}}, "momentum"),
+        ({"local_optimizer": {"lr": 0.9}}, "needs a 'name'"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(fit: Fit, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        fit(options)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,68 @@
+"""What callbacks are told of workers and of the queues before them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import chimera
+from chimera.core.engine import Engine
+from chimera.data.dataset import Dataset, Split
+from chimera.data.partition import Partitioner
+from chimera.data.supply import Parted
+from chimera.training.given import split_of
+from training.conftest import Fit
+
+
+class Watcher(chimera.Callback):
+    def __init__(self) -> None:
+        self.seen: list[chimera.Progress] = []
+
+    def on_start(self, progress: chimera.Progress) -> None:
+        self.seen.append(progress)
+
+    def on_progress(self, progress: chimera.Progress) -> None:
+        self.seen.append(progress)
+
+
+@dataclass(frozen=True)
+class Queued(Parted):
+    """Data in memory behind a queue that is half full."""
+
+    def fill(self) -> dict[str, float]:
+        return {"batcher 0": 0.5}
+
+
+class QueuedDataset(Dataset):
+    def supply(self, engine: Engine, partition: Partitioner, *, workers: int, batch_size: int, seed: int) -> Queued:
+        return Queued(self, partition, batch_size, seed)
+
+
+@pytest.mark.parametrize("strategy", ["parameter-server", "async-parameter-server", "all-reduce"])
+def test_the_samples_of_the_workers_add_up_to_those_of_the_run(fit: Fit, strategy: str) -> None:
+    watcher = Watcher()
+    fit(strategy=strategy, callbacks=[watcher], log_every=10)
+    assert len(watcher.seen) >= 3
+    for progress in watcher.seen:
+        assert sum(progress.samples_by_worker.values()) == progress.samples
+        assert set(progress.samples_by_worker) <= set(progress.workers)
+        assert progress.fill == {}
+    assert all(watcher.seen[-1].samples_by_worker[name] > 0 for name in watcher.seen[-1].workers)
+
+
+def test_a_way_back_takes_nothing_from_what_a_worker_has_done(fit: Fit) -> None:
+    watcher = Watcher()
+    run = fit(callbacks=[watcher], log_every=1, snapshot_every=10, faults=["kill server 0 at step 15"])
+    assert run.cost.lost_rounds > 0
+    done = [sum(progress.samples_by_worker.values()) for progress in watcher.seen]
+    assert done == sorted(done)
+    assert done[-1] > watcher.seen[-1].samples
+
+
+def test_the_fill_is_that_of_the_supply(fit: Fit) -> None:
+    split, watcher = split_of("digits", 0), Watcher()
+    arrays: dict[str, Any] = {"inputs": split.train.inputs, "targets": split.train.targets}
+    fit(data=Split(QueuedDataset(**arrays), split.test), callbacks=[watcher])
+    assert all(progress.fill == {"batcher 0": 0.5} for progress in watcher.seen)

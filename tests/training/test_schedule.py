@@ -1,0 +1,102 @@
+"""How learning rates change: a function of the step's number, the same for all strategies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera.core.errors import ConfigurationError
+from chimera.data.dataset import DATASETS
+from chimera.data.order import orders
+from chimera.data.partition import PARTITIONERS
+from chimera.models.conversion import build_model
+from chimera.training.schedule import Schedule
+from training.conftest import Fit
+
+shares = st.floats(0, 1)
+
+
+@given(warm_up=shares, final=shares, steps=st.integers(1, 60), decay=st.sampled_from(["constant", "linear"]))
+def test_a_factor_rises_then_falls_and_ends_where_it_should(
+    warm_up: float, final: float, steps: int, decay: Any
+) -> None:
+    schedule = Schedule(decay, warm_up, final, steps)
+    factors = np.array([schedule.factor(step) for step in range(steps + 3)])
+    assert (factors[:steps] > 0).all()
+    assert (factors <= 1).all()
+    rising = int(np.argmax(factors))
+    assert (np.diff(factors[: rising + 1]) >= 0).all()
+    assert (np.diff(factors[rising:]) <= 1e-12).all()
+    assert rising <= warm_up * steps
+    assert factors[-1] == pytest.approx(1.0 if decay == "constant" else final)
+
+
+def test_without_one_nothing_changes() -> None:
+    assert {Schedule(steps=10).factor(step) for step in range(20)} == {1.0}
+    assert not Schedule(steps=10).changes
+
+
+@pytest.mark.parametrize(
+    "strategy", ["single-worker", "all-reduce", "parameter-server", "async-parameter-server", "fed-avg"]
+)
+def test_every_strategy_follows_the_schedule_of_torch(fit: Fit, strategy: str) -> None:
+    rounds, rate = 25, 0.3
+    table = {"name": "sgd", "lr": rate, "momentum": 0.9, "schedule": {"decay": "linear", "warm_up": 0.2, "final": 0.1}}
+    given: dict[str, Any] = {"strategy": strategy, "optimizer": table}
+    if strategy == "fed-avg":  # here by the local optimizer, in five steps a round
+        given = {
+            "strategy": {"name": strategy, "local_steps": 5, "local_optimizer": table},
+            "rounds": 5,
+            "optimizer": "sgd",
+        }
+    run = fit(workers=1, **{"rounds": rounds, **given}, checkpoint_every=2, seed=1)
+    split = DATASETS.create("digits")
+    about = {"input_shape": split.train.input_shape, "outputs": split.train.outputs, "task": "classification"}
+    model = build_model("mlp", {"hidden": [16]}, seed=1, **about)
+    order = orders(PARTITIONERS.create("iid"), split.train, 1, 16, 1)[0]
+    parameter = torch.nn.Parameter(torch.from_numpy(model.parameters()), requires_grad=False)
+    optimizer = torch.optim.SGD([parameter], lr=rate, momentum=0.9)
+    factor = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: (step + 1) / 5 if step < 5 else 1 - 0.9 * (step - 5) / 20
+    )
+    for step in range(rounds):
+        parameter.grad = torch.from_numpy(model.gradient(split.train.take(order.batch(step)))[0])
+        optimizer.step()
+        factor.step()
+    np.testing.assert_allclose(run.trained.parameters(), model.parameters(), atol=2e-6)
+
+
+def test_epochs_say_how_long_a_run_is(fit: Fit) -> None:
+    table = {"name": "sgd", "lr": 0.1, "schedule": "linear"}
+    by_rounds, by_epochs = (
+        fit(name, optimizer=table, **{"rounds": None, **budget})
+        for name, budget in (("rounds", {"rounds": 30}), ("epochs", {"epochs": 30 * 48 / 1438}))
+    )
+    assert by_epochs.cost.rounds == 30
+    assert np.array_equal(by_rounds.trained.parameters(), by_epochs.trained.parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"schedule": "lineal"}, "lineal"),
+        ({"schedule": {"warmup": 0.1}}, "warm_up"),
+        ({"schedule": {"warm_up": 1.5}}, "warm_up is a share"),
+        ({"schedule": {"final": -1.0}}, "final is a share"),
+        ({"schedule": 3}, "no decay"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(fit: Fit, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        fit(optimizer={"name": "sgd", "lr": 0.1, **options})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_without_a_known_end_has_no_schedule(fit: Fit) -> None:
+    with pytest.raises(ConfigurationError, match="needs the length of the run in steps"):
+        fit(optimizer={"name": "sgd", "lr": 0.1, "schedule": "linear"}, rounds=None, max_seconds=1.0)
