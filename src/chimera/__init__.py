@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from chimera.core.call import get
     from chimera.core.engine import Engine
     from chimera.data.dataset import Dataset, Split
+    from chimera.embeddings.recipe import embed
     from chimera.inference.session import InferenceCluster, InferenceJob, infer
     from chimera.models.sklearn_model import SklearnModel
     from chimera.models.torch_model import TorchModel
@@ -46,6 +47,7 @@ _PLACES = {
     "TorchModel": "chimera.models.torch_model",
     "Trainer": "chimera.training.trainer",
     "compare": "chimera.training.comparison.comparison",
+    "embed": "chimera.embeddings.recipe",
     "get": "chimera.core.call",
     "infer": "chimera.inference.session",
     "run": "chimera.nodes.run",
@@ -68,6 +70,7 @@ __all__ = [
     "Trainer",
     "__version__",
     "compare",
+    "embed",
     "engine",
     "get",
     "infer",

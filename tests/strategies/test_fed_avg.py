@@ -16,6 +16,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import DATASETS, Split
 from chimera.data.order import ShardOrder, orders
 from chimera.data.partition import PARTITIONERS
+from chimera.data.supply import Parted
 from chimera.models.conversion import build_model
 from chimera.training.checkpoint import Checkpoints
 from chimera.training.dealing import Dealing
@@ -65,29 +66,35 @@ def network(split: Split) -> Any:
     return build_model("mlp", {"hidden": [16]}, seed=SEED, **about)
 
 
-def plain_loop(rounds: int, local_steps: int) -> np.ndarray:
-    """Return what FedAvg with one worker comes to, in a loop without any of Chimera's actors."""
+def plain_loop(steps: int) -> np.ndarray:
+    """Return what one worker learns alone, in a loop without any of Chimera's actors."""
     split = DATASETS.create("digits")
     model = network(split)
     order = orders(PARTITIONERS.create("iid"), split.train, 1, BATCH, SEED)[0]
     flat = model.parameters()
     parameter = torch.nn.Parameter(torch.from_numpy(flat), requires_grad=False)
     optimizer = torch.optim.Adam([parameter], lr=ADAM["lr"], fused=True)
-    for round_ in range(rounds):
-        begin = flat.copy()
-        for step in range(round_ * local_steps, (round_ + 1) * local_steps):
-            gradient, _ = model.gradient(split.train.take(order.batch(step)))
-            parameter.grad = torch.from_numpy(gradient)
-            optimizer.step()
-        flat[:] = begin - (begin - flat)
+    for step in range(steps):
+        gradient, _ = model.gradient(split.train.take(order.batch(step)))
+        parameter.grad = torch.from_numpy(gradient)
+        optimizer.step()
     return flat.copy()
 
 
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_one_worker_is_a_plain_loop_to_the_bit(fit: Fit, engine: str) -> None:
-    run = fit({"local_steps": 4, "local_optimizer": ADAM, "shards": 2}, workers=1, engine=engine)
-    assert np.array_equal(parameters(run), plain_loop(rounds=12, local_steps=4))
+    options = {"local_steps": 4, "local_optimizer": ADAM, "shards": 2}
+    run = fit({**options, "send": "weights"}, workers=1, engine=engine)
+    assert np.array_equal(parameters(run), plain_loop(12 * 4))
     assert run.cost.samples == 12 * 4 * BATCH
+    np.testing.assert_allclose(parameters(fit(options, workers=1)), plain_loop(12 * 4), atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", [None, {"name": "sgd", "lr": 0.7, "momentum": 0.9, "nesterov": True}])
+def test_weights_and_changes_come_to_the_same(fit: Fit, optimizer: Any) -> None:
+    options = {"optimizer": optimizer} if optimizer else {}
+    changes, weights = (fit({"local_steps": 3, "send": send, "shards": 2}, **options) for send in ("change", "weights"))
+    np.testing.assert_allclose(parameters(changes), parameters(weights), atol=1e-5)
 
 
 def test_one_local_step_of_all_is_a_step_of_the_parameter_server(fit: Fit) -> None:
@@ -164,12 +171,8 @@ def test_a_state_that_is_kept_is_in_the_checkpoint(fit: Fit) -> None:
 
 
 def test_data_that_is_dealt_anew_goes_on_where_it_was(fit: Fit) -> None:
-    def deal(world_size: int, *, since: int, begin: int) -> list[Any]:
-        rows, targets = PARTITIONERS.create("iid"), split.train
-        return list(orders(rows, targets, world_size, BATCH, SEED, since=since, begin=begin))
-
-    split = DATASETS.create("digits")
-    dealing = Dealing(deal, 3, lambda workers: workers * 4 * BATCH, steps_per_round=4)
+    supply = Parted(DATASETS.create("digits").train, PARTITIONERS.create("iid"), BATCH, SEED)
+    dealing = Dealing(supply, 3, lambda workers: workers * 4 * BATCH, steps_per_round=4)
     before = [order.batch(step) for order in dealing.orders for step in range(dealing.step_of(2))]
     dealing.deal(2, 2)
     after = [order.batch(dealing.step_of(2) + step) for order in dealing.orders for step in range(4)]

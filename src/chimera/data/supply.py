@@ -21,6 +21,11 @@ class Supply(ABC):
         They count from step ``since``, before which ``begin`` samples were dealt.
         """
 
+    @property
+    def actors(self) -> list[Any]:
+        """What prepares the data, if that are actors."""
+        return []
+
     def mend(self) -> list[str]:
         """Start anew what prepares the data and has died; return its names. The orders are others then."""
         return []

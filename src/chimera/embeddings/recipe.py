@@ -6,10 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chimera.core.errors import ConfigurationError
 from chimera.training.experiment import Experiment
+
+if TYPE_CHECKING:
+    from chimera.training.callback import Callback
+    from chimera.training.run import Run
 
 _LEARN: dict[
     str, dict[str, Any]
@@ -97,7 +101,7 @@ class Recipe:
         strategy: dict[str, Any] = {"name": self.strategy}
         if self.strategy == "fed-avg":
             local_steps = usual["local_steps"] if self.local_steps is None else self.local_steps
-            strategy |= {"local_steps": local_steps, "local_optimizer": optimizer}
+            strategy |= {"local_steps": local_steps, "local_optimizer": optimizer, "send": "weights"}
             train |= {"evaluate_every": 1, "checkpoint_every": _EVERY_ROUNDS}
         else:
             if self.local_steps is not None:
@@ -129,3 +133,29 @@ class Recipe:
         elif rate is not None:
             table["lr"] = rate
         return table
+
+
+def embed(
+    *paths: str | os.PathLike[str],
+    out: str | Path | None = None,
+    also: Sequence[str] = (),
+    callbacks: Sequence[Callback] = (),
+    **options: Any,
+) -> Run:
+    """Learn word vectors from text files; `chimera.embeddings.vectors_of` reads them from the run's folder.
+
+    Parameters
+    ----------
+    out, callbacks : see `Trainer`.
+    also : further files of vectors to leave, such as ``embeddings.bin``; their endings say how.
+    options : those of `Recipe`.
+
+    Raises
+    ------
+    ConfigurationError, DataError : options or texts that cannot be used.
+    """
+    from chimera.embeddings.leaves import Leaves
+
+    trainer = Recipe(paths=paths, **options).experiment().trainer(out=out, callbacks=list(callbacks))
+    trainer.callbacks.append(Leaves(trainer.run_dir, also))
+    return trainer.fit()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -29,6 +29,10 @@ class FedAvg(Strategy):
         if not, it begins each round anew.
     fraction : the share of the workers that take part in a round, at least one; who they are, ``seed`` and the round decide.
     weighted : whether a worker counts by how many samples it has, as in the paper, or all count alike.
+    send : what a worker sends: its ``change``, which codecs pack well and rows can be told by; or the ``weights`` that it
+        reached, as in the paper, whose mean is exact: rounding a difference costs bits.
+    averaging : of changes, where each worker changes few rows of a table: the mean of ``all``; for each row, of those that
+        ``touched`` it; or their ``sum``.
     shards : over how many servers the parameters are spread.
     seed : of the choice of workers.
     """
@@ -44,6 +48,8 @@ class FedAvg(Strategy):
         keep_state: bool = True,
         fraction: float = 1.0,
         weighted: bool = False,
+        send: Literal["change", "weights"] = "change",
+        averaging: Literal["all", "touched", "sum"] = "all",
         shards: int = 1,
         seed: int = 0,
     ) -> None:
@@ -54,9 +60,18 @@ class FedAvg(Strategy):
             raise ConfigurationError(f"fraction is a share of the workers, above 0 and at most 1, not {fraction}")
         if seed < 0:
             raise ConfigurationError(f"the seed is {seed}: it must be 0 or more")
+        if send not in ("change", "weights") or averaging not in ("all", "touched", "sum"):
+            raise ConfigurationError(
+                f"send is 'change' or 'weights', averaging 'all', 'touched' or 'sum'; not {send!r} and {averaging!r}"
+            )
+        if send == "weights" and averaging != "all":
+            raise ConfigurationError(
+                f"averaging {averaging!r} is for changes: workers that send weights touch all rows"
+            )
         self.local_optimizer = _table(local_optimizer, local_learning_rate)
         self._local_steps, self._keep_state = local_steps, keep_state
         self._fraction, self._weighted, self._shards, self._seed = fraction, weighted, shards, seed
+        self._reached, self._averaging = send == "weights", averaging
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one step of the servers a round."""
@@ -67,20 +82,21 @@ class FedAvg(Strategy):
         while True:
             chosen = self._chosen(cluster.workers, round_)
             total = sum(samples[worker.name] for worker in chosen)
-            deltas = [
+            results = [
                 worker.delta(
                     *cluster.addressed(worker, weights, self._local_steps),
                     steps=self._local_steps,
                     first=round_ * self._local_steps,
                     keep_state=self._keep_state,
                     weight=samples[worker.name] * len(chosen) / total,  # so that the plain mean is the weighted one
+                    reached=self._reached,
                     returns=self._shards,
                 )
                 for worker in chosen
             ]
             updates = [
-                server.update(*piece, returns=2)
-                for server, piece in zip(servers, zip(*deltas, strict=True), strict=True)
+                server.update(*piece, averaging=self._averaging, reached=self._reached, returns=2)
+                for server, piece in zip(servers, zip(*results, strict=True), strict=True)
             ]
             weights, done = [list(refs) for refs in zip(*updates, strict=True)]
             yield Round(done)

@@ -190,6 +190,11 @@ class TrainingCluster:
         self._places = {worker.name: place for place, worker in enumerate(self.workers)}
         self._hand_out()
 
+    @property
+    def feeders(self) -> list[Any]:
+        """The actors that prepare the workers' data, if there are any."""
+        return self._dealing.supply.actors
+
     def mend_supply(self) -> list[str]:
         """Start anew what prepares the workers' data and has died, tell the workers, and return its names."""
         if names := self._dealing.mend():

@@ -14,7 +14,8 @@ from chimera.core.errors import ConfigurationError
 
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _WHAT = re.compile(
-    rf"(kill|hang|slow(?: down)?|cut off) ((?:any )?(?:worker|server)(?: \d+)?)(?: by {_NUMBER})?(?: for {_NUMBER} ?s)?"
+    r"(kill|hang|slow(?: down)?|cut off) ((?:any )?(?:worker|server|pipeline|tokenizer|filter|batcher)(?: \d+)?)"
+    rf"(?: by {_NUMBER})?(?: for {_NUMBER} ?s)?"
 )
 _WHEN = re.compile(rf"step (\d+)|{_NUMBER} ?s")
 _EXAMPLE = "write it like 'kill worker 2 at step 50' or 'slow worker 0 by 4 for 2 s at 1.5 s'"
@@ -43,7 +44,8 @@ class Fault:
     def read(cls, given: Any) -> Fault:
         """Return the fault that a sentence or a pair (when, what) describes.
 
-        The sentence is ``kill``, ``hang``, ``slow`` or ``cut off``; ``worker 2``, ``server 0`` or ``any worker``; ``by`` a
+        The sentence is ``kill``, ``hang``, ``slow`` or ``cut off``; ``worker 2``, ``server 0``, ``any worker``, or a stage that
+        prepares their data (``pipeline 0``; ``tokenizer``, ``filter`` or ``batcher`` where stages are apart); ``by`` a
         factor (of ``slow``); ``for`` so many ``s`` (but not ``kill``); and ``at step`` n or ``at`` so many ``s``. In a pair, a
         whole number is a step and any other number a time.
         """

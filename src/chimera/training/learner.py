@@ -115,6 +115,7 @@ class Learner:
         first: int | None = None,
         keep_state: bool = True,
         weight: float = 1.0,
+        reached: bool = False,
     ) -> list[Encoded] | list[Rejected]:
         """Load the weights, take ``steps`` local steps from there, and return the way back, encoded, a message a shard.
 
@@ -125,7 +126,8 @@ class Learner:
         ----------
         first : the number of the first of these steps; without it, one more than the last.
         keep_state : whether the local optimizer remembers it all for the next call.
-        weight : what the way back is multiplied by.
+        weight : what is sent is multiplied by this.
+        reached : whether the weights that were reached are sent instead.
         """
         self._load(weights)
         flat = self._near.parameters()
@@ -136,7 +138,10 @@ class Learner:
                 rejected = self._local_step()
                 if rejected is not None:
                     break
-            begin -= flat
+            if reached:
+                begin[:] = flat
+            else:
+                begin -= flat
             if weight != 1:
                 begin *= np.float32(weight)
         self._step = first + steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from chimera.core.parameters import Flat, Layout, all_finite
 from chimera.core.rows import SparseRows
 from chimera.training.averaging import Averager, Averaging
 from chimera.training.downlink import Downlink
-from chimera.training.optimizer import MakesStepper
+from chimera.training.optimizer import MakesStepper, OptimizerSettings
 from chimera.training.rejection import Applied, Rejected, fault
 
 _EPSILON = 1e-7  # as in the paper's experiments: keeps the division defined
@@ -51,6 +51,9 @@ class ParameterShard:
         self._mean: Flat | SparseRows = np.empty_like(self._weights)
         self._room, self._rows, self._averager = self._mean, layout.rows, Averager(layout.rows)
         self._optimizer = optimizer.stepper(self._weights)
+        self._rate: Callable[[int], float] | None = None  # of plain SGD, by step
+        if isinstance(optimizer, OptimizerSettings) and optimizer.plain:
+            self._rate = optimizer.learning_rate
         curvature = self._optimizer.curvature
         self._downlink = Downlink(codec, self._weights, layout, curvature=curvature, seed=seed)
         CODECS.create(*uplink)
@@ -70,17 +73,23 @@ class ParameterShard:
         """Return, as they are, the rows of these numbers, ascending: those that a worker needs next."""
         return self._downlink.rows(wanted)
 
-    def update(self, *gradients: Encoded | Rejected, averaging: Averaging = "all") -> tuple[Encoded, Applied]:
+    def update(
+        self, *gradients: Encoded | Rejected, averaging: Averaging = "all", reached: bool = False
+    ) -> tuple[Encoded, Applied]:
         """Step with the mean of the finite gradients, in the order given; return the new slice, encoded, and what was done.
 
-        ``averaging`` says what the mean is of rows that not all have touched. Without any gradient the slice stays as it is.
-        Senders reject what is not finite; what comes all the same, or overflows on the way or in the sum, is left out too.
+        ``averaging`` says what the mean is of rows that not all have touched. What was ``reached`` are weights, not gradients:
+        the gradient is the way back from their mean, and where that is just added, the mean itself is the new slice. Without
+        any gradient the slice stays as it is. Senders reject what is not finite; what comes all the same, or overflows on the
+        way or in the sum, is left out too.
         """
         rejected = [gradient for gradient in gradients if isinstance(gradient, Rejected)]
         vectors = self._unpacked({i: each for i, each in enumerate(gradients, 1) if not isinstance(each, Rejected)})
         if vectors and not self._average(vectors, averaging):
             rejected += self._left_out(vectors, len(gradients), averaging)
         work(elements=len(values_of(self._mean)) * len(gradients))
+        if vectors and reached:
+            return self._moved(len(vectors), rejected)
         return self._stepped(len(vectors), rejected)
 
     def compensate(
@@ -144,6 +153,16 @@ class ParameterShard:
             found.append(f"the sum of {len(vectors)} gradients overflows")
             vectors.clear()
         return [Rejected(None, self._steps, why) for why in found]
+
+    def _moved(self, givers: int, rejected: Sequence[Rejected]) -> tuple[Encoded, Applied]:
+        """Step towards the mean of what was reached; to that itself, without rounding, where the optimizer adds the change."""
+        mean = self._rows.filled(self._mean) if isinstance(self._mean, SparseRows) else self._mean
+        if self._rate is None or self._rate(self._steps) != 1:
+            self._mean = np.subtract(self._weights, mean, out=mean)
+            return self._stepped(givers, rejected)
+        np.copyto(self._weights, mean)
+        self._steps += 1
+        return self._downlink.broadcast(), Applied(self._steps, givers, tuple(rejected))
 
     def _stepped(self, gradients: int, rejected: Sequence[Rejected]) -> tuple[Encoded, Applied]:
         """Step with the mean, if any gradients are in it, and return the new slice and what was done."""

@@ -291,7 +291,7 @@ class Trainer:
             rows=history.metrics,
             trained=model,
             staleness=dict(sorted(loop.staleness.items())),
-            figures=dict(self._strategy.figures()),
+            figures={**getattr(split.train, "figures", dict)(), **self._strategy.figures()},
         )
         self._folder.finish(run)
         for callback in self.callbacks:

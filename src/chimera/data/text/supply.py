@@ -42,6 +42,11 @@ class Piped(Supply):
         """Return who takes from which pipeline."""
         return self.pipelines.orders(world_size, self.batch_size, since=since, begin=begin)
 
+    @property
+    def actors(self) -> list[Any]:
+        """All stages."""
+        return self.pipelines.actors
+
     def mend(self) -> list[str]:
         """Start dead stages anew."""
         return self.pipelines.mend()
