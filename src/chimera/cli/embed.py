@@ -46,9 +46,14 @@ def learn(
         ),
     ] = "2",
     pipelines: Annotated[
-        int,
-        typer.Option("--pipelines", min=0, metavar="N", help="Readers for them; 0: each reads its own part by itself."),
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--pipelines",
+            min=0,
+            metavar="N",
+            help="Readers for them; 0: each reads its own part by itself. 1 for softmax, 0 for faster outputs.",
+        ),
+    ] = None,
     stages: Annotated[
         str, typer.Option("--stages", metavar="fused|apart", help="A pipeline is one actor, or three with queues.")
     ] = "fused",

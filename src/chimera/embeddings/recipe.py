@@ -15,21 +15,34 @@ if TYPE_CHECKING:
     from chimera.training.callback import Callback
     from chimera.training.run import Run
 
+_SAMPLED: dict[str, Any] = {
+    "batch_size": 2048,
+    "local_steps": 100,
+    "evaluate_every": 5,
+    "stride": "sliding",
+    "pipelines": 0,
+    "optimizer": "sgd",
+    "rate": 0.05,
+    "model": {"order": "word"},
+    "strategy": {"averaging": "touched"},
+}
 _LEARN: dict[
     str, dict[str, Any]
-] = {  # what an output is learnt with, unless told otherwise: SGD has word2vec's rate per word
-    "softmax": {"batch_size": 32, "local_steps": 50, "stride": "disjoint", "optimizer": "adam", "rate": 1e-3},
-    "negative-sampling": {"batch_size": 512, "local_steps": 100, "stride": "sliding", "optimizer": "sgd", "rate": 0.05},
-    "hierarchical-softmax": {
-        "batch_size": 512,
-        "local_steps": 100,
-        "stride": "sliding",
-        "optimizer": "sgd",
-        "rate": 0.05,
+] = {  # what an output is learnt with, unless told otherwise; the rate of SGD is per word
+    "softmax": {
+        "batch_size": 32,
+        "local_steps": 50,
+        "evaluate_every": 1,
+        "stride": "disjoint",
+        "pipelines": 1,
+        "optimizer": "adam",
+        "rate": 1e-3,
+        "model": {},
+        "strategy": {"send": "weights"},
     },
+    "negative-sampling": _SAMPLED,
+    "hierarchical-softmax": _SAMPLED,
 }
-
-
 _PATIENCE_EPOCHS = 100
 """After so many passes a run ends that has not met its target, if nothing else ends it."""
 _EVERY_ROUNDS = 20
@@ -44,7 +57,8 @@ class Recipe:
     ----------
     paths : text files, plain or gzip, or folders of them.
     learners : how many learn at once.
-    pipelines : how many actors read the text for them; 0 if each learner reads its own part itself.
+    pipelines : how many actors read the text for them; 0: each learner reads its own part itself. By default 1 for ``softmax``,
+        and 0 for the others, which learn nearly as fast as a text is read.
     stages : ``fused``: a pipeline is one actor; ``apart``: tokenizer, filter and batcher are three.
     model, output, dim : ``cbow`` or ``skip-gram``, what its vectors are asked, and how long they are.
     target_loss, epochs, rounds, max_seconds : when to stop; 5 passes over the text if nothing is said.
@@ -59,7 +73,7 @@ class Recipe:
 
     paths: Sequence[str | os.PathLike[str]]
     learners: int = 2
-    pipelines: int = 1
+    pipelines: int | None = None
     stages: str = "fused"
     model: str = "cbow"
     output: str = "softmax"
@@ -101,8 +115,8 @@ class Recipe:
         strategy: dict[str, Any] = {"name": self.strategy}
         if self.strategy == "fed-avg":
             local_steps = usual["local_steps"] if self.local_steps is None else self.local_steps
-            strategy |= {"local_steps": local_steps, "local_optimizer": optimizer, "send": "weights"}
-            train |= {"evaluate_every": 1, "checkpoint_every": _EVERY_ROUNDS}
+            strategy |= {"local_steps": local_steps, "local_optimizer": optimizer, **usual["strategy"]}
+            train |= {"evaluate_every": usual["evaluate_every"], "checkpoint_every": _EVERY_ROUNDS}
         else:
             if self.local_steps is not None:
                 raise ConfigurationError(f"local_steps says nothing to the strategy {self.strategy!r}: use fed-avg")
@@ -111,8 +125,20 @@ class Recipe:
         paths = [str(Path(path).expanduser().resolve()) for path in self.paths]
         return Experiment(
             {
-                "data": {"name": "text", "path": paths, "pipelines": self.pipelines, "stages": self.stages, **data},
-                "model": {"name": self.model, "output": self.output, "dim": self.dim, **self.model_options},
+                "data": {
+                    "name": "text",
+                    "path": paths,
+                    "pipelines": usual["pipelines"] if self.pipelines is None else self.pipelines,
+                    "stages": self.stages,
+                    **data,
+                },
+                "model": {
+                    "name": self.model,
+                    "output": self.output,
+                    "dim": self.dim,
+                    **usual["model"],
+                    **self.model_options,
+                },
                 "strategy": strategy,
                 "engine": self.engine,
                 "train": train,

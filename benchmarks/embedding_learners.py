@@ -1,0 +1,162 @@
+"""Word embeddings by several learners: words a second, quality, and how many windows each needs to a target loss.
+
+The text is that of ``$CHIMERA_DATA/text``. Three parts, each printed as a table::
+
+    python benchmarks/embedding_learners.py throughput [--turns 3]     two learners, averaging included, beside two processes that
+                                                                       never meet, one learner, and gensim with two threads
+    python benchmarks/embedding_learners.py quality [--seeds 3]        1, 2 and 4 learners, and gensim, after 5 epochs
+    python benchmarks/embedding_learners.py speed-up [--seeds 3]       full softmax: windows per learner to the target, by virtual time
+
+Words are those that sub-sampling leaves, of gensim too. Throughput is by the clock: run it on a quiet machine with two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import importlib.metadata
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from chimera.embeddings import Analogies, Recipe, WordVectors, evaluate, vectors_of
+from chimera.embeddings.leaves import Leaves
+
+DATA = Path(os.environ.get("CHIMERA_DATA", ".")) / "text"
+WIKI, MOBY, STOP_WORDS = DATA / "wiki_sample.txt.gz", DATA / "moby_dick.txt", DATA / "stopwords_english.txt"
+EVALUATIONS = [DATA / "eval" / name for name in ("EN-MEN-TR-3k.txt", "wordsim353.tsv", "questions-words.txt")]
+WORDS, SAMPLE, HALF, DIM, NEGATIVES = 10_000, 1e-3, 2, 32, 5
+SETTINGS: dict[str, dict[str, Any]] = {
+    "word by word": {},
+    "256 shared": {"batch_size": 512, "local_steps": 400, "model_options": {"order": "batch", "shared_negatives": 256}},
+    "64 shared": {"batch_size": 512, "local_steps": 400, "model_options": {"order": "batch", "shared_negatives": 64}},
+}
+
+
+def learn(folder: Path, setting: str, learners: int, epochs: float, seed: int) -> tuple[float, WordVectors]:
+    """Return words a second and the vectors of one run."""
+    recipe = Recipe(
+        paths=[WIKI],
+        learners=learners,
+        output="negative-sampling",
+        epochs=epochs,
+        seed=seed,
+        data={"vocabulary_size": WORDS, "sample": SAMPLE, "bounds": "lines"},
+        **SETTINGS[setting],
+    )
+    seldom = [f"train.{what}_every=1000000" for what in ("evaluate", "log", "checkpoint")]
+    trainer = (
+        recipe.experiment().with_settings(seldom).trainer(out=folder / f"{setting}-{learners}-{seed}-{time.time()}")
+    )
+    trainer.callbacks.append(Leaves(trainer.run_dir))
+    run = trainer.fit()
+    return run.cost.samples / run.cost.seconds, vectors_of(run.run_dir)
+
+
+def apart(folder: Path, setting: str, epochs: float) -> float:
+    """Return words a second of two processes that each learn alone, together."""
+    command = [
+        sys.executable,
+        __file__,
+        "alone",
+        "--setting",
+        setting,
+        "--epochs",
+        str(epochs),
+        "--folder",
+        str(folder),
+    ]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    return sum(float(process.communicate()[0]) for process in both)
+
+
+def lines() -> Iterator[list[str]]:
+    letters = bytes(c | 32 if bytes([c]).isalpha() else 10 if c == 10 else 32 for c in range(256))
+    for line in gzip.decompress(WIKI.read_bytes()).translate(letters).decode().split("\n"):
+        yield line.split()
+
+
+def gensim(sentences: list[list[str]], threads: int, epochs: int, seed: int) -> tuple[float, WordVectors]:
+    """Return words a second and the vectors of gensim with the same settings."""
+    from gensim.models import Word2Vec
+
+    model = Word2Vec(
+        vector_size=DIM, window=HALF, shrink_windows=False, cbow_mean=1, sg=0, negative=NEGATIVES, alpha=0.05, min_alpha=1e-4,
+        sample=SAMPLE, min_count=1, max_final_vocab=WORDS, workers=threads, seed=seed + 1,
+    )  # fmt: skip
+    model.build_vocab(sentences)
+    begin = time.perf_counter()
+    words, _ = model.train(sentences, total_examples=len(sentences), epochs=epochs)
+    return words / (time.perf_counter() - begin), WordVectors(model.wv.index_to_key, model.wv.vectors)
+
+
+def scores(vectors: WordVectors) -> list[float]:
+    found = [evaluate(vectors, path) for path in EVALUATIONS]
+    return [each.accuracy if isinstance(each, Analogies) else each.spearman for each in found]
+
+
+def throughput(turns: int, epochs: int) -> None:
+    sentences = list(lines())
+    figures: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for _ in range(turns):
+            for setting in SETTINGS:
+                figures.setdefault(f"{setting}, 2 learners", []).append(learn(folder, setting, 2, epochs, 0)[0])
+                figures.setdefault(f"{setting}, 2 apart", []).append(apart(folder, setting, epochs))
+                figures.setdefault(f"{setting}, 1 learner", []).append(learn(folder, setting, 1, epochs, 0)[0])
+            for threads in (1, 2):
+                figures.setdefault(f"gensim, {threads} threads", []).append(gensim(sentences, threads, epochs, 0)[0])
+    for name, found in figures.items():
+        low, middle, high = min(found), statistics.median(found), max(found)
+        print(f"{name:<28}{middle / 1e6:6.2f} M words/s   ({low / 1e6:.2f} to {high / 1e6:.2f})")
+    for setting in SETTINGS:
+        pairs = zip(figures[f"{setting}, 2 learners"], figures[f"{setting}, 2 apart"], strict=True)
+        print(
+            f"{setting}: {statistics.median(a / b for a, b in pairs):.2f} of two processes that never meet (goal 0.93)"
+        )
+
+
+def quality(seeds: int, epochs: int) -> None:
+    sentences = list(lines())
+    with tempfile.TemporaryDirectory() as place:
+        rows: dict[str, list[list[float]]] = {}
+        for seed in range(seeds):
+            rows.setdefault("gensim", []).append(scores(gensim(sentences, 1, epochs, seed)[1]))
+            for setting in SETTINGS:
+                for learners in (1, 2, 4):
+                    found = scores(learn(Path(place), setting, learners, epochs, seed)[1])
+                    rows.setdefault(f"{setting}, {learners}", []).append(found)
+    print(f"{'':<22}{'MEN':>8}{'WordSim':>9}{'analogies':>11}   means of {seeds} seeds, {epochs} epochs")
+    for name, found in rows.items():
+        men, word_sim, analogies = (statistics.mean(column) for column in zip(*found, strict=True))
+        print(f"{name:<22}{men:8.3f}{word_sim:9.3f}{analogies:11.1%}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["throughput", "quality", "alone"])
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=float, default=None)
+    parser.add_argument("--setting", default="word by word")
+    parser.add_argument("--folder", type=Path, default=Path())
+    options = parser.parse_args()
+    if options.part == "alone":
+        print(learn(options.folder, options.setting, 1, options.epochs, os.getpid())[0])
+        return
+    print(f"chimera {importlib.metadata.version('chimera-dml')}, gensim {importlib.metadata.version('gensim')}")
+    if options.part == "throughput":
+        throughput(options.turns, int(options.epochs or 2))
+    else:
+        quality(options.seeds, int(options.epochs or 5))
+
+
+if __name__ == "__main__":
+    main()
