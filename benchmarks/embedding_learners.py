@@ -2,10 +2,10 @@
 
 The text is that of ``$CHIMERA_DATA/text``. Three parts, each printed as a table::
 
-    python benchmarks/embedding_learners.py throughput [--turns 3]     two learners, averaging included, beside two processes that
-                                                                       never meet, one learner, and gensim with two threads
-    python benchmarks/embedding_learners.py quality [--seeds 3]        1, 2 and 4 learners, and gensim, after 5 epochs
-    python benchmarks/embedding_learners.py speed-up [--seeds 3]       full softmax: windows per learner to the target, by virtual time
+    python benchmarks/embedding_learners.py throughput [--turns 3]   two learners, averaging included, beside two processes
+                                                                     that never meet, one learner, and gensim
+    python benchmarks/embedding_learners.py quality [--seeds 3]      1, 2 and 4 learners, and gensim, after 5 epochs
+    python benchmarks/embedding_learners.py speed-up [--seeds 3]     full softmax: windows per learner to a target loss
 
 Words are those that sub-sampling leaves, of gensim too. Throughput is by the clock: run it on a quiet machine with two cores.
 """
@@ -16,6 +16,7 @@ import argparse
 import gzip
 import importlib.metadata
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -139,12 +140,60 @@ def quality(seeds: int, epochs: int) -> None:
         print(f"{name:<22}{men:8.3f}{word_sim:9.3f}{analogies:11.1%}")
 
 
+def windows_to_target(folder: Path, learners: int, seed: int, options: dict[str, Any]) -> tuple[float, float]:
+    """Return windows per learner to the target and the seconds that took; infinite if it was not met."""
+    recipe = Recipe(learners=learners, seed=seed, **options)
+    place = folder / f"{learners}-{seed}-{time.time()}"
+    run = recipe.experiment().with_settings(["train.checkpoint_every=1000000"]).trainer(out=place).fit()
+    met = run.stopped_by == "target"
+    return (run.cost.samples / learners, run.cost.seconds) if met else (float("inf"), float("inf"))
+
+
+def speed_up(seeds: int, engine: str) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for name, (options, goals) in speed_up_cases(folder).items():
+            one: dict[int, tuple[float, float]] = {}
+            for learners, goal in goals.items():
+                ratios, found = [], []
+                for seed in range(seeds):
+                    windows, seconds = windows_to_target(folder, learners, seed, {**options, "engine": engine})
+                    one.setdefault(seed, (windows, seconds))
+                    ratios.append(one[seed][0] / windows)
+                    found.append(f"{windows:9,.0f} in {seconds:6.1f} s")
+                times = f"{statistics.median(ratios):.2f} times" + (f" (goal {goal})" if goal else "")
+                print(f"{name:<26}{learners:>3} learners  {' '.join(found)}   {times}", flush=True)
+
+
+def speed_up_cases(folder: Path) -> dict[str, tuple[dict[str, Any], dict[int, float]]]:
+    """Return what is learnt, and the goals by the number of learners; the first is what the others are compared with."""
+    windows = folder / "windows.txt"
+    stop = set(STOP_WORDS.read_text().split())
+    letters = bytes(c | 32 if bytes([c]).isalpha() else 32 for c in range(256))
+    words = [word for word in MOBY.read_bytes().translate(letters).decode().split() if word not in stop]
+    places = random.Random(0).sample(range(len(words) // 5), 1000)
+    windows.write_text("".join(" ".join(words[5 * at : 5 * at + 5]) + "\n" for at in places))
+    moby = {
+        "paths": [MOBY],
+        "target_loss": 8.4,
+        "data": {"stop_words_path": str(STOP_WORDS), "test_path": str(windows)},
+    }
+    text = {"vocabulary_size": WORDS, "stop_words_path": str(STOP_WORDS), "test_windows": 5000}
+    wiki = {"paths": [WIKI], "target_loss": 8.3, "data": text, "learning_rate": 2e-3}
+    return {
+        "moby, one pipeline": (moby, {1: 0, 2: 1.7, 4: 2.4, 8: 3.0}),
+        "moby, a pipeline each": ({**moby, "pipelines": 0}, {1: 0, 2: 0, 4: 0}),
+        "wiki, each its own part": ({**wiki, "pipelines": 0}, {1: 0, 2: 1.95, 12: 7}),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["throughput", "quality", "alone"])
+    parser.add_argument("part", choices=["throughput", "quality", "speed-up", "alone"])
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=float, default=None)
+    parser.add_argument("--engine", default="simulated")
     parser.add_argument("--setting", default="word by word")
     parser.add_argument("--folder", type=Path, default=Path())
     options = parser.parse_args()
@@ -154,6 +203,8 @@ def main() -> None:
     print(f"chimera {importlib.metadata.version('chimera-dml')}, gensim {importlib.metadata.version('gensim')}")
     if options.part == "throughput":
         throughput(options.turns, int(options.epochs or 2))
+    elif options.part == "speed-up":
+        speed_up(options.seeds, options.engine)
     else:
         quality(options.seeds, int(options.epochs or 5))
 

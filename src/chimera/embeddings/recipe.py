@@ -25,6 +25,7 @@ _SAMPLED: dict[str, Any] = {
     "rate": 0.05,
     "model": {"order": "word"},
     "strategy": {"averaging": "touched"},
+    "data": {},
 }
 _LEARN: dict[
     str, dict[str, Any]
@@ -38,7 +39,8 @@ _LEARN: dict[
         "optimizer": "adam",
         "rate": 1e-3,
         "model": {},
-        "strategy": {"send": "weights"},
+        "strategy": {"send": "weights", "scaled": True},
+        "data": {"shuffle": True},
     },
     "negative-sampling": _SAMPLED,
     "hierarchical-softmax": _SAMPLED,
@@ -64,8 +66,8 @@ class Recipe:
     target_loss, epochs, rounds, max_seconds : when to stop; 5 passes over the text if nothing is said.
     batch_size, local_steps : windows in a batch, and batches between two averages.
     optimizer, learning_rate : of each learner. The rate of ``sgd`` is per word, as in word2vec: an experiment file has it times
-        the batch size, since gradients are means over a batch. It decays linearly to 0 over the budget, except if a target
-        alone ends the run; that of others stays.
+        the batch size, since gradients are means over a batch. It decays linearly to 0 over the epochs or rounds, unless
+        something else may end the run. For ``softmax`` the rate is that of one learner: it is multiplied by their number.
     strategy : ``fed-avg``, which averages, or any other.
     engine, seed : as everywhere.
     data, model_options : more options of the text (see `chimera.data.text.Text.of`) and of the model.
@@ -111,17 +113,20 @@ class Recipe:
         if self.target_loss is not None:
             train["target"] = {"loss": self.target_loss}
         train |= given or {"epochs": 5 if self.target_loss is None else _PATIENCE_EPOCHS}
-        optimizer = self._optimizer(usual, batch_size, decays=bool(given) or self.target_loss is None)
+        known_end = set(given) <= {"epochs", "rounds"} and bool(given or self.target_loss is None)
+        optimizer = self._optimizer(usual, batch_size, decays=known_end)
         strategy: dict[str, Any] = {"name": self.strategy}
         if self.strategy == "fed-avg":
             local_steps = usual["local_steps"] if self.local_steps is None else self.local_steps
             strategy |= {"local_steps": local_steps, "local_optimizer": optimizer, **usual["strategy"]}
+            if "lr" not in optimizer:
+                strategy.pop("scaled", None)
             train |= {"evaluate_every": usual["evaluate_every"], "checkpoint_every": _EVERY_ROUNDS}
         else:
             if self.local_steps is not None:
                 raise ConfigurationError(f"local_steps says nothing to the strategy {self.strategy!r}: use fed-avg")
             train["optimizer"] = optimizer
-        data = {"stride": usual["stride"], "seed": self.seed, **self.data}
+        data = {"stride": usual["stride"], "seed": self.seed, **usual["data"], **self.data}
         paths = [str(Path(path).expanduser().resolve()) for path in self.paths]
         return Experiment(
             {

@@ -25,6 +25,8 @@ class FedAvg(Strategy):
     local_steps : batches that a worker trains on between reading the weights and sending its change.
     local_optimizer : what it steps with: any of torch.optim, by name or as a table with its options and a ``schedule``.
     local_learning_rate : of that, unless the table says; by default 0.1 for ``sgd``, and torch's default for others.
+    scaled : whether the local learning rate is multiplied by the number of workers: their mean takes so much shorter steps
+        (the linear scaling rule of Goyal et al. 2017, "Accurate, Large Minibatch SGD").
     keep_state : whether the local optimizer goes on with its momenta in the next round, which then are part of checkpoints;
         if not, it begins each round anew.
     fraction : the share of the workers that take part in a round, at least one; who they are, ``seed`` and the round decide.
@@ -45,6 +47,7 @@ class FedAvg(Strategy):
         local_steps: int = 10,
         local_optimizer: str | Mapping[str, Any] = "sgd",
         local_learning_rate: float | None = None,
+        scaled: bool = False,
         keep_state: bool = True,
         fraction: float = 1.0,
         weighted: bool = False,
@@ -71,6 +74,9 @@ class FedAvg(Strategy):
         self.local_optimizer = _table(local_optimizer, local_learning_rate)
         self._local_steps, self._keep_state = local_steps, keep_state
         self._fraction, self._weighted, self._shards, self._seed = fraction, weighted, shards, seed
+        if scaled and "lr" not in self.local_optimizer:
+            raise ConfigurationError("scaled multiplies the local learning rate: say which, by local_learning_rate")
+        self._scaled = scaled
         self._reached, self._averaging = send == "weights", averaging
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
@@ -101,6 +107,11 @@ class FedAvg(Strategy):
             weights, done = [list(refs) for refs in zip(*updates, strict=True)]
             yield Round(done)
             round_ += 1
+
+    def local_optimizer_of(self, workers: int) -> Mapping[str, Any]:
+        """Return the table of the local optimizer."""
+        table = dict(self.local_optimizer or {})
+        return {**table, "lr": table["lr"] * self._taking_part(workers)} if self._scaled else table
 
     def steps_per_round(self) -> int:
         """Return how many batches a worker trains on in a round."""

@@ -123,6 +123,10 @@ class Strategy(ABC):
         """Return what the summary of a run should say besides, as plain values by their names."""
         return {}
 
+    def local_optimizer_of(self, workers: int) -> Mapping[str, Any] | None:  # noqa: ARG002 - whatever their number
+        """Return the table of the optimizer by which so many workers step between two messages, where they do."""
+        return self.local_optimizer
+
     def state(self) -> Mapping[str, Any]:
         """Return what a restart needs, as plain values."""
         return {}

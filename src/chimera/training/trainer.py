@@ -131,7 +131,7 @@ class Trainer:
         self._codec, self._downlink = both_ways(codec)
         check_codecs(self._strategy, label(strategy), self._codec, self._downlink)
         self._optimizer = OptimizerSettings.of(*named(optimizer), self._strategy.sgd_learning_rate)
-        local = self._strategy.local_optimizer
+        local = self._strategy.local_optimizer_of(workers)
         self._local_optimizer = self._optimizer if local is None else OptimizerSettings.of(*named(local))
         self._engine, self._model, self._data = engine, model, data
         self._workers, self._batch_size = self._strategy.world_size(workers), batch_size

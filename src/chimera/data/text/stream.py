@@ -16,6 +16,9 @@ from chimera.data.text.windows import NO_TOKENS, Assembler, Tokens, Windows
 
 _MOST_MARKS = 4096
 
+_SHUFFLED = 16
+"""So many blocks are shuffled together: 4 MB of text."""
+
 
 class Blocks(Protocol):
     """Where windows come from, block after block of the text."""
@@ -45,6 +48,32 @@ class OwnBlocks:
         self._number += 1
         self._carry = carry if self._number % self._part.blocks else NO_TOKENS  # no window reaches into the next pass
         return windows, self._carry
+
+
+class ShuffledBlocks:
+    """The windows of some blocks after each other, in random order.
+
+    Parameters
+    ----------
+    blocks : whose windows.
+    seed : of the order, with the number of the first block.
+    """
+
+    def __init__(self, blocks: Blocks, seed: tuple[int, ...]) -> None:
+        self._blocks, self._seed, self._number = blocks, seed, 0
+
+    def seek(self, number: int, carry: Tokens) -> None:
+        """Go on with this group of blocks."""
+        self._number = number
+        self._blocks.seek(number * _SHUFFLED, carry)
+
+    def next(self) -> tuple[Windows, Tokens]:
+        """Return the windows of a group, and what its last block leaves over."""
+        found = [self._blocks.next() for _ in range(_SHUFFLED)]
+        windows = np.concatenate([each for each, _ in found])
+        np.random.default_rng([*self._seed, self._number, *b"shuffle"]).shuffle(windows)
+        self._number += 1
+        return windows, found[-1][1]
 
 
 class WindowStream:

@@ -39,7 +39,7 @@ def survey(part: Part, vocabulary: Vocabulary, windowing: Windowing, test: Windo
 
     Parameters
     ----------
-    test : the windows to be left out of training, or how many to draw from the text.
+    test : the windows to test on, or how many to draw from the text, which then are left out of training.
     seed : of the drawing.
 
     Raises
@@ -47,8 +47,8 @@ def survey(part: Part, vocabulary: Vocabulary, windowing: Windowing, test: Windo
     DataError : no word is known, there are too few for a window, or too few windows to draw so many.
     """
     drawing = Drawing(test, seed, windowing.width) if isinstance(test, int) else None
-    held = Held(test if isinstance(test, np.ndarray) else np.empty((0, windowing.width), np.int32))
-    assembler = Assembler(vocabulary.table(part.rules), Vocabulary(vocabulary.words), windowing, held)
+    nothing_held = Held(np.empty((0, windowing.width), np.int32))
+    assembler = Assembler(vocabulary.table(part.rules), Vocabulary(vocabulary.words), windowing, nothing_held)
     counts, windows, content = np.zeros(len(vocabulary) + 1, np.int64), 0, hashlib.sha256()
     reader, carry = Reader(part.source), NO_TOKENS
     for number in range(part.blocks):

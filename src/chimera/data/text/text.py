@@ -19,7 +19,7 @@ from chimera.data.text.held_out import read_windows
 from chimera.data.text.orders import TextOrder, Ticket, text_orders
 from chimera.data.text.source import Paths, Source
 from chimera.data.text.stop_words import stop_words as words_to_leave_out
-from chimera.data.text.stream import Blocks, OwnBlocks, WindowStream
+from chimera.data.text.stream import Blocks, OwnBlocks, ShuffledBlocks, WindowStream
 from chimera.data.text.survey import survey
 from chimera.data.text.tokens import Bounds, Part, Rules
 from chimera.data.text.unigram import unigram_cross_entropy
@@ -48,10 +48,12 @@ class Text:
     Attributes
     ----------
     source, rules, vocabulary, windowing : the files, what a word is, the known words with their counts, and the windows.
-    test : the windows to test on, a data set; none of them occurs in training, wherever in the text the same words stand.
+    test : the windows to test on, a data set.
+    held_out : whether none of them occurs in training, wherever in the text the same words stand.
     windows : training windows in a pass over the text without sub-sampling. One that is drawn for the test and occurs in
         the text several times counts once.
     content : a hash of the files, as far as words go.
+    shuffle : whether windows come in random order within stretches of the text of some megabytes; else as they stand there.
     pipelines, stages, ahead : who reads for the learners, see `Pipelines`; with 0 pipelines each reads its own part by itself.
     """
 
@@ -62,6 +64,8 @@ class Text:
     test: Dataset
     windows: int
     content: str
+    held_out: bool = True
+    shuffle: bool = False
     pipelines: int = 0
     stages: Literal["fused", "apart"] = "fused"
     ahead: int = 2
@@ -88,6 +92,7 @@ class Text:
         test: str | os.PathLike[str] | None = None,
         test_windows: int = 1000,
         seed: int = 0,
+        shuffle: bool = False,
         pipelines: int = 0,
         stages: Literal["fused", "apart"] = "fused",
         ahead: int = 2,
@@ -103,10 +108,10 @@ class Text:
         stop_words : words not to know: ``"english"``, or a file of them.
         width, stride, sample : see `Windowing`.
         bounds, number_token, longest : see `Rules`.
-        test : a file of windows to test on, one a line, the target in the middle.
-        test_windows : without such a file, how many windows of the text to test on.
+        test : a file of windows to test on, one a line, the target in the middle. If they stand in the text, they stay there.
+        test_windows : without such a file, how many windows of the text to test on; they are left out of training.
         seed : of their choice.
-        pipelines, stages, ahead : who reads for the learners of a run, see `Text`.
+        shuffle, pipelines, stages, ahead : who reads for the learners of a run, see `Text`.
 
         Raises
         ------
@@ -142,7 +147,7 @@ class Text:
         known = given.counted(found.counts)
         tested = Dataset(inputs, targets, known.words, name=f"{source.name}, test windows")
         read = source, rules, known, windowing, tested, found.windows, found.content
-        return cls(*read, pipelines, stages, ahead)
+        return cls(*read, test is None, shuffle, pipelines, stages, ahead)
 
     def __len__(self) -> int:
         """How many training windows a pass over the text has; with sub-sampling, about how many."""
@@ -183,7 +188,7 @@ class Text:
 
     def fingerprint(self) -> str:
         """Return a hash of the text, the vocabulary, the options and the test windows, 64 hexadecimal digits."""
-        options = (self.content, self.rules, self.windowing, self.vocabulary.words)
+        options = (self.content, self.rules, self.windowing, self.vocabulary.words, self.held_out, self.shuffle)
         content = hashlib.sha256(repr(options).encode())
         for array in (self.counts, self.test.inputs, self.test.targets):
             content.update(array.tobytes())
@@ -254,6 +259,8 @@ class Text:
         """Return the windows of a part, as these blocks of it come."""
         barren = self.part(index, parts).blocks * (_EMPTY_PASSES if self.windowing.sample else 1)
         name = f"part {index + 1} of {parts} of {self.name}" if parts > 1 else self.name
+        if self.shuffle:
+            blocks = ShuffledBlocks(blocks, (index, parts))
         return WindowStream(blocks, barren=barren, name=name)
 
     @cached_property
@@ -263,6 +270,8 @@ class Text:
     @cached_property
     def _held(self) -> Held:
         half = self.windowing.width // 2
+        if not self.held_out:
+            return Held(np.empty((0, self.windowing.width), np.int32))
         return Held(np.insert(self.test.inputs, half, self.test.targets, axis=1).astype(np.int32))
 
     def __getstate__(self) -> dict[str, Any]:
