@@ -48,7 +48,7 @@ def test_a_run_leaves_its_vectors_in_the_order_of_the_vocabulary(book: Path, tmp
 
 def test_one_learner_ends_with_the_bits_of_a_plain_loop(book: Path, tmp_path: Path) -> None:
     run = learn(book, tmp_path / "run", learners=1, pipelines=1, batch_size=8, seed=3)
-    text = Text.of(book, test_windows=50, stride="disjoint", seed=3)
+    text = Text.of(book, test_windows=50, stride="disjoint", seed=3, shuffle=True)
     about = {"input_shape": (4,), "outputs": 60, "task": "classification", "seed": 3}
     module = build_model("cbow", {"dim": 8}, **about).module
     optimizer = torch.optim.Adam(module.parameters(), lr=1e-3, fused=True)
