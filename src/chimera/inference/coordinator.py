@@ -26,8 +26,7 @@ T = TypeVar("T")
 LEASE_S = 0.6
 """For how long a coordinator may write without having said that it lives."""
 _RENEW_S = 0.15
-_TICK_S = 0.02
-_LOOK_S = 0.1  # between two looks at which workers there are
+_TICK_S = 0.02  # while queries wait: somebody may soon be free
 
 
 class NotCoordinator(UnavailableError):  # noqa: N818 - it says what is the matter
@@ -61,7 +60,7 @@ class Coordinator:
         self.scheduler = Scheduler(policy, first_batch=lease.epoch << 32)
         self.lease, self.journal = lease, journal
         self._clock = clock
-        self._roster = Roster(self, pool)
+        self._roster, self._look_s = Roster(self, pool), pool.look_s
         self._events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
         self._over = threading.Event()
         self._until_s = time.monotonic() + lease.left_s
@@ -98,6 +97,7 @@ class Coordinator:
     def stop(self) -> None:
         """Let `lead` return; from any thread."""
         self._over.set()
+        self.happens(lambda: None)  # it may be waiting for something to happen
 
     def ask(self, function: Callable[[], T], timeout_s: float = 10.0) -> T:
         """Return what a function returns that the brain calls; from any other thread.
@@ -161,8 +161,9 @@ class Coordinator:
     def _think(self) -> None:
         looked_s = 0.0
         while not self._over.is_set():
-            events = self._taken()
-            if time.monotonic() - looked_s >= _LOOK_S:
+            look_in_s = max(looked_s + self._look_s - time.monotonic(), 0.0)
+            events = self._taken(min(look_in_s, _TICK_S) if self.scheduler.waiting_models() else look_in_s)
+            if time.monotonic() - looked_s >= self._look_s:
                 self._roster.look()
                 looked_s = time.monotonic()
             for function, args in events:
@@ -170,10 +171,10 @@ class Coordinator:
             self._roster.dispatch()
             self._write()
 
-    def _taken(self) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
+    def _taken(self, wait_s: float) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
         events = []
         try:
-            events.append(self._events.get(timeout=_TICK_S))
+            events.append(self._events.get(timeout=wait_s))
             while True:
                 events.append(self._events.get_nowait())
         except queue.Empty:
@@ -220,6 +221,6 @@ class Coordinator:
                 self.journal.renew(self.lease.epoch, LEASE_S)
             except Fenced as error:
                 self._why = str(error)
-                self._over.set()
+                self.stop()
             else:
                 self._until_s = asked_s + LEASE_S

@@ -55,6 +55,19 @@ class Scheduler:
         batch = job.next_batch()
         return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s, job.key not in loaded)
 
+    def again_for(self, worker: str, loaded: Collection[str], now_s: float) -> records.Dispatched | None:
+        """Return the batch that a worker should take over from one that was lost, before any policy's choice.
+
+        The policy has chosen its job before, and the charge was given back. Nothing if no batch came back, or only of models that
+        the worker would have to load.
+        """
+        jobs = (job for job in self._under_way.values() if job.returned and job.key in loaded and job.contends(worker))
+        job = next(jobs, None)
+        if job is None:
+            return None
+        batch = job.next_batch()
+        return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s)
+
     def waiting_models(self) -> set[str]:
         """Return the keys of the models of all jobs that have queries waiting."""
         return {job.key for job in self._under_way.values() if job.waiting}

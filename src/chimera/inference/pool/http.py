@@ -103,9 +103,15 @@ class HttpPool(Pool):
 
     def __init__(self, members: Members, token: str) -> None:
         self._members, self._token = members, token
+        self._silent_s: dict[str, float] = {}
 
     def addresses(self) -> Mapping[str, str]:  # noqa: D102
-        return {one.name: one.address for one in self._members.members() if one.role == "worker"}
+        there = [one for one in self._members.members() if one.role == "worker"]
+        self._silent_s = {one.name: one.heartbeat_age_s() for one in there}
+        return {one.name: one.address for one in there}
+
+    def silent_s(self, name: str) -> float:  # noqa: D102
+        return self._silent_s.get(name, 0.0)
 
     def link(self, address: str) -> HttpLink:  # noqa: D102
         return HttpLink(address, self._token)

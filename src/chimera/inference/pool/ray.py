@@ -157,10 +157,14 @@ class RayLink(Link):
 class RayPool(Pool):
     """The actors of a cluster, by the names under which Ray knows them.
 
+    Each look is a question to Ray's head, for all of its actors; so there are few. A death Ray tells to whoever has asked the actor.
+
     Parameters
     ----------
     namespace : of the cluster.
     """
+
+    look_s = 0.5
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
