@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -226,6 +227,21 @@ def test_a_dead_worker_s_queries_are_computed_again_and_a_successor_serves_on(tm
             {"result": 202},
         ]  # and nobody else's answers
         assert row(running, "stays")["weight"] == 2.0
+
+
+def test_who_asked_a_coordinator_that_hangs_goes_to_its_successor(tmp_path: Path) -> None:
+    with cluster(tmp_path, workers=1, standbys=1) as running, ThreadPoolExecutor(1) as clients:
+        running.client.serve("stays", running.model(seconds=0.1))
+        first = running.member("coordinator")
+        waits = clients.submit(running.client.ask, "stays", list(range(10)), timeout_s=60.0)
+        until(lambda: row(running, "stays")["queries"] == 10)
+        signalled(first["pid"], signal.SIGSTOP)
+        hung_s = time.monotonic()
+        assert row(running, "stays")["state"] == "serving"
+        assert time.monotonic() - hung_s < 2.0
+        assert waits.result(60) == [{"result": 2 * query} for query in range(10)]
+        assert time.monotonic() - hung_s < 20.0
+        assert running.member("coordinator")["epoch"] > first["epoch"]
 
 
 def test_whoever_waits_for_a_model_that_is_cancelled_is_told(quiet: RunningCluster) -> None:
