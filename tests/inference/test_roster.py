@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Unreachable
 from chimera.inference import orders
-from chimera.inference.coordinator import Coordinator
+from chimera.inference.coordinator import LEASE_S, Coordinator
 from chimera.inference.journal.journal import Journal
 from chimera.inference.journal.members import Member
 from chimera.inference.journal.sqlite import SqliteJournal
@@ -21,6 +22,7 @@ from chimera.inference.models.spec import key_of
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.pool.link import Assignment, Collected, Finished, Link, Place, WorkerState
 from chimera.inference.pool.pool import Pool
+from chimera.inference.records import Record
 from inference import model
 from inference.running import until
 
@@ -116,9 +118,9 @@ def leader(tmp_path: Path, workers: Workers) -> Iterator[Coordinator]:
 
 
 @contextmanager
-def leads(journal: Journal, workers: Workers) -> Iterator[Coordinator]:
+def leads(journal: Journal, workers: Workers, *, lease_s: float = 60.0) -> Iterator[Coordinator]:
     """Lead, while no time passes: nobody is done soon because time goes by."""
-    lease = journal.acquire("c0", "", 60.0)
+    lease = journal.acquire("c0", "", lease_s)
     assert lease is not None
     leading = Coordinator(journal, lease, POLICIES.create("fair-share"), pool=workers, clock=lambda: NOW_S)
     thread = threading.Thread(target=leading.lead)
@@ -153,7 +155,9 @@ def test_a_dead_workers_batch_goes_at_once_to_one_that_is_soon_free_and_else_to_
         assert first.has == [("1", 2), lost]  # though no time has passed
 
 
-def test_a_worker_that_hung_before_the_coordinator_came_is_not_waited_for_again(tmp_path: Path, workers: Workers) -> None:
+def test_a_worker_that_hung_before_the_coordinator_came_is_not_waited_for_again(
+    tmp_path: Path, workers: Workers
+) -> None:
     first, second = workers.by_name.values()
     with closing(SqliteJournal(tmp_path / "journal.sqlite")) as journal:
         with leads(journal, workers) as leading:
@@ -166,3 +170,26 @@ def test_a_worker_that_hung_before_the_coordinator_came_is_not_waited_for_again(
             until(lambda: first.has)
             assert first.has == [lost]
             second.die()
+
+
+class LongJournal(SqliteJournal):
+    """One that takes long to read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.read = threading.Event()
+
+    def records(self) -> Iterator[Record]:
+        self.read.wait(60)
+        return super().records()
+
+
+def test_who_reads_a_long_journal_keeps_its_lease_meanwhile(tmp_path: Path, workers: Workers) -> None:
+    path = tmp_path / "journal.sqlite"
+    with closing(LongJournal(path)) as journal, closing(SqliteJournal(path)) as other:
+        with leads(journal, workers, lease_s=LEASE_S) as leading:
+            until_s = time.monotonic() + 2 * LEASE_S
+            while time.monotonic() < until_s:
+                assert other.acquire("c1", "", LEASE_S) is None
+            journal.read.set()
+            assert leading.ask(lambda: leading.scheduler.jobs) == {}

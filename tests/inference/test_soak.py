@@ -149,7 +149,10 @@ def _tell(running: RunningCluster, chaos: Chaos) -> None:
         strikes = [strike for strike in chaos.strikes if strike.what == what]
         again = [again for s in strikes if s.role == "worker" for again in _dispatched_again(records, s)]
         alone = [one for one in again if not any(one.struck_s - 1 < end_s < one.at_s for end_s in leaderless)]
-        for word, of in (("", alone), (" while the coordinator is being replaced", [a for a in again if a not in alone])):
+        for word, of in (
+            ("", alone),
+            (" while the coordinator is being replaced", [a for a in again if a not in alone]),
+        ):
             _say(f"worker {what}{word}: it is known", [one.known_s - one.struck_s for one in of if one.known_s])
             _say("    a batch that it had is dispatched again", [one.at_s - one.struck_s for one in of])
             _say("    and begun", [one.begun_s - one.struck_s for one in of if one.begun_s])

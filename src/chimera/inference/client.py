@@ -116,7 +116,9 @@ class Client:
         deadline_s = time.monotonic() + self._patience_s
         while True:
             try:
-                with self._again(lambda: self._once("GET", f"/jobs/{_quoted(job)}/results?first={first}", None, _TRY_S)) as lines:
+                with self._again(
+                    lambda: self._once("GET", f"/jobs/{_quoted(job)}/results?first={first}", None, _TRY_S)
+                ) as lines:
                     for line in lines:
                         row = json.loads(line)
                         first = row["index"] + 1

@@ -74,16 +74,10 @@ class Coordinator:
 
     def lead(self) -> str:
         """Lead until another one has taken over, or `stop` is called; return why it ended."""
-        began_s = time.monotonic()
-        for record in self.journal.records():
-            self.scheduler.apply(record)
-        status().info(
-            "epoch %d: %s leads, with %d jobs, after %.3f s", self.lease.epoch, self.lease.owner,
-            len(self.scheduler.jobs), time.monotonic() - began_s,
-        )  # fmt: skip
-        renewing = threading.Thread(target=self._renew, name="chimera-lease", daemon=True)
-        renewing.start()
+        # Before all else: a long journal may take longer to read than the lease lasts.
+        threading.Thread(target=self._renew, name="chimera-lease", daemon=True).start()
         try:
+            self._read()
             self._think()
         except Fenced as error:
             self._why = str(error)
@@ -157,6 +151,15 @@ class Coordinator:
     def happens(self, function: Callable[..., None], *args: Any) -> None:
         """Let the brain call a function, from any thread."""
         self._events.put((function, args))
+
+    def _read(self) -> None:
+        began_s = time.monotonic()
+        for record in self.journal.records():
+            self.scheduler.apply(record)
+        status().info(
+            "epoch %d: %s leads, with %d jobs, after %.3f s", self.lease.epoch, self.lease.owner,
+            len(self.scheduler.jobs), time.monotonic() - began_s,
+        )  # fmt: skip
 
     def _think(self) -> None:
         looked_s = 0.0
