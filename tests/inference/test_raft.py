@@ -14,15 +14,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Journal, Output
 from chimera.inference.journal.raft import NoMajority, RaftJournal
+from chimera.inference.journal.raft_connection import Connection
 from chimera.inference.journal.raft_state import REFUSED, Acquire, Append, Piece, RaftState, Renew
-from chimera.inference.journal.raft_transport import _Connection
 from chimera.inference.records import Cancelled
 from inference.journal_kit import LONG_S, JournalKit, acquired, wait_until
 from inference.voters import TOKEN, Voters, following
@@ -63,9 +63,9 @@ class TestRaftJournal(JournalKit):
 
     def source(self) -> str:
         return (
-            "import sys, json; from pathlib import Path; from chimera.inference.journal.raft import RaftJournal; "
+            "import sys, json, tempfile; from pathlib import Path; from chimera.inference.journal.raft import RaftJournal; "
             "voters = json.loads((Path(sys.argv[1]) / 'voters.json').read_text()); "
-            f"journal = RaftJournal(voters, None, {TOKEN!r})"
+            f"journal = RaftJournal(voters, None, {TOKEN!r}, Path(tempfile.mkdtemp(dir=sys.argv[1])))"
         )
 
 
@@ -213,11 +213,11 @@ def test_no_voter_loads_a_pickle_even_of_one_who_has_the_token(voters: Voters, t
     assert process.poll() is None
 
 
-def told(address: str, token: str, who: bytes, message: bytes) -> _Connection:
+def told(address: str, token: str, who: bytes, message: bytes) -> Connection:
     host, _, port = address.partition(":")
     plain = socket.create_connection((host, int(port)), 5)
     try:
-        connection = _Connection(plain, token.encode(), client=True)
+        connection = Connection(plain, token.encode(), client=True)
     except OSError:
         plain.close()
         raise
@@ -288,6 +288,7 @@ def packed(number: int, command: Any) -> bytes:
 
 
 @given(st.binary(max_size=40))
+@example(b"\x91\xa1\xff")  # no text
 def test_bytes_that_are_no_command_change_nothing(body: bytes) -> None:
     state = RaftState()
     before = state.dump()

@@ -33,7 +33,7 @@ def free_addresses() -> list[str]:
 def test_a_coordinator_that_is_a_voter_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     voters = free_addresses()
     with cluster(tmp_path, workers=3, standbys=2, options=["--voters", ",".join(voters)]) as running:
-        follower = RaftJournal(voters, None, ClusterFolder(running.folder).token())
+        follower = RaftJournal(voters, None, ClusterFolder(running.folder).token(), tmp_path / "follower")
         job = running.client.submit(running.model(seconds=0.02), QUERIES, batch_size=5)
         running.processed(job, 20)
         struck = []

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import itertools
 import secrets
-import tempfile
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -18,9 +17,10 @@ import msgspec
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
+from chimera.inference.journal.raft_connection import listen
 from chimera.inference.journal.raft_library import FAIL_REASON, AsyncResult, Node, SyncObj, SyncObjConf
 from chimera.inference.journal.raft_state import Acquire, Append, Command, Piece, RaftState, Renew, Reply
-from chimera.inference.journal.raft_transport import RaftTransport, listen
+from chimera.inference.journal.raft_transport import RaftTransport
 from chimera.inference.records import Record
 
 _REGULAR = b"\x00"  # pysyncobj's mark of a command that is the state's; its own elections leave others in the log
@@ -93,32 +93,32 @@ class RaftJournal(Journal):
     voters : their addresses, ``host:port``; three.
     own : which of them this process is; None if it has no vote.
     token : of the cluster.
-    folder : where a voter keeps its log; it is made if there is none.
+    folder : of this process alone, where it keeps its log, or, without a vote, the copy that it was sent; it is made if there is
+        none.
 
     Raises
     ------
     ConfigurationError : ``own`` is none of the voters, cannot be listened at, or the folder cannot be written.
     """
 
-    def __init__(self, voters: Sequence[str], own: str | None, token: str, folder: Path | None = None) -> None:
-        if own is not None and (own not in voters or folder is None):
-            raise ConfigurationError(f"{own!r} is none of the voters ({', '.join(voters)}), or has no folder")
+    def __init__(self, voters: Sequence[str], own: str | None, token: str, folder: Path) -> None:
+        if own is not None and own not in voters:
+            raise ConfigurationError(f"{own!r} is none of the voters ({', '.join(voters)})")
         self._state = RaftState()
-        self._temporary = None if own is not None else tempfile.TemporaryDirectory(prefix="chimera-journal-")
-        place = Path(self._temporary.name) if self._temporary else folder or Path()
         listener = None
         try:
             if own is not None:
                 listener = listen(own)
-                place.mkdir(0o700, parents=True, exist_ok=True)
+            folder.mkdir(0o700, parents=True, exist_ok=True)
         except OSError as error:
             if listener is not None:
                 listener.close()
-            raise ConfigurationError(f"voter {own} cannot begin: {error}") from error
+            who = "a follower" if own is None else f"voter {own}"
+            raise ConfigurationError(f"{who} cannot begin: {error}") from error
         conf = SyncObjConf(
             **_TIMES, **_SIZES, commandsWaitLeader=False, tcp_keepalive=None, serializer=self._save,
             deserializer=self._restore,  # without these, pysyncobj would unpickle the copy that a voter sends
-            fullDumpFile=str(place / "state"), journalFile=None if own is None else str(place / "log"),
+            fullDumpFile=str(folder / "state"), journalFile=None if own is None else str(folder / "log"),
         )  # fmt: skip
         me, others = None if own is None else Node(own), [Node(voter) for voter in voters if voter != own]
         transport = functools.partial(self._connected, listener=listener, token=token)
@@ -165,7 +165,7 @@ class RaftJournal(Journal):
             for number, body in enumerate(bodies, last):
                 try:
                     yield _RECORD.decode(body)
-                except msgspec.MsgspecError as error:
+                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                     raise DataError(f"the voters' journal: record {number} is damaged: {error}") from error
             last += len(bodies)
 
@@ -187,8 +187,6 @@ class RaftJournal(Journal):
 
     def close(self) -> None:  # noqa: D102
         self._voter.destroy_synchronous()
-        if self._temporary is not None:
-            self._temporary.cleanup()
 
     def _connected(self, *args: Any, **kwargs: Any) -> RaftTransport:
         self._transport = RaftTransport(*args, **kwargs)

@@ -106,7 +106,7 @@ class RaftState:
         """Carry out a command, once: one that comes again has the reply of its first time."""
         try:
             command = _COMMAND.decode(body)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             return REFUSED
         with self._lock:
             reply = self._replies.get(command.id)
@@ -209,7 +209,7 @@ class RaftState:
         del self._pieces[piece.whole]
         try:
             whole = _COMMAND.decode(b"".join(held))
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             return REFUSED
         return REFUSED if isinstance(whole, Piece) else self._carry_out(whole)
 
