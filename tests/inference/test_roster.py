@@ -1,4 +1,4 @@
-"""What a coordinator does with workers that come, fall silent and die: its own threads and journal, workers that obey the test."""
+"""What a coordinator does with workers that come, fall silent and die; they obey the test, all else is real."""
 
 from __future__ import annotations
 
@@ -186,10 +186,13 @@ class LongJournal(SqliteJournal):
 
 def test_who_reads_a_long_journal_keeps_its_lease_meanwhile(tmp_path: Path, workers: Workers) -> None:
     path = tmp_path / "journal.sqlite"
-    with closing(LongJournal(path)) as journal, closing(SqliteJournal(path)) as other:
-        with leads(journal, workers, lease_s=LEASE_S) as leading:
-            until_s = time.monotonic() + 2 * LEASE_S
-            while time.monotonic() < until_s:
-                assert other.acquire("c1", "", LEASE_S) is None
-            journal.read.set()
-            assert leading.ask(lambda: leading.scheduler.jobs) == {}
+    with (
+        closing(LongJournal(path)) as journal,
+        closing(SqliteJournal(path)) as other,
+        leads(journal, workers, lease_s=LEASE_S) as leading,
+    ):
+        until_s = time.monotonic() + 2 * LEASE_S
+        while time.monotonic() < until_s:
+            assert other.acquire("c1", "", LEASE_S) is None
+        journal.read.set()
+        assert leading.ask(lambda: leading.scheduler.jobs) == {}

@@ -7,6 +7,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -113,12 +114,11 @@ class Client:
 
         If the coordinator is replaced meanwhile, it goes on with the next one.
         """
+        path = f"/jobs/{_quoted(job)}/results"
         deadline_s = time.monotonic() + self._patience_s
         while True:
             try:
-                with self._again(
-                    lambda: self._once("GET", f"/jobs/{_quoted(job)}/results?first={first}", None, _TRY_S)
-                ) as lines:
+                with self._again(partial(self._once, "GET", f"{path}?first={first}", None, _TRY_S)) as lines:
                     for line in lines:
                         row = json.loads(line)
                         first = row["index"] + 1

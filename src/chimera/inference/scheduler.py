@@ -67,9 +67,9 @@ class Scheduler:
         return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s, job.key not in loaded)
 
     def again_for(self, worker: str, loaded: Collection[str], now_s: float) -> records.Dispatched | None:
-        """Return the batch that a worker should take over from one that was lost, before any policy's choice.
+        """Return the batch of a lost worker that another one should take over, before any policy's choice.
 
-        The policy has chosen its job before, and the charge was given back. Nothing if no batch came back, or only of models that
+        The policy has chosen its job once, and the charge was given back. Nothing if no batch came back, or only of models that
         the worker would have to load.
         """
         jobs = (job for job in self._under_way.values() if job.returned and job.key in loaded and job.contends(worker))

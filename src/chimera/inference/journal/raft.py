@@ -93,8 +93,8 @@ class RaftJournal(Journal):
     voters : their addresses, ``host:port``; three.
     own : which of them this process is; None if it has no vote.
     token : of the cluster.
-    folder : of this process alone, where it keeps its log, or, without a vote, the copy that it was sent; it is made if there is
-        none.
+    folder : of this process alone, where it keeps its log or, without a vote, the copy that it was sent; it is made if there
+        is none.
 
     Raises
     ------

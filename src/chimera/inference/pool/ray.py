@@ -157,7 +157,8 @@ class RayLink(Link):
 class RayPool(Pool):
     """The actors of a cluster, by the names under which Ray knows them.
 
-    Each look is a question to Ray's head, for all of its actors; so there are few. A death Ray tells to whoever has asked the actor.
+    Each look is a question to Ray's head, for all of its actors; so there are few. A death Ray tells by itself to whoever waits
+    for an answer of the actor.
 
     Parameters
     ----------
