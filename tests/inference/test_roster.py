@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from chimera.core.errors import ConfigurationError
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Unreachable
 from chimera.inference import orders
@@ -22,7 +24,7 @@ from chimera.inference.models.spec import key_of
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.pool.link import Assignment, Collected, Finished, Link, Place, WorkerState
 from chimera.inference.pool.pool import Pool
-from chimera.inference.records import Record
+from chimera.inference.records import Dropped, Record
 from inference import model
 from inference.running import until
 
@@ -118,11 +120,15 @@ def leader(tmp_path: Path, workers: Workers) -> Iterator[Coordinator]:
 
 
 @contextmanager
-def leads(journal: Journal, workers: Workers, *, lease_s: float = 60.0) -> Iterator[Coordinator]:
+def leads(
+    journal: Journal, workers: Workers, *, lease_s: float = 60.0, keep_s: float | None = None
+) -> Iterator[Coordinator]:
     """Lead, while no time passes: nobody is done soon because time goes by."""
     lease = journal.acquire("c0", "", lease_s)
     assert lease is not None
-    leading = Coordinator(journal, lease, POLICIES.create("fair-share"), pool=workers, clock=lambda: NOW_S)
+    leading = Coordinator(
+        journal, lease, POLICIES.create("fair-share"), pool=workers, keep_s=keep_s, clock=lambda: NOW_S
+    )
     thread = threading.Thread(target=leading.lead)
     thread.start()
     try:
@@ -196,3 +202,29 @@ def test_who_reads_a_long_journal_keeps_its_lease_meanwhile(tmp_path: Path, work
             assert other.acquire("c1", "", LEASE_S) is None
         journal.read.set()
         assert leading.ask(lambda: leading.scheduler.jobs) == {}
+
+
+def test_jobs_that_ended_long_ago_are_forgotten_and_their_numbers_do_not_come_again(
+    tmp_path: Path, workers: Workers
+) -> None:
+    def submitted(leading: Coordinator) -> str:
+        job = orders.submit(leading, key=secrets.token_hex(4), model=ECHO, queries=list(range(10)), batch_size=10)
+        worker = until(lambda: next((one for one in workers.by_name.values() if one.has), None))
+        worker.finish(0.5)
+        until(lambda: leading.ask(lambda: job not in leading.scheduler.jobs or leading.scheduler.jobs[job].ended))
+        return job
+
+    with closing(SqliteJournal(tmp_path / "journal.sqlite")) as journal:
+        with leads(journal, workers) as leading:
+            assert [submitted(leading), submitted(leading)] == ["1", "2"]
+            assert leading.ask(lambda: list(leading.scheduler.jobs)) == ["1", "2"]  # without an order to forget
+        lease = journal.acquire("c1", "", 60.0)
+        assert lease is not None
+        journal.append(lease.epoch, [Dropped("1", 0.0)])  # its coordinator has come no further
+        journal.release(lease.epoch)
+        with leads(journal, workers, keep_s=0.0) as leading:
+            until(lambda: {record.job for record in journal.records()} == {"2"})
+            assert submitted(leading) == "3"
+            until(lambda: {record.job for record in journal.records()} == {"3"})
+            with pytest.raises(ConfigurationError, match="no job '2'"):
+                orders.change(leading, "2", weight=2.0)

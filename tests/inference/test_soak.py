@@ -166,7 +166,7 @@ def _tell(running: RunningCluster, chaos: Chaos) -> None:
 
 
 class Again(NamedTuple):
-    """A batch that a struck worker had: when that was struck, when it was known, and when the batch was dispatched and begun."""
+    """A batch that a struck worker had: when that was struck, when it was known, when the batch was dispatched, and begun."""
 
     struck_s: float
     known_s: float

@@ -50,6 +50,10 @@ def up(
             help="Keep the journal on three voters, each 'host:port'; those of this machine are started, and lead in turn.",
         ),
     ] = "",
+    keep_days: Annotated[
+        float | None,
+        typer.Option("--keep-days", min=0, metavar="D", help="Forget a job, and its results, so long after its end."),
+    ] = None,
     cluster: Cluster = HERE,
 ) -> None:
     """Start a coordinator, standbys and workers, and keep them up until Ctrl-C or `chimera infer down`."""
@@ -58,7 +62,7 @@ def up(
 
     keep_up(
         ClusterFolder(cluster), workers=workers, standbys=standbys, policy=policy, preload=preload, ray=ray,
-        voters=_voters(voters), say=typer.echo,
+        voters=_voters(voters), keep_days=keep_days, say=typer.echo,
     )  # fmt: skip
     typer.echo("all have ended")
 

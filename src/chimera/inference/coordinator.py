@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from chimera.core.errors import UnavailableError
 from chimera.inference import records
+from chimera.inference.forgetting import Forgetting
 from chimera.inference.inbox import Inbox
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
 from chimera.inference.policies.policy import Policy
@@ -45,6 +47,7 @@ class Coordinator:
     lease : that lease.
     policy : which job a free worker serves.
     pool : where the workers are.
+    keep_s : so long after its end a job is forgotten, with its results; None is never.
     clock : the time of day, in seconds.
     """
 
@@ -55,12 +58,14 @@ class Coordinator:
         policy: Policy,
         *,
         pool: Pool,
+        keep_s: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.scheduler = Scheduler(policy, first_batch=lease.epoch << 32)
         self.lease, self.journal = lease, journal
-        self._clock = clock
+        self._clock, self._keep_s = clock, keep_s
         self._roster, self._look_s = Roster(self, pool), pool.look_s
+        self._forgetting = Forgetting(journal, lease.epoch)
         self._events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
         self._over = threading.Event()
         self._until_s = time.monotonic() + lease.left_s
@@ -84,6 +89,7 @@ class Coordinator:
         finally:
             self._over.set()
             self._roster.close()
+            self._forgetting.close()
             self._refuse_waiting()
         status().info("epoch %d is over for %s: %s", self.lease.epoch, self.lease.owner, self._why)
         return self._why
@@ -161,6 +167,8 @@ class Coordinator:
             len(self.scheduler.jobs), time.monotonic() - began_s,
         )  # fmt: skip
 
+        self._forgetting.forget(self.scheduler.dropped)  # who led before may not have come to the end of it
+
     def _think(self) -> None:
         looked_s = 0.0
         while not self._over.is_set():
@@ -168,11 +176,20 @@ class Coordinator:
             events = self._taken(min(look_in_s, _TICK_S) if self.scheduler.waiting_models() else look_in_s)
             if time.monotonic() - looked_s >= self._look_s:
                 self._roster.look()
+                self._drop_old()
                 looked_s = time.monotonic()
             for function, args in events:
                 function(*args)
             self._roster.dispatch()
             self._write()
+
+    def _drop_old(self) -> None:
+        old = [] if self._keep_s is None else self.scheduler.outdated(self.now_s() - self._keep_s)
+        for job in old:
+            self.note(records.Dropped(job, self.now_s()))
+            self._stores.pop(job, None)
+        if old:
+            self.afterwards(partial(self._forgetting.forget, old))
 
     def _taken(self, wait_s: float) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
         events = []

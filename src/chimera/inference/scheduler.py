@@ -30,10 +30,17 @@ class Scheduler:
     policy : which job a free worker serves.
     first_batch : the number of the first batch of an open job. What the journal does not keep, a successor does not know: so
         that it takes no batch of another epoch for one of its own, each epoch has its own numbers.
+
+    Attributes
+    ----------
+    jobs : by number, in the order in which they were accepted.
+    dropped : the numbers of those that were dropped.
     """
 
     def __init__(self, policy: Policy, *, first_batch: int = 0) -> None:
         self.jobs: dict[str, Job] = {}
+        self.dropped: set[str] = set()
+        self._order = 0
         self._under_way: dict[str, Job] = {}  # those that have not ended
         self._floor = 0.0  # no charge of an open job is lower
         self._policy, self._first_batch = policy, first_batch
@@ -48,6 +55,7 @@ class Scheduler:
             records.Returned: self._returned,
             records.Poisoned: self._poisoned,
             records.Cancelled: self._cancelled,
+            records.Dropped: self._dropped,
         }
 
     def next_for(self, worker: str, loaded: Collection[str], workers: int, now_s: float) -> records.Dispatched | None:
@@ -114,6 +122,11 @@ class Scheduler:
                 found.append(records.Returned(job.id, number, worker, why, blamed, now_s))
         return found
 
+    def outdated(self, since_s: float) -> list[str]:
+        """Return the jobs that ended before some time; the newest never is, so that its number is not given again."""
+        older = list(self.jobs.values())[:-1]
+        return [job.id for job in older if job.ended_s is not None and job.ended_s <= since_s]
+
     def lasts(self, record: records.Record) -> bool:
         """Return whether a successor has to know of it: of an open job, only that the job is there."""
         return isinstance(record, records.Lasting) or not self.job(record.job).accepted.open
@@ -141,9 +154,10 @@ class Scheduler:
 
     def _accepted(self, record: records.Accepted) -> None:
         job = Job(
-            record, len(self.jobs), self._lowest(), record.weight, record.batch_size, record.max_workers,
+            record, self._order, self._lowest(), record.weight, record.batch_size, record.max_workers,
             batch_s=OPEN_BATCH_S if record.open else BATCH_S, batches=self._first_batch if record.open else 0,
         )  # fmt: skip
+        self._order += 1
         self.jobs[record.job] = self._under_way[record.job] = job
         self._close(job)
 
@@ -198,6 +212,11 @@ class Scheduler:
             job.loading = 0
             job.returned.clear()
             self._close(job)
+
+    def _dropped(self, record: records.Dropped) -> None:
+        self.jobs.pop(record.job, None)
+        self._under_way.pop(record.job, None)
+        self.dropped.add(record.job)
 
     def _lowest(self) -> float:
         """Return the lowest charge of the jobs that have queries waiting."""

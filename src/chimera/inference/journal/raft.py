@@ -8,7 +8,7 @@ import itertools
 import secrets
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
 from chimera.inference.journal.raft_connection import listen
 from chimera.inference.journal.raft_library import FAIL_REASON, AsyncResult, Node, SyncObj, SyncObjConf
-from chimera.inference.journal.raft_state import Acquire, Append, Command, Piece, RaftState, Renew, Reply
+from chimera.inference.journal.raft_state import Acquire, Append, Command, Drop, Piece, RaftState, Renew, Reply
 from chimera.inference.journal.raft_transport import RaftTransport
 from chimera.inference.records import Record
 
@@ -158,16 +158,20 @@ class RaftJournal(Journal):
         results = [(one.job, one.batch, one.first, one.count, one.body) for one in outputs]
         self._write(Append(_new_id(), epoch, bodies, results, list(inputs)))
 
+    def drop(self, epoch: int, jobs: Collection[str]) -> Iterator[None]:  # noqa: D102
+        self._write(Drop(_new_id(), epoch, list(jobs)))
+        yield
+
     def records(self) -> Iterator[Record]:  # noqa: D102
         self._catch_up()
         last = 0
-        while bodies := self._state.records(last, _PAGE):
-            for number, body in enumerate(bodies, last):
+        while found := self._state.records(last, _PAGE):
+            for number, body in found:
                 try:
                     yield _RECORD.decode(body)
                 except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                     raise DataError(f"the voters' journal: record {number} is damaged: {error}") from error
-            last += len(bodies)
+            last = found[-1][0]
 
     def outputs(self, job: str, first: int = 0) -> Iterator[Output]:  # noqa: D102
         self._catch_up()
@@ -179,6 +183,8 @@ class RaftJournal(Journal):
         starts = self._state.inputs(job)
         found: list[Any] = []
         at = bisect_right(starts, first) - 1
+        if at < 0:
+            raise DataError(f"the voters' journal has no queries {first} to {first + count} of job {job!r}")
         begin = starts[at]
         while len(found) < first - begin + count:
             found += wire.unpack(self._state.body(job, starts[at]))

@@ -7,7 +7,8 @@ import sqlite3
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,15 @@ from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
 from chimera.inference.journal.sqlite_channel import Busy, Channel
 from chimera.inference.journal.stopped_writer import Process, end_if_stopped
-from chimera.inference.records import Record
+from chimera.inference.records import Record, job_of
 
 FORMAT = 1
 _APPLICATION = 0x43484A4C  # says in the file's head whose it is
 _ACQUIRE_BUSY_S = 0.1
 _PAGE = 500  # rows read at a time, so that no reader keeps the file's log from being emptied
 _OPEN_CHUNKS = 8
+_LARGE_ROWS = 50  # deleted at a time
+_FREED_PAGES = 1000  # given back to the disk at a time
 
 _SCHEMA = """
 CREATE TABLE lease (
@@ -130,6 +133,21 @@ class SqliteJournal(Journal):
 
         self._writer.write(put)
 
+    def drop(self, epoch: int, jobs: Collection[str]) -> Iterator[None]:  # noqa: D102
+        for table in ("outputs", "inputs"):
+            some = f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE job = ? LIMIT {_LARGE_ROWS})"
+            for job in jobs:
+                while self._writer.write(partial(_changed, epoch, some, [(job,)])):
+                    yield
+        ends, between = self._records_of(jobs)
+        delete = "DELETE FROM records WHERE number = ?"
+        for last in range(len(between), 0, -_PAGE):  # so that what is left of a job is its beginning, and its end
+            self._writer.write(partial(_changed, epoch, delete, between[max(0, last - _PAGE) : last]))
+            yield
+        self._writer.write(partial(_changed, epoch, delete, ends))
+        while self._writer.write(partial(_shrunk, epoch)):
+            yield
+
     def records(self) -> Iterator[Record]:  # noqa: D102
         question = "SELECT number, body FROM records WHERE number > ? ORDER BY number LIMIT ?"
         last = 0
@@ -177,6 +195,7 @@ class SqliteJournal(Journal):
         if application != _APPLICATION and (tables or application):
             raise ConfigurationError(f"{self._path} is no journal of Chimera's: choose another folder")
         if not application:
+            self._writer.shrinks()
             self._writer.keep_a_log()
             self._writer.write(_create)
         self._writer.read(lambda db: db.execute("PRAGMA synchronous = FULL"))
@@ -194,6 +213,18 @@ class SqliteJournal(Journal):
             if len(self._chunks) > _OPEN_CHUNKS:
                 self._chunks.popitem(last=False)
             return found
+
+    def _records_of(self, jobs: Collection[str]) -> tuple[list[tuple[int]], list[tuple[int]]]:
+        """Return the numbers of the first and last records of some jobs, and those of the others between them."""
+        own: dict[str, list[tuple[int]]] = {job: [] for job in jobs}
+        question = "SELECT number, body FROM records WHERE number > ? ORDER BY number LIMIT ?"
+        last = 0
+        while rows := self._reader.rows(question, (last, _PAGE)):
+            for number, body in rows:
+                own.get(job_of(body), []).append((number,))
+            last = rows[-1][0]
+        ends = [number for numbers in own.values() for number in (*numbers[:1], *numbers[1:][-1:])]
+        return ends, sorted(number for numbers in own.values() for number in numbers[1:-1])
 
     def _last_owner(self) -> Process | None:
         rows = self._reader.rows("SELECT pid, began FROM lease WHERE ends_s <= ?", (time.monotonic(),))
@@ -225,6 +256,21 @@ def _lease(db: sqlite3.Connection) -> Lease | None:
     owner, epoch, address, lease_s, ends_s = row
     left_s = ends_s - time.monotonic()
     return Lease(owner, epoch, address, left_s if left_s <= lease_s else 0.0)
+
+
+def _changed(epoch: int, change: str, values: Sequence[Sequence[Any]], db: sqlite3.Connection) -> int:
+    """Return how many rows were changed."""
+    _check(db, epoch)
+    return db.executemany(change, values).rowcount
+
+
+def _shrunk(epoch: int, db: sqlite3.Connection) -> bool:
+    """Give some of the free pages back to the disk; return whether there were any."""
+    _check(db, epoch)
+    (free,) = db.execute("PRAGMA freelist_count").fetchone()
+    db.execute(f"PRAGMA incremental_vacuum({_FREED_PAGES})").fetchall()
+    (left,) = db.execute("PRAGMA freelist_count").fetchone()
+    return bool(left < free)
 
 
 def _check(db: sqlite3.Connection, epoch: int) -> None:

@@ -37,6 +37,10 @@ class Channel:
         """Let readers of the file, from now on and in any process, hold up no writer."""
         self.read(lambda db: db.execute("PRAGMA journal_mode = WAL"))
 
+    def shrinks(self) -> None:
+        """Let the file, which has nothing in it yet, be one that can give free pages back to the disk."""
+        self.read(lambda db: db.execute("PRAGMA auto_vacuum = INCREMENTAL"))
+
     def write(self, work: Callable[[sqlite3.Connection], T], *, busy_s: float = _BUSY_S) -> T:
         """Do what ``work`` does, all of it or, if it raises, nothing."""
         with self._lock, self._translated():
