@@ -163,6 +163,17 @@ def test_all_voters_may_end_at_once_and_one_alone_writes_nothing(
 
 
 @pytest.mark.long
+def test_a_log_of_large_writes_is_cut_short_before_it_has_many_entries(
+    voters: Voters, follower: RaftJournal, tmp_path: Path
+) -> None:
+    epoch = acquired(follower, "c0", LONG_S).epoch
+    for batch in range(9):
+        follower.append(epoch, [], outputs=[Output("1", batch, batch, 1, bytes(8 << 20))])
+    wait_until(lambda: all((tmp_path / "cluster" / str(number) / "state").exists() for number in range(3)))
+    assert len(list(follower.outputs("1"))) == 9
+
+
+@pytest.mark.long
 def test_a_write_of_any_size_is_kept_whole(follower: RaftJournal) -> None:
     epoch = acquired(follower, "c0", LONG_S).epoch
     large = bytes(range(256)) * (40 << 12)  # 40 MB, in pieces

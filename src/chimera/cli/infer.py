@@ -32,7 +32,9 @@ STOP_S = 30.0
 @app.command("up")
 def up(
     workers: Annotated[int, typer.Option("--workers", min=0, metavar="N", help="How many workers.")] = 2,
-    standbys: Annotated[int, typer.Option("--standbys", min=0, metavar="N", help="How many hot standbys.")] = 1,
+    standbys: Annotated[
+        int | None, typer.Option("--standbys", min=0, metavar="N", help="How many hot standbys; 1 by default.")
+    ] = None,
     policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="How jobs share the workers.")] = "fair-share",
     preload: Annotated[
         str,
@@ -60,8 +62,12 @@ def up(
     from chimera.inference.cluster_folder import ClusterFolder
     from chimera.inference.supervisor import keep_up
 
+    if voters and standbys is not None:
+        raise ConfigurationError(
+            "--standbys has no meaning beside --voters: all voters but the one that leads stand by"
+        )
     keep_up(
-        ClusterFolder(cluster), workers=workers, standbys=standbys, policy=policy, preload=preload, ray=ray,
+        ClusterFolder(cluster), workers=workers, standbys=1 if standbys is None else standbys, policy=policy, preload=preload, ray=ray,
         voters=_voters(voters), keep_days=keep_days, say=typer.echo,
     )  # fmt: skip
     typer.echo("all have ended")

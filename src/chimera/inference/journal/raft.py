@@ -33,6 +33,9 @@ _SYNC_S = 0.5
 _PAGE = 500
 _RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
+_LOG_BYTES = 64 << 20
+"""A voter's log is at most so large, or as the copy of its state before it; pysyncobj counts entries, and breaks at 4 GiB."""
+
 _TIMES = {
     "appendEntriesPeriod": 0.06,  # the leader's heartbeat
     "raftMinTimeout": 0.25,
@@ -63,10 +66,18 @@ class _Voter(SyncObj):  # type: ignore[misc] # of a library without types
 
     def __init__(self, state: RaftState, *args: Any, **kwargs: Any) -> None:
         self._state = state
+        self._logged_bytes, self._most_bytes = 0, _LOG_BYTES
         super().__init__(*args, **kwargs)
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> Reply | None:  # noqa: N802 - this is its name there
+        self._logged_bytes += len(command)
+        if self._logged_bytes > self._most_bytes:
+            self.forceLogCompaction()
         return self._state.apply(command[1:]) if command[:1] == _REGULAR else None
+
+    def copied(self, size: int) -> None:
+        """Take note that a copy of the state takes the place of the log; the next one comes when that is as large as this."""
+        self._logged_bytes, self._most_bytes = 0, max(size, _LOG_BYTES)
 
     def _SyncObj__onMessageReceived(self, node: Node, message: dict[str, Any]) -> None:  # noqa: N802
         entries = message.get("entries")
@@ -253,7 +264,9 @@ class RaftJournal(Journal):
     def _save(self, file: str, log: tuple[Any, ...]) -> None:
         """Write the state, and the two entries of the log that it ends with."""
         last, before, _ = log
-        Path(file).write_bytes(msgspec.msgpack.encode((last, before, self._state.dump())))
+        body = msgspec.msgpack.encode((last, before, self._state.dump()))
+        Path(file).write_bytes(body)
+        self._voter.copied(len(body))
 
     def _restore(self, file: str) -> tuple[Any, ...]:
         entry = tuple[bytes, int, int]
