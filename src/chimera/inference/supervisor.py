@@ -22,6 +22,7 @@ from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.engines.leash import hold
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.policies.policy import POLICIES
+from chimera.inference.worker import KEEP_MODELS
 
 STOP_S = 5.0
 """How long members have to end by themselves."""
@@ -128,6 +129,8 @@ def keep_up(
     ray: str | None = None,
     voters: Sequence[str] = (),
     keep_days: float | None = None,
+    keep_models: int = KEEP_MODELS,
+    gpus: float = 0.0,
     say: Callable[[str], None],
 ) -> None:
     """Run a cluster from a folder until SIGINT or SIGTERM; in the main thread.
@@ -151,7 +154,7 @@ def keep_up(
         say(f"{many} and workers ({workers}) run from {folder.path}; Ctrl-C ends them")
         supervise(
             folder, workers=workers, standbys=standbys, policy=policy, preload=preload, ray=ray, voters=voters,
-            keep_days=keep_days, say=say, stopped=lambda: bool(ended),
+            keep_days=keep_days, keep_models=keep_models, gpus=gpus, say=say, stopped=lambda: bool(ended),
         )  # fmt: skip
 
 
@@ -182,6 +185,8 @@ def supervise(
     ray: str | None = None,
     voters: Sequence[str] = (),
     keep_days: float | None = None,
+    keep_models: int = KEEP_MODELS,
+    gpus: float = 0.0,
     say: Callable[[str], None],
     stopped: Callable[[], bool],
 ) -> None:
@@ -194,6 +199,8 @@ def supervise(
     ray : the address of a Ray, whose actors the workers are then.
     voters : the addresses of three voters that keep the journal; those of this machine are its coordinators.
     keep_days : so long after its end a job is forgotten, with its results; None is never.
+    keep_models : how many models stay in a worker's memory.
+    gpus : how many of Ray's GPUs each worker takes.
     say : told what happens, in one line.
     """
     at, one_thread = ["--cluster", str(folder.path)], dict.fromkeys(THREADS, "1")
@@ -202,7 +209,8 @@ def supervise(
     if keep_days is not None:
         leading += ["--keep-s", str(keep_days * _DAY_S)]
     leading.append("--name")
-    working = ["chimera.inference.worker_process", *at, *(["--preload", preload] if preload else []), "--name"]
+    working = ["chimera.inference.worker_process", *at, "--keep-models", str(keep_models)]
+    working += [*(["--preload", preload] if preload else []), "--name"]
     candidates = {f"c{i}": list[str]() for i in range(1 + standbys)}
     if voters:
         own = {f"c{i}": voter for i, voter in enumerate(voters) if is_here(voter)}
@@ -212,7 +220,9 @@ def supervise(
         from chimera.inference.pool.ray import namespace_of
         from chimera.inference.pool.ray_workers import RayWorkers
 
-        members.append(RayWorkers(workers, namespace_of(folder.token()), [name for name in preload.split(",") if name]))
+        modules = [name for name in preload.split(",") if name]
+        namespace = namespace_of(folder.token())
+        members.append(RayWorkers(workers, namespace, modules, keep_models=keep_models, gpus=gpus))
     else:
         members += [Member(f"w{i}", [*working, f"w{i}"], folder, given) for i in range(workers)]
     try:

@@ -21,7 +21,7 @@ from chimera.engines.ray.failure import translated
 from chimera.inference.journal.members import Member
 from chimera.inference.pool.link import Assignment, Collected, Link, Place, WorkerState
 from chimera.inference.pool.pool import Pool
-from chimera.inference.worker import InferenceWorker
+from chimera.inference.worker import KEEP_MODELS, InferenceWorker
 
 THREADS = 16
 """So many calls an actor answers at once: two of each coordinator that it has or had, and who asks what it is."""
@@ -41,11 +41,14 @@ class WorkerActor:
 
     Parameters
     ----------
+    name, preload, keep_models : as the worker has them.
     orphaned_s : without a coordinator for so long, it ends.
     """
 
-    def __init__(self, name: str, preload: Sequence[str], orphaned_s: float = ORPHANED_S) -> None:
-        self._worker = InferenceWorker(name, died=_end, preload=preload)
+    def __init__(
+        self, name: str, preload: Sequence[str], keep_models: int = KEEP_MODELS, orphaned_s: float = ORPHANED_S
+    ) -> None:
+        self._worker = InferenceWorker(name, died=_end, preload=preload, keep_models=keep_models)
         self._asked_s, self._orphaned_s = time.monotonic(), orphaned_s
         threading.Thread(target=self._watch, name="chimera-orphan", daemon=True).start()
 
