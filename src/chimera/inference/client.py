@@ -125,6 +125,8 @@ class Client:
                         yield row
                         deadline_s = time.monotonic() + self._patience_s
                 return
+            except ChimeraError:
+                raise  # what it says is not going to change
             except (OSError, ValueError, http.client.HTTPException) as error:  # it died in the middle of a line, say
                 if time.monotonic() > deadline_s:
                     raise UnavailableError(f"the results broke off, and nobody has them now: {error}") from error
