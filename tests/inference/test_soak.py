@@ -155,7 +155,7 @@ def _tell(running: RunningCluster, chaos: Chaos) -> None:
         ):
             _say(f"worker {what}{word}: it is known", [one.known_s - one.struck_s for one in of if one.known_s])
             _say("    a batch that it had is dispatched again", [one.at_s - one.struck_s for one in of])
-            _say("    and begun", [one.begun_s - one.struck_s for one in of if one.begun_s])
+            _say("    and begun, as its commit tells", [one.begun_s - one.struck_s for one in of if one.begun_s])
         starts = [record.at_s for record in records if isinstance(record, Dispatched)]
         first = [
             min(at_s for at_s in (*starts, math.inf) if at_s > s.at_s) - s.at_s for s in strikes if s.role != "worker"
