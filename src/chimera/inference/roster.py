@@ -51,7 +51,8 @@ class Roster:
         """Give work to whoever is free, or soon will be."""
         now_s = self._desk.now_s()
         living = [seat for seat in self.seats.values() if seat.alive]
-        self._take_over(living, now_s)
+        if self._scheduler.any_returned():
+            self._take_over(living, now_s)
         wanted = self._scheduler.waiting_models()
         # Of those that are free, first whoever need not load a model.
         for seat in sorted(living, key=lambda seat: (len(seat.has), wanted.isdisjoint(seat.loaded))):

@@ -87,6 +87,10 @@ class Scheduler:
         batch = job.next_batch()
         return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s)
 
+    def any_returned(self) -> bool:
+        """Return whether a batch has to be dispatched again."""
+        return any(job.returned for job in self._under_way.values())
+
     def waiting_models(self) -> set[str]:
         """Return the keys of the models of all jobs that have queries waiting."""
         return {job.key for job in self._under_way.values() if job.waiting}
