@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -19,9 +20,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from chimera.core.errors import DataError
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
-from chimera.inference.records import Cancelled, Committed, Poisoned, Record
+from chimera.inference.records import Accepted, Cancelled, Committed, Dropped, Poisoned, Record
 
 LIMIT_S = 30.0
 LONG_S = 60.0  # a lease that ends in no test
@@ -214,6 +216,33 @@ class JournalKit(ABC):
         assert [*journal.outputs("1", 2)] == [early, late]
         assert [*journal.outputs("1", 3)] == [*journal.outputs("1", 4)] == [late]
         assert [*journal.outputs("1", 5)] == [*journal.outputs("3")] == []
+
+    def test_a_dropped_job_leaves_nothing_and_all_others_stay(self, journal: Journal) -> None:
+        epoch = acquired(journal, "c0", LONG_S).epoch
+        number = 700
+        accepted = {job: Accepted(job, job, job, {}, number, 1.0, 1, 0, 0.0) for job in "123"}
+        for job in "123":
+            happened = [Committed(job, batch, "w0", 0.1, 0, 0.0) for batch in range(number)]
+            outputs = [Output(job, batch, batch, 1, job.encode()) for batch in range(number)]
+            journal.append(
+                epoch, [accepted[job], *happened], outputs=outputs, inputs=[(job, 0, wire.pack([job] * number))]
+            )
+        journal.append(epoch, [Dropped("1", 1.0), Dropped("3", 1.0)])
+        for pieces in (1, 3, 20, 30, None):  # whoever does it may die in between
+            for _ in itertools.islice(journal.drop(epoch, ["1", "3"]), pieces):
+                read = list(journal.records())
+                left = [record for record in read if record.job == "1"]
+                assert left == [] or (left[0], left[-1]) == (accepted["1"], Dropped("1", 1.0))
+                assert sum(record.job == "2" for record in read) == number + 1
+        assert {record.job for record in journal.records()} == {"2"}
+        assert [[*journal.outputs(job)] for job in "13"] == [[], []]
+        assert len(list(journal.outputs("2"))) == number
+        assert journal.queries("2", number - 1, 1) == ["2"]
+        with pytest.raises(DataError, match="no queries"):
+            journal.queries("1", 0, 1)
+        with pytest.raises(Fenced):
+            list(journal.drop(epoch - 1, ["2"]))
+        assert len(list(journal.records())) == number + 1
 
     @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.data())

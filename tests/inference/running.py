@@ -82,11 +82,13 @@ class RunningCluster:
 
 @contextlib.contextmanager
 def cluster(
-    folder: Path, *, workers: int = 2, standbys: int = 1, options: Sequence[str] = ()
+    folder: Path, *, workers: int = 2, standbys: int | None = 1, options: Sequence[str] = ()
 ) -> Iterator[RunningCluster]:
     """Run a cluster; when the context ends, all of its processes must have ended."""
     place = folder / "cluster"
-    command = [sys.executable, "-m", "chimera", "infer", "up", "--workers", str(workers), "--standbys", str(standbys)]
+    command = [sys.executable, "-m", "chimera", "infer", "up", "--workers", str(workers)]
+    if standbys is not None:
+        command += ["--standbys", str(standbys)]
     with (folder / "up.log").open("wb") as log:
         up = subprocess.Popen([*command, *options, "--cluster", str(place)], stdout=log, stderr=log, cwd=folder)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from chimera.core.errors import ConfigurationError, TimeLimitError
+from chimera.inference.client import PATIENCE_S
 from inference.running import RunningCluster, cluster, command, signalled, until
 
 
@@ -82,6 +84,10 @@ def test_the_commands_print_json(quiet: RunningCluster) -> None:
 def test_mistakes_are_told_in_one_line(quiet: RunningCluster) -> None:
     with pytest.raises(ConfigurationError, match="there is no job '77'"):
         quiet.client.cancel("77")
+    began_s = time.monotonic()
+    with pytest.raises(ConfigurationError, match="there is no job '77'"):
+        list(quiet.client.results("77"))
+    assert time.monotonic() - began_s < PATIENCE_S
     with pytest.raises(ConfigurationError, match="weight must be a number above 0"):
         quiet.client.submit(quiet.model(), [1], weight=-1)
     with pytest.raises(ConfigurationError, match="at least one query"):
@@ -161,3 +167,14 @@ def test_jobs_go_on_after_the_whole_cluster_was_down(tmp_path: Path) -> None:
     with cluster(tmp_path, workers=1, standbys=0) as running:
         assert running.client.wait(job, 60)["state"] == "done"
         assert running.answers(job) == [2 * number for number in range(200)]
+
+
+@pytest.mark.long
+def test_a_job_is_forgotten_when_its_days_are_over(tmp_path: Path) -> None:
+    with cluster(tmp_path, workers=1, standbys=0, options=["--keep-days", "0"]) as running:
+        jobs = [running.client.submit(running.model(seconds=0.001), [1, 2]) for _ in range(2)]
+        running.client.wait(jobs[1], 60)
+        until(lambda: [row["job"] for row in running.client.rows("jobs")] == jobs[1:])
+        assert running.answers(jobs[1]) == [2, 4]
+        with pytest.raises(ConfigurationError, match=f"no job '{jobs[0]}'"):
+            running.answers(jobs[0])

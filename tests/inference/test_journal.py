@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from chimera.core.errors import ConfigurationError, DataError, RunError
-from chimera.inference.journal.journal import Journal
+from chimera.inference.journal.journal import Journal, Output
 from chimera.inference.journal.sqlite import FORMAT, SqliteJournal
-from chimera.inference.records import Cancelled
+from chimera.inference.records import Cancelled, Dropped
 from inference.journal_kit import LIMIT_S, LONG_S, JournalKit, acquired, stdout
 
 _STOPS_INSIDE = """
@@ -119,4 +119,23 @@ def test_a_write_is_kept_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         journal.queries("2", 0, 1)
     journal.append(epoch, [Cancelled("1", "", 0.0)])
+    journal.close()
+
+
+def test_the_file_of_jobs_that_come_and_go_stays_small(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    journal = SqliteJournal(path)
+    epoch = acquired(journal, "c0", LONG_S).epoch
+    sizes = []
+    for job in map(str, range(1, 6)):
+        journal.append(
+            epoch, [Dropped(job, 0.0)], outputs=[Output(job, batch, batch, 1, bytes(10_000)) for batch in range(100)]
+        )
+        for _ in journal.drop(epoch, [job]):
+            pass
+        with sqlite3.connect(path) as database:
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        database.close()
+        sizes.append(path.stat().st_size)
+    assert max(sizes) < 200_000  # a job's results are a million bytes
     journal.close()

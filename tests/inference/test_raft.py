@@ -14,15 +14,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Journal, Output
 from chimera.inference.journal.raft import NoMajority, RaftJournal
+from chimera.inference.journal.raft_connection import Connection
 from chimera.inference.journal.raft_state import REFUSED, Acquire, Append, Piece, RaftState, Renew
-from chimera.inference.journal.raft_transport import _Connection
 from chimera.inference.records import Cancelled
 from inference.journal_kit import LONG_S, JournalKit, acquired, wait_until
 from inference.voters import TOKEN, Voters, following
@@ -63,9 +63,9 @@ class TestRaftJournal(JournalKit):
 
     def source(self) -> str:
         return (
-            "import sys, json; from pathlib import Path; from chimera.inference.journal.raft import RaftJournal; "
+            "import sys, json, tempfile; from pathlib import Path; from chimera.inference.journal.raft import RaftJournal; "
             "voters = json.loads((Path(sys.argv[1]) / 'voters.json').read_text()); "
-            f"journal = RaftJournal(voters, None, {TOKEN!r})"
+            f"journal = RaftJournal(voters, None, {TOKEN!r}, Path(tempfile.mkdtemp(dir=sys.argv[1])))"
         )
 
 
@@ -163,6 +163,17 @@ def test_all_voters_may_end_at_once_and_one_alone_writes_nothing(
 
 
 @pytest.mark.long
+def test_a_log_of_large_writes_is_cut_short_before_it_has_many_entries(
+    voters: Voters, follower: RaftJournal, tmp_path: Path
+) -> None:
+    epoch = acquired(follower, "c0", LONG_S).epoch
+    for batch in range(9):
+        follower.append(epoch, [], outputs=[Output("1", batch, batch, 1, bytes(8 << 20))])
+    wait_until(lambda: all((tmp_path / "cluster" / str(number) / "state").exists() for number in range(3)))
+    assert len(list(follower.outputs("1"))) == 9
+
+
+@pytest.mark.long
 def test_a_write_of_any_size_is_kept_whole(follower: RaftJournal) -> None:
     epoch = acquired(follower, "c0", LONG_S).epoch
     large = bytes(range(256)) * (40 << 12)  # 40 MB, in pieces
@@ -213,11 +224,11 @@ def test_no_voter_loads_a_pickle_even_of_one_who_has_the_token(voters: Voters, t
     assert process.poll() is None
 
 
-def told(address: str, token: str, who: bytes, message: bytes) -> _Connection:
+def told(address: str, token: str, who: bytes, message: bytes) -> Connection:
     host, _, port = address.partition(":")
     plain = socket.create_connection((host, int(port)), 5)
     try:
-        connection = _Connection(plain, token.encode(), client=True)
+        connection = Connection(plain, token.encode(), client=True)
     except OSError:
         plain.close()
         raise
@@ -288,6 +299,7 @@ def packed(number: int, command: Any) -> bytes:
 
 
 @given(st.binary(max_size=40))
+@example(b"\x91\xa1\xff")  # no text
 def test_bytes_that_are_no_command_change_nothing(body: bytes) -> None:
     state = RaftState()
     before = state.dump()

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from chimera.cli.infer import up
+from chimera.core.errors import ConfigurationError
 from chimera.engines.ray.session import HEALTH_CHECKS
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.journal.sqlite import SqliteJournal
@@ -142,6 +144,27 @@ def test_the_next_supervisor_finds_the_workers_of_one_that_was_killed(nodes: Any
     with on_ray(nodes, tmp_path) as second:
         finished_once(second, job)
         assert {row["pid"] for row in second.members("worker")} == before
+
+
+def test_each_worker_sees_the_gpu_that_ray_has_given_it(nodes: Any, tmp_path: Path) -> None:
+    node = nodes.add_node(num_cpus=2, num_gpus=2, object_store_memory=100 << 20)
+    (tmp_path / "seen.py").write_text(
+        "import os, time\nclass Seen:\n    def predict(self, queries):\n        time.sleep(0.1)\n"
+        "        return [os.environ.get('CUDA_VISIBLE_DEVICES') for _ in queries]\n"
+    )
+    try:
+        with cluster(tmp_path, workers=2, options=["--ray", nodes.address, "--gpus", "1"]) as running:
+            table = {"kind": "factory", "factory": f"{tmp_path / 'seen.py'}:Seen", "options": {}}
+            job = running.client.submit(table, list(range(20)), batch_size=1)
+            running.client.wait(job, 60)
+            assert set(running.answers(job)) == {"0", "1"}
+    finally:
+        nodes.remove_node(node)
+
+
+def test_gpus_without_ray_are_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="--gpus is for workers of Ray"):
+        up(gpus=1.0, cluster=tmp_path / "cluster")
 
 
 def test_a_worker_without_a_coordinator_ends() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -16,7 +18,9 @@ from typing import Any
 import pytest
 
 from chimera.core.errors import ConfigurationError, ConflictError, TimeLimitError, UnavailableError
+from chimera.inference import models
 from inference.running import RunningCluster, cluster, command, signalled, until
+from inference_kit import tiny_bert
 
 COUNTED = """
 class Counted:
@@ -228,6 +232,21 @@ def test_a_dead_worker_s_queries_are_computed_again_and_a_successor_serves_on(tm
         assert row(running, "stays")["weight"] == 2.0
 
 
+def test_who_asked_a_coordinator_that_hangs_goes_to_its_successor(tmp_path: Path) -> None:
+    with cluster(tmp_path, workers=1, standbys=1) as running, ThreadPoolExecutor(1) as clients:
+        running.client.serve("stays", running.model(seconds=0.1))
+        first = running.member("coordinator")
+        waits = clients.submit(running.client.ask, "stays", list(range(10)), timeout_s=60.0)
+        until(lambda: row(running, "stays")["queries"] == 10)
+        signalled(first["pid"], signal.SIGSTOP)
+        hung_s = time.monotonic()
+        assert row(running, "stays")["state"] == "serving"
+        assert time.monotonic() - hung_s < 2.0
+        assert waits.result(60) == [{"result": 2 * query} for query in range(10)]
+        assert time.monotonic() - hung_s < 20.0
+        assert running.member("coordinator")["epoch"] > first["epoch"]
+
+
 def test_whoever_waits_for_a_model_that_is_cancelled_is_told(quiet: RunningCluster) -> None:
     quiet.client.serve("stopped", quiet.model(seconds=0.3), batch_size=1)
     with ThreadPoolExecutor(1) as clients:
@@ -239,3 +258,56 @@ def test_whoever_waits_for_a_model_that_is_cancelled_is_told(quiet: RunningClust
     assert "cancelled" in told["message"]
     with pytest.raises((UnavailableError, ConfigurationError)):
         quiet.client.ask("stopped", [1])
+
+
+@pytest.mark.long
+def test_a_pipeline_and_an_estimator_answer_online_as_they_do_at_home(quiet: RunningCluster, tmp_path: Path) -> None:
+    import skops.io
+    from sklearn.linear_model import LogisticRegression
+
+    rows = [[0.0, 1.0], [1.0, 0.0], [0.5, 2.0], [3.0, 0.1]]
+    skops.io.dump(LogisticRegression().fit(rows, ["a", "b", "a", "b"]), tmp_path / "letters.skops")
+    asked = {
+        "letters": ({"kind": "sklearn", "file": str(tmp_path / "letters.skops")}, rows),
+        "bert": (
+            {"kind": "transformers", "task": "fill-mask", "model": str(tiny_bert(tmp_path / "bert"))},
+            ["the cat [MASK] on the mat", "a [MASK]", "no mask"],
+        ),
+    }
+    for name, (table, queries) in asked.items():
+        quiet.client.serve(name, models.check(table))
+        answers = quiet.client.ask(name, queries, timeout_s=120.0)
+        assert answers == models.answers(models.load(table), queries)
+        quiet.client.unserve(name)
+    assert [sorted(answer) for answer in answers] == [["result"], ["result"], ["error"]]
+
+
+@pytest.mark.slow
+def test_a_served_model_and_a_job_share_the_workers_for_half_a_minute(tmp_path: Path) -> None:
+    with cluster(tmp_path, workers=4, standbys=0) as running, ThreadPoolExecutor(64) as clients:
+        job = running.client.submit(running.model(seconds=0.024), list(range(10_000)))
+        served = running.client.serve("served", running.model(seconds=0.01))
+        over = threading.Event()
+
+        def ask() -> None:
+            while not over.is_set():
+                assert running.client.ask("served", [1]) == [{"result": 2}]
+
+        asking = [clients.submit(ask) for _ in range(64)]
+        try:
+            counts = [progress(running, job, served, at_s) for at_s in (5.0, 35.0)]
+        finally:
+            over.set()
+        for one in asking:
+            one.result(60)
+        rates = [(after - before) / 30.0 for before, after in zip(*counts, strict=True)]
+        sys.stderr.write(f"queries per second: {rates[0]:.1f} of the job, {rates[1]:.1f} of the served model\n")
+        assert max(rates) / min(rates) <= 1.1
+        running.client.cancel(job)
+
+
+def progress(running: RunningCluster, *jobs_and_s: Any) -> list[int]:
+    """Return how many queries of jobs are finished so many seconds after the first one was accepted."""
+    *jobs, at_s = jobs_and_s
+    until(lambda: time.time() - running.client.job(jobs[0])["accepted_s"] > at_s)
+    return [running.client.job(job)["finished"] for job in jobs]

@@ -71,6 +71,8 @@ def test_mistakes_are_told_before_anything_starts(factory: str, tmp_path: Path) 
         chimera.infer(factory, [1], cluster=tmp_path)
     with pytest.raises(ConfigurationError, match="workers must be a whole number from 1"):
         chimera.InferenceCluster(workers=0)
+    with pytest.raises(ConfigurationError, match="keep_days must be a number of days from 0, not -1"):
+        chimera.InferenceCluster(keep_days=-1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

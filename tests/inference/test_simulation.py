@@ -1,5 +1,6 @@
 """Fairness in virtual time: the goals with ten workers and with a thousand, and what other policies make of the same jobs."""
 
+import heapq
 import itertools
 import math
 import random
@@ -103,6 +104,38 @@ def test_a_model_that_never_loads_takes_no_more_than_an_even_share():
     assert outcome.shares()[1] <= 0.5
     (job, _) = progress(outcome.happened).values()
     assert np.diff(job.times_s).max() < 1.0
+
+
+@pytest.mark.parametrize("weight", [1.0, 2.0])
+def test_a_served_model_that_is_always_asked_and_a_job_progress_as_their_weights(weight):
+    """Forty clients ask again as soon as they are answered; batches of the served model are a sixth of the job's."""
+    seconds, model = {"job": 0.024, "served": 0.01}, {"kind": "test"}
+    held, happened, running = Scheduler(POLICIES.create("fair-share")), [], []
+
+    def note(record):
+        held.apply(record)
+        happened.append(record)
+
+    def offer(worker, now_s):
+        chosen = held.next_for(worker, {held.job("job").key}, 4, now_s)
+        note(chosen)
+        took_s = chosen.count * seconds[chosen.job]
+        heapq.heappush(running, (now_s + took_s, worker, took_s, chosen))
+
+    note(records.Accepted("job", "", "", model, ENDLESS, 1.0, 0, 0, 0.0))
+    note(records.Accepted("served", "", "", model, 0, weight, 0, 0, 0.0, open=True))
+    note(records.Arrived("served", 40, 0.0))
+    for worker in "abcd":
+        offer(worker, 0.0)
+    while running[0][0] < 200.0:
+        now_s, worker, took_s, done = heapq.heappop(running)
+        note(records.Committed(done.job, done.batch, worker, took_s, 0, now_s))
+        if done.job == "served":
+            note(records.Arrived("served", done.count, now_s))
+        offer(worker, now_s)
+    found = progress(happened)
+    assert ratios(list(found.values()), 60.0, end_s=200.0, settle_s=SETTLE_S).max() <= 1.05
+    assert np.mean(ratios(list(found.values()), 10.0, end_s=200.0, settle_s=SETTLE_S) <= 1.2) >= 0.95
 
 
 def test_no_query_is_lost_whatever_befalls_the_workers():

@@ -147,10 +147,15 @@ def _tell(running: RunningCluster, chaos: Chaos) -> None:
     leaderless = [strike.at_s for strike in chaos.strikes if strike.role == "coordinator"]
     for what in ("kill", "hang"):
         strikes = [strike for strike in chaos.strikes if strike.what == what]
-        waits = [(s.at_s, wait) for s in strikes if s.role == "worker" for wait in _until_again(records, s)]
-        alone = [wait for at_s, wait in waits if not any(at_s - 1 < end_s < at_s + wait for end_s in leaderless)]
-        _say(f"worker {what}: a batch that it had is dispatched again", alone)
-        _say("    the same while the coordinator is being replaced", [wait for _, wait in waits if wait not in alone])
+        again = [again for s in strikes if s.role == "worker" for again in _dispatched_again(records, s)]
+        alone = [one for one in again if not any(one.struck_s - 1 < end_s < one.at_s for end_s in leaderless)]
+        for word, of in (
+            ("", alone),
+            (" while the coordinator is being replaced", [a for a in again if a not in alone]),
+        ):
+            _say(f"worker {what}{word}: it is known", [one.known_s - one.struck_s for one in of if one.known_s])
+            _say("    a batch that it had is dispatched again", [one.at_s - one.struck_s for one in of])
+            _say("    and begun, as its commit tells", [one.begun_s - one.struck_s for one in of if one.begun_s])
         starts = [record.at_s for record in records if isinstance(record, Dispatched)]
         first = [
             min(at_s for at_s in (*starts, math.inf) if at_s > s.at_s) - s.at_s for s in strikes if s.role != "worker"
@@ -160,21 +165,35 @@ def _tell(running: RunningCluster, chaos: Chaos) -> None:
     sys.stderr.write(f"{batches.total() - len(batches)} of {len(batches)} batches were dispatched again\n")
 
 
-def _until_again(records: Sequence[Record], strike: Strike) -> list[float]:
-    """Return for each batch that a worker had how long it took until it was dispatched again."""
-    had: dict[tuple[str, int], float | None] = {}
+class Again(NamedTuple):
+    """A batch that a struck worker had: when that was struck, when it was known, when the batch was dispatched, and begun."""
+
+    struck_s: float
+    known_s: float
+    at_s: float
+    begun_s: float
+
+
+def _dispatched_again(records: Sequence[Record], strike: Strike) -> list[Again]:
+    """Return the batches that a struck worker had, and that were dispatched again."""
+    had: dict[tuple[str, int], Again | None] = {}
     for record in records:
         if not isinstance(record, Dispatched | Committed | Returned):
             continue
         key = (record.job, record.batch)
-        if record.at_s > strike.at_s:
-            if had.get(key, 0.0) is None and not isinstance(record, Returned):
-                had[key] = record.at_s - strike.at_s if isinstance(record, Dispatched) else 0.0
-        elif isinstance(record, Dispatched) and record.worker == strike.name:
-            had[key] = None
-        else:
-            had.pop(key, None)
-    return [wait for wait in had.values() if wait]
+        if record.at_s <= strike.at_s:
+            if isinstance(record, Dispatched) and record.worker == strike.name:
+                had[key] = Again(strike.at_s, 0.0, 0.0, 0.0)
+            else:
+                had.pop(key, None)
+        elif (batch := had.get(key)) is not None:
+            if isinstance(record, Returned) and not batch.known_s:
+                had[key] = batch._replace(known_s=record.at_s)
+            elif isinstance(record, Dispatched) and not batch.at_s:
+                had[key] = batch._replace(at_s=record.at_s)
+            elif isinstance(record, Committed):
+                had[key] = batch._replace(begun_s=record.at_s - record.seconds) if batch.at_s else None
+    return [batch for batch in had.values() if batch is not None and batch.at_s]
 
 
 def _say(what: str, waits: Sequence[float]) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from chimera.cli.infer import up
 from chimera.core.errors import ConfigurationError
+from chimera.engines.ray.session import HEALTH_CHECKS
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.journal.raft import RaftJournal
 from chimera.inference.records import Committed, Dispatched
@@ -32,8 +33,8 @@ def free_addresses() -> list[str]:
 @pytest.mark.long
 def test_a_coordinator_that_is_a_voter_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     voters = free_addresses()
-    with cluster(tmp_path, workers=3, standbys=2, options=["--voters", ",".join(voters)]) as running:
-        follower = RaftJournal(voters, None, ClusterFolder(running.folder).token())
+    with cluster(tmp_path, workers=3, standbys=None, options=["--voters", ",".join(voters)]) as running:
+        follower = RaftJournal(voters, None, ClusterFolder(running.folder).token(), tmp_path / "follower")
         job = running.client.submit(running.model(seconds=0.02), QUERIES, batch_size=5)
         running.processed(job, 20)
         struck = []
@@ -50,6 +51,36 @@ def test_a_coordinator_that_is_a_voter_is_killed_and_nothing_is_lost(tmp_path: P
         assert len(committed) == len(set(committed))
         assert len({row["name"] for row in running.members("standby")}) == 2  # who died is back, and follows
         follower.close()
+
+
+@pytest.mark.long
+def test_voters_lead_workers_on_two_nodes_of_ray_while_a_voter_and_a_node_die(tmp_path: Path) -> None:
+    from ray.cluster_utils import Cluster
+
+    voters, node = free_addresses(), {"num_cpus": 2, "object_store_memory": 100 << 20}
+    head = {**node, "include_dashboard": False, "_system_config": dict(HEALTH_CHECKS)}
+    nodes = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        second = nodes.add_node(**node)
+        options = ["--ray", nodes.address, "--voters", ",".join(voters)]
+        with cluster(tmp_path, workers=3, standbys=None, options=options) as running:
+            job = running.client.submit(running.model(seconds=0.02), QUERIES, batch_size=5)
+            running.processed(job, 50)
+            signalled(running.member("coordinator")["pid"], signal.SIGKILL)
+            running.processed(job, 150)
+            nodes.remove_node(second, allow_graceful=False)
+            row = running.client.wait(job, 60)
+            assert (row["state"], row["errors"]) == ("done", 0)
+            assert running.answers(job) == [2 * query for query in QUERIES]
+            assert max(row["epoch"] for row in running.members("coordinator")) > 1
+    finally:
+        nodes.shutdown()
+
+
+def test_standbys_beside_voters_are_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="--standbys has no meaning beside --voters"):
+        up(voters=",".join(free_addresses()), standbys=1, cluster=tmp_path / "cluster")
+    assert not (tmp_path / "cluster").exists()
 
 
 def dispatches(journal: RaftJournal) -> list[Dispatched]:

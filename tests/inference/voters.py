@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from chimera.inference.journal.raft import RaftJournal
@@ -104,4 +105,4 @@ class Voters:
 
 def following(place: Path) -> RaftJournal:
     """Return the journal as one without a vote has it."""
-    return RaftJournal(json.loads((place / "voters.json").read_text()), None, TOKEN)
+    return RaftJournal(json.loads((place / "voters.json").read_text()), None, TOKEN, Path(tempfile.mkdtemp(dir=place)))

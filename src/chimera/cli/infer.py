@@ -32,7 +32,9 @@ STOP_S = 30.0
 @app.command("up")
 def up(
     workers: Annotated[int, typer.Option("--workers", min=0, metavar="N", help="How many workers.")] = 2,
-    standbys: Annotated[int, typer.Option("--standbys", min=0, metavar="N", help="How many hot standbys.")] = 1,
+    standbys: Annotated[
+        int | None, typer.Option("--standbys", min=0, metavar="N", help="How many hot standbys; 1 by default.")
+    ] = None,
     policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="How jobs share the workers.")] = "fair-share",
     preload: Annotated[
         str,
@@ -50,15 +52,32 @@ def up(
             help="Keep the journal on three voters, each 'host:port'; those of this machine are started, and lead in turn.",
         ),
     ] = "",
+    keep_days: Annotated[
+        float | None,
+        typer.Option("--keep-days", min=0, metavar="D", help="Forget a job, and its results, so long after its end."),
+    ] = None,
+    keep_models: Annotated[
+        int, typer.Option("--keep-models", min=1, metavar="N", help="So many models stay in a worker's memory.")
+    ] = 4,
+    gpus: Annotated[
+        float, typer.Option("--gpus", min=0, metavar="G", help="How many of Ray's GPUs each worker takes, such as 0.5.")
+    ] = 0.0,
     cluster: Cluster = HERE,
 ) -> None:
     """Start a coordinator, standbys and workers, and keep them up until Ctrl-C or `chimera infer down`."""
     from chimera.inference.cluster_folder import ClusterFolder
     from chimera.inference.supervisor import keep_up
 
+    if gpus and not ray:
+        raise ConfigurationError("--gpus is for workers of Ray (--ray); CUDA_VISIBLE_DEVICES says which others see")
+    if voters and standbys is not None:
+        raise ConfigurationError(
+            "--standbys has no meaning beside --voters: all voters but the one that leads stand by"
+        )
     keep_up(
-        ClusterFolder(cluster), workers=workers, standbys=standbys, policy=policy, preload=preload, ray=ray,
-        voters=_voters(voters), say=typer.echo,
+        ClusterFolder(cluster), workers=workers, standbys=1 if standbys is None else standbys, policy=policy,
+        preload=preload, ray=ray, voters=_voters(voters), keep_days=keep_days, keep_models=keep_models, gpus=gpus,
+        say=typer.echo,
     )  # fmt: skip
     typer.echo("all have ended")
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from http import HTTPStatus
+from typing import Any, TypeVar
+from urllib.parse import quote
 
 from chimera.core.errors import (
     ChimeraError,
@@ -20,19 +22,22 @@ from chimera.core.errors import (
     UnavailableError,
 )
 from chimera.engines.http import wire
+from chimera.inference import request
+
+T = TypeVar("T")
 
 MOST_BYTES = 1 << 30
 """The size of the largest request that a cluster takes."""
 PATIENCE_S = 15.0
 """How long a request is tried again while nobody leads."""
-_TRY_S = 3.0  # how long an answer may take; who hangs is replaced by then
+_TRY_S = 3.0  # how long an answer may take of one whom nobody replaces
 _AGAIN_S = 0.1
 _POLL_S = 0.2
 _ENDED = ("done", "cancelled")
 
 
 class Client:
-    """The operations on a cluster; each is sent again while its coordinator is being replaced.
+    """The operations on a cluster; each is sent again while its coordinator is being replaced, also if that hangs.
 
     Parameters
     ----------
@@ -43,7 +48,6 @@ class Client:
 
     def __init__(self, address: Callable[[], str | None], token: str, *, patience_s: float = PATIENCE_S) -> None:
         self._address, self._token, self._patience_s = address, token, patience_s
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the cluster is on this machine
 
     def submit(self, model: Mapping[str, Any], queries: Sequence[Any], **options: Any) -> str:
         """Hand a job in, and return its number.
@@ -91,7 +95,7 @@ class Client:
     def ask(self, name: str, queries: Sequence[Any], *, timeout_s: float = 30.0) -> list[dict[str, Any]]:
         """Return the answers of a served model: ``{"result": value}`` or ``{"error": text}`` for each query.
 
-        It is asked again if its coordinator dies meanwhile.
+        It is asked again if its coordinator is replaced meanwhile.
 
         Raises
         ------
@@ -110,17 +114,20 @@ class Client:
 
         If the coordinator is replaced meanwhile, it goes on with the next one.
         """
+        path = f"/jobs/{_quoted(job)}/results"
         deadline_s = time.monotonic() + self._patience_s
         while True:
             try:
-                with self._opened("GET", f"/jobs/{_quoted(job)}/results?first={first}") as lines:
+                with self._again(partial(self._once, "GET", f"{path}?first={first}", None, _TRY_S)) as lines:
                     for line in lines:
                         row = json.loads(line)
                         first = row["index"] + 1
                         yield row
                         deadline_s = time.monotonic() + self._patience_s
                 return
-            except (OSError, ValueError) as error:  # it died in the middle of a line, say
+            except ChimeraError:
+                raise  # what it says is not going to change
+            except (OSError, ValueError, http.client.HTTPException) as error:  # it died in the middle of a line, say
                 if time.monotonic() > deadline_s:
                     raise UnavailableError(f"the results broke off, and nobody has them now: {error}") from error
 
@@ -148,42 +155,43 @@ class Client:
         return row
 
     def _object(self, verb: str, path: str, body: bytes | None = None, *, try_s: float = _TRY_S) -> dict[str, Any]:
-        with self._opened(verb, path, body, try_s=try_s) as answer:
-            document = json.loads(answer.read())
+        document = json.loads(self._again(lambda: request.read(self._once(verb, path, body, try_s))))
         if not isinstance(document, dict):
             raise RunError(f"{path}: the answer is no JSON object")
         return document
 
-    def _opened(self, verb: str, path: str, body: bytes | None = None, *, try_s: float = _TRY_S) -> Any:
-        """Return the answer to a request, open; send it again while nobody leads."""
+    def _again(self, ask: Callable[[], T]) -> T:
+        """Return what a request returns; send it again while nobody leads."""
         deadline_s = time.monotonic() + self._patience_s
-        why = "nobody leads it: is it up? ('chimera infer up')"
         while True:
-            address = self._address()
-            if address is not None:
-                try:
-                    return self._opener.open(self._request(verb, address, path, body), timeout=try_s)
-                except urllib.error.HTTPError as error:
-                    said = _said(error)
-                    if not isinstance(said, _NobodyLeadsError):
-                        raise said from None
-                    why = str(said)
-                except OSError as error:
-                    why = f"the coordinator at {address} does not answer: {getattr(error, 'reason', error)}"
-            if time.monotonic() > deadline_s:
-                raise UnavailableError(f"the cluster cannot be reached: {why}")
+            try:
+                return ask()
+            except (_NobodyLeadsError, request.Unanswered) as error:
+                if time.monotonic() > deadline_s:
+                    raise UnavailableError(f"the cluster cannot be reached: {error}") from error
             time.sleep(_AGAIN_S)
 
-    def _request(self, verb: str, address: str, path: str, body: bytes | None) -> urllib.request.Request:
+    def _once(self, verb: str, path: str, body: bytes | None, try_s: float) -> http.client.HTTPResponse:
+        """Return the answer of whoever leads now, open."""
+        address = self._address()
+        if address is None:
+            raise _NobodyLeadsError("nobody leads it: is it up? ('chimera infer up')")
         headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = wire.CONTENT_TYPE
-        return urllib.request.Request(f"{address}/v1/infer{path}", data=body, headers=headers, method=verb)
+        try:
+            answer = request.opened(
+                address, verb, f"/v1/infer{path}", headers=headers, body=body, timeout_s=try_s,
+                leads=lambda: self._address() == address,
+            )  # fmt: skip
+        except request.Unanswered as error:
+            raise request.Unanswered(f"the coordinator at {address} does not answer: {error}") from error
+        if answer.status >= HTTPStatus.BAD_REQUEST:
+            raise _said(answer.status, request.read(answer))
+        return answer
 
 
 def _quoted(job: str) -> str:
-    from urllib.parse import quote
-
     return quote(job, safe="")
 
 
@@ -191,15 +199,15 @@ class _NobodyLeadsError(UnavailableError):
     """Somebody else will answer, in a moment."""
 
 
-def _said(error: urllib.error.HTTPError) -> ChimeraError:
+def _said(status: int, body: bytes) -> ChimeraError:
     """Return what the coordinator has answered, as an exception."""
-    message, name = f"the coordinator answered {error.code}", ""
+    message, name = f"the coordinator answered {status}", ""
     try:
-        document = json.loads(error.read())
+        document = json.loads(body)
         message, name = str(document["message"]), str(document["details"]["errorMessage"])
     except (ValueError, KeyError, TypeError):
         pass
-    if error.code == 503:
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
         return (UnavailableError if name == "QueueFullError" else _NobodyLeadsError)(message)
     kinds = {404: ConfigurationError, 409: ConflictError, 422: ConfigurationError, 504: TimeLimitError}
-    return kinds.get(error.code, RunError)(message)
+    return kinds.get(status, RunError)(message)

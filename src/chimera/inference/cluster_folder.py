@@ -80,7 +80,7 @@ class ClusterFolder:
     def _noted(self) -> _Leader | None:
         try:
             return msgspec.json.decode((self.path / "leader").read_bytes(), type=_Leader)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
     def logs(self, name: str) -> Path:

@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from chimera.core.errors import UnavailableError
 from chimera.inference import records
+from chimera.inference.forgetting import Forgetting
 from chimera.inference.inbox import Inbox
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
 from chimera.inference.policies.policy import Policy
@@ -26,8 +28,7 @@ T = TypeVar("T")
 LEASE_S = 0.6
 """For how long a coordinator may write without having said that it lives."""
 _RENEW_S = 0.15
-_TICK_S = 0.02
-_LOOK_S = 0.1  # between two looks at which workers there are
+_TICK_S = 0.02  # while queries wait: somebody may soon be free
 
 
 class NotCoordinator(UnavailableError):  # noqa: N818 - it says what is the matter
@@ -46,6 +47,7 @@ class Coordinator:
     lease : that lease.
     policy : which job a free worker serves.
     pool : where the workers are.
+    keep_s : so long after its end a job is forgotten, with its results; None is never.
     clock : the time of day, in seconds.
     """
 
@@ -56,12 +58,14 @@ class Coordinator:
         policy: Policy,
         *,
         pool: Pool,
+        keep_s: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.scheduler = Scheduler(policy, first_batch=lease.epoch << 32)
         self.lease, self.journal = lease, journal
-        self._clock = clock
-        self._roster = Roster(self, pool)
+        self._clock, self._keep_s = clock, keep_s
+        self._roster, self._look_s = Roster(self, pool), pool.look_s
+        self._forgetting = Forgetting(journal, lease.epoch)
         self._events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
         self._over = threading.Event()
         self._until_s = time.monotonic() + lease.left_s
@@ -75,22 +79,17 @@ class Coordinator:
 
     def lead(self) -> str:
         """Lead until another one has taken over, or `stop` is called; return why it ended."""
-        began_s = time.monotonic()
-        for record in self.journal.records():
-            self.scheduler.apply(record)
-        status().info(
-            "epoch %d: %s leads, with %d jobs, after %.3f s", self.lease.epoch, self.lease.owner,
-            len(self.scheduler.jobs), time.monotonic() - began_s,
-        )  # fmt: skip
-        renewing = threading.Thread(target=self._renew, name="chimera-lease", daemon=True)
-        renewing.start()
+        # Before all else: a long journal may take longer to read than the lease lasts.
+        threading.Thread(target=self._renew, name="chimera-lease", daemon=True).start()
         try:
+            self._read()
             self._think()
         except Fenced as error:
             self._why = str(error)
         finally:
             self._over.set()
             self._roster.close()
+            self._forgetting.close()
             self._refuse_waiting()
         status().info("epoch %d is over for %s: %s", self.lease.epoch, self.lease.owner, self._why)
         return self._why
@@ -98,6 +97,7 @@ class Coordinator:
     def stop(self) -> None:
         """Let `lead` return; from any thread."""
         self._over.set()
+        self.happens(lambda: None)  # it may be waiting for something to happen
 
     def ask(self, function: Callable[[], T], timeout_s: float = 10.0) -> T:
         """Return what a function returns that the brain calls; from any other thread.
@@ -158,22 +158,43 @@ class Coordinator:
         """Let the brain call a function, from any thread."""
         self._events.put((function, args))
 
+    def _read(self) -> None:
+        began_s = time.monotonic()
+        for record in self.journal.records():
+            self.scheduler.apply(record)
+        status().info(
+            "epoch %d: %s leads, with %d jobs, after %.3f s", self.lease.epoch, self.lease.owner,
+            len(self.scheduler.jobs), time.monotonic() - began_s,
+        )  # fmt: skip
+
+        self._forgetting.forget(self.scheduler.dropped)  # who led before may not have come to the end of it
+
     def _think(self) -> None:
         looked_s = 0.0
         while not self._over.is_set():
-            events = self._taken()
-            if time.monotonic() - looked_s >= _LOOK_S:
+            look_in_s = max(looked_s + self._look_s - time.monotonic(), 0.0)
+            events = self._taken(min(look_in_s, _TICK_S) if self.scheduler.waiting_models() else look_in_s)
+            if time.monotonic() - looked_s >= self._look_s:
                 self._roster.look()
+                self._drop_old()
                 looked_s = time.monotonic()
             for function, args in events:
                 function(*args)
             self._roster.dispatch()
             self._write()
 
-    def _taken(self) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
+    def _drop_old(self) -> None:
+        old = [] if self._keep_s is None else self.scheduler.outdated(self.now_s() - self._keep_s)
+        for job in old:
+            self.note(records.Dropped(job, self.now_s()))
+            self._stores.pop(job, None)
+        if old:
+            self.afterwards(partial(self._forgetting.forget, old))
+
+    def _taken(self, wait_s: float) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
         events = []
         try:
-            events.append(self._events.get(timeout=_TICK_S))
+            events.append(self._events.get(timeout=wait_s))
             while True:
                 events.append(self._events.get_nowait())
         except queue.Empty:
@@ -220,6 +241,6 @@ class Coordinator:
                 self.journal.renew(self.lease.epoch, LEASE_S)
             except Fenced as error:
                 self._why = str(error)
-                self._over.set()
+                self.stop()
             else:
                 self._until_s = asked_s + LEASE_S

@@ -16,7 +16,7 @@ from chimera.data.sources import is_frame
 from chimera.inference import input_files
 
 MAX_QUERIES = 10_000_000
-MAX_BYTES = 8 << 30
+MAX_BYTES = 1 << 30
 """Of all queries of a job; an image counts as its name."""
 
 

@@ -35,11 +35,20 @@ class Candidate:
     policy : by name.
     ray : whether the workers are actors of the Ray that this process has joined.
     journal : opens the journal.
+    keep_s : so long after its end a job is forgotten; None is never.
     """
 
     def __init__(
-        self, name: str, folder: ClusterFolder, policy: str, *, ray: bool, journal: Callable[[], Journal]
+        self,
+        name: str,
+        folder: ClusterFolder,
+        policy: str,
+        *,
+        ray: bool,
+        journal: Callable[[], Journal],
+        keep_s: float | None = None,
     ) -> None:
+        self._keep_s = keep_s
         self._open, self._seen = journal, 0
         self._name, self._folder, self._policy = name, folder, policy
         self._members = Members(folder.members)
@@ -105,7 +114,7 @@ class Candidate:
             self._members.beat(self._name)
 
     def _lead(self, journal: Journal, lease: Lease) -> None:
-        leading = Coordinator(journal, lease, POLICIES.create(self._policy), pool=self._pool)
+        leading = Coordinator(journal, lease, POLICIES.create(self._policy), pool=self._pool, keep_s=self._keep_s)
         self._leading = leading
         try:
             leading.lead()
@@ -174,6 +183,7 @@ def main() -> None:
     parser.add_argument("--ray", metavar="ADDRESS", help="the workers are actors of this Ray")
     parser.add_argument("--voters", default="", help="the addresses of three voters that keep the journal, with commas")
     parser.add_argument("--voter", help="which of them this process is")
+    parser.add_argument("--keep-s", type=float, help="how long after its end a job is kept; by default for ever")
     options = parser.parse_args()
     folder = ClusterFolder(options.cluster)
     os.chdir(folder.logs(options.name))  # the logs are written there
@@ -184,7 +194,7 @@ def main() -> None:
         Session.enter(address=options.ray)
     candidate = Candidate(
         options.name, folder, options.policy, ray=bool(options.ray),
-        journal=lambda: _journal(folder, options.voters, options.voter),
+        journal=lambda: _journal(folder, options.voters, options.voter), keep_s=options.keep_s,
     )  # fmt: skip
     metrics = Metrics()
     metrics.registry.register(ClusterFigures(candidate.leader))

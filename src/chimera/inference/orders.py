@@ -91,7 +91,7 @@ def cancel(leader: Coordinator, job: str) -> str:
 
 def next_number(leader: Coordinator) -> str:
     """Return the number of the next job."""
-    return str(len(leader.scheduler.jobs) + 1)
+    return str(int(next(reversed(leader.scheduler.jobs), "0")) + 1)
 
 
 def named(leader: Coordinator, job: str) -> str:

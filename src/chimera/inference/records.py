@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 
@@ -136,6 +137,28 @@ class Cancelled(Struct, frozen=True, tag=True):
     at_s: float
 
 
-Lasting: TypeAlias = Accepted | Changed | Closed | Cancelled
+class Dropped(Struct, frozen=True, tag=True):
+    """A job that has ended is forgotten, with its results. What is left of it in the journal goes soon."""
+
+    job: str
+    at_s: float
+
+
+Lasting: TypeAlias = Accepted | Changed | Closed | Cancelled | Dropped
 """What a successor has to know of every job, an open one too."""
 Record: TypeAlias = Lasting | Arrived | Withdrawn | Dispatched | Committed | Returned | Poisoned
+
+
+class _OfJob(Struct):
+    job: str
+
+
+_JOB = msgspec.json.Decoder(_OfJob)
+
+
+def job_of(packed: bytes) -> str:
+    """Return the job of a record that was packed as JSON; nothing for what is none."""
+    try:
+        return _JOB.decode(packed).job
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""

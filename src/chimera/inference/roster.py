@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,8 @@ from chimera.inference.job import Batch
 from chimera.inference.journal.journal import Fenced
 from chimera.inference.pool.link import Assignment, Collected, Finished, Place, WorkerState
 from chimera.inference.pool.pool import Pool
-from chimera.inference.seat import Seat
+from chimera.inference.scheduler import BATCH_S
+from chimera.inference.seat import SILENT_S, Seat
 from chimera.web.logs import status
 
 if TYPE_CHECKING:
@@ -49,35 +51,53 @@ class Roster:
         """Give work to whoever is free, or soon will be."""
         now_s = self._desk.now_s()
         living = [seat for seat in self.seats.values() if seat.alive]
+        if self._scheduler.any_returned():
+            self._take_over(living, now_s)
         wanted = self._scheduler.waiting_models()
         # Of those that are free, first whoever need not load a model.
         for seat in sorted(living, key=lambda seat: (len(seat.has), wanted.isdisjoint(seat.loaded))):
-            if not self._has_room(seat, now_s):
+            if self._free_in_s(seat, now_s) >= _AHEAD_S:
                 continue
             chosen = self._scheduler.next_for(seat.name, seat.loaded, len(living), now_s)
             if chosen is None:
                 return
-            self._desk.note(chosen)
-            self._desk.store(chosen.job).compose(Batch(chosen.batch, chosen.first, chosen.count))
-            seat.has[chosen.job, chosen.batch] = now_s
-            self._desk.afterwards(partial(seat.send, (chosen.job, chosen.batch)))
+            self._give(seat, chosen)
 
-    def _has_room(self, seat: Seat, now_s: float) -> bool:
-        """Whether it has nothing to do, or soon will have."""
-        if len(seat.has) != 1 or seat.state == "loading":
-            return not seat.has
+    def _take_over(self, living: list[Seat], now_s: float) -> None:
+        """Give what lost workers had to those that are free the soonest, though they may have something to do yet."""
+        soon = [(free_s, seat) for seat in living if (free_s := self._free_in_s(seat, now_s)) <= BATCH_S]
+        for _, seat in sorted(soon, key=lambda pair: pair[0]):
+            batch = self._scheduler.again_for(seat.name, seat.loaded, now_s)
+            if batch is not None:
+                self._give(seat, batch)
+
+    def _give(self, seat: Seat, given: records.Dispatched) -> None:
+        self._desk.note(given)
+        self._desk.store(given.job).compose(Batch(given.batch, given.first, given.count))
+        seat.has[given.job, given.batch] = given.at_s
+        self._desk.afterwards(partial(seat.send, (given.job, given.batch)))
+
+    def _free_in_s(self, seat: Seat, now_s: float) -> float:
+        """Return in how many seconds it should have nothing to do; infinite if that is not known, or it has enough."""
+        if not seat.has:
+            return 0.0
+        if len(seat.has) > 1 or seat.state == "loading":
+            return math.inf
         ((job, number),) = seat.has
         held = self._scheduler.jobs.get(job)
         run = held.running.get(number) if held else None
-        if held is None or run is None:
-            return False  # it still computes what nobody wants any more
-        estimate_s = held.estimate_s(run.batch.count)
-        since_s = seat.has[job, number]
-        return estimate_s is not None and now_s > since_s + estimate_s - _AHEAD_S
+        estimate_s = held.estimate_s(run.batch.count) if held and run else None
+        if estimate_s is None:
+            return math.inf  # one that nobody wants any more, too: it still computes it
+        return max(seat.has[job, number] + estimate_s - now_s, 0.0)
 
     def look(self) -> None:
         """Find workers that have come, come back, or left."""
         there = self._pool.addresses()
+        for seat in self.seats.values():
+            silent_s = self._pool.silent_s(seat.name)
+            if seat.state == "joining" and silent_s > SILENT_S:  # it hung before this coordinator came
+                self._silent(seat, f"no word for {silent_s:.1f} s")
         for seat in list(self.seats.values()):
             address = there.get(seat.name)
             if address == seat.address and (seat.state != "lost" or time.monotonic() < seat.seen_s + _BACK_S):

@@ -20,6 +20,7 @@ from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.inputs import queries
 from chimera.inference.models import read
 from chimera.inference.policies.policy import POLICIES
+from chimera.inference.supervisor import check_keep_days
 
 WORKERS = 2
 _STOP_S = 20.0
@@ -35,6 +36,7 @@ class InferenceCluster:
     workers, standbys : how many processes there are beside the coordinator.
     policy : how jobs share the workers.
     preload : modules that workers import before they join, separated by commas.
+    keep_days : so many days after its end a job is forgotten, with its results; None is never.
 
     Attributes
     ----------
@@ -55,16 +57,18 @@ class InferenceCluster:
         standbys: int = 1,
         policy: str = "fair-share",
         preload: str = "",
+        keep_days: float | None = None,
     ) -> None:
         for what, value, least in (("workers", workers, 1), ("standbys", standbys, 0)):
             if type(value) is not int or value < least:
                 raise ConfigurationError(f"{what} must be a whole number from {least}, not {value!r}")
+        check_keep_days(keep_days)
         POLICIES.create(policy)
         if folder is not None and ClusterFolder(Path(folder)).claimant() is not None:
             raise ConfigurationError(f"the cluster in {folder} is up already: name it where one is asked for")
         own = Path(tempfile.mkdtemp(prefix="chimera-inference-")) if folder is None else None
         place = ClusterFolder(Path(folder) if folder is not None else own or Path())
-        process = _start(place, workers=workers, standbys=standbys, policy=policy, preload=preload)
+        process = _start(place, workers=workers, standbys=standbys, policy=policy, preload=preload, keep_days=keep_days)
         self.folder = place.path
         self._end = weakref.finalize(self, _stop, process, own)
         try:
@@ -203,7 +207,8 @@ def infer(
 
 def _start(place: ClusterFolder, **options: Any) -> subprocess.Popen[bytes]:
     place.create()
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    given = {name: value for name, value in options.items() if value is not None}
+    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
     with (place.logs("supervisor") / "output.log").open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "chimera.inference.supervisor", "--cluster", str(place.path), *words],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -17,16 +18,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from chimera.core.errors import ChimeraError
+from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.engines.leash import hold
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.policies.policy import POLICIES
+from chimera.inference.worker import KEEP_MODELS
 
 STOP_S = 5.0
 """How long members have to end by themselves."""
 _POLL_S = 0.02
 _QUICK_S = 2.0  # who lives no longer than this is started anew later and later
 _LONGEST_S = 10.0
+_DAY_S = 86_400.0
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -125,6 +128,9 @@ def keep_up(
     preload: str = "",
     ray: str | None = None,
     voters: Sequence[str] = (),
+    keep_days: float | None = None,
+    keep_models: int = KEEP_MODELS,
+    gpus: float = 0.0,
     say: Callable[[str], None],
 ) -> None:
     """Run a cluster from a folder until SIGINT or SIGTERM; in the main thread.
@@ -134,6 +140,7 @@ def keep_up(
     ConfigurationError : there is no such policy, the folder cannot be written, or its cluster is up already.
     """
     POLICIES.create(policy)
+    check_keep_days(keep_days)
     folder.create()
     if ray:
         from chimera.engines.ray.session import Session
@@ -147,8 +154,15 @@ def keep_up(
         say(f"{many} and workers ({workers}) run from {folder.path}; Ctrl-C ends them")
         supervise(
             folder, workers=workers, standbys=standbys, policy=policy, preload=preload, ray=ray, voters=voters,
-            say=say, stopped=lambda: bool(ended),
+            keep_days=keep_days, keep_models=keep_models, gpus=gpus, say=say, stopped=lambda: bool(ended),
         )  # fmt: skip
+
+
+def check_keep_days(keep_days: float | None) -> None:
+    """Raise ConfigurationError unless jobs can be kept for so long after their end."""
+    number = isinstance(keep_days, int | float) and not isinstance(keep_days, bool)
+    if keep_days is not None and not (number and 0 <= keep_days < math.inf):
+        raise ConfigurationError(f"keep_days must be a number of days from 0, not {keep_days!r}")
 
 
 def is_here(address: str) -> bool:
@@ -170,6 +184,9 @@ def supervise(
     preload: str,
     ray: str | None = None,
     voters: Sequence[str] = (),
+    keep_days: float | None = None,
+    keep_models: int = KEEP_MODELS,
+    gpus: float = 0.0,
     say: Callable[[str], None],
     stopped: Callable[[], bool],
 ) -> None:
@@ -181,12 +198,19 @@ def supervise(
     preload : modules that workers import before they join, separated by commas.
     ray : the address of a Ray, whose actors the workers are then.
     voters : the addresses of three voters that keep the journal; those of this machine are its coordinators.
+    keep_days : so long after its end a job is forgotten, with its results; None is never.
+    keep_models : how many models stay in a worker's memory.
+    gpus : how many of Ray's GPUs each worker takes.
     say : told what happens, in one line.
     """
     at, one_thread = ["--cluster", str(folder.path)], dict.fromkeys(THREADS, "1")
     given = {name: value for name, value in one_thread.items() if name not in os.environ}
-    leading = ["chimera.inference.member", *at, "--policy", policy, *(["--ray", ray] if ray else []), "--name"]
-    working = ["chimera.inference.worker_process", *at, *(["--preload", preload] if preload else []), "--name"]
+    leading = ["chimera.inference.member", *at, "--policy", policy, *(["--ray", ray] if ray else [])]
+    if keep_days is not None:
+        leading += ["--keep-s", str(keep_days * _DAY_S)]
+    leading.append("--name")
+    working = ["chimera.inference.worker_process", *at, "--keep-models", str(keep_models)]
+    working += [*(["--preload", preload] if preload else []), "--name"]
     candidates = {f"c{i}": list[str]() for i in range(1 + standbys)}
     if voters:
         own = {f"c{i}": voter for i, voter in enumerate(voters) if is_here(voter)}
@@ -196,7 +220,9 @@ def supervise(
         from chimera.inference.pool.ray import namespace_of
         from chimera.inference.pool.ray_workers import RayWorkers
 
-        members.append(RayWorkers(workers, namespace_of(folder.token()), [name for name in preload.split(",") if name]))
+        modules = [name for name in preload.split(",") if name]
+        namespace = namespace_of(folder.token())
+        members.append(RayWorkers(workers, namespace, modules, keep_models=keep_models, gpus=gpus))
     else:
         members += [Member(f"w{i}", [*working, f"w{i}"], folder, given) for i in range(workers)]
     try:
@@ -229,6 +255,7 @@ def main() -> None:
     parser.add_argument("--standbys", type=int, required=True)
     parser.add_argument("--policy", required=True)
     parser.add_argument("--preload", default="")
+    parser.add_argument("--keep_days", type=float)
     given = vars(parser.parse_args())
     try:
         keep_up(ClusterFolder(given.pop("cluster")), **given, say=_tell)

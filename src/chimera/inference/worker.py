@@ -17,6 +17,8 @@ from chimera.core.errors import ActorLost, ConfigurationError
 from chimera.inference.compute_process import ComputeProcess
 from chimera.inference.pool.link import Assignment, Collected, Finished, Place, StaleEpoch, WorkerState
 
+KEEP_MODELS = 4
+"""So many models stay in memory, unless somebody says otherwise."""
 MAX_WAIT_S = 0.25
 """The longest that a request for results waits."""
 _AGAIN_S = 1.0  # a result that is not acknowledged for so long after it was sent is sent again
@@ -56,7 +58,7 @@ class InferenceWorker:
         name: str,
         *,
         died: Callable[[str], None],
-        keep_models: int = 4,
+        keep_models: int = KEEP_MODELS,
         preload: Sequence[str] = (),
         folder: Path | None = None,
     ) -> None:

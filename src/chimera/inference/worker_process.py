@@ -16,7 +16,7 @@ from chimera.engines.leash import hold
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.journal.members import BEAT_S, Members
 from chimera.inference.pool.link import WorkerState
-from chimera.inference.worker import InferenceWorker
+from chimera.inference.worker import KEEP_MODELS, InferenceWorker
 
 DIED = 3
 """The exit code of a worker whose computing process has ended."""
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--cluster", type=Path, required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--preload", default="", help="modules to import before it joins, separated by commas")
-    parser.add_argument("--keep-models", type=int, default=4)
+    parser.add_argument("--keep-models", type=int, default=KEEP_MODELS)
     options = parser.parse_args()
     try:
         _serve(ClusterFolder(options.cluster), options.name, options.preload, options.keep_models)

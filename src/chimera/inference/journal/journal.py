@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +87,17 @@ class Journal(ABC):
         Raises
         ------
         Fenced : another coordinator has taken over; nothing was kept.
+        """
+
+    @abstractmethod
+    def drop(self, epoch: int, jobs: Collection[str]) -> Iterator[None]:
+        """Let nothing be left of jobs that records say are dropped; yields after each piece of that, which is short.
+
+        If it is not taken to its end, what is left can be read, and dropped later.
+
+        Raises
+        ------
+        Fenced : another coordinator has taken over.
         """
 
     @abstractmethod

@@ -131,7 +131,11 @@ class Members:
         try:
             with file.open("rb") as opened:
                 return msgspec.json.decode(opened.read(_MOST_BYTES), type=Member)
-        except (OSError, msgspec.MsgspecError):  # it left meanwhile; or no process of ours wrote that
+        except (
+            OSError,
+            msgspec.MsgspecError,
+            UnicodeDecodeError,
+        ):  # it left meanwhile; or no process of ours wrote that
             return None
 
     def _write(self, member: Member) -> None:

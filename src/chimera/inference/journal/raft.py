@@ -6,10 +6,9 @@ import contextlib
 import functools
 import itertools
 import secrets
-import tempfile
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,10 @@ import msgspec
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
+from chimera.inference.journal.raft_connection import listen
 from chimera.inference.journal.raft_library import FAIL_REASON, AsyncResult, Node, SyncObj, SyncObjConf
-from chimera.inference.journal.raft_state import Acquire, Append, Command, Piece, RaftState, Renew, Reply
-from chimera.inference.journal.raft_transport import RaftTransport, listen
+from chimera.inference.journal.raft_state import Acquire, Append, Command, Drop, Piece, RaftState, Renew, Reply
+from chimera.inference.journal.raft_transport import RaftTransport
 from chimera.inference.records import Record
 
 _REGULAR = b"\x00"  # pysyncobj's mark of a command that is the state's; its own elections leave others in the log
@@ -32,6 +32,9 @@ _WRITE_S = 5.0
 _SYNC_S = 0.5
 _PAGE = 500
 _RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+
+_LOG_BYTES = 64 << 20
+"""A voter's log is at most so large, or as the copy of its state before it; pysyncobj counts entries, and breaks at 4 GiB."""
 
 _TIMES = {
     "appendEntriesPeriod": 0.06,  # the leader's heartbeat
@@ -63,10 +66,18 @@ class _Voter(SyncObj):  # type: ignore[misc] # of a library without types
 
     def __init__(self, state: RaftState, *args: Any, **kwargs: Any) -> None:
         self._state = state
+        self._logged_bytes, self._most_bytes = 0, _LOG_BYTES
         super().__init__(*args, **kwargs)
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> Reply | None:  # noqa: N802 - this is its name there
+        self._logged_bytes += len(command)
+        if self._logged_bytes > self._most_bytes:
+            self.forceLogCompaction()
         return self._state.apply(command[1:]) if command[:1] == _REGULAR else None
+
+    def copied(self, size: int) -> None:
+        """Take note that a copy of the state takes the place of the log; the next one comes when that is as large as this."""
+        self._logged_bytes, self._most_bytes = 0, max(size, _LOG_BYTES)
 
     def _SyncObj__onMessageReceived(self, node: Node, message: dict[str, Any]) -> None:  # noqa: N802
         entries = message.get("entries")
@@ -93,32 +104,32 @@ class RaftJournal(Journal):
     voters : their addresses, ``host:port``; three.
     own : which of them this process is; None if it has no vote.
     token : of the cluster.
-    folder : where a voter keeps its log; it is made if there is none.
+    folder : of this process alone, where it keeps its log or, without a vote, the copy that it was sent; it is made if there
+        is none.
 
     Raises
     ------
     ConfigurationError : ``own`` is none of the voters, cannot be listened at, or the folder cannot be written.
     """
 
-    def __init__(self, voters: Sequence[str], own: str | None, token: str, folder: Path | None = None) -> None:
-        if own is not None and (own not in voters or folder is None):
-            raise ConfigurationError(f"{own!r} is none of the voters ({', '.join(voters)}), or has no folder")
+    def __init__(self, voters: Sequence[str], own: str | None, token: str, folder: Path) -> None:
+        if own is not None and own not in voters:
+            raise ConfigurationError(f"{own!r} is none of the voters ({', '.join(voters)})")
         self._state = RaftState()
-        self._temporary = None if own is not None else tempfile.TemporaryDirectory(prefix="chimera-journal-")
-        place = Path(self._temporary.name) if self._temporary else folder or Path()
         listener = None
         try:
             if own is not None:
                 listener = listen(own)
-                place.mkdir(0o700, parents=True, exist_ok=True)
+            folder.mkdir(0o700, parents=True, exist_ok=True)
         except OSError as error:
             if listener is not None:
                 listener.close()
-            raise ConfigurationError(f"voter {own} cannot begin: {error}") from error
+            who = "a follower" if own is None else f"voter {own}"
+            raise ConfigurationError(f"{who} cannot begin: {error}") from error
         conf = SyncObjConf(
             **_TIMES, **_SIZES, commandsWaitLeader=False, tcp_keepalive=None, serializer=self._save,
             deserializer=self._restore,  # without these, pysyncobj would unpickle the copy that a voter sends
-            fullDumpFile=str(place / "state"), journalFile=None if own is None else str(place / "log"),
+            fullDumpFile=str(folder / "state"), journalFile=None if own is None else str(folder / "log"),
         )  # fmt: skip
         me, others = None if own is None else Node(own), [Node(voter) for voter in voters if voter != own]
         transport = functools.partial(self._connected, listener=listener, token=token)
@@ -158,16 +169,20 @@ class RaftJournal(Journal):
         results = [(one.job, one.batch, one.first, one.count, one.body) for one in outputs]
         self._write(Append(_new_id(), epoch, bodies, results, list(inputs)))
 
+    def drop(self, epoch: int, jobs: Collection[str]) -> Iterator[None]:  # noqa: D102
+        self._write(Drop(_new_id(), epoch, list(jobs)))
+        yield
+
     def records(self) -> Iterator[Record]:  # noqa: D102
         self._catch_up()
         last = 0
-        while bodies := self._state.records(last, _PAGE):
-            for number, body in enumerate(bodies, last):
+        while found := self._state.records(last, _PAGE):
+            for number, body in found:
                 try:
                     yield _RECORD.decode(body)
-                except msgspec.MsgspecError as error:
+                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                     raise DataError(f"the voters' journal: record {number} is damaged: {error}") from error
-            last += len(bodies)
+            last = found[-1][0]
 
     def outputs(self, job: str, first: int = 0) -> Iterator[Output]:  # noqa: D102
         self._catch_up()
@@ -179,6 +194,8 @@ class RaftJournal(Journal):
         starts = self._state.inputs(job)
         found: list[Any] = []
         at = bisect_right(starts, first) - 1
+        if at < 0:
+            raise DataError(f"the voters' journal has no queries {first} to {first + count} of job {job!r}")
         begin = starts[at]
         while len(found) < first - begin + count:
             found += wire.unpack(self._state.body(job, starts[at]))
@@ -187,8 +204,6 @@ class RaftJournal(Journal):
 
     def close(self) -> None:  # noqa: D102
         self._voter.destroy_synchronous()
-        if self._temporary is not None:
-            self._temporary.cleanup()
 
     def _connected(self, *args: Any, **kwargs: Any) -> RaftTransport:
         self._transport = RaftTransport(*args, **kwargs)
@@ -249,7 +264,9 @@ class RaftJournal(Journal):
     def _save(self, file: str, log: tuple[Any, ...]) -> None:
         """Write the state, and the two entries of the log that it ends with."""
         last, before, _ = log
-        Path(file).write_bytes(msgspec.msgpack.encode((last, before, self._state.dump())))
+        body = msgspec.msgpack.encode((last, before, self._state.dump()))
+        Path(file).write_bytes(body)
+        self._voter.copied(len(body))
 
     def _restore(self, file: str) -> tuple[Any, ...]:
         entry = tuple[bytes, int, int]

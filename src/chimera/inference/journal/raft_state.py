@@ -9,12 +9,13 @@ import threading
 import time
 from bisect import bisect_right, insort
 from collections import OrderedDict
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from chimera.inference.journal.journal import Lease, Output
+from chimera.inference.records import job_of
 
 _REPLIES = 1000
 REFUSED = "this is no command"
@@ -48,6 +49,14 @@ class Append(Struct, tag=True, array_like=True):
     inputs: list[tuple[str, int, bytes]]
 
 
+class Drop(Struct, tag=True, array_like=True):
+    """Let nothing be left of jobs; the reply is why not, or nothing."""
+
+    id: bytes
+    epoch: int
+    jobs: list[str]
+
+
 class Piece(Struct, tag=True, array_like=True):
     """A part of a large command; the reply to the last one is that to the command."""
 
@@ -58,7 +67,7 @@ class Piece(Struct, tag=True, array_like=True):
     body: bytes
 
 
-Command: TypeAlias = Acquire | Renew | Append | Piece
+Command: TypeAlias = Acquire | Renew | Append | Drop | Piece
 Reply: TypeAlias = int | str
 
 
@@ -84,6 +93,14 @@ class _Dump(Struct, array_like=True):
 _COMMAND: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 
 
+class _Numbered(NamedTuple):
+    """A packed record."""
+
+    number: int
+    job: str
+    body: bytes
+
+
 class RaftState:
     """A voter's copy of the journal; changed in one thread, read in any."""
 
@@ -92,10 +109,13 @@ class RaftState:
         self._fill(_Dump(None, [], [], [], [], []))
 
     def _fill(self, dump: _Dump) -> None:
-        self._lease, self._records = dump.lease, dump.records
+        self._lease = dump.lease
+        self._records: list[_Numbered] = []
+        self._numbered = 0
+        self._add(dump.records)
         self._since_s = time.monotonic()  # when the lease last changed, as far as is known here
         self._outputs: dict[str, list[Output]] = {}
-        self._done: set[tuple[str, int]] = set()
+        self._done: dict[str, set[int]] = {}
         for row in dump.outputs:
             self._put(Output(*row))
         self._inputs = {(job, first): body for job, first, body in dump.inputs}
@@ -106,7 +126,7 @@ class RaftState:
         """Carry out a command, once: one that comes again has the reply of its first time."""
         try:
             command = _COMMAND.decode(body)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             return REFUSED
         with self._lock:
             reply = self._replies.get(command.id)
@@ -126,10 +146,11 @@ class RaftState:
             left_s = self._since_s + taken.lease_s - time.monotonic()
             return Lease(taken.owner, taken.epoch, taken.address, left_s), taken.serial
 
-    def records(self, first: int, count: int) -> list[bytes]:
-        """Return so many packed records."""
+    def records(self, after: int, count: int) -> list[tuple[int, bytes]]:
+        """Return so many packed records that come after a number, with theirs."""
         with self._lock:
-            return self._records[first : first + count]
+            at = bisect_right(self._records, after, key=_number)
+            return [(one.number, one.body) for one in self._records[at : at + count]]
 
     def outputs(self, job: str, first: int, count: int) -> list[Output]:
         """Return so many results of a job, from the batch on that has query ``first``."""
@@ -158,7 +179,12 @@ class RaftState:
             ]
             inputs = [(job, first, body) for (job, first), body in self._inputs.items()]
             whole = _Dump(
-                self._lease, self._records, outputs, inputs, list(self._replies.items()), list(self._pieces.items())
+                self._lease,
+                [one.body for one in self._records],
+                outputs,
+                inputs,
+                list(self._replies.items()),
+                list(self._pieces.items()),
             )
             return msgspec.msgpack.encode(whole)
 
@@ -180,11 +206,26 @@ class RaftState:
         if isinstance(command, Renew):
             self._take(msgspec.structs.replace(last, lease_s=command.lease_s))
             return ""
-        self._records += command.records
+        if isinstance(command, Drop):
+            self._drop(set(command.jobs))
+            return ""
+        self._add(command.records)
         for row in command.outputs:
             self._put(Output(*row))
         self._inputs.update({(job, first): body for job, first, body in command.inputs})
         return ""
+
+    def _add(self, bodies: list[bytes]) -> None:
+        for body in bodies:
+            self._numbered += 1
+            self._records.append(_Numbered(self._numbered, job_of(body), body))
+
+    def _drop(self, jobs: set[str]) -> None:
+        self._records = [one for one in self._records if one.job not in jobs]
+        self._inputs = {place: body for place, body in self._inputs.items() if place[0] not in jobs}
+        for job in jobs:
+            self._outputs.pop(job, None)
+            self._done.pop(job, None)
 
     def _acquire(self, command: Acquire) -> int:
         last = self._lease
@@ -209,14 +250,19 @@ class RaftState:
         del self._pieces[piece.whole]
         try:
             whole = _COMMAND.decode(b"".join(held))
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             return REFUSED
         return REFUSED if isinstance(whole, Piece) else self._carry_out(whole)
 
     def _put(self, output: Output) -> None:
-        if (output.job, output.batch) not in self._done:
-            self._done.add((output.job, output.batch))
+        done = self._done.setdefault(output.job, set())
+        if output.batch not in done:
+            done.add(output.batch)
             insort(self._outputs.setdefault(output.job, []), output, key=_first)
+
+
+def _number(record: _Numbered) -> int:
+    return record.number
 
 
 def _first(output: Output) -> int:

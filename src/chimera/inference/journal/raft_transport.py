@@ -1,20 +1,15 @@
-"""Messages between the voters of a journal: without pickle, and only from those who have the cluster's token.
+"""Messages between the voters of a journal, for pysyncobj: without pickle, plain msgpack of a fixed shape.
 
-Both ends of a connection prove that they know the token, and every message bears a code (HMAC-SHA256) under a key of that
-connection and direction, with its number. So nobody else gets as far as the decoding, and what is decoded is plain msgpack
-of a fixed shape. Nothing is hidden: whoever can listen to the network can read it.
+They go over connections (`raft_connection`) of those who have the cluster's token; nobody else gets as far as the decoding.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hmac
 import itertools
 import os
-import queue
 import secrets
 import socket
-import struct
 import threading
 from collections import deque
 from collections.abc import Iterable
@@ -23,15 +18,11 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from chimera.inference.journal.raft_connection import HANDSHAKE_S, Connection, place_of
 from chimera.inference.journal.raft_library import POLL_EVENT_TYPE, Node, Transport
 
-MOST_BYTES = 128 << 20
-"""The size of the largest message; a larger one breaks the connection."""
-_HANDSHAKE_S = 2.0
 _RETRY_S = 0.1
 _MOST_STRANGERS = 16
-_MOST_QUEUED_BYTES = 2 * MOST_BYTES
-_NONCE = _CODE = 32
 
 
 class _Message(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -62,73 +53,6 @@ class _Message(Struct, forbid_unknown_fields=True, omit_defaults=True):
 _DECODER = msgspec.msgpack.Decoder(_Message)
 
 
-class _Connection:
-    """An authenticated connection; its reader is the thread that made it, its writer a thread of its own."""
-
-    def __init__(self, plain: socket.socket, token: bytes, *, client: bool) -> None:
-        self._socket = plain
-        plain.settimeout(_HANDSHAKE_S)
-        own = secrets.token_bytes(_NONCE)
-        plain.sendall(own)
-        other = self._exactly(_NONCE)
-        nonces = own + other if client else other + own
-        mine, theirs = (b"client", b"server") if client else (b"server", b"client")
-        plain.sendall(_code(token, b"proof of the " + mine + nonces))
-        if not hmac.compare_digest(self._exactly(_CODE), _code(token, b"proof of the " + theirs + nonces)):
-            raise ConnectionError("the other end does not have the cluster's token")
-        self._send_key, self._take_key = (_code(token, b"key of the " + who + nonces) for who in (mine, theirs))
-        self._sent, self._taken = itertools.count(), itertools.count()
-        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._queued_bytes = 0
-        plain.settimeout(None)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # a machine that is cut off says no goodbye
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)
-        threading.Thread(target=self._write, name="chimera-raft-send", daemon=True).start()
-
-    def send(self, body: bytes) -> None:
-        """Send a message soon; from any thread."""
-        self._queued_bytes += len(body)
-        if self._queued_bytes > _MOST_QUEUED_BYTES:
-            self.close()
-        else:
-            self._queue.put(body)
-
-    def take(self) -> bytes:
-        """Return the next message."""
-        (size,) = struct.unpack("!I", self._exactly(4))
-        if size > MOST_BYTES:
-            raise ConnectionError(f"a message of {size} bytes is too large")
-        code, body = self._exactly(_CODE), self._exactly(size)
-        if not hmac.compare_digest(code, _code(self._take_key, struct.pack("!Q", next(self._taken)) + body)):
-            raise ConnectionError("a message has the wrong code")
-        return body
-
-    def close(self) -> None:
-        """End both directions."""
-        self._queue.put(None)
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-    def _exactly(self, count: int) -> bytes:
-        found = bytearray()
-        while len(found) < count:
-            part = self._socket.recv(min(count - len(found), 1 << 20))
-            if not part:
-                raise ConnectionError("the connection has ended")
-            found += part
-        return bytes(found)
-
-    def _write(self) -> None:
-        with contextlib.suppress(OSError):  # the reader tells of it
-            while (body := self._queue.get()) is not None:
-                code = _code(self._send_key, struct.pack("!Q", next(self._sent)) + body)
-                self._socket.sendall(struct.pack("!I", len(body)) + code + body)
-                self._queued_bytes -= len(body)
-
-
 class RaftTransport(Transport):  # type: ignore[misc] # of a library without types
     """Connects the voters, and those who only follow.
 
@@ -147,7 +71,7 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
         super().__init__(node, own, others)
         self._node, self._own, self._token = node, own, token.encode()
         self._others = {other.id: other for other in others}
-        self._connections: dict[str, _Connection] = {}
+        self._connections: dict[str, Connection] = {}
         self._followers: dict[str, Node] = {}
         self._events: deque[tuple[str, str, Any]] = deque()
         self._closed = threading.Event()
@@ -208,8 +132,8 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
 
     def _answer(self, plain: socket.socket) -> None:
         try:
-            connection = _Connection(plain, self._token, client=False)
-            plain.settimeout(_HANDSHAKE_S)
+            connection = Connection(plain, self._token, client=False)
+            plain.settimeout(HANDSHAKE_S)
             who = connection.take().decode()
             plain.settimeout(None)
         except (OSError, UnicodeDecodeError):
@@ -223,24 +147,24 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
         me = f"follower {secrets.token_hex(8)}" if self._own is None else self._own.id
         while not self._closed.wait(_RETRY_S):
             try:
-                plain = socket.create_connection(_place(other), _HANDSHAKE_S)
+                plain = socket.create_connection(place_of(other), HANDSHAKE_S)
             except OSError:
                 continue
             try:
-                connection = _Connection(plain, self._token, client=True)
+                connection = Connection(plain, self._token, client=True)
             except OSError:
                 plain.close()
                 continue
             connection.send(me.encode())
             self._serve(other, connection)
 
-    def _serve(self, who: str, connection: _Connection) -> None:
+    def _serve(self, who: str, connection: Connection) -> None:
         """Read until the connection ends."""
         self._note("connected", who, connection)
         try:
             while True:
                 self._note("message", who, _DECODER.decode(connection.take()))
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             pass
         connection.close()
         self._note("disconnected", who, connection)
@@ -268,7 +192,7 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
             elif who in self._connections:
                 self._hear(who, more)
 
-    def _connect(self, who: str, connection: _Connection) -> None:
+    def _connect(self, who: str, connection: Connection) -> None:
         if self._closed.is_set():
             connection.close()
             return
@@ -303,17 +227,3 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
         elif who in self._others or message.type in ("apply_command", "next_node_idx"):
             given = msgspec.structs.asdict(message)
             self._onMessageReceived(node, {name: value for name, value in given.items() if value is not UNSET})
-
-
-def listen(address: str) -> socket.socket:
-    """Return a socket that listens at ``host:port``, and nowhere else."""
-    return socket.create_server(_place(address))
-
-
-def _code(key: bytes, body: bytes) -> bytes:
-    return hmac.digest(key, body, "sha256")
-
-
-def _place(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)

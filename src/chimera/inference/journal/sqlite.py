@@ -7,24 +7,27 @@ import sqlite3
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from chimera.core.errors import ConfigurationError, DataError, RunError
+from chimera.core.errors import ConfigurationError, DataError
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
+from chimera.inference.journal.sqlite_channel import Busy, Channel
 from chimera.inference.journal.stopped_writer import Process, end_if_stopped
-from chimera.inference.records import Record
+from chimera.inference.records import Record, job_of
 
 FORMAT = 1
 _APPLICATION = 0x43484A4C  # says in the file's head whose it is
-_BUSY_S = 5.0
 _ACQUIRE_BUSY_S = 0.1
 _PAGE = 500  # rows read at a time, so that no reader keeps the file's log from being emptied
 _OPEN_CHUNKS = 8
+_LARGE_ROWS = 50  # deleted at a time
+_FREED_PAGES = 1000  # given back to the disk at a time
 
 _SCHEMA = """
 CREATE TABLE lease (
@@ -41,7 +44,6 @@ CREATE TABLE inputs (job TEXT NOT NULL, first INTEGER NOT NULL, body BLOB NOT NU
 """
 
 _RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
-T = TypeVar("T")
 
 
 class SqliteJournal(Journal):
@@ -70,9 +72,9 @@ class SqliteJournal(Journal):
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise ConfigurationError(f"the journal {path} cannot be written: {error.strerror}") from error
-            self._writer = opened.enter_context(contextlib.closing(_Channel(path, self._said)))
-            self._keeper = opened.enter_context(contextlib.closing(_Channel(path, self._said)))
-            self._reader = opened.enter_context(contextlib.closing(_Channel(path, self._said)))
+            self._writer = opened.enter_context(contextlib.closing(Channel(path)))
+            self._keeper = opened.enter_context(contextlib.closing(Channel(path)))
+            self._reader = opened.enter_context(contextlib.closing(Channel(path)))
             self._prepare()
             opened.pop_all()
 
@@ -94,7 +96,7 @@ class SqliteJournal(Journal):
 
         try:
             return self._writer.write(take, busy_s=_ACQUIRE_BUSY_S)
-        except _BusyError:
+        except Busy:
             if not end_if_stopped(self._last_owner()):
                 return None  # somebody else is writing, and may be acquiring
             return self._writer.write(take)
@@ -131,6 +133,21 @@ class SqliteJournal(Journal):
 
         self._writer.write(put)
 
+    def drop(self, epoch: int, jobs: Collection[str]) -> Iterator[None]:  # noqa: D102
+        for table in ("outputs", "inputs"):
+            some = f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE job = ? LIMIT {_LARGE_ROWS})"
+            for job in jobs:
+                while self._writer.write(partial(_changed, epoch, some, [(job,)])):
+                    yield
+        ends, between = self._records_of(jobs)
+        delete = "DELETE FROM records WHERE number = ?"
+        for last in range(len(between), 0, -_PAGE):  # so that what is left of a job is its beginning, and its end
+            self._writer.write(partial(_changed, epoch, delete, between[max(0, last - _PAGE) : last]))
+            yield
+        self._writer.write(partial(_changed, epoch, delete, ends))
+        while self._writer.write(partial(_shrunk, epoch)):
+            yield
+
     def records(self) -> Iterator[Record]:  # noqa: D102
         question = "SELECT number, body FROM records WHERE number > ? ORDER BY number LIMIT ?"
         last = 0
@@ -138,7 +155,7 @@ class SqliteJournal(Journal):
             for number, body in rows:
                 try:
                     yield _RECORD.decode(body)
-                except msgspec.MsgspecError as error:
+                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                     raise DataError(f"the journal {self._path}: record {number} is damaged: {error}") from error
             last = rows[-1][0]
 
@@ -178,7 +195,9 @@ class SqliteJournal(Journal):
         if application != _APPLICATION and (tables or application):
             raise ConfigurationError(f"{self._path} is no journal of Chimera's: choose another folder")
         if not application:
-            self._writer.create()
+            self._writer.shrinks()
+            self._writer.keep_a_log()
+            self._writer.write(_create)
         self._writer.read(lambda db: db.execute("PRAGMA synchronous = FULL"))
         # The lease need not outlast the machine. So renewing it waits for no disk.
         self._keeper.read(lambda db: db.execute("PRAGMA synchronous = NORMAL"))
@@ -195,92 +214,31 @@ class SqliteJournal(Journal):
                 self._chunks.popitem(last=False)
             return found
 
+    def _records_of(self, jobs: Collection[str]) -> tuple[list[tuple[int]], list[tuple[int]]]:
+        """Return the numbers of the first and last records of some jobs, and those of the others between them."""
+        own: dict[str, list[tuple[int]]] = {job: [] for job in jobs}
+        question = "SELECT number, body FROM records WHERE number > ? ORDER BY number LIMIT ?"
+        last = 0
+        while rows := self._reader.rows(question, (last, _PAGE)):
+            for number, body in rows:
+                own.get(job_of(body), []).append((number,))
+            last = rows[-1][0]
+        ends = [number for numbers in own.values() for number in (*numbers[:1], *numbers[1:][-1:])]
+        return ends, sorted(number for numbers in own.values() for number in numbers[1:-1])
+
     def _last_owner(self) -> Process | None:
         rows = self._reader.rows("SELECT pid, began FROM lease WHERE ends_s <= ?", (time.monotonic(),))
         return Process(*rows[0]) if rows else None
 
-    def _said(self, error: sqlite3.Error) -> Exception:
-        """Return what a failure of the library means."""
-        code = getattr(error, "sqlite_errorcode", None)
-        primary = None if code is None else code & 0xFF
-        if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return _BusyError(f"the journal {self._path} is held by another process for longer than it takes to write")
-        if primary in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-            return ConfigurationError(f"{self._path} is no journal of Chimera's, or is damaged: {error}")
-        if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
-            return ConfigurationError(f"the journal {self._path} cannot be written: {error}")
-        return RunError(f"the journal {self._path}: {error}")
 
-
-class _BusyError(RunError):
-    """Another process writes, and did not end in time."""
-
-
-class _Channel:
-    """One connection to the file, for all threads of this process in turn."""
-
-    def __init__(self, path: Path, said: Callable[[sqlite3.Error], Exception]) -> None:
-        self._said = said
-        self._lock = threading.Lock()
-        with self._translated():
-            self._db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-
-    def create(self) -> None:
-        """Make the tables, unless another process has meanwhile."""
-
-        def fill(db: sqlite3.Connection) -> None:
-            if _head(db)[1]:
-                return
-            for statement in _SCHEMA.split(";"):
-                db.execute(statement)
-            db.execute(f"PRAGMA application_id = {_APPLICATION}")
-            db.execute(f"PRAGMA user_version = {FORMAT}")
-
-        with self._lock, self._translated():
-            self._db.execute("PRAGMA journal_mode = WAL")
-        self.write(fill)
-
-    def write(self, work: Callable[[sqlite3.Connection], T], *, busy_s: float = _BUSY_S) -> T:
-        """Do what ``work`` does, all of it or, if it raises, nothing."""
-        with self._lock, self._translated():
-            self._db.execute(f"PRAGMA busy_timeout = {round(busy_s * 1000)}")
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                result = work(self._db)
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-            return result
-
-    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        with self._lock, self._translated():
-            return work(self._db)
-
-    def snapshot(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Read several things as they were at one moment."""
-        with self._lock, self._translated():
-            self._db.execute("BEGIN")
-            try:
-                return work(self._db)
-            finally:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-
-    def rows(self, question: str, values: Sequence[Any]) -> list[Any]:
-        return self.read(lambda db: db.execute(question, values).fetchall())
-
-    def close(self) -> None:
-        with self._lock, self._translated():
-            self._db.close()
-
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise self._said(error) from error
+def _create(db: sqlite3.Connection) -> None:
+    """Make the tables, unless another process has meanwhile."""
+    if _head(db)[1]:
+        return
+    for statement in _SCHEMA.split(";"):
+        db.execute(statement)
+    db.execute(f"PRAGMA application_id = {_APPLICATION}")
+    db.execute(f"PRAGMA user_version = {FORMAT}")
 
 
 def _head(db: sqlite3.Connection) -> tuple[int, int, int]:
@@ -298,6 +256,21 @@ def _lease(db: sqlite3.Connection) -> Lease | None:
     owner, epoch, address, lease_s, ends_s = row
     left_s = ends_s - time.monotonic()
     return Lease(owner, epoch, address, left_s if left_s <= lease_s else 0.0)
+
+
+def _changed(epoch: int, change: str, values: Sequence[Sequence[Any]], db: sqlite3.Connection) -> int:
+    """Return how many rows were changed."""
+    _check(db, epoch)
+    return db.executemany(change, values).rowcount
+
+
+def _shrunk(epoch: int, db: sqlite3.Connection) -> bool:
+    """Give some of the free pages back to the disk; return whether there were any."""
+    _check(db, epoch)
+    (free,) = db.execute("PRAGMA freelist_count").fetchone()
+    db.execute(f"PRAGMA incremental_vacuum({_FREED_PAGES})").fetchall()
+    (left,) = db.execute("PRAGMA freelist_count").fetchone()
+    return bool(left < free)
 
 
 def _check(db: sqlite3.Connection, epoch: int) -> None:

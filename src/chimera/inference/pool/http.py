@@ -30,7 +30,7 @@ class HttpLink(Link):
     ----------
     address : the worker's, ``http://host:port``.
     token : of the cluster.
-    patience_s : how long an answer may take beyond what it is asked to wait.
+    patience_s : how long an answer may take, with what it is asked to wait.
     """
 
     def __init__(self, address: str, token: str | None, *, patience_s: float = 1.0) -> None:
@@ -48,7 +48,7 @@ class HttpLink(Link):
 
     def collect(self, epoch: int, done: Sequence[Place], wait_s: float) -> Collected:  # noqa: D102
         body = {"epoch": epoch, "done": [list(place) for place in done], "wait_s": wait_s}
-        return self._ask("collect", body, Collected, wait_s=wait_s)
+        return self._ask("collect", body, Collected)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:  # noqa: D102
         return self._ask("forget", {"epoch": epoch, "jobs": list(jobs)}, WorkerState)
@@ -61,10 +61,10 @@ class HttpLink(Link):
         self._connection.break_off("the link was closed")
         self._let_go()
 
-    def _ask(self, verb: str, body: dict[str, Any], kind: type[T], *, wait_s: float = 0.0) -> T:
+    def _ask(self, verb: str, body: dict[str, Any], kind: type[T]) -> T:
         where = f"the worker at {self.address}"
         try:
-            answer = self._request(verb, body, wait_s + self._patience_s)
+            answer = self._request(verb, body, self._patience_s)
             if answer.status != HTTPStatus.OK:
                 raise _refusal(where, answer.status, document_of(answer))
             return msgspec.convert(wire.unpack(answer.body), kind)
@@ -103,9 +103,15 @@ class HttpPool(Pool):
 
     def __init__(self, members: Members, token: str) -> None:
         self._members, self._token = members, token
+        self._silent_s: dict[str, float] = {}
 
     def addresses(self) -> Mapping[str, str]:  # noqa: D102
-        return {one.name: one.address for one in self._members.members() if one.role == "worker"}
+        there = [one for one in self._members.members() if one.role == "worker"]
+        self._silent_s = {one.name: one.heartbeat_age_s() for one in there}
+        return {one.name: one.address for one in there}
+
+    def silent_s(self, name: str) -> float:  # noqa: D102
+        return self._silent_s.get(name, 0.0)
 
     def link(self, address: str) -> HttpLink:  # noqa: D102
         return HttpLink(address, self._token)

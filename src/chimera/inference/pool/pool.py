@@ -10,11 +10,22 @@ from chimera.inference.pool.link import Link
 
 
 class Pool(ABC):
-    """The workers, as a coordinator sees them."""
+    """The workers, as a coordinator sees them.
+
+    Attributes
+    ----------
+    look_s : how long after a look at which workers there are the next one is due. Deaths are told by links, and sooner.
+    """
+
+    look_s = 0.1
 
     @abstractmethod
     def addresses(self) -> Mapping[str, str]:
         """Return the addresses of the workers that have joined, by name; one that begins anew has another address."""
+
+    def silent_s(self, name: str) -> float:  # noqa: ARG002
+        """Return for how long a worker had written nothing when the addresses were asked for; 0 where none of them writes."""
+        return 0.0
 
     @abstractmethod
     def link(self, address: str) -> Link:

@@ -21,7 +21,7 @@ from chimera.engines.ray.failure import translated
 from chimera.inference.journal.members import Member
 from chimera.inference.pool.link import Assignment, Collected, Link, Place, WorkerState
 from chimera.inference.pool.pool import Pool
-from chimera.inference.worker import InferenceWorker
+from chimera.inference.worker import KEEP_MODELS, InferenceWorker
 
 THREADS = 16
 """So many calls an actor answers at once: two of each coordinator that it has or had, and who asks what it is."""
@@ -41,11 +41,14 @@ class WorkerActor:
 
     Parameters
     ----------
+    name, preload, keep_models : as the worker has them.
     orphaned_s : without a coordinator for so long, it ends.
     """
 
-    def __init__(self, name: str, preload: Sequence[str], orphaned_s: float = ORPHANED_S) -> None:
-        self._worker = InferenceWorker(name, died=_end, preload=preload)
+    def __init__(
+        self, name: str, preload: Sequence[str], keep_models: int = KEEP_MODELS, orphaned_s: float = ORPHANED_S
+    ) -> None:
+        self._worker = InferenceWorker(name, died=_end, preload=preload, keep_models=keep_models)
         self._asked_s, self._orphaned_s = time.monotonic(), orphaned_s
         threading.Thread(target=self._watch, name="chimera-orphan", daemon=True).start()
 
@@ -101,7 +104,7 @@ class RayLink(Link):
     ----------
     address : the actor's name, ``w0.1a2b3c4d``.
     namespace : of the cluster.
-    patience_s : how long an answer may take beyond what it is asked to wait.
+    patience_s : how long an answer may take, with what it is asked to wait.
     """
 
     def __init__(self, address: str, namespace: str, *, patience_s: float = 1.0) -> None:
@@ -118,7 +121,7 @@ class RayLink(Link):
         return self._ask("assign", epoch, assignments)  # type: ignore[no-any-return]
 
     def collect(self, epoch: int, done: Sequence[Place], wait_s: float) -> Collected:  # noqa: D102
-        return self._ask("collect", epoch, done, wait_s, wait_s=wait_s)  # type: ignore[no-any-return]
+        return self._ask("collect", epoch, done, wait_s)  # type: ignore[no-any-return]
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:  # noqa: D102
         return self._ask("forget", epoch, jobs)  # type: ignore[no-any-return]
@@ -129,7 +132,7 @@ class RayLink(Link):
     def close(self) -> None:
         """Let go; a call that is under way ends within its patience."""
 
-    def _ask(self, verb: str, *args: Any, wait_s: float = 0.0) -> Any:
+    def _ask(self, verb: str, *args: Any) -> Any:
         import ray
         from ray.exceptions import GetTimeoutError, RayError
 
@@ -139,12 +142,12 @@ class RayLink(Link):
                 self._handle = ray.get_actor(self.address, self._namespace)
             earlier, self._unanswered = self._unanswered, None
             ref = earlier if verb == "adopt" and earlier is not None else getattr(self._handle, verb).remote(*args)
-            return ray.get(ref, timeout=wait_s + self._patience_s)
+            return ray.get(ref, timeout=self._patience_s)
         except ValueError as error:  # Ray says so of a name that nobody has
             raise Unreachable(f"{where} is not there") from error
         except GetTimeoutError as error:
             self._unanswered = ref if verb == "adopt" else None
-            raise TimeLimitError(f"{where} has not answered {verb} within {self._patience_s + wait_s:g} s") from error
+            raise TimeLimitError(f"{where} has not answered {verb} within {self._patience_s:g} s") from error
         except RayError as error:
             found = translated(error, verb, lambda _: self.address)
             if isinstance(found, ActorLost):
@@ -157,10 +160,15 @@ class RayLink(Link):
 class RayPool(Pool):
     """The actors of a cluster, by the names under which Ray knows them.
 
+    Each look is a question to Ray's head, for all of its actors; so there are few. A death Ray tells by itself to whoever waits
+    for an answer of the actor.
+
     Parameters
     ----------
     namespace : of the cluster.
     """
+
+    look_s = 0.5
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace

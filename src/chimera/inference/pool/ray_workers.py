@@ -12,8 +12,9 @@ from typing import Any
 
 from chimera.engines.ray.failure import translated
 from chimera.inference.pool.ray import THREADS, RayPool, WorkerActor
+from chimera.inference.worker import KEEP_MODELS
 
-_LOOK_S = 0.1
+_LOOK_S = 0.5  # each look is a question to Ray's head
 _QUICK_S = 2.0  # who lives no longer than this is started anew later and later
 _LONGEST_S = 10.0
 _NO_ROOM_S = 10.0
@@ -39,10 +40,15 @@ class RayWorkers:
     ----------
     namespace : of the cluster, in a Ray that this process has joined.
     preload : modules that workers import before they join.
+    keep_models : how many models stay in a worker's memory.
+    gpus : how many of Ray's GPUs each takes; a part of one is shared. Ray lets a worker see its own only.
     """
 
-    def __init__(self, count: int, namespace: str, preload: Sequence[str]) -> None:
+    def __init__(
+        self, count: int, namespace: str, preload: Sequence[str], *, keep_models: int = KEEP_MODELS, gpus: float = 0.0
+    ) -> None:
         self._namespace, self._preload = namespace, preload
+        self._keep_models, self._gpus = keep_models, gpus
         self._places = {f"w{i}": _Place() for i in range(count)}
         self._pool = RayPool(namespace)
         self._looked_s = 0.0
@@ -94,10 +100,11 @@ class RayWorkers:
         actor = (
             ray.remote(WorkerActor)
             .options(
-                name=address, namespace=self._namespace, lifetime="detached", num_cpus=1, scheduling_strategy="SPREAD",
+                name=address, namespace=self._namespace, lifetime="detached", num_cpus=1,
+                num_gpus=self._gpus, scheduling_strategy="SPREAD",
                 max_restarts=0, max_task_retries=0, max_concurrency=THREADS,
             )
-            .remote(name, self._preload)
+            .remote(name, self._preload, self._keep_models)
         )  # fmt: skip
         place.joining = actor.about.remote(address)
 
@@ -117,4 +124,7 @@ class RayWorkers:
             place.joining = None
         elif not place.waits and time.monotonic() > place.began_s + _NO_ROOM_S:
             place.waits = True
-            say(f"{name} waits for a free CPU: Ray has {ray.available_resources().get('CPU', 0):g} left")
+            free = ray.available_resources()
+            wants = f"a free CPU and {self._gpus:g} of a GPU" if self._gpus else "a free CPU"
+            left = ", ".join(f"{free.get(what, 0):g} {what}s" for what in ("CPU", "GPU"))
+            say(f"{name} waits for {wants}: Ray has {left} left")

@@ -1,0 +1,105 @@
+"""A connection between two who have the cluster's token.
+
+Both ends prove that they know it, and every message bears a code (HMAC-SHA256) under a key of that connection and direction,
+with its number. Nothing is hidden: whoever can listen to the network can read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import itertools
+import queue
+import secrets
+import socket
+import struct
+import threading
+
+MOST_BYTES = 128 << 20
+"""The size of the largest message; a larger one breaks the connection."""
+HANDSHAKE_S = 2.0
+"""How long the other end may take to prove itself."""
+_MOST_QUEUED_BYTES = 2 * MOST_BYTES
+_NONCE = _CODE = 32
+
+
+class Connection:
+    """An authenticated connection; its reader is the thread that made it, its writer a thread of its own."""
+
+    def __init__(self, plain: socket.socket, token: bytes, *, client: bool) -> None:
+        self._socket = plain
+        plain.settimeout(HANDSHAKE_S)
+        own = secrets.token_bytes(_NONCE)
+        plain.sendall(own)
+        other = self._exactly(_NONCE)
+        nonces = own + other if client else other + own
+        mine, theirs = (b"client", b"server") if client else (b"server", b"client")
+        plain.sendall(_code(token, b"proof of the " + mine + nonces))
+        if not hmac.compare_digest(self._exactly(_CODE), _code(token, b"proof of the " + theirs + nonces)):
+            raise ConnectionError("the other end does not have the cluster's token")
+        self._send_key, self._take_key = (_code(token, b"key of the " + who + nonces) for who in (mine, theirs))
+        self._sent, self._taken = itertools.count(), itertools.count()
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._queued_bytes = 0
+        plain.settimeout(None)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # a machine that is cut off says no goodbye
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)
+        threading.Thread(target=self._write, name="chimera-raft-send", daemon=True).start()
+
+    def send(self, body: bytes) -> None:
+        """Send a message soon; from any thread."""
+        self._queued_bytes += len(body)
+        if self._queued_bytes > _MOST_QUEUED_BYTES:
+            self.close()
+        else:
+            self._queue.put(body)
+
+    def take(self) -> bytes:
+        """Return the next message."""
+        (size,) = struct.unpack("!I", self._exactly(4))
+        if size > MOST_BYTES:
+            raise ConnectionError(f"a message of {size} bytes is too large")
+        code, body = self._exactly(_CODE), self._exactly(size)
+        if not hmac.compare_digest(code, _code(self._take_key, struct.pack("!Q", next(self._taken)) + body)):
+            raise ConnectionError("a message has the wrong code")
+        return body
+
+    def close(self) -> None:
+        """End both directions."""
+        self._queue.put(None)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _exactly(self, count: int) -> bytes:
+        found = bytearray()
+        while len(found) < count:
+            part = self._socket.recv(min(count - len(found), 1 << 20))
+            if not part:
+                raise ConnectionError("the connection has ended")
+            found += part
+        return bytes(found)
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):  # the reader tells of it
+            while (body := self._queue.get()) is not None:
+                code = _code(self._send_key, struct.pack("!Q", next(self._sent)) + body)
+                self._socket.sendall(struct.pack("!I", len(body)) + code + body)
+                self._queued_bytes -= len(body)
+
+
+def listen(address: str) -> socket.socket:
+    """Return a socket that listens at ``host:port``, and nowhere else."""
+    return socket.create_server(place_of(address))
+
+
+def _code(key: bytes, body: bytes) -> bytes:
+    return hmac.digest(key, body, "sha256")
+
+
+def place_of(address: str) -> tuple[str, int]:
+    """Return the host and the port of an address."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
