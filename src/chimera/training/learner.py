@@ -20,14 +20,16 @@ from chimera.data.dataset import Dataset
 from chimera.data.order import Order
 from chimera.models.device import move, near
 from chimera.models.model import Model
+from chimera.training.chunks import Chunks
 from chimera.training.exchange import Exchange
+from chimera.training.gossip import Gossip
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
 from chimera.training.rejection import ADVICE, Applied, Rejected, fault, fault_of_gradient
 from chimera.training.taking_part import TakingPart
 from chimera.training.tally import Tally
 
 
-class Learner:
+class Learner(Gossip, Chunks):
     """One worker. Where nodes own the data, it is made there, see `chimera.nodes.workers.learner`.
 
     Parameters
@@ -162,12 +164,13 @@ class Learner:
         self._model.load_buffers(flat)
 
     def state(self) -> dict[str, Any]:
-        """Return the replica: parameters, optimizer, step, and what the codecs of a group share."""
+        """Return the replica: parameters, optimizer, step, what the codecs of a group share, and what is for its neighbours."""
         return {
             "step": self._step,
             "weights": self._model.parameters(),
             "optimizer": self._own_optimizer().state(),
             "codec": self._kept_shared if self._reduction is None else self._reduction.shared(),
+            "gossip": self._gossip_state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -178,6 +181,7 @@ class Learner:
         self._kept_shared = state.get("codec", {})  # older checkpoints have none
         if self._reduction is not None:
             self._reduction.restore_shared(self._kept_shared)
+        self._restore_gossip(state.get("gossip", {}))
 
     def codec_states(self) -> list[State]:
         """Return what its codecs remember, one for each shard or one for its group; nothing before they are used."""
