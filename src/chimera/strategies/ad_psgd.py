@@ -15,7 +15,7 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round
 
 @STRATEGIES.register("ad-psgd")
 class ADPSGD(Decentralised):
-    """No centre and no rounds that all wait for: who has a gradient steps, and averages with a random neighbour (Lian et al. 2018).
+    """Asynchronous, no centre: who has a gradient steps, and averages with a random neighbour (Lian et al. 2018).
 
     The averaging goes on while the next gradient is computed, as in the paper; a neighbour answers once its own is computed. A
     round is one gradient applied.

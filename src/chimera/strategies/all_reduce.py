@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar, Literal
 
 from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
 
@@ -15,7 +16,7 @@ class AllReduce(Strategy):
     has a form for it (`powersgd`) shortens what is reduced.
     """
 
-    sends = "collectives"
+    sends: ClassVar[Literal["collectives", "nothing"]] = "collectives"
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield several steps at a time."""

@@ -1,4 +1,4 @@
-"""CHOCO-SGD (Koloskova, Stich and Jaggi 2019, "Decentralized Stochastic Optimization and Gossip Algorithms ...", algorithm 2)."""
+"""CHOCO-SGD (Koloskova et al. 2019, "Decentralized Stochastic Optimization and Gossip Algorithms ...", algorithm 2)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round
 
 @STRATEGIES.register("choco-sgd")
 class ChocoSGD(Decentralised):
-    """Compressed gossip that comes to one model: the codec packs how a model has moved from its public copy (Koloskova et al. 2019).
+    """Compressed gossip that comes to one model: each sends how it has moved, packed by the codec (Koloskova et al. 2019).
 
-    Everyone keeps the public copies x^ of itself and its neighbours, and moves them by what is sent: q_i = codec(x_i - x^_i), and
-    x_i <- x_i + gamma sum_j W_ij (x^_j - x^_i). The codec has no error feedback: what it leaves out is in the next difference.
+    Everyone keeps the public copies x^ of itself and its neighbours, and moves them by what is sent: q_i = codec(x_i - x^_i),
+    and x_i <- x_i + gamma sum_j W_ij (x^_j - x^_i). The codec has no error feedback: what it leaves out is in the next difference.
 
     Parameters
     ----------

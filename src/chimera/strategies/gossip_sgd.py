@@ -11,7 +11,7 @@ from chimera.strategies.topologies.random_pairs import RandomPairs
 
 @STRATEGIES.register("gossip-sgd")
 class GossipSGD(DPSGD):
-    """As `d-psgd`, but in each round random pairs of neighbours take their mean, so that each hears of one only (Boyd et al. 2006).
+    """As `d-psgd`, but in random pairs: in each round everyone averages with one neighbour at most (Boyd et al. 2006).
 
     Parameters
     ----------

@@ -11,14 +11,14 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round
 
 @STRATEGIES.register("gradient-tracking")
 class GradientTracking(Decentralised):
-    """As `d-psgd`, but each steps by an estimate y_i of the mean gradient, mixed too: right also where data differ (Nedic et al. 2017).
+    """As `d-psgd`, but each steps by an estimate of the mean gradient: exact also where data differ (Nedic et al. 2017).
 
-    y_i <- sum_j W_ij y_j + gradient now - gradient before; x_i <- sum_j W_ij x_j - step by y_i. Twice the messages. The mean of
-    all y_i is that of the gradients; after a loss each begins again with y_i = its gradient, so that this holds among the living.
+    y_i <- sum_j W_ij y_j + gradient now - gradient before, and x_i <- sum_j W_ij x_j - step by y_i. Both are sent. The mean of all
+    y_i is that of the gradients; after a loss each begins again with its own, so that this holds among the living.
 
     Parameters
     ----------
-    topology : who is whose neighbour; its weights must be those of undirected graphs, or doubly stochastic as all are here.
+    topology : who is whose neighbour.
     """
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:

@@ -1,4 +1,4 @@
-"""All-reduce in a ring, by hand (Patarasuk and Yuan 2009, "Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations")."""
+"""All-reduce in a ring, by hand (Patarasuk and Yuan 2009, "Bandwidth Optimal All-reduce Algorithms ...", section 4)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round
 
 @STRATEGIES.register("ring-all-reduce")
 class RingAllReduce(AllReduce):
-    """`all-reduce` made of messages between neighbours of a ring, to be looked at: 2(n-1)/n of the vector a node (Patarasuk and Yuan 2009).
+    """`all-reduce` made of messages in a ring, to be looked at: each sends 2(n-1)/n of a vector (Patarasuk and Yuan 2009).
 
     The gradient is cut into n chunks. In n-1 steps of the reduce-scatter each passes one on, to which the next adds its own; in
     n-1 steps of the all-gather the finished ones go around. Chunks are float32, whatever the codec would do.

@@ -92,8 +92,8 @@ class Strategy(ABC):
 
     Attributes
     ----------
-    sends : how vectors travel, and so what a codec can do: as messages to servers and back, which any codec packs; as messages to
-        peers, where there is no way back; in the collectives of a group, for which a codec needs an all-reduce form; or not at
+    sends : how vectors travel, and so what a codec can do: as messages to servers and back, which any codec packs; as messages
+        to peers, where there is no way back; in the collectives of a group, for which a codec needs an all-reduce form; or not at
         all, or as float32 only.
     carries : whether it keeps what a codec leaves out for the next message itself, so that the codec must not.
     replicas : whether the workers' copies of the model, where there are no servers, are equal, so that one stands for all, or
@@ -113,7 +113,7 @@ class Strategy(ABC):
         return [server.weights() for server in cluster.shards] or [cluster.workers[0].weights()]
 
     def measures(self, cluster: Cluster) -> Mapping[str, Any]:  # noqa: ARG002 - most have nothing to add
-        """Return refs of what is to stand beside loss and metrics at each evaluation, by name; when all rounds issued are over."""
+        """Return refs of what stands beside loss and metrics at an evaluation, by name, when all rounds issued are over."""
         return {}
 
     def world_size(self, workers: int) -> int:

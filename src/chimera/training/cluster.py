@@ -228,7 +228,7 @@ class TrainingCluster:
         self._free_workers(len(self.workers), math.inf)
 
     def parameters(self) -> dict[str, Any]:
-        """Return what a loss of parameters would take: the servers', or where there are none one worker's replica, or each one's."""
+        """Return what a loss of parameters would take: the servers', or where there are none, one replica or all."""
         holders = [] if self.shards else self.workers if self._own_replicas else self.workers[:1]
         return {
             "servers": self.get([server.state() for server in self.shards]),
@@ -236,7 +236,7 @@ class TrainingCluster:
         }
 
     def restore_parameters(self, state: Mapping[str, Any]) -> None:
-        """Give servers, or workers where there are none, what `parameters` returned; who has no replica there, the first one."""
+        """Give servers, or workers where there are none, what `parameters` returned; whose replica is not there, the first."""
         if state["servers"]:
             pairs = zip(self.servers(len(state["servers"])), state["servers"], strict=True)
             self.get([server.restore(held) for server, held in pairs])

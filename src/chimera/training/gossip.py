@@ -50,7 +50,7 @@ class Gossip:
     _codec: tuple[str, Mapping[str, Any]]
     _tally: Tally
     _gossip: Memory | None = None
-    _kept_streams: Mapping[str, State] = {}  # noqa: RUF012 - what codecs remembered that are not made yet
+    _kept_streams: Mapping[str, State] = {}  # what codecs remembered that are not made yet
     _sent: Flat | None = None  # by how much the last message moves this worker's public copy
     _computed_gradient: tuple[Flat, Rejected | None] | None = None
 
@@ -108,7 +108,7 @@ class Gossip:
         return *self.tracked_messages(), applied
 
     def know(self, members: Sequence[int], ranks: Sequence[int], *whole: Encoded) -> None:
-        """Begin with public copies of itself and of neighbours of these ``ranks``: their models, or its own if all are equal."""
+        """Begin with public copies of itself and neighbours, of these ``ranks``: their models, or its own if all are equal."""
         memory, own = self._memory, self._model.parameters()
         memory.members = tuple(members)
         models = self._opened(whole) if whole else [own] * (len(ranks) - 1)
@@ -192,7 +192,10 @@ class Gossip:
             return
         tracking = {name: np.array(vector, np.float32) for name, vector in state["tracking"].items()}
         copies = {int(rank): np.array(copy, np.float32) for rank, copy in state["copies"].items()}
-        self._gossip, self._kept_streams = Memory(tuple(state["members"]), copies=copies, **tracking), state["codecs"]
+        self._gossip = Memory(
+            tuple(state["members"]), tracker=tracking.get("tracker"), before=tracking.get("before"), copies=copies
+        )
+        self._kept_streams = state["codecs"]
 
     @property
     def _memory(self) -> Memory:

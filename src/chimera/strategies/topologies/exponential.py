@@ -10,11 +10,11 @@ from chimera.strategies.topologies.topology import TOPOLOGIES, Topology
 
 @TOPOLOGIES.register("exponential")
 class Exponential(Topology):
-    """Ying et al. 2021: Exponential Graph is Provably Efficient for Decentralized Deep Training. Everyone hears those 1, 2, 4, ... before it.
+    """Everyone hears those 1, 2, 4, ... places before it (Ying et al. 2021, "Exponential Graph is Provably Efficient ...").
 
     Parameters
     ----------
-    one_peer : one of these distances a round, in turn (section 4 there). Of 2^k workers, k rounds are an exact mean.
+    one_peer : one of these distances a round, in turn. Of 2^k workers, k rounds are an exact mean.
     """
 
     def __init__(self, *, one_peer: bool = False) -> None:

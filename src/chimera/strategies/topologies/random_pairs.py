@@ -14,7 +14,7 @@ from chimera.strategies.topologies.topology import TOPOLOGIES, Topology, topolog
 
 @TOPOLOGIES.register("random-pairs")
 class RandomPairs(Topology):
-    """Random pairs of neighbours, drawn anew each round; each pair takes its mean (Boyd et al. 2006, "Randomized Gossip Algorithms").
+    """Random pairs, drawn anew each round, take their mean (Boyd et al. 2006, "Randomized Gossip Algorithms").
 
     Parameters
     ----------

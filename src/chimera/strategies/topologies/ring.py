@@ -10,7 +10,7 @@ from chimera.strategies.topologies.topology import TOPOLOGIES, Topology
 
 @TOPOLOGIES.register("ring")
 class Ring(Topology):
-    """A ring of the living, in rank order (Lian et al. 2017, section 5). Its spectral gap shrinks with the square of their number."""
+    """A ring of the living, in rank order (Lian et al. 2017); its spectral gap shrinks with the square of their number."""
 
     def mixing(self, ranks: Sequence[int], round_: int) -> Mixing:  # noqa: ARG002 - always the same
         """Return 1/3 for oneself and for each side."""

@@ -39,7 +39,7 @@ class Topology(ABC):
         """Raise ConfigurationError unless it is for so many workers, connected or not."""
 
     def among(self, ranks: Sequence[int]) -> Callable[[int], Mixing]:
-        """Return what gives the weights of each round among the living; if without the dead they fall apart, all talk to all."""
+        """Return what gives a round's weights among the living; if without the dead they fall apart, all talk to all."""
         if not self._connects(ranks):
             whole = complete(len(ranks))
             return lambda _: whole
