@@ -16,6 +16,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 FRACTIONS = frozenset({"accuracy", "balanced_accuracy", "precision", "recall", "f1", "auc", "top_5_accuracy"})
 Role: TypeAlias = Literal["train", "test", "metric"]
+_OF_WORKERS = frozenset({"consensus_distance"})  # measured of the workers' models, and not on the test set
 _ROLES: dict[str, tuple[Role, str]] = {"train_loss": ("train", "training"), "loss": ("test", "test set")}
 _ACRONYMS = frozenset({"auc", "f1", "mae", "mape", "mse", "r2", "rmse"})
 _LOG_FROM_RATIO = 100.0
@@ -128,7 +129,7 @@ def _panel(axis: _Axis, group: list[str], columns: dict[str, Floats], run: RunFi
     ]
     title = "Loss" if is_loss else _title(group)
     return Panel(
-        y_label=title + (" (log scale)" if log else "") + (", test set" if not is_loss else ""),
+        y_label=title + (" (log scale)" if log else "") + ("" if is_loss or _OF_WORKERS.issuperset(group) else ", test set"),
         x_label=axis.label,
         curves=tuple(curves),
         log=bool(log),

@@ -16,12 +16,14 @@ class ChocoSGD(Decentralised):
     """Compressed gossip that comes to one model: each sends how it has moved, packed by the codec (Koloskova et al. 2019).
 
     Everyone keeps the public copies x^ of itself and its neighbours, and moves them by what is sent: q_i = codec(x_i - x^_i),
-    and x_i <- x_i + gamma sum_j W_ij (x^_j - x^_i). The codec has no error feedback: what it leaves out is in the next difference.
+    and x_i <- x_i + gamma sum_j W_ij (x^_j - x^_i). The codec has no error feedback: what it leaves out is in the
+    next difference.
 
     Parameters
     ----------
     topology : who is whose neighbour; it must stay.
-    gamma : the step towards the neighbours. 1 is right without a codec (then it is `d-psgd`); the more is left out, the less.
+    gamma : how far to go towards the neighbours. Without a codec 1 is right, and it is `d-psgd` with the step before the
+        mixing; the more a codec leaves out, the smaller it must be.
     """
 
     carries = True

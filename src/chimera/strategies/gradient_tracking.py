@@ -13,8 +13,8 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round
 class GradientTracking(Decentralised):
     """As `d-psgd`, but each steps by an estimate of the mean gradient: exact also where data differ (Nedic et al. 2017).
 
-    y_i <- sum_j W_ij y_j + gradient now - gradient before, and x_i <- sum_j W_ij x_j - step by y_i. Both are sent. The mean of all
-    y_i is that of the gradients; after a loss each begins again with its own, so that this holds among the living.
+    y_i <- sum_j W_ij y_j + gradient now - gradient before, and x_i <- sum_j W_ij x_j - step by y_i. Both are sent. The mean of
+    all y_i is that of the gradients; after a loss each begins again with its own, so that this holds among the living.
 
     Parameters
     ----------

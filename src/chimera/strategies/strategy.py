@@ -93,7 +93,7 @@ class Strategy(ABC):
     Attributes
     ----------
     sends : how vectors travel, and so what a codec can do: as messages to servers and back, which any codec packs; as messages
-        to peers, where there is no way back; in the collectives of a group, for which a codec needs an all-reduce form; or not at
+        to peers; in the collectives of a group, for which a codec needs an all-reduce form; or not at
         all, or as float32 only.
     carries : whether it keeps what a codec leaves out for the next message itself, so that the codec must not.
     replicas : whether the workers' copies of the model, where there are no servers, are equal, so that one stands for all, or
