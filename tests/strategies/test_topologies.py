@@ -182,16 +182,16 @@ def test_what_is_no_topology_is_refused_in_one_line() -> None:
     two_pairs = networkx.Graph([(0, 1), (2, 3)])
     directed = networkx.DiGraph()
     directed.add_weighted_edges_from([(0, 1, 0.5), (1, 2, 0.5)])
-    for given, match in (
+    for wrong, match in (
         (two_pairs, "does not connect 4 workers"),
         (networkx.path_graph(3), "has 3 nodes, and there are 4 workers"),
         ([networkx.path_graph(3), "ring"], "has 3 nodes, and there are 4 workers"),
         ({"name": "random-pairs", "within": {"name": "random-regular", "degree": 5}}, "degree must be below"),
     ):
-        topology: Topology = topology_of(given)
+        topology: Topology = topology_of(wrong)
         with pytest.raises(ConfigurationError, match=match):
             topology.check(4)
-    for given, match in (
+    for wrong, match in (
         (directed, "that others give place 0 sum to 0.5"),
         (7, "is no name, table"),
         ([], "at least one topology"),
@@ -200,6 +200,6 @@ def test_what_is_no_topology_is_refused_in_one_line() -> None:
         ({"name": "file", "path": "/nowhere"}, "cannot be read"),
     ):
         with pytest.raises(ConfigurationError, match=match):
-            topology_of(given)
+            topology_of(wrong)
     with pytest.raises(UnknownNameError, match="ring"):
         topology_of("rign")

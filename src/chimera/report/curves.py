@@ -9,14 +9,13 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.report.run_files import RunFiles, finite, is_metric
+from chimera.report.run_files import OF_WORKERS, RunFiles, finite, is_metric
 from chimera.report.units import bytes_unit, time_unit
 
 Floats: TypeAlias = NDArray[np.float64]
 
 FRACTIONS = frozenset({"accuracy", "balanced_accuracy", "precision", "recall", "f1", "auc", "top_5_accuracy"})
 Role: TypeAlias = Literal["train", "test", "metric"]
-_OF_WORKERS = frozenset({"consensus_distance"})  # measured of the workers' models, and not on the test set
 _ROLES: dict[str, tuple[Role, str]] = {"train_loss": ("train", "training"), "loss": ("test", "test set")}
 _ACRONYMS = frozenset({"auc", "f1", "mae", "mape", "mse", "r2", "rmse"})
 _LOG_FROM_RATIO = 100.0
@@ -129,7 +128,9 @@ def _panel(axis: _Axis, group: list[str], columns: dict[str, Floats], run: RunFi
     ]
     title = "Loss" if is_loss else _title(group)
     return Panel(
-        y_label=title + (" (log scale)" if log else "") + ("" if is_loss or _OF_WORKERS.issuperset(group) else ", test set"),
+        y_label=title
+        + (" (log scale)" if log else "")
+        + ("" if is_loss or OF_WORKERS.issuperset(group) else ", test set"),
         x_label=axis.label,
         curves=tuple(curves),
         log=bool(log),
