@@ -23,12 +23,12 @@ class ChocoSGD(Decentralised):
     ----------
     topology : who is whose neighbour; it must stay.
     gamma : how far to go towards the neighbours. Without a codec 1 is right, and it is `d-psgd` with the step before the
-        mixing; the more a codec leaves out, the smaller it must be.
+        mixing; the more a codec leaves out, the smaller it must be (0.1 for 1 %).
     """
 
     carries = True
 
-    def __init__(self, *, topology: Any = "ring", gamma: float = 0.5) -> None:
+    def __init__(self, *, topology: Any = "ring", gamma: float = 0.1) -> None:
         super().__init__(topology=topology)
         if not 0 < gamma <= 1:
             raise ConfigurationError(f"gamma must be above 0 and at most 1, not {gamma}")
