@@ -90,7 +90,7 @@ def least_squares(rows: int, features: int = 4) -> tuple[Split, np.ndarray]:
 
 
 def test_gradient_tracking_is_exact_where_d_psgd_with_a_constant_step_is_not(learn: Learn) -> None:
-    """Nedic et al. 2017, section 1 and theorem 3.14: DIGing reaches the optimum at a constant step, whatever each one's data."""
+    """Nedic et al. 2017, theorem 3.14: DIGing reaches the optimum at a constant step, whatever each one's data."""
     rows = 16
     data, best = least_squares(rows)
     off = {}
