@@ -148,6 +148,23 @@ def test_trackers_track_the_gradients_of_the_living(fit: Fit, policy: str) -> No
     np.testing.assert_allclose(tracking, tracked, atol=1e-5 * np.abs(tracked).max())
 
 
+def test_averaging_in_two_halves_keeps_the_mean() -> None:
+    """Who asked goes on meanwhile: what it learns is its own, and its half of the way is that of when it asked."""
+    asking, asked = Reference(seed=3).workers[:2]
+    asking.compute()
+    own, _ = asking.step_computed()
+    own = Encoded("identity", own.size, (own.arrays[0].copy(),))
+    theirs = Encoded("identity", own.size, (asked.message().arrays[0].copy(),))
+    asked.approach(theirs, own)
+    asking.compute()
+    further = asking.step_computed()[0].arrays[0] - own.arrays[0]
+    asking.approach(own, theirs)
+    mean = (own.arrays[0] + theirs.arrays[0]) / 2
+    np.testing.assert_allclose(asked.message().arrays[0], mean, atol=1e-7)
+    np.testing.assert_allclose(asking.message().arrays[0], mean + further, atol=1e-7)
+    assert np.abs(further).max() > 1e-3
+
+
 NEIGHBOURS: list[Any] = [
     {"name": "d-psgd", "topology": "torus"},
     "gossip-sgd",

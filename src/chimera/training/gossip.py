@@ -182,7 +182,7 @@ class Gossip:
             "members": memory.members,
             "codecs": {stream: codec.state() for stream, codec in memory.codecs.items()},
             "tracking": {} if memory.tracker is None else {"tracker": memory.tracker, "before": memory.before},
-            "copies": memory.copies,
+            "copies": {str(rank): copy for rank, copy in memory.copies.items()},
         }
 
     def _restore_gossip(self, state: Mapping[str, Any]) -> None:
