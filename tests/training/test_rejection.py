@@ -34,8 +34,8 @@ SHARDED = {
     "delay-compensated": {"name": "delay-compensated", "lambda_": 0.5, "decay": 0.9, "shards": 2},
     "fed-buff": {"name": "fed-buff", "local_steps": 2},
 }
-LIKE_OTHERS = "ad-psgd", "choco-sgd", "gossip-sgd", "gradient-tracking", "tree-all-reduce"
-"""Workers that reject as those of `d-psgd` or `ring-all-reduce` do: on processes, only with the long tests."""
+LIKE_OTHERS = "ad-psgd", "choco-sgd", "gossip-sgd", "gradient-tracking", "ring-all-reduce", "tree-all-reduce"
+"""Workers that reject as those of `d-psgd` do: on processes, only with the long tests."""
 DISTRIBUTED = [entry.name for entry in STRATEGIES.entries() if entry.name != "single-worker"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -50,6 +51,11 @@ class Mixing:
                 raise ConfigurationError(f"the weights that others give place {place} sum to {total:g}, not to 1")
         return cls(tuple(rows))
 
+    @cached_property
+    def neighbours(self) -> list[NDArray[np.intp]]:
+        """The places of each one's neighbours, in order."""
+        return [np.array([j for j, _ in row[1:]], np.intp) for row in self.rows]
+
     def matrix(self) -> NDArray[np.float64]:
         """Return W, shape (n, n)."""
         dense = np.zeros((len(self.rows), len(self.rows)))
@@ -81,13 +87,13 @@ def connected(mixings: Sequence[Mixing]) -> bool:
 
     The graph of a doubly stochastic matrix is one piece in both directions if it is in one.
     """
-    heard_of, new = {0}, [0]
-    while new:
+    size, heard_of, new = len(mixings[0].rows), {0}, [0]
+    while new and len(heard_of) < size:
         place = new.pop()
         found = {j for mixing in mixings for j, weight in mixing.rows[place] if weight > 0} - heard_of
         heard_of |= found
         new += found
-    return len(heard_of) == len(mixings[0].rows)
+    return len(heard_of) == size
 
 
 def gap_of(matrix: NDArray[Any]) -> float:

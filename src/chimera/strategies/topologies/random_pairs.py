@@ -29,13 +29,12 @@ class RandomPairs(Topology):
     def mixing(self, ranks: Sequence[int], round_: int) -> Mixing:
         """Return 1/2 for each of a pair; who finds no free neighbour stays as it is."""
         rng = np.random.default_rng([self._seed, round_])
-        rows = self._among(tuple(ranks))(round_).rows
+        neighbours = self._among(tuple(ranks))(round_).neighbours
         free = np.ones(len(ranks), bool)
         weights: list[dict[int, float]] = [{} for _ in ranks]
         for i in rng.permutation(len(ranks)).tolist():
-            others = np.array([j for j, _ in rows[i][1:]], np.intp)
-            if free[i] and len(others := others[free[others]]):
-                j = int(rng.choice(others))
+            if free[i] and len(others := neighbours[i][free[neighbours[i]]]):
+                j = int(others[rng.integers(len(others))])
                 free[[i, j]] = False
                 weights[i], weights[j] = {j: 0.5}, {i: 0.5}
         return Mixing.of(weights)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import combinations
 from typing import Any
 
@@ -15,7 +15,7 @@ from chimera.core.registry import Registry
 from chimera.strategies.topologies.mixing import Mixing, connected, gap_of, metropolis
 
 _DRAWS = 256  # rounds that stand for all, of a topology that never repeats
-_DENSE = 2048
+_DENSE, _DRAWN = 2048, 256  # workers
 
 
 class Topology(ABC):
@@ -52,13 +52,16 @@ class Topology(ABC):
     def spectral_gap(self, size: int) -> float | None:
         """Return 1 - |lambda_2| of W, of the product of a period's, or of the mean W where each round is drawn anew.
 
-        None for more workers than a dense matrix is made for.
+        The latter is estimated from some rounds. None for more workers than a dense matrix, or so many draws, are made for.
         """
-        if size > _DENSE:
-            return None
         ranks, period = range(size), self.period(size)
+        if size > (_DENSE if period else _DRAWN):
+            return None
         if period == 0:
-            return gap_of(np.mean([self.mixing(ranks, t).matrix() for t in range(_DRAWS)], axis=0))
+            mean = np.zeros((size, size))
+            for t in range(_DRAWS):
+                mean += self.mixing(ranks, t).matrix() / _DRAWS
+            return gap_of(mean)
         product = np.eye(size)
         for t in range(period):
             product = self.mixing(ranks, t).matrix() @ product
@@ -68,6 +71,7 @@ class Topology(ABC):
         return connected([self.mixing(ranks, t) for t in range(self.period(len(ranks)) or _DRAWS)])
 
 
+@lru_cache(maxsize=4)
 def complete(size: int) -> Mixing:
     """Return the weights by which everyone takes the mean of all."""
     return metropolis(size, combinations(range(size), 2))
