@@ -196,6 +196,7 @@ def test_what_is_no_topology_is_refused_in_one_line() -> None:
         (7, "is no name, table"),
         ([], "at least one topology"),
         ({"degree": 3}, "needs a 'name'"),
+        ({"name": "random-pairs", "seed": -1}, "seed must be at least 0"),
         ({"name": "random-regular", "degree": 1}, "degree must be at least 2"),
         ({"name": "file", "path": "/nowhere"}, "cannot be read"),
     ):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from chimera.core.errors import ConfigurationError
 from chimera.strategies.topologies.mixing import Mixing
 from chimera.strategies.topologies.topology import TOPOLOGIES, Topology, topology_of
 
@@ -23,6 +24,8 @@ class RandomPairs(Topology):
     """
 
     def __init__(self, *, within: Any = "complete", seed: int = 0) -> None:
+        if seed < 0:
+            raise ConfigurationError(f"seed must be at least 0, not {seed}")
         self._within, self._seed = topology_of(within), seed
         self._among = cache(self._within.among)
 
