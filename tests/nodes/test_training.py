@@ -72,6 +72,13 @@ def flat(run: Any) -> Any:
     return run.trained.parameters()
 
 
+def test_two_nodes_are_neighbours(tmp_path: Path) -> None:
+    with two_nodes(tmp_path) as urls:
+        run = fit(urls, strategy="choco-sgd", codec={"name": "top-k", "ratio": 0.1}, batch_size=20, epochs=3)
+    assert run.metrics["accuracy"] > 0.9
+    assert 0 < run.metrics["consensus_distance"] < 1
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 def test_two_nodes_with_all_their_rows_are_one_worker_with_all_rows(tmp_path: Path, shards: int) -> None:
     strategy = {"name": "parameter-server", "shards": shards}

@@ -26,11 +26,25 @@ STRATEGIES = {
     "parameter-server": {"name": "parameter-server"},
     "parameter-server, 3 shards": {"name": "parameter-server", "shards": 3},
     "all-reduce": {"name": "all-reduce"},
+    "ring-all-reduce": {"name": "ring-all-reduce"},
+    "tree-all-reduce": {"name": "tree-all-reduce"},
 }
 
 
 REAL = ["local", *([pytest.param("ray", marks=pytest.mark.long)] if ENGINES.find("ray").available else [])]
-SYNCHRONOUS = {"all-reduce", "fed-avg", "double-buffering", "parameter-server", "single-worker"}
+SYNCHRONOUS = {
+    "all-reduce",
+    "choco-sgd",
+    "d-psgd",
+    "double-buffering",
+    "fed-avg",
+    "gossip-sgd",
+    "gradient-tracking",
+    "parameter-server",
+    "ring-all-reduce",
+    "single-worker",
+    "tree-all-reduce",
+}
 BY_NAME = [entry.name for entry in REGISTERED.entries()]
 
 

@@ -35,6 +35,8 @@ SHARDED = {
     "fed-avg": {"name": "fed-avg", "local_steps": 2, "local_learning_rate": 0.3, "shards": 2},
     "fed-buff": {"name": "fed-buff", "local_steps": 2},
 }
+LIKE_OTHERS = "ad-psgd", "choco-sgd", "gossip-sgd", "gradient-tracking", "ring-all-reduce", "tree-all-reduce"
+"""Workers that reject as those of `d-psgd` do: on processes, only with the long tests."""
 DISTRIBUTED = [entry.name for entry in STRATEGIES.entries() if entry.name != "single-worker"]
 
 
@@ -57,8 +59,14 @@ def poisoned(fit: Fit) -> Callable[..., chimera.Run]:
     return train
 
 
-@pytest.mark.parametrize("engine", ["simulated", "local"])
-@pytest.mark.parametrize("strategy", DISTRIBUTED)
+@pytest.mark.parametrize(
+    ("strategy", "engine"),
+    [
+        pytest.param(name, engine, marks=pytest.mark.long if engine == "local" and name in LIKE_OTHERS else [])
+        for name in DISTRIBUTED
+        for engine in ("simulated", "local")
+    ],
+)
 def test_a_rank_with_poison_is_named_and_the_run_ends_accurate(
     poisoned: Callable[..., chimera.Run], strategy: str, engine: str
 ) -> None:

@@ -294,7 +294,7 @@ def test_parameters_that_are_no_numbers_are_never_a_checkpoint(fit: Fit, tmp_pat
         ({"on_worker_loss": "ignore"}, "on_worker_loss must be one of respawn, redistribute, drop, stop, not 'ignore'"),
         ({"max_restarts": -1}, "max_restarts must be at least 0"),
         ({"min_workers": 9}, "min_workers is 9, and there are 3 workers"),
-        ({"strategy": "parameter-sever"}, "unknown strategy 'parameter-sever'; known: all-reduce"),
+        ({"strategy": "parameter-sever"}, "unknown strategy 'parameter-sever'; known: ad-psgd, all-reduce"),
         ({"strategy": {"name": "parameter-server", "shard": 2}}, "no option 'shard'"),
         ({"strategy": {"name": "parameter-server", "shards": 100_000}}, "cannot be spread over 100000 shards"),
         ({"strategy": {"name": "parameter-server", "quorum": 1.5}}, "quorum is a share"),

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.report.run_files import RunFiles, finite, is_metric
+from chimera.report.run_files import OF_WORKERS, RunFiles, finite, is_metric
 from chimera.report.units import bytes_unit, counts_unit, time_unit
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -154,7 +154,9 @@ def _panel(axis: _Axis, group: list[str], columns: dict[str, Floats], run: RunFi
     ]
     title = "Loss" if is_loss else _title(group)
     panel = Panel(
-        y_label=title + (" (log scale)" if log else "") + (", test set" if not is_loss else ""),
+        y_label=title
+        + (" (log scale)" if log else "")
+        + ("" if is_loss or OF_WORKERS.issuperset(group) else ", test set"),
         x_label=axis.label,
         curves=tuple(curves),
         log=bool(log),

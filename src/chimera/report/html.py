@@ -14,7 +14,7 @@ import numpy as np
 from chimera.report import svg
 from chimera.report.curves import Panel, panels
 from chimera.report.events import RUN, Kind, Mark, kind_of, legend, losses, marks_in, points_of, told_in_table
-from chimera.report.run_files import RunFiles, read_run, replace_file
+from chimera.report.run_files import OF_WORKERS, RunFiles, read_run, replace_file
 from chimera.report.staleness import staleness
 from chimera.report.timeline import KINDS, Lane, Window, selection, windows
 from chimera.report.units import in_bytes, in_seconds, linear_ticks, number, tick_labels, time_unit
@@ -91,7 +91,8 @@ def _cards(run: RunFiles) -> str:
     metrics = dict(metrics) if isinstance(metrics, Mapping) else {}
     first = [name for name in ("accuracy", "loss") if name in metrics]
     named = [*first, *(name for name in metrics if name not in first)][:6]
-    cards = [(f"{name.replace('_', ' ')}, test set", number(metrics[name]), "") for name in named]
+    where = {name: "" if name in OF_WORKERS else ", test set" for name in named}
+    cards = [(name.replace("_", " ") + where[name], number(metrics[name]), "") for name in named]
     clock = "virtual time" if run.is_virtual else "time"
     shown = {
         "seconds": (clock, in_seconds),
@@ -103,6 +104,7 @@ def _cards(run: RunFiles) -> str:
         "bytes_down": ("down to workers", in_bytes),
         "bits_per_element_up": ("bits per element, up", lambda value: number(float(value), 3)),
         "bits_per_element_down": ("bits per element, down", lambda value: number(float(value), 3)),
+        "spectral_gap": ("spectral gap", lambda value: number(float(value), 3)),
     }
     for key, (label, write) in shown.items():
         value = figures.get(key)

@@ -125,8 +125,12 @@ class RunFiles:
         return {"metrics": evaluated, **counted, **rate, **reached, "lost_workers": len(lost)}
 
 
+OF_WORKERS = frozenset({"consensus_distance"})
+"""Metrics of the workers' models, and not of the test set."""
+
+
 def is_metric(key: str, value: Any) -> bool:
-    """Whether a column of ``metrics.jsonl`` is a result of an evaluation on the test set."""
+    """Whether a column of ``metrics.jsonl`` is a result of an evaluation: on the test set, but for `OF_WORKERS`."""
     return key not in (*COUNTERS, "train_loss") and isinstance(value, int | float) and not isinstance(value, bool)
 
 

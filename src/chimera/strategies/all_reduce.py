@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar, Literal
 
 from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
 
@@ -15,11 +16,19 @@ class AllReduce(Strategy):
     has a form for it (`powersgd`) shortens what is reduced.
     """
 
-    sends = "collectives"
+    sends: ClassVar[Literal["collectives", "nothing"]] = "collectives"
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield several steps at a time."""
+        yield from self.level(cluster)
         workers, group = cluster.workers, cluster.group()
+        while True:
+            count = cluster.horizon
+            yield Round([worker.train(count, group) for worker in workers], count)
+
+    def level(self, cluster: Cluster) -> Iterator[Round]:
+        """Bring all copies to the step of the furthest, and yield what that is more than the run knows of."""
+        workers = cluster.workers
         steps = cluster.get([worker.step() for worker in workers])
         first = steps.index(max(steps))
         if min(steps) < steps[first]:  # a loss cut a step short: some have taken it and some have not
@@ -27,6 +36,3 @@ class AllReduce(Strategy):
             cluster.get([worker.restore(state) for i, worker in enumerate(workers) if i != first])
         if steps[first] > cluster.round:
             yield Round([], steps[first] - cluster.round)
-        while True:
-            count = cluster.horizon
-            yield Round([worker.train(count, group) for worker in workers], count)

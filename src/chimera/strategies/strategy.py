@@ -35,6 +35,10 @@ class Cluster(Protocol):
         """The living learners, in rank order."""
 
     @property
+    def ranks(self) -> Sequence[int]:
+        """Their ranks."""
+
+    @property
     def shards(self) -> Sequence[Any]:
         """The parameter shards that were made, in order; none where nobody asked for servers."""
 
@@ -89,13 +93,19 @@ class Strategy(ABC):
 
     Attributes
     ----------
-    sends : how vectors travel, and so what a codec can do: as messages, which any codec packs; in the collectives of a group,
-        for which a codec needs an all-reduce form; or not at all.
+    sends : how vectors travel, and so what a codec can do: as messages to servers and back, which any codec packs; as messages
+        to peers; in the collectives of a group, for which a codec needs an all-reduce form; or not at
+        all, or as float32 only.
+    carries : whether it keeps what a codec leaves out for the next message itself, so that the codec must not.
+    replicas : whether the workers' copies of the model, where there are no servers, are equal, so that one stands for all, or
+        each one's own, so that checkpoints hold all of them (decisions/0021).
     local_optimizer : a table of the optimizer by which workers step between two messages, where they do.
     sgd_learning_rate : that of the experiment's ``sgd`` where the experiment says none; without it, torch's.
     """
 
-    sends: ClassVar[Literal["messages", "collectives", "nothing"]] = "messages"
+    sends: ClassVar[Literal["messages", "peers", "collectives", "nothing"]] = "messages"
+    carries: ClassVar[bool] = False
+    replicas: ClassVar[Literal["equal", "own"]] = "equal"
     local_optimizer: Mapping[str, Any] | None = None
     sgd_learning_rate: ClassVar[float | None] = None
 
@@ -107,8 +117,17 @@ class Strategy(ABC):
         """Return refs of the model as it is when all rounds issued are over, shard by shard; for whoever looks at it."""
         return [server.weights() for server in cluster.shards] or [cluster.workers[0].weights()]
 
+    def measures(self, cluster: Cluster) -> Mapping[str, Any]:  # noqa: ARG002 - most have nothing to add
+        """Return refs of what stands beside loss and metrics at an evaluation, by name, when all rounds issued are over."""
+        return {}
+
     def world_size(self, workers: int) -> int:
-        """Return how many of the ``workers`` asked for it uses."""
+        """Return how many of the ``workers`` asked for it uses.
+
+        Raises
+        ------
+        ConfigurationError : it cannot do with so many.
+        """
         return workers
 
     def batches_per_round(self, workers: int) -> int:

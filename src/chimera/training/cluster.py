@@ -42,6 +42,7 @@ class TrainingCluster:
     dealing : says which data each worker reads; it begins with as many workers as the cluster.
     watch : waits for them; by default with patience for any time.
     min_workers : with fewer living workers than this, the run stops.
+    own_replicas : whether each worker's copy of the model is its own, and not the same as all others'.
 
     Attributes
     ----------
@@ -50,8 +51,16 @@ class TrainingCluster:
     """
 
     def __init__(
-        self, engine: Engine, actors: Actors, dealing: Dealing, watch: Watch | None = None, min_workers: int = 1
+        self,
+        engine: Engine,
+        actors: Actors,
+        dealing: Dealing,
+        watch: Watch | None = None,
+        min_workers: int = 1,
+        *,
+        own_replicas: bool = False,
     ) -> None:
+        self._own_replicas = own_replicas
         self._engine, self._actors, self._dealing, self._min_workers = engine, actors, dealing, min_workers
         self._watch = watch or Watch(engine)
         self.workers = [actors.worker(rank, order) for rank, order in enumerate(dealing.orders)]
@@ -64,6 +73,11 @@ class TrainingCluster:
         self._answers: deque[tuple[str, Any]] = (
             deque()
         )  # that were there when `first` last waited, and what they answered
+
+    @property
+    def ranks(self) -> list[int]:
+        """The numbers of the living workers."""
+        return [self.names.index(worker.name) for worker in self.workers]
 
     def servers(self, shards: int) -> list[Any]:
         """Return the parameter shards; the same ones each time."""
@@ -227,20 +241,25 @@ class TrainingCluster:
         self._free_workers(len(self.workers), math.inf)
 
     def parameters(self) -> dict[str, Any]:
-        """Return what a loss of parameters would take: the servers', or one worker's replica where there are none."""
+        """Return what a loss of parameters would take: the servers', or where there are none, one replica or all."""
+        holders = [] if self.shards else self.workers if self._own_replicas else self.workers[:1]
         return {
             "servers": self.get([server.state() for server in self.shards]),
-            "replica": None if self.shards else self.get(self.workers[0].state()),
+            "replicas": {worker.name: self.get(worker.state()) for worker in holders},
         }
 
     def restore_parameters(self, state: Mapping[str, Any]) -> None:
-        """Give servers, or workers where there are none, what `parameters` returned."""
+        """Give servers, or workers where there are none, what `parameters` returned; whose replica is not there, the first."""
         if state["servers"]:
             pairs = zip(self.servers(len(state["servers"])), state["servers"], strict=True)
             self.get([server.restore(held) for server, held in pairs])
-        if state["replica"] is not None:
-            replica = self._engine.put(state["replica"])
-            self.get([worker.restore(replica) for worker in self.workers])
+        held = (
+            {"": state["replica"]} if state.get("replica") else state.get("replicas")
+        )  # older checkpoints have but one
+        if held:
+            replicas = {name: self._engine.put(replica) for name, replica in held.items()}
+            first = next(iter(replicas.values()))
+            self.get([worker.restore(replicas.get(worker.name, first)) for worker in self.workers])
 
     def state(self) -> dict[str, Any]:
         """Return what servers and workers hold, and who stands where."""

@@ -77,6 +77,10 @@ def check_codecs(
         raise ConfigurationError(
             f"codec {codec[0]!r} is for the weights that workers get: put it into the table [codec.downlink]"
         )
+    if strategy.carries and CODECS.create(*codec).carries:
+        raise ConfigurationError(
+            f"strategy {name!r} carries what codec {codec[0]!r} leaves out itself: set the codec's error_feedback to false"
+        )
     if strategy.sends == "messages":
         return
     for each in (downlink, *([codec] if strategy.sends == "nothing" else [])):

@@ -21,7 +21,9 @@ from chimera.data.dataset import Dataset
 from chimera.data.order import Order
 from chimera.models.device import move, near
 from chimera.models.model import Model
+from chimera.training.chunks import Chunks
 from chimera.training.exchange import Exchange
+from chimera.training.gossip import Gossip
 from chimera.training.gradients import Gradients
 from chimera.training.local_training import LocalTraining
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
@@ -31,7 +33,7 @@ from chimera.training.tally import Tally
 from chimera.training.wanted_rows import WantedRows
 
 
-class Learner:
+class Learner(Gossip, Chunks):
     """One worker. Where nodes own the data, it is made there, see `chimera.nodes.workers.learner`.
 
     Parameters
@@ -104,7 +106,7 @@ class Learner:
         One that is not finite is rejected: the messages say so instead, and the batch leaves no trace in the worker.
         """
         self._load(weights)
-        gradient, rejected = self._gradients.next(self._near, self._step)
+        gradient, rejected = self._next_gradient(self._near)
         self._step += 1
         return self._packed(gradient) if rejected is None else [rejected] * len(weights)
 
@@ -165,9 +167,7 @@ class Learner:
         optimizer = self._own_optimizer()
         rejected = []
         for _ in range(steps):
-            gradient, own = (
-                self._gradients.next(self._model, self._step) if group is None else self._mean_gradient(group)
-            )
+            gradient, own = self._next_gradient(self._model) if group is None else self._mean_gradient(group)
             if own is not None:
                 if group is None:
                     raise NonFiniteError(f"{own}: {ADVICE}")
@@ -206,12 +206,13 @@ class Learner:
         self._model.load_buffers(flat)
 
     def state(self) -> dict[str, Any]:
-        """Return the replica: parameters, optimizer, step, and what the codecs of a group share."""
+        """Return the replica: parameters, optimizer, step, what the codecs of a group share, and what is for its neighbours."""
         return {
             "step": self._step,
             "weights": self._model.parameters(),
             "optimizer": self._own_optimizer().state(),
             "codec": self._kept_shared if self._reduction is None else self._reduction.shared(),
+            "gossip": self._gossip_state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -222,6 +223,7 @@ class Learner:
         self._kept_shared = state.get("codec", {})  # older checkpoints have none
         if self._reduction is not None:
             self._reduction.restore_shared(self._kept_shared)
+        self._restore_gossip(state.get("gossip", {}))
 
     def codec_states(self) -> list[State]:
         """Return what its codecs remember, one for each shard or one for its group; nothing before they are used."""
@@ -253,6 +255,10 @@ class Learner:
         self._gradients.order = order
         self.go_to(max(self._step, since))
 
+    def _next_gradient(self, model: Any) -> tuple[Any, Rejected | None]:
+        """Return the gradient of this step's batch, where ``model`` has it, and whether it is to be rejected."""
+        return self._gradients.next(model, self._step)
+
     def _own_optimizer(self) -> FlatOptimizer:
         flat = self._model.parameters()  # asked for each time: so it is what counts, and not a copy of it on a device
         if self._optimizer is None:
@@ -272,7 +278,7 @@ class Learner:
         """Step with this step's batch, or say why its gradient is rejected."""
         if self._local.descends:
             return self._gradients.descend(self._local.descend, self._step)
-        gradient, rejected = self._gradients.next(self._near, self._step)
+        gradient, rejected = self._next_gradient(self._near)
         if rejected is None:
             self._local.step(gradient, self._step)
         return rejected

@@ -14,9 +14,20 @@ from chimera.training.cluster import TrainingCluster
 from chimera.training.history import History
 from chimera.training.tally import Tally
 
-_STEERING = {"go_to", "follow"}
+_STEERING = {"go_to", "follow", "known"}
 """Calls that say to a worker where to go on; they move no parameters."""
-_LOOKS = {"weights", "tally", "buffers", "load_buffers", "state", "codec_states", "step", *_STEERING}
+_LOOKS = {
+    "weights",
+    "tally",
+    "buffers",
+    "load_buffers",
+    "state",
+    "codec_states",
+    "step",
+    "mean",
+    "consensus_distance",
+    *_STEERING,
+}
 """Calls that the loop itself makes, between rounds."""
 
 

@@ -60,10 +60,12 @@ class Probe:
         return flat
 
     def evaluate(self) -> dict[str, float]:
-        """Return loss and metrics of the global model on the test set."""
+        """Return loss and metrics of the global model on the test set, and what the strategy measures besides."""
         self.model.load(self.weights())
         self._merge_buffers()
-        return self.model.evaluate((self._test.inputs, self._test.targets))
+        metrics = self.model.evaluate((self._test.inputs, self._test.targets))
+        measures = self._strategy.measures(self._cluster)
+        return {**metrics, **dict(zip(measures, self._watch.get(list(measures.values())), strict=True))}
 
     def tallies(self) -> list[Tally]:
         """Return what the workers have done since the last time; those of the late come later."""

@@ -31,10 +31,10 @@ class Cost:
     rounds : updates of the global model.
     lost_rounds : rounds whose work a death has undone or cut short, over and above ``rounds``.
     samples : samples processed, over all workers.
-    elements_up, packed_up : elements of the vectors (gradients, changes of weights) that workers sent as messages to servers,
+    elements_up, packed_up : elements of the vectors (gradients, changes of weights) that workers sent as messages,
         and the bytes of these messages, whatever a codec added included; or of those that they reduced in groups, and the
         bytes of the arrays that they gave to the collectives, what a step had to repeat included.
-    elements_down, packed_down : those of the weights that they got as messages; none where they meet in groups.
+    elements_down, packed_down : those that they got as messages, weights or their neighbours'; none where they meet in groups.
     epochs : samples divided by the size of the training set.
     """
 

@@ -31,7 +31,7 @@ class Tally(msgspec.Struct):
     packed_down: int = 0
 
     def sent(self, messages: Iterable[Encoded]) -> None:
-        """Count messages that go to servers."""
+        """Count messages to servers or neighbours, once each."""
         for message in messages:
             self.elements_up += message.size
             self.packed_up += message.nbytes
@@ -49,7 +49,7 @@ class Tally(msgspec.Struct):
         self.elements_up += vector.size
 
     def got(self, messages: Iterable[Encoded]) -> None:
-        """Count messages that came from servers."""
+        """Count messages that came from servers or neighbours."""
         for message in messages:
             self.elements_down += message.size
             self.packed_down += message.nbytes

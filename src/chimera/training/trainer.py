@@ -232,7 +232,8 @@ class Trainer:
                 seed=self._seed,
             )
             dealing = Dealing(supply, self._workers, self._samples_per_round, self._strategy.steps_per_round())
-            cluster = TrainingCluster(engine, actors, dealing, watch, self._tolerance.min_workers)
+            own = self._strategy.replicas == "own"
+            cluster = TrainingCluster(engine, actors, dealing, watch, self._tolerance.min_workers, own_replicas=own)
             try:
                 return self._fit(engine, watch, cluster, split, model)
             finally:

@@ -1,0 +1,70 @@
+"""AD-PSGD (Lian et al. 2018, "Asynchronous Decentralized Parallel Stochastic Gradient Descent", algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from chimera.core.errors import ConfigurationError
+from chimera.strategies.decentralised import Decentralised
+from chimera.strategies.strategy import STRATEGIES, Cluster, Round
+
+
+@STRATEGIES.register("ad-psgd")
+class ADPSGD(Decentralised):
+    """Asynchronous, no centre: who has a gradient steps, and averages with a random neighbour (Lian et al. 2018).
+
+    A round is one gradient applied. A neighbour answers once its own gradient is computed. Nobody waits for that: meanwhile the
+    one who asked goes on, and takes its half of the way when the answer is there, so that the mean of all stays.
+
+    Parameters
+    ----------
+    topology : among whom the neighbour is drawn.
+    seed : of the draws.
+    """
+
+    def __init__(self, *, topology: Any = "ring", seed: int = 0) -> None:
+        super().__init__(topology=topology)
+        if seed < 0:
+            raise ConfigurationError(f"seed must be at least 0, not {seed}")
+        self.seed = seed
+        self._begun: dict[str, tuple[Any, Any, Any, Any]] = {}  # by who asked: it, whom it asked, and both models
+
+    def rounds(self, cluster: Cluster) -> Iterator[Round]:
+        """Yield one gradient a round."""
+        self._finish()
+        workers, mixing = cluster.workers, self.among(cluster)
+        places = {worker.name: place for place, worker in enumerate(workers)}
+        asked = {worker.name: worker.compute() for worker in workers}
+        for round_ in count(cluster.round):
+            name = cluster.first(asked)
+            worker, neighbours = workers[places[name]], mixing(round_).rows[places[name]][1:]
+            self._finish(worker)
+            own, done = worker.step_computed(returns=2)
+            asked[name] = worker.compute()
+            if neighbours and name not in self._begun:
+                drawn = int(np.random.default_rng([self.seed, round_]).integers(len(neighbours)))
+                neighbour = workers[neighbours[drawn][0]]
+                theirs = neighbour.message()
+                neighbour.approach(theirs, own)
+                self._begun[name] = worker, neighbour, own, theirs
+            yield Round([done])
+
+    def model(self, cluster: Cluster) -> Sequence[Any]:
+        """Return the mean of all copies, once nothing is half done."""
+        self._finish()
+        return super().model(cluster)
+
+    def _finish(self, answered: Any = None) -> None:
+        """Let those take their half of the way who asked this worker, whose answer is there now; or all."""
+        for name, (worker, neighbour, *models) in list(self._begun.items()):
+            if answered is None or neighbour is answered:
+                worker.approach(*models)
+                del self._begun[name]
+
+    def batches_per_round(self, workers: int) -> int:  # noqa: ARG002 - whatever their number
+        """Return 1."""
+        return 1

@@ -1,0 +1,38 @@
+"""Gradient tracking, DIGing (Nedic, Olshevsky and Shi 2017, "Achieving Geometric Convergence ...", algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+from chimera.strategies.decentralised import Decentralised, heard
+from chimera.strategies.strategy import STRATEGIES, Cluster, Round
+
+
+@STRATEGIES.register("gradient-tracking")
+class GradientTracking(Decentralised):
+    """As `d-psgd`, but each steps by an estimate of the mean gradient: exact also where data differ (Nedic et al. 2017).
+
+    y_i <- sum_j W_ij y_j + gradient now - gradient before, and x_i <- sum_j W_ij x_j - step by y_i. Both are sent. The mean of
+    all y_i is that of the gradients; after a loss each begins again with its own, so that this holds among the living.
+
+    Parameters
+    ----------
+    topology : who is whose neighbour.
+    """
+
+    def rounds(self, cluster: Cluster) -> Iterator[Round]:
+        """Yield one step of all workers a round."""
+        workers, mixing = cluster.workers, self.among(cluster)
+        if self.standing(cluster) != "same":
+            for worker in workers:
+                worker.track(cluster.ranks)
+        self.align(cluster)
+        models, trackers = zip(*[worker.tracked_messages(returns=2) for worker in workers], strict=True)
+        for round_ in count(cluster.round):
+            calls = [
+                worker.track_and_step(row, *heard(row, models), *heard(row, trackers), returns=3)
+                for worker, row in zip(workers, mixing(round_).rows, strict=True)
+            ]
+            models, trackers, done = zip(*calls, strict=True)
+            yield Round(done)

@@ -1,0 +1,1 @@
+"""Topologies: who talks to whom, and with which weights. One topology a file."""

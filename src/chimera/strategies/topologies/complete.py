@@ -1,0 +1,17 @@
+"""Everyone talks to everyone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chimera.strategies.topologies.mixing import Mixing
+from chimera.strategies.topologies.topology import TOPOLOGIES, Topology, complete
+
+
+@TOPOLOGIES.register("complete")
+class Complete(Topology):
+    """All with all: everyone takes the mean, and the spectral gap is 1."""
+
+    def mixing(self, ranks: Sequence[int], round_: int) -> Mixing:  # noqa: ARG002 - always the same
+        """Return 1/n for all."""
+        return complete(len(ranks))

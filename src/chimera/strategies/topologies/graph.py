@@ -1,0 +1,103 @@
+"""A graph of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from chimera.core.errors import ConfigurationError
+from chimera.strategies.topologies.mixing import Mixing, metropolis
+from chimera.strategies.topologies.topology import TOPOLOGIES, Topology
+
+
+class Given(Topology):
+    """Edges between ranks, with the weights W_ij on them or without.
+
+    Among fewer than all, the given weights are no longer doubly stochastic: then they are those of Metropolis and Hastings.
+
+    Parameters
+    ----------
+    size : how many workers it is for.
+    edges : weights by (i, j), both directions; without weights, all of them are None.
+    """
+
+    def __init__(self, size: int, edges: Mapping[tuple[int, int], float | None]) -> None:
+        weighted = [weight is not None for weight in edges.values()]
+        if any(weighted) and not all(weighted):
+            raise ConfigurationError("either all edges of a topology have a weight or none has")
+        self._size, self._edges, self._weighted = size, edges, any(weighted)
+        self._whole = self._mixing(range(size))
+
+    def mixing(self, ranks: Sequence[int], round_: int) -> Mixing:  # noqa: ARG002 - always the same
+        """Return the weights of the whole, or of what is left of it."""
+        return self._whole if list(ranks) == list(range(self._size)) else self._mixing(ranks)
+
+    def fits(self, size: int) -> None:
+        """Raise ConfigurationError unless it is for so many workers."""
+        if size != self._size:
+            raise ConfigurationError(f"the topology has {self._size} nodes, and there are {size} workers")
+
+    def _mixing(self, ranks: Sequence[int]) -> Mixing:
+        places = {rank: place for place, rank in enumerate(ranks)}
+        inside = {(places[i], places[j]): w for (i, j), w in self._edges.items() if i in places and j in places}
+        if not self._weighted or list(ranks) != list(range(self._size)):
+            return metropolis(len(ranks), inside)
+        weights: list[dict[int, float]] = [{} for _ in ranks]
+        for (i, j), weight in inside.items():
+            weights[i][j] = weight or 0.0
+        return Mixing.of(weights)
+
+
+class Graph(Given):
+    """Any graph of networkx; its nodes, in the graph's order, are the ranks.
+
+    If its edges have the attribute ``weight``, these are the W_ij, and a loop is the weight of a worker's own; a directed graph
+    must have them.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        places = {node: place for place, node in enumerate(graph.nodes)}
+        edges: dict[tuple[int, int], float | None] = {}
+        for a, b, weight in graph.edges(data="weight"):
+            edges[places[a], places[b]] = weight
+            if not graph.is_directed():
+                edges[places[b], places[a]] = weight
+        if graph.is_directed() and None in edges.values():
+            raise ConfigurationError("a directed graph needs weights on its edges that are doubly stochastic")
+        super().__init__(len(places), edges)
+
+
+@TOPOLOGIES.register("file")
+class AdjacencyFile(Given):
+    """An undirected graph in a file: a line ``i j`` or ``i j weight`` for each edge between ranks; ``#`` begins a comment.
+
+    Parameters
+    ----------
+    path : of the file. With weights, these are W_ij = W_ji, and ``i i weight`` is a worker's own, else what is missing to 1.
+    """
+
+    def __init__(self, *, path: str) -> None:
+        try:
+            lines = Path(path).read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"the topology {path!r} cannot be read: {error}") from error
+        edges: dict[tuple[int, int], float | None] = {}
+        for number, line in enumerate(lines, 1):
+            if words := line.partition("#")[0].split():
+                i, j, weight = _edge(words, f"{path}, line {number}")
+                edges[i, j] = edges[j, i] = weight
+        if not edges:
+            raise ConfigurationError(f"the topology {path!r} has no edges")
+        super().__init__(max(i for i, _ in edges) + 1, edges)
+
+
+def _edge(words: Sequence[str], where: str) -> tuple[int, int, float | None]:
+    try:
+        first, second, *weights = words
+        i, j, weight = int(first), int(second), [float(each) for each in weights]
+    except ValueError:
+        i, j, weight = -1, -1, []
+    if min(i, j) < 0 or len(weight) > 1:
+        raise ConfigurationError(f"{where}: {' '.join(words)!r} is not of the form 'i j' or 'i j weight'")
+    return i, j, weight[0] if weight else None
