@@ -63,3 +63,22 @@ def test_a_reader_that_goes_away_gets_no_traceback(start):
     os.close(writing)
     _, stderr = process.communicate(timeout=60)
     assert stderr == ""
+
+
+def test_a_warning_is_one_line_without_code(start, tmp_path):
+    (tmp_path / "text.txt").write_text("call me ishmael some years ago never mind how long " * 20)
+    (tmp_path / "test.txt").write_text("call me zorp some years\ncall me ishmael some years\n")
+    options = ["--engine", "simulated", "--rounds", "1", "--learners", "1", "--output", "negative-sampling", "--quiet"]
+    process = start(
+        "embed",
+        str(tmp_path / "text.txt"),
+        "--test",
+        str(tmp_path / "test.txt"),
+        *options,
+        "--out",
+        str(tmp_path / "o"),
+    )
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert told.startswith("warning: the file of test windows")
+    assert told.count("\n") == 1

@@ -7,6 +7,7 @@ modules are imported by the command that needs them, so that ``--help`` and mist
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -83,8 +84,14 @@ def _program(
         typer.echo(context.get_help())
 
 
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Tell of a warning in a line, without the code that gave it."""
+    typer.echo(f"warning: {message}", err=True)
+
+
 def main() -> None:
     """Run the command line of this process."""
+    warnings.showwarning = _warn
     app()
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors.numpy import save
 
 from chimera.core.errors import ConfigurationError
+from chimera.data.text.stop_words import ENGLISH
 from chimera.embeddings.word_vectors import WordVectors
 from chimera.training.callback import Callback
 from chimera.training.history import write_atomically
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from chimera.models.model import Model
 
 VECTORS, WORDS = "embeddings.csv", "vocabulary.txt"
+STOP_WORDS = "stop_words.txt"
+"""What the report's picture of frequent words leaves out."""
 _SHARE = 0.1
 """How much of a run's time the files may take before its end."""
 
@@ -44,7 +47,8 @@ class Leaves(Callback):
             return
         if not self._words:
             self._words = words_of(self._folder)
-            write_atomically(self._folder / WORDS, "".join(f"{word}\n" for word in self._words).encode())
+            for name, words in ((WORDS, self._words), (STOP_WORDS, sorted(ENGLISH))):
+                write_atomically(self._folder / name, "".join(f"{word}\n" for word in words).encode())
         tensors = model.layout.split(model.parameters())
         write_atomically(self._folder / "weights.safetensors", save({name: t.copy() for name, t in tensors.items()}))
         vectors = WordVectors(self._words, _table(tensors, len(self._words)))
