@@ -18,6 +18,7 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
 from chimera.inference.journal.raft_connection import listen
+from chimera.inference.journal.raft_copy import StateCopy
 from chimera.inference.journal.raft_library import FAIL_REASON, AsyncResult, Node, SyncObj, SyncObjConf
 from chimera.inference.journal.raft_state import Acquire, Append, Command, Drop, Piece, RaftState, Renew, Reply
 from chimera.inference.journal.raft_transport import RaftTransport
@@ -126,8 +127,10 @@ class RaftJournal(Journal):
                 listener.close()
             who = "a follower" if own is None else f"voter {own}"
             raise ConfigurationError(f"{who} cannot begin: {error}") from error
+        self._copy = StateCopy(self._copied)
         conf = SyncObjConf(
             **_TIMES, **_SIZES, commandsWaitLeader=False, tcp_keepalive=None, serializer=self._save,
+            serializeChecker=self._copy.state,
             deserializer=self._restore,  # without these, pysyncobj would unpickle the copy that a voter sends
             fullDumpFile=str(folder / "state"), journalFile=None if own is None else str(folder / "log"),
         )  # fmt: skip
@@ -262,11 +265,15 @@ class RaftJournal(Journal):
             time.sleep(0.001)
 
     def _save(self, file: str, log: tuple[Any, ...]) -> None:
-        """Write the state, and the two entries of the log that it ends with."""
+        """Begin to write the state, and the two entries of the log that it ends with.
+
+        pysyncobj would rename a ``.tmp`` file when this returns. There is none: the copy is renamed once it is whole.
+        """
         last, before, _ = log
-        body = msgspec.msgpack.encode((last, before, self._state.dump()))
-        Path(file).write_bytes(body)
-        self._voter.copied(len(body))
+        self._copy.begin(Path(file.removesuffix(".tmp")), last, before, self._state.snapshot())
+
+    def _copied(self, size: int) -> None:
+        self._voter.copied(size)
 
     def _restore(self, file: str) -> tuple[Any, ...]:
         entry = tuple[bytes, int, int]

@@ -13,9 +13,19 @@ if sys.platform != "win32":
     sys.modules.setdefault("pysyncobj.win_inet_pton", ModuleType("pysyncobj.win_inet_pton"))
 
 from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf
+from pysyncobj.config import SERIALIZER_STATE
 from pysyncobj.node import Node
 from pysyncobj.poller import POLL_EVENT_TYPE
 from pysyncobj.syncobj import AsyncResult
 from pysyncobj.transport import Transport
 
-__all__ = ["FAIL_REASON", "POLL_EVENT_TYPE", "AsyncResult", "Node", "SyncObj", "SyncObjConf", "Transport"]
+__all__ = [
+    "FAIL_REASON",
+    "POLL_EVENT_TYPE",
+    "SERIALIZER_STATE",
+    "AsyncResult",
+    "Node",
+    "SyncObj",
+    "SyncObjConf",
+    "Transport",
+]

@@ -9,6 +9,8 @@ import threading
 import time
 from bisect import bisect_right, insort
 from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -171,6 +173,10 @@ class RaftState:
 
     def dump(self) -> bytes:
         """Return all of it."""
+        return self.snapshot()()
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """Return what packs all of it as it is now; that takes long, and holds nobody up in another thread."""
         with self._lock:
             outputs = [
                 (one.job, one.batch, one.first, one.count, one.body)
@@ -184,9 +190,9 @@ class RaftState:
                 outputs,
                 inputs,
                 list(self._replies.items()),
-                list(self._pieces.items()),
+                [(key, list(parts)) for key, parts in self._pieces.items()],
             )
-            return msgspec.msgpack.encode(whole)
+        return partial(msgspec.msgpack.encode, whole)
 
     def load(self, dumped: bytes) -> None:
         """Become what `dump` returned."""
