@@ -13,7 +13,7 @@ import inspect
 import pkgutil
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -35,12 +35,14 @@ class Entry(Generic[T]):
     factory : what makes it, a class or a function with keyword options.
     requires : the top-level module it needs beyond the base install, if any.
     extra : the extra of the distribution that brings that module.
+    preload : modules that it needs wherever it is used, and that take long to import.
     """
 
     name: str
     factory: Callable[..., T]
     requires: str | None = None
     extra: str | None = None
+    preload: tuple[str, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -70,14 +72,16 @@ class Registry(Generic[T]):
         self._entries: dict[str, Entry[T]] = {}
         self._complete = False
 
-    def register(self, name: str, *, requires: str | None = None, extra: str | None = None) -> Callable[[Any], Any]:
+    def register(
+        self, name: str, *, requires: str | None = None, extra: str | None = None, preload: Sequence[str] = ()
+    ) -> Callable[[Any], Any]:
         """Put the decorated class or function under ``name``."""
 
         def decorate(factory: Callable[..., T]) -> Callable[..., T]:
             known = self._entries.get(name)
             if known is not None and known.factory.__qualname__ != factory.__qualname__:
                 raise ConfigurationError(f"the {self.kind} {name!r} is registered twice")
-            self._entries[name] = Entry(name, factory, requires, extra)
+            self._entries[name] = Entry(name, factory, requires, extra, tuple(preload))
             return factory
 
         return decorate

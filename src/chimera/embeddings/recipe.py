@@ -24,7 +24,7 @@ _SAMPLED: dict[str, Any] = {
     "optimizer": "sgd",
     "rate": 0.05,
     "model": {"order": "word"},
-    "strategy": {"averaging": "touched"},
+    "strategy": {"averaging": "touched", "scaled": True},
     "data": {},
 }
 _LEARN: dict[
@@ -67,7 +67,8 @@ class Recipe:
     batch_size, local_steps : windows in a batch, and batches between two averages.
     optimizer, learning_rate : of each learner. The rate of ``sgd`` is per word, as in word2vec: an experiment file has it times
         the batch size, since gradients are means over a batch. It decays linearly to 0 over the epochs or rounds, unless
-        something else may end the run. For ``softmax`` the rate is that of one learner: it is multiplied by their number.
+        something else may end the run. It is the rate of one learner, and multiplied by their number, except where sampled
+        outputs learn by batches and not word by word.
     strategy : ``fed-avg``, which averages, or any other.
     engine, seed : as everywhere.
     data, model_options : more options of the text (see `chimera.data.text.Text.of`) and of the model.
@@ -119,7 +120,8 @@ class Recipe:
         if self.strategy == "fed-avg":
             local_steps = usual["local_steps"] if self.local_steps is None else self.local_steps
             strategy |= {"local_steps": local_steps, "local_optimizer": optimizer, **usual["strategy"]}
-            if "lr" not in optimizer:
+            in_batches = "shared_negatives" in self.model_options or self.model_options.get("order") == "batch"
+            if "lr" not in optimizer or in_batches:  # a batch that moves a row many times at once bears no larger rate
                 strategy.pop("scaled", None)
             train |= {"evaluate_every": usual["evaluate_every"], "checkpoint_every": _EVERY_ROUNDS}
         else:

@@ -22,8 +22,8 @@ from chimera.training.tolerance import Tolerance
 _PRELOADED = ("torch", "chimera.training.learner", "chimera.training.parameter_shard", "chimera.models.torch_model")
 
 
-def open_engine(engine: Any) -> tuple[Engine, bool]:
-    """Return an engine, and whether it was made here, so that whoever asked has to close it."""
+def open_engine(engine: Any, data: Any = None) -> tuple[Engine, bool]:
+    """Return an engine, ready for data of this name, and whether it was made here, so that whoever asked has to close it."""
     if not isinstance(engine, str | Mapping):
         return engine, False
     name, options = named(engine)
@@ -31,12 +31,18 @@ def open_engine(engine: Any) -> tuple[Engine, bool]:
     given: dict[str, Any] = {}
     if "preload" in inspect.signature(factory).parameters and "preload" not in options:
         given["preload"] = [m for m in _PRELOADED if m != "torch" or importlib.util.find_spec("torch")]
+        if _is_named(data):
+            given["preload"] += DATASETS.find(named(data)[0]).preload
     return ENGINES.create(name, options, **given), True
+
+
+def _is_named(data: Any) -> bool:
+    return isinstance(data, str) or (isinstance(data, Mapping) and "name" in data)
 
 
 def split_of(data: Any, seed: int) -> Split:
     """Return training and test set; where only one set is given, ``seed`` decides which fifth is kept for testing."""
-    if isinstance(data, str) or (isinstance(data, Mapping) and "name" in data):
+    if _is_named(data):
         name, options = named(data)
         return DATASETS.create(name, options)
     return Split.of(data, seed=seed)

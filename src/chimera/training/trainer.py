@@ -198,7 +198,9 @@ class Trainer:
         RunError : the run began and cannot go on; its folder holds the last checkpoint.
         KeyboardInterrupt : Ctrl-C; a checkpoint was written first.
         """
-        engine, owned = open_engine(self._engine)  # before the data: its processes import while this one loads
+        engine, owned = open_engine(
+            self._engine, self._data
+        )  # before the data: its processes import while this one loads
         try:
             split = split_of(self._data, self._seed)
             check_data(engine, split.train, self._workers, self._tolerance)

@@ -8,7 +8,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import DATASETS, Dataset, Split
 
 
-@DATASETS.register("text")
+@DATASETS.register("text", preload=("chimera.data.text.kernels", "chimera.data.text.pipelines"))
 def plain_text(
     *,
     path: str | list[str],
