@@ -27,9 +27,7 @@ _SAMPLED: dict[str, Any] = {
     "strategy": {"averaging": "touched", "scaled": True},
     "data": {},
 }
-_LEARN: dict[
-    str, dict[str, Any]
-] = {  # what an output is learnt with, unless told otherwise; the rate of SGD is per word
+_LEARN: dict[str, dict[str, Any]] = {
     "softmax": {
         "batch_size": 32,
         "local_steps": 50,
@@ -45,6 +43,8 @@ _LEARN: dict[
     "negative-sampling": _SAMPLED,
     "hierarchical-softmax": _SAMPLED,
 }
+"""What an output is learnt with, unless told otherwise; the rate of SGD is per word."""
+
 _PATIENCE_EPOCHS = 100
 """After so many passes a run ends that has not met its target, if nothing else ends it."""
 _EVERY_ROUNDS = 20
