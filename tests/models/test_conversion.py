@@ -182,7 +182,7 @@ def test_as_model_takes(thing, kind):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: build_model("mpl", {}, **DIGITS), "unknown model 'mpl'; known: cnn, linear-regression"),
+        (lambda: build_model("mpl", {}, **DIGITS), "unknown model 'mpl'; known: cbow, cnn, linear-regression"),
         (
             lambda: build_model("mlp", {"hiden": [3]}, **DIGITS),
             "model 'mlp' has no option 'hiden'; its options: hidden",
