@@ -122,6 +122,7 @@ def test_a_cell_that_fails_is_told_and_does_not_stop_the_others(invoke, experime
     assert "ZeroDivisionError: nothing to divide" in page
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_all_cells_with_a_checkpoint_and_resume_goes_on_to_the_same_end(
     guarded, invoke, experiment, tmp_path
 ):
@@ -180,6 +181,7 @@ def test_cells_end_with_the_command_however_that_ends(guarded, experiment, engin
     assert not alive
 
 
+@pytest.mark.long
 def test_a_second_ctrl_c_kills_a_cell_that_hears_nothing(guarded, experiment, tmp_path):
     (tmp_path / "deaf_strategy.py").write_text(
         "import time\n\n"

@@ -110,7 +110,7 @@ def two_nodes() -> Iterator[None]:
 
 WORLDS = [World("simulated", virtual_time=True, real_processes=False)]
 if importlib.util.find_spec("chimera.engines.local") and importlib.util.find_spec("chimera.engines.local.engine"):
-    WORLDS.append(World("local", virtual_time=False, real_processes=True))
+    WORLDS.append(World("local", virtual_time=False, real_processes=True, at_leisure=frozenset({"test_disturbance"})))
 if importlib.util.find_spec("ray"):
     RAY_AT_LEISURE = frozenset(
         {"test_disturbance", "test_handles", "test_immutability", "test_lifetime", "test_processes", "test_trace"}
