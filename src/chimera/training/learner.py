@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from chimera.core.device import copy_of
 from chimera.core.engine import Group
 from chimera.core.errors import NonFiniteError
 from chimera.core.message import Encoded
-from chimera.core.parameters import Flat, all_finite
+from chimera.core.parameters import Flat
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
 from chimera.models.device import move, near
@@ -25,15 +24,15 @@ from chimera.training.chunks import Chunks
 from chimera.training.exchange import Exchange
 from chimera.training.gossip import Gossip
 from chimera.training.gradients import Gradients
+from chimera.training.in_group import InGroup
 from chimera.training.local_training import LocalTraining
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
 from chimera.training.rejection import ADVICE, Applied, Rejected, fault
-from chimera.training.taking_part import TakingPart
 from chimera.training.tally import Tally
 from chimera.training.wanted_rows import WantedRows
 
 
-class Learner(Gossip, Chunks):
+class Learner(InGroup, Gossip, Chunks):
     """One worker. Where nodes own the data, it is made there, see `chimera.nodes.workers.learner`.
 
     Parameters
@@ -265,15 +264,6 @@ class Learner(Gossip, Chunks):
             self._optimizer = FlatOptimizer(self._optimizer_settings, flat)
         return self._optimizer
 
-    def _own_reduction(self) -> Reduction:
-        if self._reduction is None:
-            name, options = self._codec
-            self._reduction = CODECS.reduction(name, options, seed=self._seed)
-            self._reduction.restore_shared(self._kept_shared)
-            for kept in self._kept[:1]:
-                self._reduction.restore(kept)
-        return self._reduction
-
     def _local_step(self) -> Rejected | None:
         """Step with this step's batch, or say why its gradient is rejected."""
         if self._local.descends:
@@ -282,44 +272,6 @@ class Learner(Gossip, Chunks):
         if rejected is None:
             self._local.step(gradient, self._step)
         return rejected
-
-    def _mean_gradient(self, group: Group) -> tuple[Flat, Rejected | None]:
-        """Return the mean gradient of the group, and whether its own is not in it.
-
-        Nobody looks at his own gradient first, which would take a collective: if the mean is not finite, all see the same.
-        """
-        reduction, part = self._own_reduction(), TakingPart(group, self._tally)
-        buffers = self._gradients.buffers()
-        gradient, loss = self._gradients.computed(self._model, self._step)
-        if self._own is not None:
-            np.copyto(self._own, gradient)
-        if not math.isfinite(loss):
-            gradient[0] = np.nan  # so that the others notice
-        mean = reduction.all_reduce(gradient, self._model.layout, part.mean)
-        if all_finite(mean):
-            self._count(loss)
-            return self._reduced(mean), None
-        if self._own is None:  # the collective has overwritten it; the same batch and seed give it again
-            self._gradients.restore(buffers)
-            gradient, loss = self._gradients.computed(self._model, self._step, again=True)
-            self._own = gradient.copy()
-        else:
-            np.copyto(gradient, self._own)
-        rejected = self._gradients.verdict(gradient, loss, self._step, buffers)
-        if not part.only_if(rejected is None):
-            raise NonFiniteError(f"{rejected}, and there is no other gradient: {ADVICE}")
-        if rejected is not None:
-            gradient.fill(0)
-        mean = reduction.all_reduce(gradient, self._model.layout, part.mean)
-        if why := fault(mean, "the sum of all gradients"):
-            raise NonFiniteError(f"step {self._step}: {why}: {ADVICE}")
-        return self._reduced(mean, rejected is None), rejected
-
-    def _reduced(self, mean: Flat, took_part: bool = True) -> Flat:
-        """Return a mean that the next step is taken with."""
-        self._own_reduction().commit(took_part)
-        self._tally.reduced(mean)
-        return mean
 
     def _count(self, loss: float) -> None:
         self._tally.loss += loss
