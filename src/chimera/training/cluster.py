@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from chimera.core.engine import Engine
 from chimera.core.errors import ActorLost, ConfigurationError, TimeLimitError, TooFewWorkersError
 from chimera.training.dealing import Dealing
+from chimera.training.holdings import Holdings
 from chimera.training.watch import Watch
 
 
@@ -32,7 +33,7 @@ class Actors(Protocol):
         """Start one server, as new."""
 
 
-class TrainingCluster:
+class TrainingCluster(Holdings):
     """What the trainer hands to a strategy.
 
     Parameters
@@ -239,60 +240,6 @@ class TrainingCluster:
     def settle(self) -> None:
         """Wait until nobody is late any more, so that the state of the run is all in servers and workers."""
         self._free_workers(len(self.workers), math.inf)
-
-    def parameters(self) -> dict[str, Any]:
-        """Return what a loss of parameters would take: the servers', or where there are none, one replica or all."""
-        holders = [] if self.shards else self.workers if self._own_replicas else self.workers[:1]
-        return {
-            "servers": self.get([server.state() for server in self.shards]),
-            "replicas": {worker.name: self.get(worker.state()) for worker in holders},
-        }
-
-    def restore_parameters(self, state: Mapping[str, Any]) -> None:
-        """Give servers, or workers where there are none, what `parameters` returned; whose replica is not there, the first."""
-        if state["servers"]:
-            pairs = zip(self.servers(len(state["servers"])), state["servers"], strict=True)
-            self.get([server.restore(held) for server, held in pairs])
-        held = (
-            {"": state["replica"]} if state.get("replica") else state.get("replicas")
-        )  # older checkpoints have but one
-        if held:
-            replicas = {name: self._engine.put(replica) for name, replica in held.items()}
-            first = next(iter(replicas.values()))
-            self.get([worker.restore(replicas.get(worker.name, first)) for worker in self.workers])
-
-    def state(self) -> dict[str, Any]:
-        """Return what servers and workers hold, and who stands where."""
-        return {
-            **self.parameters(),
-            "steps": self.get([worker.step() for worker in self.workers]),
-            "buffers": self.get([worker.buffers() for worker in self.workers]),
-            "dealing": self._dealing.state(),
-            "places": self._places,
-            "codecs": {worker.name: self.get(worker.codec_states()) for worker in self.workers},
-            "local": {worker.name: self.get(worker.local_state()) for worker in self.workers},
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` returned, in a cluster that has just been made.
-
-        A worker that was not there then takes the first one's part; if the data was parted among others than are there now, it
-        is parted anew. What a worker's codecs and local optimizer remembered goes to the worker of the same name only.
-        """
-        self.restore_parameters(state)
-        codecs = state.get("codecs", {})  # older checkpoints have none
-        self.get([worker.restore_codecs(codecs[worker.name]) for worker in self.workers if worker.name in codecs])
-        local = state.get("local", {})
-        self.get([worker.restore_local(local[worker.name]) for worker in self.workers if worker.name in local])
-        for rank, worker in enumerate(self.workers):
-            then = rank if rank < len(state["steps"]) else 0
-            self.get([worker.go_to(state["steps"][then]), worker.load_buffers(state["buffers"][then])])
-        self._dealing.restore(state["dealing"])
-        if set(state["places"]) == set(self.names):
-            self._places = dict(state["places"])
-            self._hand_out()
-        else:
-            self.deal()
 
     def start_over(self) -> None:
         """Make every worker and server that is left as it was at the very beginning."""

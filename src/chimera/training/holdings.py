@@ -1,0 +1,89 @@
+"""What the servers and workers of a run hold: for checkpoints, and for when parameters are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chimera.core.engine import Engine
+from chimera.training.dealing import Dealing
+
+
+class Holdings:
+    """The part of a `TrainingCluster` that collects it and gives it back."""
+
+    workers: list[Any]
+    names: list[str]
+    shards: list[Any]
+    _engine: Engine
+    _dealing: Dealing
+    _own_replicas: bool
+    _places: dict[str, int]
+
+    def get(self, refs: Any) -> Any:
+        """See `TrainingCluster`, here and below."""
+        raise NotImplementedError
+
+    def servers(self, shards: int) -> Sequence[Any]:
+        """Return the parameter shards."""
+        raise NotImplementedError
+
+    def deal(self) -> None:
+        """Part the data anew."""
+        raise NotImplementedError
+
+    def _hand_out(self) -> None:
+        raise NotImplementedError
+
+    def parameters(self) -> dict[str, Any]:
+        """Return what a loss of parameters would take: the servers', or where there are none, one replica or all."""
+        holders = [] if self.shards else self.workers if self._own_replicas else self.workers[:1]
+        return {
+            "servers": self.get([server.state() for server in self.shards]),
+            "replicas": {worker.name: self.get(worker.state()) for worker in holders},
+        }
+
+    def restore_parameters(self, state: Mapping[str, Any]) -> None:
+        """Give servers, or workers where there are none, what `parameters` returned; whose replica is not there, the first."""
+        if state["servers"]:
+            pairs = zip(self.servers(len(state["servers"])), state["servers"], strict=True)
+            self.get([server.restore(held) for server, held in pairs])
+        only = state.get("replica")  # of older checkpoints
+        held = {"": only} if only else state.get("replicas")
+        if held:
+            replicas = {name: self._engine.put(replica) for name, replica in held.items()}
+            first = next(iter(replicas.values()))
+            self.get([worker.restore(replicas.get(worker.name, first)) for worker in self.workers])
+
+    def state(self) -> dict[str, Any]:
+        """Return what servers and workers hold, and who stands where."""
+        return {
+            **self.parameters(),
+            "steps": self.get([worker.step() for worker in self.workers]),
+            "buffers": self.get([worker.buffers() for worker in self.workers]),
+            "dealing": self._dealing.state(),
+            "places": self._places,
+            "codecs": {worker.name: self.get(worker.codec_states()) for worker in self.workers},
+            "local": {worker.name: self.get(worker.local_state()) for worker in self.workers},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` returned, in a cluster that has just been made.
+
+        A worker that was not there then takes the first one's part; if the data was parted among others than are there now, it
+        is parted anew. What a worker's codecs and local optimizer remembered goes to the worker of the same name only.
+        """
+        self.restore_parameters(state)
+        codecs = state.get("codecs", {})  # older checkpoints have none
+        self.get([worker.restore_codecs(codecs[worker.name]) for worker in self.workers if worker.name in codecs])
+        local = state.get("local", {})
+        self.get([worker.restore_local(local[worker.name]) for worker in self.workers if worker.name in local])
+        for rank, worker in enumerate(self.workers):
+            then = rank if rank < len(state["steps"]) else 0
+            self.get([worker.go_to(state["steps"][then]), worker.load_buffers(state["buffers"][then])])
+        self._dealing.restore(state["dealing"])
+        if set(state["places"]) == set(self.names):
+            self._places = dict(state["places"])
+            self._hand_out()
+        else:
+            self.deal()
