@@ -45,8 +45,8 @@ class Exchange:
         return [c.pack(p, layout) for c, p, layout in zip(self._codecs, pieces, self._layouts, strict=True)]
 
     def states(self) -> list[State]:
-        """Return what the codecs remember, one for each shard; nothing before the first weights."""
-        return [codec.state() for codec in self._codecs]
+        """Return what the codecs remember, one for each shard: before the first weights what was restored, if anything."""
+        return [codec.state() for codec in self._codecs] or [dict(kept) for kept in self._kept]
 
     def restore(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Take back what `states` returned, at once or when the codecs are made."""

@@ -225,7 +225,7 @@ class Learner(InGroup, Gossip, Chunks):
         self._restore_gossip(state.get("gossip", {}))
 
     def codec_states(self) -> list[State]:
-        """Return what its codecs remember, one for each shard or one for its group; nothing before they are used."""
+        """Return what its codecs remember, one for each shard or one for its group; unused they have what was restored."""
         return self._exchange.states() if self._reduction is None else [self._reduction.state()]
 
     def restore_codecs(self, states: Sequence[Mapping[str, Any]]) -> None:
