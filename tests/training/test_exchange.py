@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from chimera.codecs.codec import CODECS
@@ -14,7 +16,7 @@ LOSSY = ("error-feedback", {"codec": {"name": "top-k", "ratio": 0.25}})
 
 def weights(shards: int) -> list:
     bounds = LAYOUT.bounds(shards)
-    pieces = [LAYOUT.cut(begin, end) for begin, end in zip(bounds, bounds[1:], strict=False)]
+    pieces = [LAYOUT.cut(begin, end) for begin, end in itertools.pairwise(bounds)]
     codec = CODECS.create("identity", {})
     return [codec.pack(np.zeros(piece.size, np.float32), piece) for piece in pieces]
 
