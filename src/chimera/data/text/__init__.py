@@ -8,7 +8,9 @@ from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import DATASETS, Dataset, Split
 
 
-@DATASETS.register("text", preload=("chimera.data.text.kernels", "chimera.data.text.pipelines"))
+@DATASETS.register(
+    "text", preload=("chimera.core.jit_ready", "chimera.data.text.kernels", "chimera.data.text.pipelines")
+)
 def plain_text(
     *,
     path: str | list[str],

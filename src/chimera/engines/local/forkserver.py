@@ -140,7 +140,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
     sys.path[:] = options["path"]
     for name in options["preload"]:
-        with contextlib.suppress(ImportError):  # the actor that needs it will say so
+        with contextlib.suppress(Exception):  # whatever is wrong with it, the actor that needs it will say so
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # the collector must not write to pages that all actors share
