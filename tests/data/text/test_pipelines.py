@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError, DataError
+from chimera.data.dataset import DATASETS
 from chimera.data.text.pipelines import Pipelines
 from chimera.data.text.text import Text
 from data.text.actors import ReadingLearner, Source, Taker
@@ -181,3 +183,10 @@ def test_what_a_stage_cannot_read_arrives_as_itself(engine: Engine, tmp_path: Pa
 def test_pipelines_that_cannot_be_are_refused(text: Text, options: dict[str, Any], said: str) -> None:
     with ENGINES.create("simulated") as engine, pytest.raises(ConfigurationError, match=said):
         Pipelines(engine, text, **options)
+
+
+def test_what_is_imported_ahead_exists() -> None:
+    ahead = [module for entry in DATASETS.entries() for module in entry.preload]
+    assert "chimera.core.jit_ready" in ahead
+    for module in ahead:  # where an import fails, actors' processes say nothing, and start slowly
+        importlib.import_module(module)
