@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from chimera.core.errors import ConflictError
 from chimera.data.text.calls import Calls
 from chimera.data.text.text import Text
 
@@ -40,13 +41,19 @@ class Source:
     def value(self, place: int) -> int:
         return self.first + place
 
+    def failing(self, place: int) -> int:
+        raise ConflictError(f"there is nothing at {place}")
+
 
 class Taker:
     """Takes values from a source, two ahead."""
 
-    def __init__(self, source: Any) -> None:
-        self.source = source
-        self.calls = Calls(lambda place: self.source.value(place), 1, 2)
+    def __init__(self, source: Any, fails_from: int = 1000) -> None:
+        self.source, self.fails_from = source, fails_from
+        self.calls = Calls(self.ask, 1, 2)
+
+    def ask(self, place: int) -> Any:
+        return self.source.value(place) if place < self.fails_from else self.source.failing(place)
 
     def take(self, place: int) -> int:
         return int(self.calls.get(place))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from chimera.core.engine import ENGINES, Engine
-from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.errors import ConfigurationError, ConflictError, DataError
 from chimera.data.dataset import DATASETS
 from chimera.data.text.pipelines import Pipelines
 from chimera.data.text.text import Text
@@ -135,10 +135,20 @@ def test_a_call_made_ahead_while_the_other_was_dead_is_made_again(engine: Engine
     assert engine.get(taker.take(0), LIMIT_S) == 10  # and 1 and 2 are made
     until(engine, taker.waiting, lambda values: values == 2)
     engine.kill(first)
+    until(engine, list, lambda _: any(actor is first for actor in engine.lost()))
     assert engine.get(taker.take(1), LIMIT_S) == 11  # with that, a call is made on the dead
     engine.get(taker.follow(engine.spawn(Source, 20)), LIMIT_S)
     assert engine.get(taker.take(2), LIMIT_S) == 12
     assert engine.get(taker.take(3), LIMIT_S) == 23
+
+
+def test_an_error_made_ahead_counts_as_made_and_reaches_whoever_takes_it(engine: Engine) -> None:
+    taker = engine.spawn(Taker, engine.spawn(Source, 10), 2)
+    assert engine.get(taker.take(0), LIMIT_S) == 10
+    until(engine, taker.waiting, lambda values: values == 2)
+    assert engine.get(taker.take(1), LIMIT_S) == 11
+    with pytest.raises(ConflictError, match="there is nothing at 2"):
+        engine.get(taker.take(2), LIMIT_S)
 
 
 def test_fresh_shared_pipelines_go_on_behind_what_was_taken(engine: Engine, text: Text, pipelines: Any) -> None:
