@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,16 +13,26 @@ import numpy as np
 
 from chimera.core.errors import ConfigurationError
 
+# The global generators belong to the whole process: who seeds them must be alone until they are back.
+_generators = threading.RLock()
+
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
     """Seed Python, NumPy and (if imported) torch inside the block and put their global generators back after it.
 
-    Only torch's CPU generator: a model is built on the CPU. Without a seed, nothing happens.
+    Only torch's CPU generator: a model is built on the CPU. Other threads wait with their own seeds until the block ends.
+    Without a seed, nothing happens.
     """
     if seed is None:
         yield
         return
+    with _generators, _seeded(seed):
+        yield
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
     python, numpy = random.getstate(), np.random.get_state()
     torch = sys.modules.get("torch")
     before = torch.default_generator.get_state() if torch else None

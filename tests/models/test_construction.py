@@ -1,0 +1,46 @@
+"""Building models under a seed, from several threads of one process (two workers' web servers, say)."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError
+
+import numpy as np
+import torch
+from torch import nn
+
+from chimera.models.construction import construct
+
+THREADS = 2
+
+
+def test_models_that_threads_build_at_the_same_time_are_equal() -> None:
+    together = Barrier(THREADS, timeout=0.5)
+
+    def network() -> nn.Module:
+        meet(together)  # both factories inside at once, if they can be
+        first = nn.Linear(4, 3)
+        meet(together)
+        return nn.Sequential(first, nn.Linear(3, 2))
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        made = [pool.submit(construct, network, seed=7) for _ in range(THREADS)]
+        one, other = (torch.cat([p.flatten() for p in each.result().parameters()]) for each in made)
+    assert torch.equal(one, other)
+
+
+def test_building_a_model_leaves_the_global_generators_as_they_were() -> None:
+    torch.manual_seed(3)
+    np.random.seed(3)
+    drawn = torch.rand(1), np.random.rand()
+    torch.manual_seed(3)
+    np.random.seed(3)
+    construct(nn.Linear, {"in_features": 2, "out_features": 2}, seed=5)
+    assert (torch.rand(1), np.random.rand()) == drawn
+
+
+def meet(barrier: Barrier) -> None:
+    """Wait for the other thread, for as long as it may come."""
+    with suppress(BrokenBarrierError):
+        barrier.wait()
