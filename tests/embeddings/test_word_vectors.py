@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,18 @@ def test_gensim_reads_what_is_written_and_the_other_way_round(ending: str, tmp_p
         back = WordVectors.load(path)
         assert back.words == some.words
         np.testing.assert_allclose(back.vectors, some.vectors, rtol=1e-6)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".txt", ".bin"])
+def test_a_file_is_written_without_a_second_copy_of_all_vectors(ending: str, tmp_path: Path) -> None:
+    vectors = WordVectors([str(i) for i in range(800)], np.ones((800, 500)))
+    tracemalloc.start()
+    try:
+        vectors.save(tmp_path / f"vectors{ending}")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < vectors.vectors.nbytes / 4
 
 
 def test_embeddings_csv_is_a_row_of_numbers_a_word(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import pickle
 import sys
+import tracemalloc
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -455,3 +457,22 @@ def test_the_rows_that_a_batch_needs_are_those_that_its_gradient_meets(name: str
     again_found, again = model.row_gradient(data)
     assert loss == again
     assert all(np.array_equal(found[tensor][1], again_found[tensor][1]) for tensor in spoilt)
+
+
+def test_the_gradient_of_rows_takes_no_memory_of_all_rows() -> None:
+    words = 20_000
+    first, model = (
+        make("cbow", {"output": "negative-sampling"}, words=words, counts=np.ones(words, np.int64)) for _ in range(2)
+    )
+    first.row_gradient(batch())  # compiles
+    peak = peak_bytes(lambda: model.row_gradient(batch()))
+    assert peak < model.parameters().nbytes / 10
+
+
+def peak_bytes(call: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

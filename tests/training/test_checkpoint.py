@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -36,7 +36,13 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-@given(st.dictionaries(st.text(), states, max_size=4))
+keys = st.text() | st.sampled_from(["__array__", "___array__", "____array__"])
+
+
+@given(st.dictionaries(keys, states, max_size=4))
+@example({"a": {"__array__": []}})
+@example({"__array__": None})
+@example({"___array__": np.zeros(2), "__array__": {"____array__": "0/a"}})
 def test_what_is_written_is_what_is_read(state: dict[str, Any]) -> None:
     checkpoints = Checkpoints("memory://checkpoints")
     checkpoints.write(1, state)

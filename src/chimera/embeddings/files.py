@@ -146,8 +146,8 @@ def _write_text(vectors: WordVectors, path: Path) -> None:
     row_format = " ".join([_DIGITS] * vectors.dim)
     with path.open("wb") as file:
         file.write(f"{len(vectors)} {vectors.dim}\n".encode())
-        for word, row in zip(words, vectors.vectors.tolist(), strict=True):
-            file.write(word + b" " + (row_format % tuple(row)).encode() + b"\n")
+        for word, row in zip(words, vectors.vectors, strict=True):
+            file.write(word + b" " + (row_format % tuple(row.tolist())).encode() + b"\n")
 
 
 def _read_text(path: Path) -> Content:
@@ -174,8 +174,8 @@ def _write_binary(vectors: WordVectors, path: Path) -> None:
     words = _encoded(vectors)
     with path.open("wb") as file:
         file.write(f"{len(vectors)} {vectors.dim}\n".encode())
-        for word, row in zip(words, vectors.vectors.astype("<f4"), strict=True):
-            file.write(word + b" " + row.tobytes() + b"\n")
+        for word, row in zip(words, vectors.vectors, strict=True):
+            file.write(word + b" " + row.astype("<f4").tobytes() + b"\n")
 
 
 def _read_binary(path: Path) -> Content:

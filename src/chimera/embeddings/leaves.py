@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors.numpy import save
-
 from chimera.core.errors import ConfigurationError
 from chimera.data.text.stop_words import ENGLISH
 from chimera.embeddings.word_vectors import WordVectors
 from chimera.training.callback import Callback
-from chimera.training.history import write_atomically
+from chimera.training.history import atomically, write_atomically
 from chimera.training.signature import Signature
+from chimera.training.tensor_file import write_tensors
 
 if TYPE_CHECKING:
     from chimera.models.model import Model
@@ -50,7 +49,8 @@ class Leaves(Callback):
             for name, words in ((WORDS, self._words), (STOP_WORDS, sorted(ENGLISH))):
                 write_atomically(self._folder / name, "".join(f"{word}\n" for word in words).encode())
         tensors = model.layout.split(model.parameters())
-        write_atomically(self._folder / "weights.safetensors", save({name: t.copy() for name, t in tensors.items()}))
+        with atomically(self._folder / "weights.safetensors") as file:
+            write_tensors(file, tensors)
         vectors = WordVectors(self._words, _table(tensors, len(self._words)))
         for name in (VECTORS, *(self._also if last else ())):
             vectors.save(self._folder / name)

@@ -9,6 +9,7 @@ from typing import Any
 from chimera.codecs.codec import CODECS
 from chimera.core.engine import Engine, Resources
 from chimera.core.errors import ConfigurationError
+from chimera.core.parameters import Flat
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
 from chimera.models.device import GPU, check_movable
@@ -68,9 +69,11 @@ class Actors:
         self.addressed, self.by_rows = sends.chained, sends.by_rows
         if self.by_rows:
             check_rows(model)
-        self._initial, self._layout = model.parameters().copy(), model.layout
+        self._layout = model.layout
+        self._initial: Flat | None = None  # kept where the model itself is not put away
         try:
             if engine.nodes_own_data:
+                self._initial = model.parameters().copy()
                 self._dataset, self._replica = None, Counterpart.of(self._layout, train)
             else:
                 self._dataset, self._replica = engine.put(train), engine.put(model)
@@ -109,10 +112,12 @@ class Actors:
     def server(self, index: int, shards: int) -> Any:
         """Start one server, with the initial parameters of its slice."""
         begin, end = list(itertools.pairwise(self._layout.bounds(shards)))[index]
-        piece = self._initial[begin:end], self._layout.cut(begin, end)
+        # Asked for anew each time, which is seldom: a copy kept for it would be as large as the model.
+        initial = self._engine.get(self._replica).parameters() if self._initial is None else self._initial
         return self._engine.spawn(
             ParameterShard,
-            *piece,
+            initial[begin:end],
+            self._layout.cut(begin, end),
             optimizer=self._optimizer,
             codec=self._downlink,
             uplink=self._codec,

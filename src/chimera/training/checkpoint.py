@@ -14,6 +14,7 @@ from chimera.training.tensor_file import write_tensors
 
 _NAME = re.compile(r"round-(\d+)\.safetensors$")
 _FORMAT = "chimera checkpoint 1"
+_MARK, _LIKE_MARK = "__array__", re.compile("_*__array__")
 _TREE = "tree"  # everything but the arrays, as MessagePack, which keeps infinities
 
 
@@ -80,7 +81,7 @@ class Checkpoints:
         try:
             arrays = load(data)
             return _with_arrays(msgspec.msgpack.decode(arrays[_TREE].tobytes()), arrays)  # type: ignore[no-any-return]
-        except (SafetensorError, msgspec.DecodeError, KeyError) as error:
+        except (SafetensorError, msgspec.DecodeError, KeyError, TypeError) as error:
             raise ConfigurationError(f"{paths[-1]} is not a checkpoint: {error}") from error
 
     def _discard(self, path: str) -> None:
@@ -97,9 +98,9 @@ def _without_arrays(value: Any, path: str, arrays: dict[str, Any]) -> Any:
     if isinstance(value, np.ndarray):
         name = f"{len(arrays)}{path}"  # keys with slashes in them may make equal paths
         arrays[name] = value if value.flags.c_contiguous else value.copy()
-        return {"__array__": name}
+        return {_MARK: name}
     if isinstance(value, Mapping):
-        return {str(key): _without_arrays(item, f"{path}/{key}", arrays) for key, item in value.items()}
+        return {_escaped(str(key)): _without_arrays(item, f"{path}/{key}", arrays) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_without_arrays(item, f"{path}/{i}", arrays) for i, item in enumerate(value)]
     return value
@@ -107,12 +108,21 @@ def _without_arrays(value: Any, path: str, arrays: dict[str, Any]) -> Any:
 
 def _with_arrays(value: Any, arrays: Mapping[str, Any]) -> Any:
     if isinstance(value, dict):
-        if set(value) == {"__array__"}:
-            return arrays[value["__array__"]]
-        return {key: _with_arrays(item, arrays) for key, item in value.items()}
+        if set(value) == {_MARK}:
+            return arrays[value[_MARK]]
+        return {_unescaped(key): _with_arrays(item, arrays) for key, item in value.items()}
     if isinstance(value, list):
         return [_with_arrays(item, arrays) for item in value]
     return value
+
+
+def _escaped(key: str) -> str:
+    """Return a key as it is written, so that none is taken for the mark."""
+    return f"_{key}" if _LIKE_MARK.fullmatch(key) else key
+
+
+def _unescaped(key: str) -> str:
+    return key[1:] if _LIKE_MARK.fullmatch(key[1:]) else key
 
 
 def check_fits(saved: Mapping[str, Any], size: int) -> None:

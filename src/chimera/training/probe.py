@@ -9,7 +9,7 @@ import numpy as np
 from chimera.codecs.codec import decode
 from chimera.core.engine import Engine
 from chimera.core.errors import NonFiniteError
-from chimera.core.parameters import Flat
+from chimera.core.parameters import Flat, all_finite
 from chimera.data.dataset import Dataset
 from chimera.models.buffers import merge_buffers
 from chimera.models.model import Model
@@ -44,8 +44,8 @@ class Probe:
         self._test, self._buffers = test, buffers
         self.model = model
 
-    def weights(self) -> Flat:
-        """Return the parameters of the global model.
+    def weights(self, out: Flat | None = None) -> Flat:
+        """Return the parameters of the global model, shape (P,), in ``out`` if that is given.
 
         Raises
         ------
@@ -54,14 +54,14 @@ class Probe:
         shards = self._watch.get(list(self._strategy.model(self._cluster)))
         bounds = self.model.layout.bounds(len(shards))
         sizes = [end - begin for begin, end in itertools.pairwise(bounds)]
-        flat = np.concatenate([decode(shard, size) for shard, size in zip(shards, sizes, strict=True)])
-        if not np.isfinite(flat).all():
+        pieces = [decode(shard, size) for shard, size in zip(shards, sizes, strict=True)]
+        if not all(map(all_finite, pieces)):
             raise NonFiniteError(f"round {self._cluster.round}: parameters of the model are NaN or infinite")
-        return flat
+        return np.concatenate(pieces, out=out)
 
     def evaluate(self) -> dict[str, float]:
         """Return loss and metrics of the global model on the test set, and what the strategy measures besides."""
-        self.model.load(self.weights())
+        self.weights(out=self.model.parameters())
         self._merge_buffers()
         metrics = self.model.evaluate((self._test.inputs, self._test.targets))
         measures = self._strategy.measures(self._cluster)

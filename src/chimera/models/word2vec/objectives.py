@@ -16,11 +16,26 @@ Table: TypeAlias = NDArray[np.float32]
 """float32, shape (rows, d)."""
 
 
+class Asked(Protocol):
+    """What an objective asks about the windows of one batch."""
+
+    @property
+    def met(self) -> NDArray[np.int32]:
+        """The rows of the output table that are asked about, with repetitions; -1 is none."""
+
+    def among(self, rows: NDArray[np.int64]) -> Asked:
+        """Return the same about a table that has only these rows, ascending, of the whole one; all that are `met` are there."""
+
+    def learn(
+        self, embedding: Table, output: Table, windows: Windows, scale: float, into: tuple[Table, Table]
+    ) -> float:
+        """Add ``scale`` times the sum of the gradients to two tables, and return the sum of the losses."""
+
+
 class Windows(NamedTuple):
-    """Context words, int32 (n, w), -1 where there is none; targets, int32 (n,); and what pooled sums are multiplied by."""
+    """Context words, int32 (n, w), -1 where there is none, and what their pooled sums are multiplied by."""
 
     inputs: NDArray[np.int32]
-    targets: NDArray[np.int32]
     roots: NDArray[np.float32]
 
 
@@ -31,6 +46,26 @@ class Questions(NamedTuple):
     rows: NDArray[np.int32]
     labels: NDArray[np.uint8]
 
+    @property
+    def met(self) -> NDArray[np.int32]:
+        """See `Asked`, here and below."""
+        return self.rows
+
+    def among(self, rows: NDArray[np.int64]) -> Questions:
+        """Return the questions by their places in ``rows``."""
+        return self._replace(rows=places_among(rows, self.rows))
+
+    def learn(
+        self, embedding: Table, output: Table, windows: Windows, scale: float, into: tuple[Table, Table]
+    ) -> float:
+        """Learn one window after another."""
+        return float(kernels().learn(embedding, output, *windows, *self, np.float32(scale), *into))
+
+
+def places_among(rows: NDArray[np.int64], numbers: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return at which place of ``rows``, ascending, each number is; -1 for -1."""
+    return np.where(numbers < 0, -1, np.searchsorted(rows, numbers)).astype(np.int32)
+
 
 class Objective(Protocol):
     """One way to learn which word belongs to a window."""
@@ -39,15 +74,10 @@ class Objective(Protocol):
         """Return how many rows the output table has."""
 
     def reseed(self, seed: int) -> None:
-        """Set what is random in `add_gradient`."""
+        """Set what is random in `ask`."""
 
-    def add_gradient(
-        self, embedding: Table, output: Table, windows: Windows, scale: float, into: tuple[Table, Table]
-    ) -> tuple[float, NDArray[np.int32]]:
-        """Add ``scale`` times the sum of the gradients to two tables; return the sum of the losses and the output rows met."""
-
-    def met(self, targets: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the output rows that `add_gradient` would meet in its place, -1 for none; it draws what that would."""
+    def ask(self, targets: NDArray[np.int32]) -> Asked:
+        """Return what is asked about windows with these targets, int32 (n,); it draws what is random."""
 
     def losses(self, hidden: Table, output: Table, targets: NDArray[np.int32], seed: int) -> NDArray[np.float32]:
         """Return the loss of each window, given its pooled vector; what is random comes from the seed alone."""
@@ -56,24 +86,16 @@ class Objective(Protocol):
         """Return log p(word | window), shape (n, V), up to a constant a row."""
 
 
-class _Asked:
+class _Asking:
     """An objective that asks a few questions a window."""
 
     def questions(self, targets: NDArray[np.int32], seed: int | None = None) -> Questions:
         """Return them; what is random comes from the seed if there is one, else it goes on from `Objective.reseed`."""
         raise NotImplementedError
 
-    def add_gradient(
-        self, embedding: Table, output: Table, windows: Windows, scale: float, into: tuple[Table, Table]
-    ) -> tuple[float, NDArray[np.int32]]:
+    def ask(self, targets: NDArray[np.int32]) -> Asked:
         """See `Objective`, here and below."""
-        asked = self.questions(windows.targets)
-        loss = kernels().learn(embedding, output, windows.inputs, windows.roots, *asked, np.float32(scale), *into)
-        return float(loss), asked.rows
-
-    def met(self, targets: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the rows of the questions."""
-        return self.questions(targets).rows
+        return self.questions(targets)
 
     def losses(self, hidden: Table, output: Table, targets: NDArray[np.int32], seed: int) -> NDArray[np.float32]:
         """Return the loss of each window."""
@@ -83,7 +105,7 @@ class _Asked:
             return np.asarray(np.add.reduceat(found, asked.begin[:-1]))
 
 
-class NegativeSampling(_Asked):
+class NegativeSampling(_Asking):
     """Tell the word of a window from a few that are drawn at random.
 
     Source: Mikolov et al. (2013), Distributed Representations of Words and Phrases and their Compositionality, equation 4.
@@ -122,6 +144,48 @@ class NegativeSampling(_Asked):
         return np.asarray(hidden @ output.T + self._log_noise)
 
 
+class Shared(NamedTuple):
+    """The target of each window, int32 (n,), and words against which all are asked, each of so much weight."""
+
+    targets: NDArray[np.int32]
+    drawn: NDArray[np.int32]
+    weight: np.float32
+
+    @property
+    def met(self) -> NDArray[np.int32]:
+        """See `Asked`, here and below."""
+        return np.concatenate([self.targets, self.drawn])
+
+    def among(self, rows: NDArray[np.int64]) -> Shared:
+        """Return targets and words drawn by their places in ``rows``."""
+        return Shared(places_among(rows, self.targets), places_among(rows, self.drawn), self.weight)
+
+    def learn(
+        self, embedding: Table, output: Table, windows: Windows, scale: float, into: tuple[Table, Table]
+    ) -> float:
+        """Learn all windows at once."""
+        targets, drawn, weight = self
+        kernel, factor = kernels(), np.float32(scale)
+        hidden = np.empty((targets.size, embedding.shape[1]), np.float32)
+        kernel.pool(embedding, *windows, hidden)
+        right, wrong = output[targets], output[drawn]
+        with np.errstate(over="ignore", invalid="ignore"):
+            slopes = -np.einsum("ij,ij->i", hidden, right)[:, None]
+            loss = kernel.logistic(slopes, targets, _NOBODY, np.float32(1), factor)
+            logits = hidden @ wrong.T
+            loss += kernel.logistic(logits, targets, drawn, weight, factor)
+            back = logits @ wrong
+            back -= slopes * right
+            kernel.add_rows(into[1], drawn, logits.T @ hidden)
+            hidden *= -slopes
+        kernel.add_rows(into[1], targets, hidden)
+        kernel.spread(back, *windows, into[0])
+        return float(loss)
+
+
+_NOBODY = np.full(1, -1, np.int32)
+
+
 class SharedNegatives(NegativeSampling):
     """Negative sampling with one draw of words for a whole batch, so that the work is products of matrices.
 
@@ -131,41 +195,16 @@ class SharedNegatives(NegativeSampling):
 
     def __init__(self, counts: NDArray[np.int64], negatives: int, power: float, shared: int) -> None:
         super().__init__(counts, negatives, power)
-        self._drawn, self._weight = np.empty(shared, np.int32), np.float32(negatives / shared)
+        self._shared, self._weight = shared, np.float32(negatives / shared)
 
-    def met(self, targets: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the targets and the words drawn."""
-        self._noise.draw(self._drawn)
-        return np.concatenate([targets, self._drawn])
-
-    def add_gradient(
-        self, embedding: Table, output: Table, windows: Windows, scale: float, into: tuple[Table, Table]
-    ) -> tuple[float, NDArray[np.int32]]:
-        """See `Objective`."""
-        inputs, targets, roots = windows
-        kernel, factor = kernels(), np.float32(scale)
-        self._noise.draw(self._drawn)
-        hidden = np.empty((targets.size, embedding.shape[1]), np.float32)
-        kernel.pool(embedding, inputs, roots, hidden)
-        right, wrong = output[targets], output[self._drawn]
-        with np.errstate(over="ignore", invalid="ignore"):
-            slopes = -np.einsum("ij,ij->i", hidden, right)[:, None]
-            loss = kernel.logistic(slopes, targets, _NOBODY, np.float32(1), factor)
-            logits = hidden @ wrong.T
-            loss += kernel.logistic(logits, targets, self._drawn, self._weight, factor)
-            back = logits @ wrong
-            back -= slopes * right
-            kernel.add_rows(into[1], self._drawn, logits.T @ hidden)
-            hidden *= -slopes
-        kernel.add_rows(into[1], targets, hidden)
-        kernel.spread(back, inputs, roots, into[0])
-        return float(loss), np.concatenate([targets, self._drawn])
+    def ask(self, targets: NDArray[np.int32]) -> Asked:
+        """Draw the words of a batch."""
+        drawn = np.empty(self._shared, np.int32)
+        self._noise.draw(drawn)
+        return Shared(targets, drawn, self._weight)
 
 
-_NOBODY = np.full(1, -1, np.int32)
-
-
-class HierarchicalSoftmax(_Asked):
+class HierarchicalSoftmax(_Asking):
     """Find the word of a window by turning left or right at each node of a Huffman tree.
 
     Source: Mikolov et al. (2013), Distributed Representations of Words and Phrases and their Compositionality, equation 3.

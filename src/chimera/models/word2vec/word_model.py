@@ -13,7 +13,7 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.parameters import Flat, Layout
 from chimera.models.model import Batch
 from chimera.models.word2vec.kernels import kernels
-from chimera.models.word2vec.objectives import Objective, Windows
+from chimera.models.word2vec.objectives import Asked, Objective, Windows, places_among
 
 Memory = Callable[[int], Flat]
 _CELLS = 1 << 22  # of a table of windows by words, at a time
@@ -98,9 +98,9 @@ class WordModel:
         DataError : an empty batch, or what are no windows of words of this vocabulary.
         """
         gradient, tables = self._cleared()
-        windows, n = self._windows(batch)
-        loss, met = self._objective.add_gradient(self._embedding, self._output, windows, 1 / n, tables)
-        self._met = windows.inputs.reshape(-1), met
+        windows, asked, n = self._asked(batch)
+        loss = asked.learn(self._embedding, self._output, windows, 1 / n, tables)
+        self._met = windows.inputs.reshape(-1), asked.met
         return gradient, loss / n
 
     def descend(self, batch: Batch, learning_rate: float) -> float:
@@ -113,10 +113,9 @@ class WordModel:
         DataError : as for `gradient`.
         """
         if self._order == "word":
-            windows, n = self._windows(batch)
+            windows, asked, n = self._asked(batch)
             own = self._embedding, self._output
-            loss, _ = self._objective.add_gradient(*own, windows, -learning_rate / n, own)
-            return loss / n
+            return asked.learn(*own, windows, -learning_rate / n, own) / n
         _, loss = self.gradient(batch)
         _, tables = self._gradient_tables()
         kernel, rate = kernels(), np.float32(learning_rate)
@@ -127,15 +126,21 @@ class WordModel:
 
     def rows(self, batch: Batch) -> dict[str, NDArray[np.int64]]:
         """Return the rows of each table that `gradient` would meet, for workers that pull only these."""
-        windows, _ = self._windows(batch)
-        met = windows.inputs.reshape(-1), self._objective.met(windows.targets)
-        return dict(zip(self.layout.names, map(_distinct, met), strict=True))
+        windows, asked, _ = self._asked(batch)
+        return dict(zip(self.layout.names, map(_distinct, (windows.inputs, asked.met)), strict=True))
 
     def row_gradient(self, batch: Batch) -> tuple[dict[str, tuple[NDArray[np.int64], Flat]], float]:
-        """Return what `gradient` does: the rows that it meets of each table with their values, and the mean loss."""
-        _, loss = self.gradient(batch)
-        tables = zip(self.layout.names, self._tables, map(_distinct, self._met or ()), strict=True)
-        return {name: (rows, table[rows]) for name, table, rows in tables}, loss
+        """Return what `gradient` does: the rows that it meets of each table with their values, and the mean loss.
+
+        Computed in tables of these rows alone: a gradient of all rows takes as much memory as the model.
+        """
+        windows, asked, n = self._asked(batch)
+        inputs, outputs = map(_distinct, (windows.inputs, asked.met))
+        tables = self._embedding[inputs], self._output[outputs]
+        into = np.zeros_like(tables[0]), np.zeros_like(tables[1])
+        windows = windows._replace(inputs=places_among(inputs, windows.inputs))
+        loss = asked.among(outputs).learn(*tables, windows, 1 / n, into)
+        return dict(zip(self.layout.names, zip((inputs, outputs), into, strict=True), strict=True)), loss / n
 
     def _gradient_tables(self) -> tuple[Flat, tuple[Flat, Flat]]:
         if self._gradient is None:
@@ -152,17 +157,22 @@ class WordModel:
         self._met = None
         return gradient, tables
 
-    def _windows(self, batch: Batch) -> tuple[Windows, int]:
-        """Return what the objective is to learn, and how many windows that is the sum over."""
+    def _asked(self, batch: Batch) -> tuple[Windows, Asked, int]:
+        """Return the windows of a batch, what is asked about them, and how many there are."""
+        windows, words = self._windows(batch)
+        return windows, self._objective.ask(words), len(batch[1])
+
+    def _windows(self, batch: Batch) -> tuple[Windows, NDArray[np.int32]]:
+        """Return what is pooled, and the word that belongs to each."""
         inputs, targets = batch
         if not len(targets) or len(inputs) != len(targets):
             raise DataError(f"{len(inputs)} windows with {len(targets)} words between them have no loss")
         inputs = self._checked(inputs)
         words = _indices(targets, 0, self._words, "words")
         if not self._pairs:
-            return Windows(inputs, words, self._roots), len(words)
+            return Windows(inputs, self._roots), words
         met = inputs >= 0
-        return Windows(inputs[met][:, None], np.repeat(words, met.sum(1)), self._roots), len(words)
+        return Windows(inputs[met][:, None], self._roots), np.repeat(words, met.sum(1))
 
     def _checked(self, inputs: NDArray[Any]) -> NDArray[np.int32]:
         if inputs.ndim != 2 or inputs.shape[1] > self._width:
@@ -181,7 +191,7 @@ class WordModel:
         inputs, targets = batch
         loss, entropy, right, pairs = 0.0, 0.0, 0, 0
         for rows in _blocks(len(targets), self._words):
-            (contexts, words, _), _ = self._windows((inputs[rows], targets[rows]))
+            (contexts, _), words = self._windows((inputs[rows], targets[rows]))
             hidden = self._hidden(contexts)
             loss += float(self._objective.losses(hidden, self._output, words, rows.start).sum(dtype=np.float64))
             if self._all_words:
