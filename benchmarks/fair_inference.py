@@ -53,7 +53,7 @@ def tables(kind: str, folder: Path) -> dict[str, tuple[dict[str, Any], list[Any]
     """Return the model of each job, and its queries."""
     if kind == "full":
         written = inference_models.write(Path("runs/inference-models"))
-        return {name: (table, inference_models.queries(name, 8) * 50) for name, table in written.items()}
+        return {name: (table, inference_models.queries(name, 8) * 100) for name, table in written.items()}
     file = folder / "waiting.py"
     file.write_text(WAITING)
     made = {name: {"kind": "factory", "factory": f"{file}:make", "options": {"seconds": s}} for name, s in TINY.items()}
