@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import marshal
 import os
 import signal
 import subprocess
@@ -208,6 +209,27 @@ def test_too_many_actors_is_one_line() -> None:
         with pytest.raises(ConfigurationError, match="at most; the simulated one"):
             engine.spawn(Store)
         engine._lanes.clear()
+
+
+class Asker:
+    """Calls another actor."""
+
+    def __init__(self, other: Any) -> None:
+        self.other = other
+
+    def ask(self, value: Any) -> Any:
+        return call.get(self.other.echo(value))
+
+
+def test_what_a_dead_caller_had_asked_for_stops_nobody_if_it_is_found_late(engine: Local) -> None:
+    store = engine.spawn(Store)
+    dead, living = (engine.spawn(Asker, store) for _ in range(2))
+    assert engine.get([dead.ask(1), living.ask(2)]) == [1, 2]
+    number = next(lane.actor for lane in engine._lanes if lane.name == dead.name)
+    engine.kill(dead)
+    engine._relay.wake()  # it forgets the refs of the dead; then comes a call that has one of them for an argument
+    engine._relay.theirs.send(marshal.dumps([number, [], (1, "echo", None, [(9, 99)], [7], {}, None), []]))
+    assert engine.get(living.ask(3), timeout_s=30) == 3
 
 
 def test_workers_of_the_fork_server_are_light_and_have_one_thread() -> None:

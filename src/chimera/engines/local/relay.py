@@ -80,6 +80,8 @@ class Relay:
 
     def _take(self, request: list[Any]) -> None:
         caller = request[0]
+        if caller not in self._held and self._lanes[caller - 1].dead:
+            return  # another's death was looked at when this one had died too: its refs are gone, and nobody waits for it
         if caller in self._postponed or not self._serve(request):
             self._postponed.setdefault(caller, deque()).append(request)
 
