@@ -48,7 +48,12 @@ class World:
 
     def hang(self, relay: Any) -> Any:
         """Make a `Relay` hang: for ever, or for a thousand million virtual seconds; return the ref."""
-        return relay.wait_for_ever(10**14 if self.virtual_time else 0)
+        return relay.wait_for_ever(self.ever)
+
+    @property
+    def ever(self) -> int:
+        """What `Relay.wait_for_ever` is told, to be long enough."""
+        return 10**14 if self.virtual_time else 0
 
     def compute(self, relay: Any, seconds: float) -> Any:
         """Make a `Relay` work for so long, if nothing slows it; return the ref."""
