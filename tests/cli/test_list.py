@@ -1,12 +1,15 @@
 """``chimera list`` shows every name that an experiment file may use."""
 
+import re
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 
 from chimera.cli.list import FAMILIES, options_of
 from chimera.core.registry import Entry, load_object
+from chimera.strategies.strategy import STRATEGIES, Family
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -18,6 +21,32 @@ def test_every_registered_name_is_shown_with_what_it_is(invoke, family):
     assert shown.keys() == {entry.name for entry in entries}
     for entry in entries:
         assert entry.summary.replace("`", "") in shown[entry.name]
+
+
+@pytest.mark.parametrize("entry", STRATEGIES.entries(), ids=lambda entry: entry.name)
+def test_every_strategy_has_a_family_one_line_and_a_paper(entry):
+    assert entry.factory.family in get_args(Family)
+    assert re.fullmatch(r"\S.{20,}\.", entry.summary)
+    assert (entry.paper == "from no paper") == (entry.name == "single-worker")
+    assert re.search(r"\b(19|20)\d\d, \"[^\"]+\"", entry.paper) or entry.name == "single-worker", entry.paper
+
+
+def test_a_citation_without_a_title_gives_way_to_the_one_of_the_module():
+    from chimera.strategies.d_psgd import DPSGD
+
+    entry = Entry("x", DPSGD)
+    assert (
+        entry.summary == "No centre: each worker mixes its model with its neighbours', and steps by its own gradient."
+    )
+    assert entry.paper.startswith('Lian et al. 2017, "Can Decentralized Algorithms Outperform')
+    assert Entry("x", lambda: None).paper == ""
+
+
+def test_a_strategy_is_listed_with_family_and_paper(invoke):
+    line = next(line for line in invoke("list", "strategies").stdout.splitlines() if line.startswith("d-psgd"))
+    columns = [column.strip() for column in re.split(r"\s{2,}", line)]
+    assert columns[1] == "decentralised"
+    assert columns[3].startswith("Lian et al. 2017")
 
 
 def test_all_families_are_shown_by_default(invoke):

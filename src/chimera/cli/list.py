@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,9 +12,9 @@ import typer
 from chimera.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.table import Table
 
-    from chimera.core.registry import Entry, Registry
+    from chimera.core.registry import Entry
 
 FAMILIES = {
     "strategies": "chimera.strategies.strategy:STRATEGIES",
@@ -43,26 +43,57 @@ def list_plugins(
 
     from chimera.core.registry import load_object
 
-    console = Console() if sys.stdout.isatty() else Console(width=10_000)  # in a pipe, one line for each
+    in_pipe = not sys.stdout.isatty()
+    console = Console(width=10_000) if in_pipe else Console()
     for name in [family] if family else FAMILIES:
-        _show(console, name, load_object(FAMILIES[name]))
+        rows = [_row(entry, GIVEN.get(name, ())) for entry in load_object(FAMILIES[name]).entries()]
+        console.print(_one_line_each(name, rows) if in_pipe else _paragraphs(name, rows))
+        console.print()
 
 
-def _show(console: Console, family: str, registry: Registry[Any]) -> None:
+def _row(entry: Entry[Any], given: Collection[str]) -> dict[str, str]:
+    """Return what there is to say about a plug-in, by column."""
+    return {
+        "name": entry.name,
+        "family": getattr(entry.factory, "family", ""),
+        "what it is": entry.summary.replace("`", ""),
+        "paper": entry.paper,
+        "options": "  ".join(options_of(entry, given)),
+        "needs": _needs(entry),
+    }
+
+
+def _one_line_each(title: str, rows: Sequence[Mapping[str, str]]) -> Table:
+    shown = [column for column in rows[0] if any(row[column] for row in rows)]
+    table = _table(title)
+    for column in shown:
+        table.add_column(column, no_wrap=True)
+    for row in rows:
+        table.add_row(*(_escaped(row[column]) for column in shown))
+    return table
+
+
+def _paragraphs(title: str, rows: Sequence[Mapping[str, str]]) -> Table:
+    """For a terminal: what it is, and below that the paper and the options, which would make the lines too long."""
+    from rich.text import Text
+
+    table = _table(title)
+    shown = [column for column in ("name", "family") if any(row[column] for row in rows)]
+    for column in shown:
+        table.add_column(column, style="bold cyan" if column == "name" else "", no_wrap=True)
+    table.add_column("what it is")
+    styles = {"what it is": "", "paper": "italic", "options": "dim", "needs": "yellow"}
+    for row in rows:
+        said = {**row, "needs": f"needs {row['needs']}" if row["needs"] else ""}
+        lines = [Text(said[column], style) for column, style in styles.items() if said[column]]
+        table.add_row(*(_escaped(row[column]) for column in shown), Text("\n").join(lines))
+    return table
+
+
+def _table(title: str) -> Table:
     from rich.table import Table
 
-    table = Table(
-        title=family, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
-    )
-    table.add_column("name", style="bold cyan", no_wrap=True)
-    table.add_column("what it is")
-    table.add_column("options", style="dim")
-    table.add_column("needs", no_wrap=True)
-    for entry in registry.entries():
-        options = "  ".join(options_of(entry, GIVEN.get(family, ())))
-        table.add_row(entry.name, _escaped(entry.summary.replace("`", "")), _escaped(options), _needs(entry))
-    console.print(table)
-    console.print()
+    return Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
 
 
 def options_of(entry: Entry[Any], given: Collection[str] = ()) -> Iterator[str]:
@@ -83,10 +114,7 @@ def _shown(default: Any) -> str:
 def _needs(entry: Entry[Any]) -> str:
     if entry.extra is None and entry.requires is None:
         return ""
-    extra = f"chimera-dml[{entry.extra or 'all'}]"
-    return (
-        f"[green]{_escaped(extra)}[/green]" if entry.available else f"[yellow]{_escaped(extra)}, not installed[/yellow]"
-    )
+    return f"chimera-dml[{entry.extra or 'all'}]" + ("" if entry.available else ", not installed")
 
 
 def _escaped(text: str) -> str:

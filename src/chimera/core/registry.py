@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import re
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,8 @@ import msgspec
 from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
 
 T = TypeVar("T")
+CITATION = re.compile(r"\s*\(([^()]*\b(?:1[89]|20)\d\d\b[^()]*|from no paper)\)")
+"""Authors, year and title in parentheses, as the first line of a docstring has them."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,15 @@ class Entry(Generic[T]):
 
     @property
     def summary(self) -> str:
-        """The first line of the docstring."""
-        return (inspect.getdoc(self.factory) or "").partition("\n")[0]
+        """The first line of the docstring, without the paper."""
+        return CITATION.sub("", _first_line(self.factory))
+
+    @property
+    def paper(self) -> str:
+        """Authors, year and title, from the first line of the docstring or of the module's, whichever has the title."""
+        lines = _first_line(self.factory), _first_line(inspect.getmodule(self.factory))
+        found = [match[1] for match in map(CITATION.search, lines) if match]
+        return next((paper for paper in found if '"' in paper), found[0] if found else "")
 
     @property
     def available(self) -> bool:
@@ -126,6 +136,10 @@ class Registry(Generic[T]):
         """
         factory = self.find(name).factory
         return factory(**checked_options(f"{self.kind} {name!r}", factory, options or {}, given), **given)
+
+
+def _first_line(documented: object) -> str:
+    return (inspect.getdoc(documented) or "").partition("\n")[0]
 
 
 def load_object(path: str) -> Any:

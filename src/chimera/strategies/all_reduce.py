@@ -1,4 +1,4 @@
-"""Synchronous data parallelism by all-reduce (Patarasuk and Yuan 2009; Goyal et al. 2017)."""
+"""Data parallelism by all-reduce (Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour")."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class AllReduce(Strategy):
     has a form for it (`powersgd`) shortens what is reduced.
     """
 
+    family = "synchronous"
     sends: ClassVar[Literal["collectives", "nothing"]] = "collectives"
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:

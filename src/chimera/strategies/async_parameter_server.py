@@ -21,6 +21,8 @@ class AsyncParameterServer(Strategy):
     shards : over how many servers the parameters are spread.
     """
 
+    family = "asynchronous"
+
     def __init__(self, *, shards: int = 1) -> None:
         if shards < 1:
             raise ConfigurationError(f"shards must be at least 1, not {shards}")

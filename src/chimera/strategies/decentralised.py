@@ -18,6 +18,7 @@ class Decentralised(Strategy):
     topology : who is whose neighbour: a name, a table, or, from Python, a graph of networkx, or a list to be taken in turn.
     """
 
+    family = "decentralised"
     sends = "peers"
     replicas = "own"
 

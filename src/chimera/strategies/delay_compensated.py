@@ -1,4 +1,4 @@
-"""Delay-compensated asynchronous SGD (DC-ASGD: Zheng et al. 2017, "Asynchronous SGD with Delay Compensation")."""
+"""Delay-compensated asynchronous SGD, DC-ASGD (Zheng et al. 2017, "Asynchronous SGD with Delay Compensation")."""
 
 from __future__ import annotations
 

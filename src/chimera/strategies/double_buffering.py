@@ -20,6 +20,8 @@ class DoubleBuffering(Strategy):
     shards : over how many servers the parameters are spread.
     """
 
+    family = "synchronous"
+
     def __init__(self, *, shards: int = 1) -> None:
         if shards < 1:
             raise ConfigurationError(f"shards must be at least 1, not {shards}")

@@ -39,6 +39,7 @@ class FedAvg(Strategy):
     seed : of the choice of workers.
     """
 
+    family = "federated"
     sgd_learning_rate = 1.0
 
     def __init__(

@@ -25,6 +25,7 @@ class FedBuff(Strategy):
     shards : over how many servers the parameters are spread.
     """
 
+    family = "federated"
     sgd_learning_rate = 1.0
 
     def __init__(

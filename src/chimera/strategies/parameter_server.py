@@ -20,6 +20,8 @@ class ParameterServer(Strategy):
     timeout_s : how long a step waits for its quorum before it goes on with what has come; without it, as long as it takes.
     """
 
+    family = "synchronous"
+
     def __init__(self, *, shards: int = 1, quorum: float = 1.0, timeout_s: float | None = None) -> None:
         if shards < 1:
             raise ConfigurationError(f"shards must be at least 1, not {shards}")

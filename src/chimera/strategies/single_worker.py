@@ -1,4 +1,4 @@
-"""One worker and nothing to communicate: the baseline that every other strategy is compared with."""
+"""One worker and nothing to communicate: the baseline that every other strategy is compared with (from no paper)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
 class SingleWorker(Strategy):
     """Plain stochastic gradient descent on one worker, whatever number was asked for."""
 
+    family = "single"
     sends = "nothing"
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:

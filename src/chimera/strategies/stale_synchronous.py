@@ -1,4 +1,4 @@
-"""Stale synchronous parallel (SSP: Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous ... Server")."""
+"""Stale synchronous parallel, SSP (Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous ... Server")."""
 
 from __future__ import annotations
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from chimera.core.registry import Registry
+
+Family: TypeAlias = Literal["single", "synchronous", "asynchronous", "local steps", "federated", "decentralised"]
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Strategy(ABC):
 
     Attributes
     ----------
+    family : under which heading a survey would have it; every registered strategy says it.
     sends : how vectors travel, and so what a codec can do: as messages to servers and back, which any codec packs; as messages
         to peers; in the collectives of a group, for which a codec needs an all-reduce form; or not at
         all, or as float32 only.
@@ -103,6 +106,7 @@ class Strategy(ABC):
     sgd_learning_rate : that of the experiment's ``sgd`` where the experiment says none; without it, torch's.
     """
 
+    family: ClassVar[Family]
     sends: ClassVar[Literal["messages", "peers", "collectives", "nothing"]] = "messages"
     carries: ClassVar[bool] = False
     replicas: ClassVar[Literal["equal", "own"]] = "equal"
