@@ -1,0 +1,25 @@
+"""The table of claims has every test that reproduces one."""
+
+from __future__ import annotations
+
+import ast
+
+from reproductions.conftest import PAGE, page_of, reproductions, rows_of
+
+
+def test_every_reproduction_makes_a_claim() -> None:
+    def calls(function: ast.FunctionDef) -> set[str]:
+        called = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+        return {function.id for function in called if isinstance(function, ast.Name)}
+
+    assert [test for test, function in reproductions().items() if "claim" not in calls(function)] == []
+
+
+def test_the_table_has_every_reproduction_and_no_other() -> None:
+    shown = {test.partition("[")[0] for test in rows_of(PAGE.read_text(encoding="utf-8"))}
+    assert shown == set(reproductions()), "run pytest tests/reproductions --write-claims -m ''"
+
+
+def test_the_table_is_written_as_it_is_read() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page_of(rows_of(page)) == page
