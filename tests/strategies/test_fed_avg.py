@@ -18,6 +18,7 @@ from chimera.data.order import ShardOrder, orders
 from chimera.data.partition import PARTITIONERS
 from chimera.data.supply import Parted
 from chimera.models.conversion import build_model
+from chimera.strategies.participation import Participation, Work
 from chimera.training.checkpoint import Checkpoints
 from chimera.training.dealing import Dealing
 from chimera.training.learner import Learner
@@ -217,9 +218,96 @@ def test_a_model_that_descends_by_itself_does(fit: Fit) -> None:
         ({"local_optimizer": {"name": "adam", "momentum": 0.9}}, "momentum"),
         ({"local_optimizer": {"lr": 0.9}}, "needs a 'name'"),
         ({"seed": -1}, "seed"),
+        ({"local_epochs": 0.0}, "local_epochs must be above 0"),
+        ({"over_selection": 0.5}, "over_selection must be at least 1"),
+        ({"deadline_s": 0.0}, "deadline_s must be above 0"),
+        ({"stragglers": 2.0}, "stragglers is a share"),
     ],
 )
 def test_mistakes_are_told_in_one_line(fit: Fit, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
         fit(options)
     assert "\n" not in str(caught.value)
+
+
+def two_parts(fit: Fit, **strategy: Any) -> chimera.Run:
+    return fit({"local_epochs": 2, **strategy}, workers=2, rounds=3, partition=uneven)
+
+
+def test_local_epochs_are_so_many_passes_over_the_own_share(fit: Fit) -> None:
+    run = two_parts(fit)
+    steps = 2 * 300 / BATCH, 2 * 100 / BATCH  # 37.5 and 12.5, rounded up
+    assert run.cost.samples == 3 * BATCH * sum(map(np.ceil, steps))
+
+
+def test_local_epochs_are_that_many_steps_where_all_have_the_same(fit: Fit) -> None:
+    def halves(targets: Any, world_size: int, rng: Any) -> list[np.ndarray]:
+        return [np.arange(160), np.arange(160, 320)]
+
+    epochs, steps = (fit(each, workers=2, partition=halves) for each in ({"local_epochs": 0.5}, {"local_steps": 5}))
+    assert np.array_equal(parameters(epochs), parameters(steps))
+    assert epochs.cost.samples == steps.cost.samples
+
+
+def test_with_local_epochs_a_local_schedule_counts_rounds(fit: Fit) -> None:
+    def halves(targets: Any, world_size: int, rng: Any) -> list[np.ndarray]:
+        return [np.arange(160), np.arange(160, 320)]
+
+    falling = {"name": "sgd", "lr": 0.3, "schedule": {"decay": "linear", "final": 0.1}}
+    once = fit({"local_epochs": 0.5, "local_optimizer": falling}, workers=2, partition=halves, rounds=1)
+    plain = fit({"local_steps": 5, "local_learning_rate": 0.3}, workers=2, partition=halves, rounds=1)
+    assert np.array_equal(parameters(once), parameters(plain))  # in the first round the rate has not fallen yet
+
+
+SLOW = {"name": "simulated", "compute": {"seconds_per_sample": 1e-3, "slow": {"worker 1": 50.0}}}
+"""A batch takes 16 ms, and 0.8 s on worker 1."""
+
+
+def test_the_first_to_answer_make_the_round(fit: Fit) -> None:
+    options = {"local_steps": 1, "fraction": 0.5}
+    patient = fit(options, workers=4, engine=SLOW, rounds=8)
+    hasty = fit({**options, "over_selection": 1.5}, workers=4, engine=SLOW, rounds=8)
+    assert hasty.cost.seconds < 0.5 * patient.cost.seconds
+    assert hasty.cost.rounds == 8
+    assert hasty.cost.lost_rounds == 0
+    assert np.isfinite(hasty.metrics["loss"])
+
+
+def test_who_is_later_than_the_deadline_is_left_out(fit: Fit) -> None:
+    """The others come to what they come to without him."""
+
+    def parts(targets: Any, world_size: int, rng: Any) -> list[np.ndarray]:
+        return [np.arange(200), np.arange(200, 400), np.arange(400, 500)]
+
+    options = {"local_steps": 2, "weighted": True}
+    late = fit({**options, "deadline_s": 0.5}, engine=SLOW, partition=parts, rounds=1)
+    split = DATASETS.create("digits")
+    begin, change = network(split).parameters().copy(), np.float32(0)
+    for rank, rows, share in ((0, np.arange(200), 2 / 3), (2, np.arange(400, 500), 1 / 3)):
+        model, order = network(split), ShardOrder(rows, batch_size=BATCH, seed=SEED, rank=rank)
+        for step in range(2):
+            gradient, _ = model.gradient(split.train.take(order.batch(step)))
+            model.parameters()[:] -= np.float32(0.1) * gradient
+        change = change + np.float32(share) * (model.parameters() - begin)
+    np.testing.assert_allclose(parameters(late), begin + change, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_with_a_deadline_a_death_does_not_repeat_the_round(fit: Fit, engine: str) -> None:
+    options = {"local_steps": 2, "deadline_s": 60.0}
+    settings = {"faults": ["kill worker 1 at step 3"], "on_worker_loss": "drop", "engine": engine, "evaluate_every": 6}
+    run = fit(options, workers=3, rounds=12, **settings)
+    assert run.cost.rounds == 12
+    assert run.lost_workers == 1
+    assert run.metrics["accuracy"] > 0.4
+
+
+def test_stragglers_do_a_part_and_fed_avg_drops_them(fit: Fit) -> None:
+    run = fit({"local_steps": 4, "stragglers": 0.5}, workers=4)
+    assert run.cost.samples == 12 * 2 * 4 * BATCH
+    plan = Participation(stragglers=0.9, seed=2)
+    drawn = [plan.cut_short([Work(None, 5, 0)] * 10, round_) for round_ in range(200)]
+    assert all(sum(work.partial for work in works) == 9 for works in drawn)
+    counts = np.bincount([work.steps for works in drawn for work in works if work.partial])
+    assert counts[1:].min() > 0.15 * 1800  # each of 1 to 5 as often, about
+    assert len(counts) == 6

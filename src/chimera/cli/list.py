@@ -98,7 +98,9 @@ def _table(title: str) -> Table:
 
 def options_of(entry: Entry[Any], given: Collection[str] = ()) -> Iterator[str]:
     """Yield each option that an experiment file may set, as ``name=default`` or ``name (required)``."""
-    for name, parameter in inspect.signature(entry.factory).parameters.items():
+    from chimera.core.registry import parameters_of
+
+    for name, parameter in parameters_of(entry.factory).items():
         if name in given or parameter.kind not in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             continue
         if parameter.default is not parameter.empty:

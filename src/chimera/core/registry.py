@@ -6,6 +6,7 @@ little and a plug-in whose library is missing harms nobody else. Heavy libraries
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
@@ -184,6 +185,30 @@ def _load_beside(path: Path) -> Any:
     return sys.modules[name]
 
 
+def parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a factory by name; where a class hands ``**options`` on to its base, those of that too."""
+    found: dict[str, inspect.Parameter] = {}
+    for signed in _signed(factory):
+        own = dict(inspect.signature(signed).parameters)
+        found = {k: p for k, p in found.items() if p.kind is not p.VAR_KEYWORD}
+        found |= {name: parameter for name, parameter in own.items() if name not in found}
+    found.pop("self", None)
+    return found
+
+
+def _signed(factory: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """Return whose parameters count: the factory, or of a class its constructor, and those of bases to which it hands on."""
+    if not inspect.isclass(factory):
+        return [factory]
+    signed = []
+    for kind in factory.__mro__[:-1]:
+        if "__init__" in vars(kind):
+            signed.append(kind.__init__)  # type: ignore[misc]
+            if all(p.kind is not p.VAR_KEYWORD for p in inspect.signature(kind.__init__).parameters.values()):  # type: ignore[misc]
+                break
+    return signed or [factory]
+
+
 def checked_options(
     what: str, factory: Callable[..., Any], options: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -193,14 +218,14 @@ def checked_options(
     ------
     ConfigurationError : naming the option, its value and what is allowed.
     """
-    parameters = inspect.signature(factory).parameters
+    parameters = parameters_of(factory)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     keywords = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     allowed = {name: p for name, p in parameters.items() if p.kind in keywords and name not in given}
-    try:
-        hints = typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
-    except (NameError, TypeError):  # annotations that only a type checker can see: nothing to convert by
-        hints = {}
+    hints: dict[str, Any] = {}
+    for signed in reversed(_signed(factory)):
+        with contextlib.suppress(NameError, TypeError):  # annotations that only a type checker can see
+            hints |= typing.get_type_hints(signed)
     checked = {}
     for name, value in options.items():
         if name not in allowed and not open_ended:

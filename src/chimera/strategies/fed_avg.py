@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
-
-import numpy as np
+from typing import Any, ClassVar, Literal
 
 from chimera.core.errors import ConfigurationError
+from chimera.strategies.participation import Participation, Work
 from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
 
 
@@ -29,28 +30,35 @@ class FedAvg(Strategy):
         (the linear scaling rule of Goyal et al. 2017, "Accurate, Large Minibatch SGD").
     keep_state : whether the local optimizer goes on with its momenta in the next round, which then are part of checkpoints;
         if not, it begins each round anew.
-    fraction : the share of the workers that take part in a round, at least one; who they are, ``seed`` and the round decide.
+    local_epochs : in place of ``local_steps``: how often a worker goes through its own share of the data in a round, rounded up
+        to whole batches. Who has more data takes more steps then, and a ``schedule`` of the local optimizer counts rounds.
+    fraction, over_selection, deadline_s, stragglers, seed : who takes part in a round, see `Participation`. Where more are
+        asked than needed, or a round has a deadline, who is late or dies is left out; else a death makes it begin anew.
     weighted : whether a worker counts by how many samples it has, as in the paper, or all count alike.
     send : what a worker sends: its ``change``, which codecs pack well and rows can be told by; or the ``weights`` that it
         reached, as in the paper, whose mean is exact: rounding a difference costs bits.
     averaging : of changes, where each worker changes few rows of a table: the mean of ``all``; for each row, of those that
         ``touched`` it; or their ``sum``.
     shards : over how many servers the parameters are spread.
-    seed : of the choice of workers.
     """
 
     family = "federated"
     sgd_learning_rate = 1.0
+    takes_partial: ClassVar[bool] = False  # whether the results of stragglers count
 
     def __init__(
         self,
         *,
         local_steps: int = 10,
+        local_epochs: float | None = None,
         local_optimizer: str | Mapping[str, Any] = "sgd",
         local_learning_rate: float | None = None,
         scaled: bool = False,
         keep_state: bool = True,
         fraction: float = 1.0,
+        over_selection: float = 1.0,
+        deadline_s: float | None = None,
+        stragglers: float = 0.0,
         weighted: bool = False,
         send: Literal["change", "weights"] = "change",
         averaging: Literal["all", "touched", "sum"] = "all",
@@ -60,10 +68,8 @@ class FedAvg(Strategy):
         for key, value in (("local_steps", local_steps), ("shards", shards)):
             if value < 1:
                 raise ConfigurationError(f"{key} must be at least 1, not {value}")
-        if not 0 < fraction <= 1:
-            raise ConfigurationError(f"fraction is a share of the workers, above 0 and at most 1, not {fraction}")
-        if seed < 0:
-            raise ConfigurationError(f"the seed is {seed}: it must be 0 or more")
+        if local_epochs is not None and not 0 < local_epochs < math.inf:
+            raise ConfigurationError(f"local_epochs must be above 0, not {local_epochs}")
         if send not in ("change", "weights") or averaging not in ("all", "touched", "sum"):
             raise ConfigurationError(
                 f"send is 'change' or 'weights', averaging 'all', 'touched' or 'sum'; not {send!r} and {averaging!r}"
@@ -73,71 +79,111 @@ class FedAvg(Strategy):
                 f"averaging {averaging!r} is for changes: workers that send weights touch all rows"
             )
         self.local_optimizer = _table(local_optimizer, local_learning_rate)
-        self._local_steps, self._keep_state = local_steps, keep_state
-        self._fraction, self._weighted, self._shards, self._seed = fraction, weighted, shards, seed
+        self._local_steps, self._local_epochs, self._keep_state = local_steps, local_epochs, keep_state
+        self._participation = Participation(fraction, over_selection, deadline_s, stragglers, seed)
+        self._weighted, self._shards = weighted, shards
         if scaled and "lr" not in self.local_optimizer:
             raise ConfigurationError("scaled multiplies the local learning rate: say which, by local_learning_rate")
         self._scaled = scaled
         self._reached, self._averaging = send == "weights", averaging
+        self._samples: Mapping[str, float] = {}  # of each worker, where they count
+        self._steps: Mapping[str, int] = {}  # in a round, where workers differ in that
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one step of the servers a round."""
         servers = cluster.servers(self._shards)
         weights = [server.weights() for server in servers]
-        samples = self._samples(cluster)
-        round_ = cluster.round
-        while True:
-            chosen = self._chosen(cluster.workers, round_)
-            total = sum(samples[worker.name] for worker in chosen)
-            results = [
-                worker.delta(
-                    *cluster.addressed(worker, weights, self._local_steps),
-                    steps=self._local_steps,
-                    first=round_ * self._local_steps,
-                    keep_state=self._keep_state,
-                    weight=samples[worker.name] * len(chosen) / total,  # so that the plain mean is the weighted one
-                    reached=self._reached,
-                    returns=self._shards,
-                )
-                for worker in chosen
-            ]
-            updates = [
-                server.update(*piece, averaging=self._averaging, reached=self._reached, returns=2)
-                for server, piece in zip(servers, zip(*results, strict=True), strict=True)
-            ]
-            weights, done = [list(refs) for refs in zip(*updates, strict=True)]
+        self._survey(cluster)
+        for round_ in itertools.count(cluster.round):
+            plan = self._plan(cluster, round_)
+            answers = self._answers(cluster, plan, round_, weights)
+            weights, done = self._step(servers, plan, answers)
             yield Round(done)
-            round_ += 1
+
+    def _survey(self, cluster: Cluster) -> None:
+        """Ask the workers what plans depend on."""
+        names = [worker.name for worker in cluster.workers]
+        if self._weighted:
+            shares = cluster.get([worker.share() for worker in cluster.workers])
+            self._samples = dict(zip(names, shares, strict=True))
+        if self._local_epochs is not None:
+            batches = cluster.get([worker.batches_per_pass() for worker in cluster.workers])
+            self._steps = {n: math.ceil(self._local_epochs * b - 1e-9) for n, b in zip(names, batches, strict=True)}
+
+    def _plan(self, cluster: Cluster, round_: int) -> list[Work]:
+        """Return who does what in a round, in rank order; stragglers, who do a part only, are left out."""
+        chosen = self._participation.chosen(cluster.workers, round_)
+        steps = [self._steps.get(worker.name, self._local_steps) for worker in chosen]
+        plan = [Work(worker, count, round_ * count) for worker, count in zip(chosen, steps, strict=True)]
+        plan = self._participation.cut_short(plan, round_)
+        return plan if self.takes_partial else [work for work in plan if not work.partial]
+
+    def _options(self, plan: Sequence[Work], round_: int) -> list[dict[str, Any]]:
+        """Return what goes with the call of each of the plan, see `Learner.delta`."""
+        common = {
+            "keep_state": self._keep_state,
+            "reached": self._reached,
+            "clock": None if self._local_epochs is None else round_,
+        }
+        return [{**common, "weight": weight} for weight in self._weights(plan)]
+
+    def _weights(self, plan: Sequence[Work]) -> list[float]:
+        """Return by what each counts, so that the plain mean is the one that is wanted; of others, they differ by a factor."""
+        samples = [self._samples.get(work.worker.name, 1) for work in plan]
+        return [each * len(plan) / sum(samples) for each in samples]
+
+    def _answers(
+        self, cluster: Cluster, plan: Sequence[Work], round_: int, weights: Sequence[Any]
+    ) -> Mapping[str, list[Any]]:
+        """Let those of the plan train; return the answers that make the round, by the names of the workers, in rank order."""
+        calls = {work.worker.name: (work, own) for work, own in zip(plan, self._options(plan, round_), strict=True)}
+
+        def ask(worker: Any) -> list[Any]:
+            work, options = calls[worker.name]
+            return self._ask(work, cluster.addressed(worker, weights, work.steps), options)
+
+        chosen = [work.worker for work in plan]
+        if self._participation.waits_for_all:
+            return {worker.name: ask(worker) for worker in chosen}
+        count = min(self._participation.wanted(len(cluster.workers)), len(chosen))
+        return cluster.soonest(chosen, ask, count, self._participation.deadline_s)
+
+    def _ask(self, work: Work, weights: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
+        """Let one worker train from the weights; return the refs of its messages, one for each server."""
+        return work.worker.delta(*weights, steps=work.steps, first=work.first, returns=self._shards, **options)  # type: ignore[no-any-return]
+
+    def _step(
+        self, servers: Sequence[Any], plan: Sequence[Work], answers: Mapping[str, Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Let the servers step by the mean of the answers; return refs of the new weights, and of what was done."""
+        there = [work for work in plan if work.worker.name in answers]
+        scale = self._weights(there)[0] / self._weights(plan)[plan.index(there[0])]
+        options = {"averaging": self._averaging, "reached": self._reached, "scale": scale}
+        updates = [
+            server.update(*piece, **options, returns=2)
+            for server, piece in zip(servers, zip(*answers.values(), strict=True), strict=True)
+        ]
+        weights, done = [list(refs) for refs in zip(*updates, strict=True)]
+        return weights, done
 
     def local_optimizer_of(self, workers: int) -> Mapping[str, Any]:
         """Return the table of the local optimizer."""
         table = dict(self.local_optimizer or {})
-        return {**table, "lr": table["lr"] * self._taking_part(workers)} if self._scaled else table
+        return {**table, "lr": table["lr"] * self._participation.wanted(workers)} if self._scaled else table
 
     def steps_per_round(self) -> int:
-        """Return how many batches a worker trains on in a round."""
-        return self._local_steps
+        """Return how many batches a worker trains on in a round; 1 where they differ in that."""
+        return self._local_steps if self._local_epochs is None else 1
 
     def batches_per_round(self, workers: int) -> int:
-        """Return how many batches all that take part train on."""
-        return self._taking_part(workers) * self._local_steps
+        """Return how many batches all that are asked train on."""
+        return self._participation.asked(workers) * self._local_steps
 
-    def _taking_part(self, workers: int) -> int:
-        return max(round(self._fraction * workers), 1)
-
-    def _chosen(self, workers: Sequence[Any], round_: int) -> list[Any]:
-        """Return who takes part in a round, in rank order."""
-        count = self._taking_part(len(workers))
-        if count == len(workers):
-            return list(workers)
-        places = np.random.default_rng([self._seed, round_]).choice(len(workers), count, replace=False)
-        return [workers[place] for place in sorted(places)]
-
-    def _samples(self, cluster: Cluster) -> Mapping[str, float]:
-        names = [worker.name for worker in cluster.workers]
-        if not self._weighted:
-            return dict.fromkeys(names, 1)
-        return dict(zip(names, cluster.get([worker.share() for worker in cluster.workers]), strict=True))
+    def samples_per_round(self, workers: int, batch_size: int, train_size: int) -> int:
+        """Return how many samples that are; of epochs, about."""
+        if self._local_epochs is None:
+            return super().samples_per_round(workers, batch_size, train_size)
+        return max(round(self._local_epochs * train_size * self._participation.asked(workers) / workers), 1)
 
 
 def _table(optimizer: str | Mapping[str, Any], learning_rate: float | None) -> dict[str, Any]:

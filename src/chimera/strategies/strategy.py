@@ -70,6 +70,20 @@ class Cluster(Protocol):
         over; who is late is not asked again before that old answer has come, and the answer is dropped.
         """
 
+    def soonest(
+        self, workers: Sequence[Any], ask: Callable[[Any], Any], count: int, timeout_s: float | None = None
+    ) -> Mapping[str, Any]:
+        """Ask those of ``workers`` that are free, and return what the first ``count`` answered, by name, in rank order.
+
+        So many, or fewer: those who have when the time is over, or when the others are dead. Who is late, as with `gather`,
+        is not asked again before the old answer has come.
+
+        Raises
+        ------
+        ActorLost : nobody has answered, and somebody is dead.
+        TooFewWorkersError : nobody has answered in time.
+        """
+
     def first(self, pending: Mapping[str, Any]) -> str:
         """Wait until one of the workers has answered, and return its name; of several, the first to have done so.
 
@@ -137,6 +151,10 @@ class Strategy(ABC):
     def batches_per_round(self, workers: int) -> int:
         """Return how many batches are computed in a round: one by each of the ``workers``, unless it says otherwise."""
         return workers
+
+    def samples_per_round(self, workers: int, batch_size: int, train_size: int) -> int:  # noqa: ARG002 - most count batches
+        """Return how many samples all of them process in a round, of a training set of ``train_size``."""
+        return self.batches_per_round(workers) * batch_size
 
     def steps_per_round(self) -> int:
         """Return by how many batches a worker goes on in a round; where workers differ in that, it is 1."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from chimera.core.engine import Engine
-from chimera.core.errors import ActorLost, ConfigurationError, TimeLimitError, TooFewWorkersError
+from chimera.core.errors import ConfigurationError, TimeLimitError, TooFewWorkersError
+from chimera.training.asking import Asking
 from chimera.training.dealing import Dealing
 from chimera.training.holdings import Holdings
 from chimera.training.watch import Watch
@@ -33,7 +32,7 @@ class Actors(Protocol):
         """Start one server, as new."""
 
 
-class TrainingCluster(Holdings):
+class TrainingCluster(Holdings, Asking):
     """What the trainer hands to a strategy.
 
     Parameters
@@ -62,18 +61,14 @@ class TrainingCluster(Holdings):
         own_replicas: bool = False,
     ) -> None:
         self._own_replicas = own_replicas
-        self._engine, self._actors, self._dealing, self._min_workers = engine, actors, dealing, min_workers
-        self._watch = watch or Watch(engine)
+        self._actors, self._dealing = actors, dealing
+        self.begin_asking(engine, watch or Watch(engine), min_workers)
         self.workers = [actors.worker(rank, order) for rank, order in enumerate(dealing.orders)]
         self.names = [worker.name for worker in self.workers]
         self._places = {name: place for place, name in enumerate(self.names)}  # in the dealing
         self.shards: list[Any] = []
         self.round, self.horizon = 0, 1
         self._session = 0  # how often a strategy began: then workers have nothing that servers know of
-        self._late: dict[str, Any] = {}  # workers that still compute an answer nobody waits for
-        self._answers: deque[tuple[str, Any]] = (
-            deque()
-        )  # that were there when `first` last waited, and what they answered
 
     @property
     def ranks(self) -> list[int]:
@@ -97,56 +92,6 @@ class TrainingCluster(Holdings):
         if not self._actors.addressed:
             return weights
         return [server.message(worker.name, self._session) for server in self.shards]
-
-    def gather(self, ask: Callable[[Any], Any], quorum: float = 1.0, timeout_s: float | None = None) -> list[Any]:
-        """Ask every free worker, and return the answers of a quorum, in rank order.
-
-        Raises
-        ------
-        TooFewWorkersError : the time is over and fewer than ``min_workers`` have answered.
-        """
-        if quorum == 1 and timeout_s is None:
-            return [ask(worker) for worker in self.workers]
-        needed = max(math.ceil(quorum * len(self.workers)), 1)
-        deadline = math.inf if timeout_s is None else self._engine.now() + timeout_s
-        # With a time limit, who is late has had his time: the others do not wait for him again.
-        self._free_workers(needed if timeout_s is None else 1, deadline)
-        answers = {worker.name: ask(worker) for worker in self.on_time()}
-        needed = min(needed, len(answers))
-        heads = {name: _head(answer) for name, answer in answers.items()}
-        done = self._await_living(heads, needed, deadline)
-        self._late.update({name: head for name, head in heads.items() if name not in done})
-        if len(done) < self._min_workers:
-            came = f"{len(done)} of {len(self.workers)} workers answered in {timeout_s} s"
-            raise TooFewWorkersError(f"{came}, fewer than min_workers = {self._min_workers}")
-        return [answers[worker.name] for worker in self.workers if worker.name in done]
-
-    def first(self, pending: Mapping[str, Any]) -> str:
-        """Wait until one of the workers has answered, and return its name; of several, the first to have done so.
-
-        Raises
-        ------
-        ActorLost : one of them is dead.
-        """
-        heads = {str(worker.name): _head(pending[worker.name]) for worker in self.workers if worker.name in pending}
-        winner = self._next_answer(heads)
-        if winner is None:
-            done, _ = self._watch.wait(heads.values(), 1)
-            if dead := self._dead() & set(heads):
-                raise ActorLost(f"{', '.join(sorted(dead))} died")
-            names = {id(ref): name for name, ref in heads.items()}
-            self._answers = deque((names[id(ref)], ref) for ref in done)
-            winner, _ = self._answers.popleft()
-        self._late = {name: ref for name, ref in heads.items() if name != winner}
-        return winner
-
-    def _next_answer(self, heads: Mapping[str, Any]) -> str | None:
-        """Return who else had answered when `first` last waited, the earliest of them: there is no need to ask again."""
-        while self._answers:
-            name, ref = self._answers.popleft()
-            if heads.get(name) is ref:
-                return name
-        return None
 
     def group(self) -> Any:
         """Return a group of the living workers, in rank order."""
@@ -230,17 +175,6 @@ class TrainingCluster(Holdings):
             left = f"{len(self.workers)} workers are left, fewer than min_workers = {self._min_workers}"
             raise TooFewWorkersError(f"{', '.join(lost)} died; {left}" if lost else left)
 
-    def on_time(self) -> list[Any]:
-        """Return the living workers that are not busy with an answer nobody waits for; asking them costs no wait."""
-        if self._late:
-            for name in self._await_living(self._late, 0, self._engine.now()):
-                del self._late[name]
-        return [worker for worker in self.workers if worker.name not in self._late]
-
-    def settle(self) -> None:
-        """Wait until nobody is late any more, so that the state of the run is all in servers and workers."""
-        self._free_workers(len(self.workers), math.inf)
-
     def start_over(self) -> None:
         """Make every worker and server that is left as it was at the very beginning."""
         self.round, workers = 0, [worker.name for worker in self.workers]
@@ -266,30 +200,7 @@ class TrainingCluster(Holdings):
         orders = self._dealing.orders
         self.get([worker.follow(orders[self._places[worker.name]], self._dealing.since) for worker in self.workers])
 
-    def _free_workers(self, needed: int, deadline: float) -> None:
-        """Wait until at least ``needed`` workers are not late, or the time is over."""
-        if self._late:
-            enough = max(needed - (len(self.workers) - len(self._late)), 0)
-            for name in self._await_living(self._late, enough, deadline):
-                del self._late[name]
-
-    def _await_living(self, refs: dict[str, Any], count: int, deadline: float) -> set[str]:
-        """Return the names of living workers whose refs are done, ``count`` of them if time and lives allow."""
-        while True:
-            left = None if math.isinf(deadline) else max(deadline - self._engine.now(), 0.0)
-            gone = len(set(refs) & self._dead())
-            done, pending = self._watch.wait(refs.values(), min(count + gone, len(refs)), left)
-            finished, dead = set(map(id, done)), self._dead()
-            living = {name for name, ref in refs.items() if id(ref) in finished and name not in dead}
-            if len(living) >= count or not pending or self._engine.now() >= deadline:
-                return living
-
     def _dead(self) -> set[str]:
         """Return the names of those actors of this run that are dead; the engine may have run others before."""
         lost = set(map(id, self._engine.lost()))
         return {actor.name for actor in (*self.workers, *self.shards) if id(actor) in lost}
-
-
-def _head(answer: Any) -> Any:
-    """Return a ref that stands for the whole answer: the refs of one call are done together."""
-    return answer[0] if isinstance(answer, list) else answer

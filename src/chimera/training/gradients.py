@@ -44,10 +44,10 @@ class Gradients:
         gradient, loss = self.computed(model, step)
         return gradient, self.verdict(gradient, loss, step, buffers)
 
-    def descend(self, take: Callable[[Batch, int], float], step: int) -> Rejected | None:
+    def descend(self, take: Callable[[Batch], float], step: int) -> Rejected | None:
         """Let ``take`` step with the step's batch; return whether its loss is to be rejected: the weights are spoilt then."""
         buffers = self.buffers()
-        return self.verdict(_NONE, take(self._batch(step), step), step, buffers)
+        return self.verdict(_NONE, take(self._batch(step)), step, buffers)
 
     def computed(self, model: Any, step: int, again: bool = False) -> tuple[Any, float]:
         """Return gradient and loss of the step's batch; ``again`` if its samples were counted before."""

@@ -117,6 +117,7 @@ class Learner(InGroup, Gossip, Chunks):
         keep_state: bool = True,
         weight: float = 1.0,
         reached: bool = False,
+        clock: int | None = None,
     ) -> list[Encoded] | list[Rejected]:
         """Load the weights, take ``steps`` local steps from there, and return the way back, encoded, a message a shard.
 
@@ -129,6 +130,7 @@ class Learner(InGroup, Gossip, Chunks):
         keep_state : whether the local optimizer remembers it all for the next call.
         weight : what is sent is multiplied by this.
         reached : whether the weights that were reached are sent instead.
+        clock : by what a schedule of the local optimizer goes in all these steps; by default by the number of each.
         """
         self._load(weights)
         flat = self._near.parameters()
@@ -136,7 +138,7 @@ class Learner(InGroup, Gossip, Chunks):
         rejected: Rejected | None = None
         with np.errstate(over="ignore", invalid="ignore"):  # what became of it is looked at below
             for self._step in range(first, first + steps):
-                rejected = self._local_step()
+                rejected = self._local_step(self._step if clock is None else clock)
                 if rejected is not None:
                     break
             if reached:
@@ -186,6 +188,10 @@ class Learner(InGroup, Gossip, Chunks):
     def share(self) -> float:
         """Return how many rows of it are this worker's."""
         return self._gradients.order.share
+
+    def batches_per_pass(self) -> float:
+        """Return how many of its batches go through these rows once."""
+        return self.share() / self._gradients.order.batch_size
 
     def step(self) -> int:
         """Return how many steps it has taken or computed gradients for."""
@@ -264,13 +270,13 @@ class Learner(InGroup, Gossip, Chunks):
             self._optimizer = FlatOptimizer(self._optimizer_settings, flat)
         return self._optimizer
 
-    def _local_step(self) -> Rejected | None:
+    def _local_step(self, clock: int) -> Rejected | None:
         """Step with this step's batch, or say why its gradient is rejected."""
         if self._local.descends:
-            return self._gradients.descend(self._local.descend, self._step)
+            return self._gradients.descend(lambda batch: self._local.descend(batch, clock), self._step)
         gradient, rejected = self._next_gradient(self._near)
         if rejected is None:
-            self._local.step(gradient, self._step)
+            self._local.step(gradient, clock)
         return rejected
 
     def _count(self, loss: float) -> None:

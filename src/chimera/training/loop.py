@@ -131,7 +131,7 @@ class TrainingLoop:
         self._meter.began_s = state["began_s"] if goes_on else self._engine.now() - self.counters.seconds
 
     def _horizon(self) -> int:
-        samples = self._strategy.batches_per_round(len(self._cluster.workers)) * self._batch_size
+        samples = self._strategy.samples_per_round(len(self._cluster.workers), self._batch_size, self._train_size)
         left = self._budget.rounds_left(self.counters, self._train_size, samples)
         next_fault = self._faults.rounds_left(self.counters.rounds)
         joining = _AHEAD if self._recovery.expecting else None

@@ -74,20 +74,24 @@ class ParameterShard:
         return self._downlink.rows(wanted)
 
     def update(
-        self, *gradients: Encoded | Rejected, averaging: Averaging = "all", reached: bool = False
+        self, *gradients: Encoded | Rejected, averaging: Averaging = "all", reached: bool = False, scale: float = 1.0
     ) -> tuple[Encoded, Applied]:
         """Step with the mean of the finite gradients, in the order given; return the new slice, encoded, and what was done.
 
         ``averaging`` says what the mean is of rows that not all have touched. What was ``reached`` are weights, not gradients:
-        the gradient is the way back from their mean, and where that is just added, the mean itself is the new slice. Without
-        any gradient the slice stays as it is. Senders reject what is not finite; what comes all the same, or overflows on the
-        way or in the sum, is left out too.
+        the gradient is the way back from their mean, and where that is just added, the mean itself is the new slice. The mean
+        is multiplied by ``scale``, for senders that weight what they send, when not all of them are there. Without any
+        gradient the slice stays as it is. Senders reject what is not finite; what comes all the same, or overflows on the way
+        or in the sum, is left out too.
         """
         rejected = [gradient for gradient in gradients if isinstance(gradient, Rejected)]
         vectors = self._unpacked({i: each for i, each in enumerate(gradients, 1) if not isinstance(each, Rejected)})
         if vectors and not self._average(vectors, averaging):
             rejected += self._left_out(vectors, len(gradients), averaging)
         work(elements=len(values_of(self._mean)) * len(gradients))
+        if vectors and scale != 1:
+            mean = values_of(self._mean)
+            mean *= np.float32(scale)
         if vectors and reached:
             return self._moved(len(vectors), rejected)
         return self._stepped(len(vectors), rejected)

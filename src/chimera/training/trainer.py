@@ -135,6 +135,7 @@ class Trainer:
         self._local_optimizer = self._optimizer if local is None else OptimizerSettings.of(*named(local))
         self._engine, self._model, self._data = engine, model, data
         self._workers, self._batch_size = self._strategy.world_size(workers), batch_size
+        self._train_size = 0
         self._every: dict[str, Any] = {
             "log_every": log_every,
             "evaluate_every": evaluate_every,
@@ -210,6 +211,7 @@ class Trainer:
             signature = Signature.of(split)
             self._folder.begin(Experiment.of(**self._experiment).to_toml(), self._seed, signature)
             train = None if engine.nodes_own_data else split.train
+            self._train_size = len(train) if train else 0  # of the nodes' own, only once they are there
             rounds = self._budget.rounds_in_all(len(train) if train else None, self._samples_per_round(self._workers))
             actors = Actors(
                 engine,
@@ -249,7 +251,7 @@ class Trainer:
         checkpoints = Checkpoints(str(self._folder.path / "checkpoints"))
         saved = checkpoints.read_last() if self._folder.resumes else None
         sizes = watch.get([worker.samples() for worker in cluster.workers])  # what a constructor raises shows here
-        train_size = sum(sizes) if engine.nodes_own_data else len(split.train)
+        self._train_size = train_size = sum(sizes) if engine.nodes_own_data else len(split.train)
         engine.trace()
         history = History(self._folder.path, saved["files"] if saved else None)
         self._recovery = Recovery(engine, cluster, watch, self._tolerance)
@@ -302,7 +304,7 @@ class Trainer:
         return run
 
     def _samples_per_round(self, world_size: int) -> int:
-        return self._strategy.batches_per_round(world_size) * self._batch_size
+        return self._strategy.samples_per_round(world_size, self._batch_size, self._train_size)
 
     def _names(self) -> dict[str, Any]:
         return {
