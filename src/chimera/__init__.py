@@ -1,11 +1,11 @@
 """Chimera: distributed machine learning from a laptop to a cluster.
 
-Layers, from the top; an import goes down, never up, never sideways between the five families::
+Layers, from the top; an import goes down, never up, never sideways between the families::
 
     cli
      └─ nodes
          └─ training
-             └─ strategies · codecs · data · models · engines · report
+             └─ strategies · codecs · data · models · engines · privacy · report
                  └─ core
 """
 

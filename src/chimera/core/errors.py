@@ -86,3 +86,7 @@ class UnavailableError(RunError):
 
 class TooFewWorkersError(RunError):
     """Fewer workers are left than the run was told to go on with."""
+
+
+class PrivacyError(RunError):
+    """A message that would give away one client's update, or that the protocol between clients and server does not have."""

@@ -1,0 +1,1 @@
+"""What keeps a client's update to itself: clipping and noise with their accountant, and secure aggregation."""

@@ -1,0 +1,219 @@
+"""Bonawitz et al. 2017, "Practical Secure Aggregation for Privacy-Preserving Machine Learning": a client's side of a round.
+
+Four messages, for a server that is honest but curious, which carries all of them:
+
+1. each client advertises two public keys (`Client.keys`); the server sends all of them to all, the roster;
+2. each client shares its self mask's seed and its mask key among all (`Client.shares`), sealed so that the server, which
+   hands them on (`routed`), cannot read them;
+3. each client sends its update under its self mask and a mask with each other client, which one of the two adds and the
+   other takes away (`Client.mask`);
+4. the server says who survived; of those each survivor reveals its share of the self mask's seed, of the others that of
+   the mask key (`Client.reveal`), and `unmasked` takes out of the sum what did not cancel.
+
+Of no client both are revealed, and so no single update can be seen by the server, nor by clients fewer than the threshold that
+work with it. All messages are arrays of bytes; a client's place is its row in the roster.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from chimera.core.errors import PrivacyError
+from chimera.privacy.masks import add_mask
+from chimera.privacy.shamir import SECRET_BYTES, SHARE_BYTES, Interpolation, shares_of
+
+Bytes: TypeAlias = NDArray[np.uint8]
+Revealed: TypeAlias = tuple[int, Bytes, Bytes]
+"""What a survivor reveals: its place; who survived, shape (n,), 1 or 0; and a share of each client, shape (n, 33)."""
+
+_KEY_BYTES, _NONCE_BYTES, _TAG_BYTES = 32, 12, 16
+_SEALED_BYTES = _NONCE_BYTES + 2 * SHARE_BYTES + _TAG_BYTES
+
+
+class Client:
+    """One client in one round; its keys are from the operating system and serve for this round only.
+
+    Parameters
+    ----------
+    threshold : how many clients must survive, more than half of them: with fewer, the server could tell two halves of them
+        different survivors, and get both secrets of a client.
+    """
+
+    def __init__(self, threshold: int) -> None:
+        self._threshold = threshold
+        self._sealing, self._masking = X25519PrivateKey.generate(), X25519PrivateKey.generate()
+        self._self_seed = os.urandom(SECRET_BYTES)
+        self._roster: Bytes = np.empty((0, 2 * _KEY_BYTES), np.uint8)
+        self._place = -1
+        self._own_share = b""
+        self._seals: dict[int, AESGCM] = {}  # by the place of whoever it is shared with
+        self._sealed: Bytes | None = None
+        self._streams: set[int] = set()
+        self._survivors: Bytes | None = None
+
+    def keys(self) -> Bytes:
+        """Return its public keys, shape (64,): that for seals, that for masks."""
+        both = (self._sealing.public_key().public_bytes_raw(), self._masking.public_key().public_bytes_raw())
+        return np.frombuffer(b"".join(both), np.uint8)
+
+    def shares(self, roster: Bytes) -> Bytes:
+        """Return what it shares with each client, sealed for it, shape (n, 94), from the keys of all, shape (n, 64).
+
+        Raises
+        ------
+        PrivacyError : it is not in the roster once, or two have the same key; or the threshold is not above half of the
+            clients and at most all; or it has shared already.
+        """
+        count = len(roster)
+        found = np.flatnonzero((roster == self.keys()).all(axis=1))
+        if self._place >= 0 or len(found) != 1 or len(np.unique(roster, axis=0)) != count:
+            raise PrivacyError("a client shares its secrets once, in a roster that has it, and everybody, once")
+        if not count < 2 * self._threshold <= 2 * count:
+            raise PrivacyError(f"a threshold of {self._threshold} is not above half of {count} clients and at most all")
+        self._roster, self._place = roster, int(found[0])
+        places = range(1, count + 1)
+        seeds = shares_of(self._self_seed, self._threshold, places)
+        keys = shares_of(self._masking.private_bytes_raw(), self._threshold, places)
+        sealed = np.zeros((count, _SEALED_BYTES), np.uint8)
+        for place, both in enumerate(map(bytes.__add__, seeds, keys)):
+            if place == self._place:
+                self._own_share = both
+                continue
+            nonce = os.urandom(_NONCE_BYTES)
+            self._seals[place] = self._seal(place)
+            text = self._seals[place].encrypt(nonce, both, _direction(self._place, place))
+            sealed[place] = np.frombuffer(nonce + text, np.uint8)
+        return sealed
+
+    def receive(self, sealed: Bytes) -> None:
+        """Take what each client shared with it, sealed, shape (n, 94)."""
+        if self._place < 0 or self._sealed is not None or sealed.shape != (len(self._roster), _SEALED_BYTES):
+            raise PrivacyError("shares came twice, before the roster, or not as many as there are clients")
+        self._sealed = sealed
+
+    def mask(self, words: NDArray[Any], stream: int = 0) -> NDArray[Any]:
+        """Return the words of its update, unsigned, shape (n,), under all its masks; ``stream`` tells several vectors apart.
+
+        Raises
+        ------
+        PrivacyError : it has no shares yet, or has masked another vector of this stream, or has revealed what it knows.
+        """
+        if self._sealed is None or self._survivors is not None or stream in self._streams:
+            raise PrivacyError("a client masks once, after it got the shares of all and before it reveals any")
+        self._streams.add(stream)
+        masked = words.copy()
+        add_mask(masked, self._self_seed, stream)
+        for place in range(len(self._roster)):
+            if place != self._place:
+                add_mask(masked, _pair_seed(self._masking, self._roster[place]), stream, _sign(self._place, place))
+        return masked
+
+    def reveal(self, survivors: Bytes) -> Revealed:
+        """Return its shares of the self mask's seeds of all who survived, and of the mask keys of the others.
+
+        Parameters
+        ----------
+        survivors : 1 for each client whose masked update the server has, and else 0, shape (n,).
+
+        Raises
+        ------
+        PrivacyError : fewer survived than the threshold; or it was asked with other survivors before, which would reveal
+            both secrets of a client; or a share is not what its sender sealed.
+        """
+        if self._sealed is None or survivors.shape != (len(self._roster),) or not survivors[self._place]:
+            raise PrivacyError("a client reveals shares of the clients of its round, if it is one of the survivors")
+        if np.count_nonzero(survivors) < self._threshold:
+            left = np.count_nonzero(survivors)
+            raise PrivacyError(f"{left} survivors are fewer than {self._threshold}: nothing is revealed")
+        if self._survivors is not None and not np.array_equal(self._survivors, survivors):
+            raise PrivacyError("the survivors are others than before: that would reveal both secrets of a client")
+        self._survivors = np.array(survivors != 0, np.uint8)
+        shares = np.empty((len(survivors), SHARE_BYTES), np.uint8)
+        for place, survived in enumerate(survivors):
+            both = self._own_share if place == self._place else self._opened(place, self._sealed[place].tobytes())
+            shares[place] = np.frombuffer(both[:SHARE_BYTES] if survived else both[SHARE_BYTES:], np.uint8)
+        return self._place, self._survivors, shares
+
+    def _opened(self, place: int, sealed: bytes) -> bytes:
+        try:
+            nonce, text = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
+            return self._seals[place].decrypt(nonce, text, _direction(place, self._place))
+        except InvalidTag:
+            raise PrivacyError(f"what client {place} shared with client {self._place} was changed on the way") from None
+
+    def _seal(self, place: int) -> AESGCM:
+        other = X25519PublicKey.from_public_bytes(self._roster[place, :_KEY_BYTES].tobytes())
+        return AESGCM(_derived(self._sealing.exchange(other), b"chimera seal"))
+
+
+def routed(sealed: Sequence[Bytes]) -> list[Bytes]:
+    """Return what is for each client, shape (n, 94), from what each client sent, shape (n, 94): the server's part of step 2."""
+    return list(np.stack(sealed).swapaxes(0, 1))
+
+
+def unmasked(
+    masked: Sequence[NDArray[Any]], roster: Bytes, revealed: Sequence[Revealed], threshold: int, stream: int = 0
+) -> NDArray[Any]:
+    """Return the sum of the survivors' words: the server's part of step 4.
+
+    Parameters
+    ----------
+    masked : what the survivors sent, each shape (n,), in the order of their places.
+    roster : the keys of all clients.
+    revealed : by at least ``threshold`` of the survivors.
+    stream : as in `Client.mask`.
+
+    Raises
+    ------
+    PrivacyError : too few have revealed their shares, or not for the same survivors, or the survivors are not those who sent.
+    """
+    if len(revealed) < threshold:
+        raise PrivacyError(f"{len(revealed)} clients revealed their shares where {threshold} are needed")
+    survivors = revealed[0][1]
+    if any(not np.array_equal(survivors, each) for _, each, _ in revealed):
+        raise PrivacyError("shares were revealed for different survivors: that would give both secrets of a client")
+    if np.count_nonzero(survivors) != len(masked):
+        raise PrivacyError(f"{len(masked)} clients sent an update, and {np.count_nonzero(survivors)} are said to have")
+    chosen = revealed[:threshold]
+    interpolation = Interpolation([place + 1 for place, _, _ in chosen])
+    total = masked[0].copy()
+    for words in masked[1:]:
+        np.add(total, words, out=total)
+    for place, survived in enumerate(survivors):
+        secret = interpolation.secret([shares[place].tobytes() for _, _, shares in chosen])
+        if survived:
+            add_mask(total, secret, stream, -1)
+            continue
+        key = X25519PrivateKey.from_private_bytes(secret)
+        if key.public_key().public_bytes_raw() != roster[place, _KEY_BYTES:].tobytes():
+            raise PrivacyError(f"the shares of client {place} do not give its mask key")
+        for other in np.flatnonzero(survivors).tolist():
+            add_mask(total, _pair_seed(key, roster[other]), stream, -_sign(other, place))
+    return total
+
+
+def _pair_seed(masking: X25519PrivateKey, keys: Bytes) -> bytes:
+    """Return the seed of the mask between the owner of a mask key and the client with these public keys."""
+    return _derived(masking.exchange(X25519PublicKey.from_public_bytes(keys[_KEY_BYTES:].tobytes())), b"chimera mask")
+
+
+def _sign(own: int, other: int) -> int:
+    return 1 if own < other else -1
+
+
+def _direction(sender: int, receiver: int) -> bytes:
+    return f"{sender} to {receiver}".encode()
+
+
+def _derived(agreed: bytes, purpose: bytes) -> bytes:
+    return HKDF(SHA256(), _KEY_BYTES, None, purpose).derive(agreed)

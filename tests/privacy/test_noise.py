@@ -1,0 +1,100 @@
+"""Clipping, noise and their accountant."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from chimera.core.errors import MissingExtraError
+from chimera.privacy.accountant import Accountant
+from chimera.privacy.noise import TAIL, add_noise, clip, source
+
+
+@given(arrays(np.float32, st.integers(0, 30), elements=st.floats(-1e6, 1e6, width=32)), st.floats(1e-3, 1e3))
+def test_a_clipped_update_is_no_longer_than_the_bound_and_points_the_same_way(
+    update: NDArray[np.float32], norm: float
+) -> None:
+    before = update.astype(np.float64)
+    had = clip(update, norm)
+    assert had == pytest.approx(np.linalg.norm(before), rel=1e-6, abs=1e-30)
+    length = float(np.linalg.norm(update.astype(np.float64)))
+    assert length <= norm
+    if had <= norm:
+        np.testing.assert_array_equal(update, before.astype(np.float32))
+    else:
+        assert length == pytest.approx(norm, rel=1e-5)
+        np.testing.assert_allclose(update, before * (norm / had), rtol=1e-5, atol=1e-30)
+
+
+def test_noise_has_the_deviation_that_was_asked_for() -> None:
+    update = np.zeros(400_000, np.float32)
+    add_noise(update, 0.25, source("run", 1, 2))
+    assert update.std() == pytest.approx(0.25, rel=0.01)  # 9 standard deviations of this estimate
+    assert abs(update.mean()) < 0.25 * 6 / math.sqrt(len(update))
+    assert np.abs(update).max() < 0.25 * TAIL
+
+
+def test_noise_of_a_run_is_decided_by_its_key_and_that_of_the_system_by_nothing() -> None:
+    def drawn(*key: int, seed: str = "run") -> list[float]:
+        return source(seed, *key).standard_normal(4).tolist()  # type: ignore[arg-type]
+
+    assert drawn(1, 2) == drawn(1, 2)
+    assert drawn(1, 2) != drawn(1, 3)
+    assert drawn(1, 2, seed="system") != drawn(1, 2, seed="system")
+
+
+def test_epsilon_is_the_one_of_opacus() -> None:
+    from opacus.accountants import RDPAccountant
+
+    ours = Accountant()
+    for _ in range(4):
+        ours.count(1.1, 0.01, 2500)
+    theirs = RDPAccountant()
+    theirs.history = [(1.1, 0.01, 10_000)]
+    assert ours.history == [[1.1, 0.01, 10_000]]
+    assert ours.epsilon(1e-5) == theirs.get_epsilon(1e-5) == pytest.approx(5.632, abs=1e-3)
+
+
+def test_epsilon_of_all_clients_in_each_round_follows_from_the_gaussian_mechanism() -> None:
+    """Mironov 2017: k rounds have a Rényi divergence of k a / (2 z^2) at order a, and epsilon is below the minimum."""
+    noise, rounds, delta = 4.0, 20, 1e-5
+    ours = Accountant()
+    ours.count(noise, 1.0, rounds)
+    orders = np.linspace(1.01, 200, 20_000)
+    bound = float((rounds * orders / (2 * noise**2) + math.log(1 / delta) / (orders - 1)).min())
+    assert 0.8 * bound < ours.epsilon(delta) < bound
+
+
+def test_rounds_are_counted_whatever_their_order_and_history_goes_on() -> None:
+    first, second = Accountant(), Accountant()
+    for noise in (1.0, 1.5, 1.0):
+        first.count(noise, 0.1, 5)
+    for noise in (1.5, 1.0, 1.0):
+        second = Accountant(second.history)
+        second.count(noise, 0.1, 5)
+    assert first.epsilon(1e-6) == pytest.approx(second.epsilon(1e-6), rel=1e-12)
+    assert first.epsilon(1e-6) > Accountant([[1.0, 0.1, 10]]).epsilon(1e-6)
+
+
+def test_without_the_secret_of_who_takes_part_epsilon_is_larger() -> None:
+    accountant = Accountant([[2.0, 0.1, 30]])
+    assert (
+        accountant.epsilon(1e-5) < accountant.epsilon(1e-5, sampled=False) == Accountant([[2.0, 1.0, 30]]).epsilon(1e-5)
+    )
+
+
+def test_no_round_costs_nothing_and_one_without_noise_everything() -> None:
+    assert Accountant().epsilon(1e-5) == 0
+    assert Accountant([[1.0, 1.0, 1], [0.0, 1.0, 1]]).epsilon(1e-5) == math.inf
+
+
+def test_a_missing_opacus_is_answered_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "opacus.accountants", None)
+    with pytest.raises(MissingExtraError, match=r"epsilon needs the package 'opacus'.*chimera-dml\[privacy\]"):
+        Accountant([[1.0, 1.0, 1]]).epsilon(1e-5)

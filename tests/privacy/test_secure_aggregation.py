@@ -1,0 +1,216 @@
+"""Secure aggregation: the unmasked sum is the plain one, whoever drops out; one masked update tells nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+from scipy.stats import chi2, ks_2samp
+
+from chimera.core.errors import DataError, PrivacyError
+from chimera.privacy.fixed_point import FixedPoint
+from chimera.privacy.masks import add_mask
+from chimera.privacy.secure_aggregation import Bytes, Client, Revealed, routed, unmasked
+
+
+def clients_of(count: int, threshold: int) -> tuple[list[Client], Bytes]:
+    """Return clients who have shared their secrets, and their roster."""
+    clients = [Client(threshold) for _ in range(count)]
+    roster = np.stack([client.keys() for client in clients])
+    for client, sealed in zip(clients, routed([client.shares(roster) for client in clients]), strict=True):
+        client.receive(sealed)
+    return clients, roster
+
+
+def flags(count: int, survivors: Sequence[int]) -> Bytes:
+    return np.isin(np.arange(count), survivors).astype(np.uint8)
+
+
+def unmasked_sum(
+    words: Sequence[NDArray[Any]], threshold: int, survivors: Sequence[int], revealing: Sequence[int], stream: int = 0
+) -> NDArray[Any]:
+    """Return what the server gets where only some survive the third message, and only some of these the fourth."""
+    clients, roster = clients_of(len(words), threshold)
+    masked = [client.mask(each, stream) for client, each in zip(clients, words, strict=True)]
+    revealed = [clients[place].reveal(flags(len(words), survivors)) for place in revealing]
+    return unmasked([masked[place] for place in survivors], roster, revealed, threshold, stream)
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> tuple[list[NDArray[np.float32]], float, int, list[int], list[int]]:
+    """Draw vectors in range, the range, a threshold, who survives, and who of them reveals."""
+    count, size = draw(st.integers(1, 7)), draw(st.integers(0, 9))
+    limit = float(np.float32(draw(st.floats(1e-6, 1e6))))
+    element = st.floats(-limit, limit, width=32)
+    vectors = [draw(arrays(np.float32, size, elements=element)) for _ in range(count)]
+    threshold = draw(st.integers(count // 2 + 1, count))
+    survivors = sorted(draw(st.permutations(range(count)))[: draw(st.integers(threshold, count))])
+    revealing = draw(st.permutations(survivors))[: draw(st.integers(threshold, len(survivors)))]
+    return vectors, limit, threshold, survivors, revealing
+
+
+@settings(max_examples=60, deadline=None)
+@given(rounds())
+def test_the_unmasked_sum_is_the_plain_fixed_point_sum_to_the_bit(
+    drawn: tuple[list[NDArray[np.float32]], float, int, list[int], list[int]],
+) -> None:
+    vectors, limit, threshold, survivors, revealing = drawn
+    code = FixedPoint(limit, len(vectors))
+    words = [code.encode(vector) for vector in vectors]
+    total = unmasked_sum(words, threshold, survivors, revealing)
+    np.testing.assert_array_equal(total, np.sum([words[place] for place in survivors], axis=0, dtype=code.words))
+    exact = [math.fsum(float(vectors[place][i]) for place in survivors) for i in range(len(vectors[0]))]
+    np.testing.assert_allclose(code.decode(total), exact, rtol=0, atol=len(survivors) * code.step / 2)
+
+
+@pytest.mark.parametrize("clients", [1, 3, 1000, 3000])
+def test_the_sum_of_all_clients_at_the_limit_does_not_go_round(clients: int) -> None:
+    code = FixedPoint(0.3, clients)
+    assert (code.bits, code.step <= 0.3 * 2**-20) == (32 if clients <= 1000 else 64, True)
+    for limit in (0.3, -0.3):
+        words = code.encode(np.full(3, limit, np.float32))
+        total = np.sum([words] * clients, axis=0, dtype=code.words)
+        np.testing.assert_allclose(code.decode(total), limit * clients, rtol=1e-6)
+
+
+@pytest.mark.parametrize("element", [1.001, -2.0, np.nan, np.inf])
+def test_an_element_out_of_range_is_refused(element: float) -> None:
+    with pytest.raises(DataError, match="beyond the 1 that was agreed on"):
+        FixedPoint(1.0, 3).encode(np.array([0.5, element], np.float32))
+
+
+def test_words_of_64_bits_and_several_streams_are_masked_as_well() -> None:
+    words = [np.arange(4, dtype="<u8") + (1 << 63) for _ in range(3)]
+    np.testing.assert_array_equal(
+        unmasked_sum(words, 2, [0, 2], [2, 0], stream=5), np.sum([words[0], words[2]], axis=0, dtype="<u8")
+    )
+
+
+def masked_bytes(words: NDArray[np.uint32], times: int) -> NDArray[np.uint8]:
+    """Return the bytes of one client's masked update, in so many rounds, shape (times, bytes)."""
+    found = []
+    for _ in range(times):
+        clients, _ = clients_of(2, 2)
+        found.append(clients[0].mask(words).view(np.uint8))
+    return np.stack(found)
+
+
+@pytest.mark.parametrize("value", [0, 1, 0xFFFFFFFF])
+def test_the_bytes_of_a_masked_update_are_uniform_whatever_it_is(value: int) -> None:
+    seen = np.bincount(masked_bytes(np.full(4096, value, np.uint32), 8).ravel(), minlength=256)
+    expected = seen.sum() / 256
+    statistic = float(((seen - expected) ** 2 / expected).sum())
+    assert chi2.sf(statistic, 255) > 1e-6  # one run in a million fails by chance
+
+
+def test_two_different_updates_look_alike_under_their_masks() -> None:
+    plain = masked_bytes(np.zeros(2048, np.uint32), 8).view("<u4").ravel()
+    other = masked_bytes(np.arange(2048, dtype=np.uint32), 8).view("<u4").ravel()
+    assert ks_2samp(plain, other).pvalue > 1e-6
+    bits = np.unpackbits(other.view(np.uint8)).reshape(-1, 32).mean(axis=0)
+    np.testing.assert_allclose(bits, 0.5, atol=0.03)  # 6 standard deviations
+
+
+def test_any_update_could_be_behind_what_a_client_sends() -> None:
+    """For each other update there are masks under which it looks the same: masked - update is a mask like any other."""
+    seen, other = masked_bytes(np.arange(64, dtype=np.uint32), 1)[0].view("<u4"), np.full(64, 7, np.uint32)
+    mask = seen - other
+    np.testing.assert_array_equal(other + mask, seen)
+    assert len(np.unique(mask)) > 60
+
+
+def test_the_same_seed_and_stream_make_the_same_mask_and_others_do_not() -> None:
+    def mask(seed: bytes, stream: int, size: int = 100_001) -> NDArray[np.uint32]:
+        words = np.zeros(size, np.uint32)
+        add_mask(words, seed, stream)
+        return words
+
+    first = mask(b"a" * 32, 0)
+    np.testing.assert_array_equal(first, mask(b"a" * 32, 0))
+    np.testing.assert_array_equal(first[:10], mask(b"a" * 32, 0, 10))
+    for other in (mask(b"b" * 32, 0), mask(b"a" * 32, 1)):
+        assert (first == other).mean() < 1e-3
+    add_mask(first, b"a" * 32, 0, -1)
+    assert not first.any()
+
+
+# What is refused
+
+
+def test_a_client_never_reveals_both_secrets_of_another() -> None:
+    clients, _ = clients_of(4, 3)
+    for client in clients:
+        client.mask(np.zeros(2, np.uint32))
+    first = clients[0].reveal(flags(4, [0, 1, 2]))
+    np.testing.assert_array_equal(first[2], clients[0].reveal(flags(4, [0, 1, 2]))[2])  # asking again is no harm
+    with pytest.raises(PrivacyError, match="both secrets"):
+        clients[0].reveal(flags(4, [0, 1, 3]))
+    with pytest.raises(PrivacyError, match="before it reveals"):
+        clients[0].mask(np.zeros(2, np.uint32), 1)
+
+
+def test_a_client_reveals_nothing_where_too_few_survived() -> None:
+    clients, _ = clients_of(4, 3)
+    with pytest.raises(PrivacyError, match="2 survivors are fewer than 3"):
+        clients[0].reveal(flags(4, [0, 1]))
+    with pytest.raises(PrivacyError, match="one of the survivors"):
+        clients[0].reveal(flags(4, [1, 2, 3]))
+
+
+def test_a_client_masks_one_vector_a_stream() -> None:
+    clients, _ = clients_of(2, 2)
+    clients[0].mask(np.zeros(2, np.uint32), 1)
+    with pytest.raises(PrivacyError, match="masks once"):
+        clients[0].mask(np.ones(2, np.uint32), 1)
+
+
+def test_the_server_refuses_shares_for_different_survivors() -> None:
+    clients, roster = clients_of(4, 3)
+    masked = [client.mask(np.zeros(2, np.uint32)) for client in clients]
+    first, second = flags(4, [0, 1, 2]), flags(4, [0, 1, 3])
+    revealed: list[Revealed] = [clients[0].reveal(first), clients[1].reveal(first), clients[3].reveal(second)]
+    with pytest.raises(PrivacyError, match="different survivors"):
+        unmasked(masked[:3], roster, revealed, 3)
+
+
+def test_the_server_refuses_too_few_shares_and_updates_of_others_than_survived() -> None:
+    clients, roster = clients_of(4, 3)
+    masked = [client.mask(np.zeros(2, np.uint32)) for client in clients]
+    revealed = [clients[place].reveal(flags(4, [0, 1, 2])) for place in range(3)]
+    with pytest.raises(PrivacyError, match="2 clients revealed their shares where 3 are needed"):
+        unmasked(masked[:3], roster, revealed[:2], 3)
+    with pytest.raises(PrivacyError, match="4 clients sent an update, and 3 are said to have"):
+        unmasked(masked, roster, revealed, 3)
+
+
+def test_shares_that_were_changed_on_the_way_are_noticed() -> None:
+    clients = [Client(2) for _ in range(2)]
+    roster = np.stack([client.keys() for client in clients])
+    sealed = routed([client.shares(roster) for client in clients])
+    sealed[0] = sealed[0].copy()
+    sealed[0][1, 20] ^= 1
+    clients[0].receive(sealed[0])
+    clients[0].mask(np.zeros(2, np.uint32))
+    with pytest.raises(PrivacyError, match="client 1 shared with client 0 was changed"):
+        clients[0].reveal(flags(2, [0, 1]))
+
+
+@pytest.mark.parametrize(("count", "threshold"), [(4, 2), (2, 3), (5, 0)])
+def test_a_threshold_of_half_the_clients_or_of_more_than_all_is_refused(count: int, threshold: int) -> None:
+    clients = [Client(threshold) for _ in range(count)]
+    with pytest.raises(PrivacyError, match="not above half"):
+        clients[0].shares(np.stack([client.keys() for client in clients]))
+
+
+def test_a_client_that_is_not_in_the_roster_or_is_there_twice_shares_nothing() -> None:
+    client, other = Client(2), Client(2)
+    for roster in ([other.keys(), Client(2).keys()], [client.keys(), client.keys()]):
+        with pytest.raises(PrivacyError, match="shares its secrets once"):
+            client.shares(np.stack(roster))
