@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 FAMILIES = {
     "strategies": "chimera.strategies.strategy:STRATEGIES",
     "topologies": "chimera.strategies.topologies.topology:TOPOLOGIES",
+    "aggregations": "chimera.training.aggregation.aggregation:AGGREGATIONS",
     "codecs": "chimera.codecs.codec:CODECS",
     "engines": "chimera.core.engine:ENGINES",
     "partitions": "chimera.data.partition:PARTITIONERS",
@@ -36,7 +37,7 @@ def list_plugins(
         str | None, typer.Argument(metavar=f"[{'|'.join(FAMILIES)}]", show_default=False, help="Only this family.")
     ] = None,
 ) -> None:
-    """List strategies, topologies, codecs, engines, partitions, models, data sets and policies, with their options."""
+    """List strategies, topologies, aggregations, codecs, engines, partitions, models, data sets and policies."""
     if family is not None and family not in FAMILIES:
         raise ConfigurationError(f"there is no family {family!r} to list; families: {', '.join(FAMILIES)}")
     from rich.console import Console

@@ -24,7 +24,7 @@ _SAMPLED: dict[str, Any] = {
     "optimizer": "sgd",
     "rate": 0.05,
     "model": {"order": "word"},
-    "strategy": {"averaging": "touched", "scaled": True},
+    "strategy": {"aggregation": "touched", "scaled": True},
     "data": {},
 }
 _LEARN: dict[str, dict[str, Any]] = {

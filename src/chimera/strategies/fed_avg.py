@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from chimera.core.errors import ConfigurationError
 from chimera.strategies.participation import Participation, Work
-from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
+from chimera.strategies.strategy import STRATEGIES, Aggregated, Cluster, Round, Strategy
 
 
 @STRATEGIES.register("fed-avg")
@@ -37,8 +37,9 @@ class FedAvg(Strategy):
     weighted : whether a worker counts by how many samples it has, as in the paper, or all count alike.
     send : what a worker sends: its ``change``, which codecs pack well and rows can be told by; or the ``weights`` that it
         reached, as in the paper, whose mean is exact: rounding a difference costs bits.
-    averaging : of changes, where each worker changes few rows of a table: the mean of ``all``; for each row, of those that
-        ``touched`` it; or their ``sum``.
+    aggregation : what the servers make of what workers send, a name or a table: the ``mean``; where each worker changes few
+        rows of a table, the mean of those that ``touched`` a row, or the ``sum``; or one that withstands attackers, such as
+        ``median`` (docs/robust.md).
     shards : over how many servers the parameters are spread.
     """
 
@@ -61,7 +62,7 @@ class FedAvg(Strategy):
         stragglers: float = 0.0,
         weighted: bool = False,
         send: Literal["change", "weights"] = "change",
-        averaging: Literal["all", "touched", "sum"] = "all",
+        aggregation: str | Mapping[str, Any] = "mean",
         shards: int = 1,
         seed: int = 0,
     ) -> None:
@@ -70,14 +71,8 @@ class FedAvg(Strategy):
                 raise ConfigurationError(f"{key} must be at least 1, not {value}")
         if local_epochs is not None and not 0 < local_epochs < math.inf:
             raise ConfigurationError(f"local_epochs must be above 0, not {local_epochs}")
-        if send not in ("change", "weights") or averaging not in ("all", "touched", "sum"):
-            raise ConfigurationError(
-                f"send is 'change' or 'weights', averaging 'all', 'touched' or 'sum'; not {send!r} and {averaging!r}"
-            )
-        if send == "weights" and averaging != "all":
-            raise ConfigurationError(
-                f"averaging {averaging!r} is for changes: workers that send weights touch all rows"
-            )
+        if send not in ("change", "weights"):
+            raise ConfigurationError(f"send is 'change' or 'weights', not {send!r}")
         self.local_optimizer = _table(local_optimizer, local_learning_rate)
         self._local_steps, self._local_epochs, self._keep_state = local_steps, local_epochs, keep_state
         self._participation = Participation(fraction, over_selection, deadline_s, stragglers, seed)
@@ -85,7 +80,7 @@ class FedAvg(Strategy):
         if scaled and "lr" not in self.local_optimizer:
             raise ConfigurationError("scaled multiplies the local learning rate: say which, by local_learning_rate")
         self._scaled = scaled
-        self._reached, self._averaging = send == "weights", averaging
+        self._reached, self._aggregation = send == "weights", aggregation
         self._samples: Mapping[str, float] = {}  # of each worker, where they count
         self._steps: Mapping[str, int] = {}  # in a round, where workers differ in that
 
@@ -158,7 +153,7 @@ class FedAvg(Strategy):
         """Let the servers step by the mean of the answers; return refs of the new weights, and of what was done."""
         there = [work for work in plan if work.worker.name in answers]
         scale = self._weights(there)[0] / self._weights(plan)[plan.index(there[0])]
-        options = {"averaging": self._averaging, "reached": self._reached, "scale": scale}
+        options = {"aggregation": self._aggregation, "reached": self._reached, "scale": scale}
         updates = [
             server.update(*piece, **options, returns=2)
             for server, piece in zip(servers, zip(*answers.values(), strict=True), strict=True)
@@ -170,6 +165,11 @@ class FedAvg(Strategy):
         """Return the table of the local optimizer."""
         table = dict(self.local_optimizer or {})
         return {**table, "lr": table["lr"] * self._participation.wanted(workers)} if self._scaled else table
+
+    def aggregated(self, workers: int) -> Aggregated:
+        """Return what its servers make of what those that take part send."""
+        givers = self._participation.wanted(workers)
+        return Aggregated(self._aggregation, givers, self._shards, weighted=self._weighted, reached=self._reached)
 
     def steps_per_round(self) -> int:
         """Return how many batches a worker trains on in a round; 1 where they differ in that."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from chimera.core.errors import ConfigurationError
-from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
+from chimera.strategies.strategy import STRATEGIES, Aggregated, Cluster, Round, Strategy
 
 
 @STRATEGIES.register("parameter-server")
@@ -18,11 +20,20 @@ class ParameterServer(Strategy):
     quorum : the share of workers whose gradients are enough for a step; the rest are backups, and their late gradients are
         dropped (Chen et al. 2016, "Revisiting Distributed Synchronous SGD").
     timeout_s : how long a step waits for its quorum before it goes on with what has come; without it, as long as it takes.
+    aggregation : what servers make of the gradients, a name or a table: the ``mean``, or one that withstands attackers, such as
+        ``median`` (docs/robust.md).
     """
 
     family = "synchronous"
 
-    def __init__(self, *, shards: int = 1, quorum: float = 1.0, timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        shards: int = 1,
+        quorum: float = 1.0,
+        timeout_s: float | None = None,
+        aggregation: str | Mapping[str, Any] = "mean",
+    ) -> None:
         if shards < 1:
             raise ConfigurationError(f"shards must be at least 1, not {shards}")
         if not 0 < quorum <= 1:
@@ -30,6 +41,7 @@ class ParameterServer(Strategy):
         if timeout_s is not None and timeout_s <= 0:
             raise ConfigurationError(f"timeout_s must be above 0, not {timeout_s}")
         self.shards, self.quorum, self.timeout_s = shards, quorum, timeout_s
+        self.aggregation = aggregation
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one step of the servers a round."""
@@ -44,8 +56,12 @@ class ParameterServer(Strategy):
                 self.timeout_s,
             )
             updates = [
-                server.update(*piece, returns=2)
+                server.update(*piece, aggregation=self.aggregation, returns=2)
                 for server, piece in zip(servers, zip(*gradients, strict=True), strict=True)
             ]
             weights, done = [list(refs) for refs in zip(*updates, strict=True)]
             yield Round(done)
+
+    def aggregated(self, workers: int) -> Aggregated:
+        """Return what servers make of the gradients of a quorum."""
+        return Aggregated(self.aggregation, max(math.ceil(self.quorum * workers), 1), self.shards)

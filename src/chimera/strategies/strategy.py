@@ -29,6 +29,26 @@ class Round:
     staleness: Sequence[int] = ()
 
 
+@dataclass(frozen=True)
+class Aggregated:
+    """What servers make of the vectors of a round, so that a rule which cannot is refused before anything runs.
+
+    Attributes
+    ----------
+    rule : name of the aggregation, or a table of ``name`` and its options.
+    givers : how many workers send a vector.
+    shards : over how many servers these are spread.
+    weighted : whether workers multiply what they send by how much they count.
+    reached : whether they send weights, and not changes or gradients.
+    """
+
+    rule: str | Mapping[str, Any]
+    givers: int
+    shards: int = 1
+    weighted: bool = False
+    reached: bool = False
+
+
 class Cluster(Protocol):
     """The engine as a strategy sees it."""
 
@@ -155,6 +175,10 @@ class Strategy(ABC):
     def samples_per_round(self, workers: int, batch_size: int, train_size: int) -> int:  # noqa: ARG002 - most count batches
         """Return how many samples all of them process in a round, of a training set of ``train_size``."""
         return self.batches_per_round(workers) * batch_size
+
+    def aggregated(self, workers: int) -> Aggregated | None:  # noqa: ARG002 - whatever their number
+        """Return what its servers make of the vectors of a round of so many workers, where a user says how."""
+        return None
 
     def steps_per_round(self) -> int:
         """Return by how many batches a worker goes on in a round; where workers differ in that, it is 1."""

@@ -16,6 +16,7 @@ from chimera.data.supply import Owned, Parted, Supply
 from chimera.models.conversion import as_model, build_model
 from chimera.models.model import Model
 from chimera.strategies.strategy import Strategy
+from chimera.training.aggregation.aggregation import AGGREGATIONS
 from chimera.training.plugin import named
 from chimera.training.tolerance import Tolerance
 
@@ -95,6 +96,30 @@ def check_codecs(
             raise ConfigurationError(f"{said}{' on the downlink' if each is downlink else ''}: use 'identity'")
     if strategy.sends == "collectives":
         CODECS.reduction(*codec)
+
+
+def check_aggregation(strategy: Strategy, codec: str, workers: int) -> None:
+    """Raise ConfigurationError if the rule of the strategy's servers can make nothing of what its workers send."""
+    asked = strategy.aggregated(workers)
+    if asked is None:
+        return
+    name, options = named(asked.rule)
+    rule = AGGREGATIONS.create(name, options)
+    rule.check(asked.givers)
+    for refused, why in (
+        (asked.weighted and not rule.linear, "takes vectors as they are: set weighted to false"),
+        (asked.reached and not rule.follows, "is for changes, and not for weights: set send to 'change'"),
+        (
+            asked.shards > 1 and rule.whole,
+            f"compares whole vectors, which {asked.shards} servers have cut: set shards to 1",
+        ),
+        (
+            codec == "rows" and not rule.by_rows,
+            "never moves a row that few workers touch: use another codec than 'rows'",
+        ),
+    ):
+        if refused:
+            raise ConfigurationError(f"aggregation {name!r} {why}")
 
 
 def model_of(model: Any, train: Dataset, seed: int) -> Model:

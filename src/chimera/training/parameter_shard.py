@@ -14,9 +14,10 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite
 from chimera.core.rows import SparseRows
-from chimera.training.averaging import Averager, Averaging
+from chimera.training.aggregation.aggregation import AGGREGATIONS, Aggregation
 from chimera.training.downlink import Downlink
 from chimera.training.optimizer import MakesStepper, OptimizerSettings
+from chimera.training.plugin import Named, named
 from chimera.training.rejection import Applied, Rejected, fault
 
 _EPSILON = 1e-7  # as in the paper's experiments: keeps the division defined
@@ -49,7 +50,8 @@ class ParameterShard:
     ) -> None:
         self._weights = np.array(weights, np.float32)
         self._mean: Flat | SparseRows = np.empty_like(self._weights)
-        self._room, self._rows, self._averager = self._mean, layout.rows, Averager(layout.rows)
+        self._room, self._rows = self._mean, layout.rows
+        self._rule: tuple[Named, Aggregation] | None = None  # by which vectors were last made one
         self._optimizer = optimizer.stepper(self._weights)
         self._rate: Callable[[int], float] | None = None  # of plain SGD, by step
         if isinstance(optimizer, OptimizerSettings) and optimizer.plain:
@@ -74,20 +76,27 @@ class ParameterShard:
         return self._downlink.rows(wanted)
 
     def update(
-        self, *gradients: Encoded | Rejected, averaging: Averaging = "all", reached: bool = False, scale: float = 1.0
+        self, *gradients: Encoded | Rejected, aggregation: Named = "mean", reached: bool = False, scale: float = 1.0
     ) -> tuple[Encoded, Applied]:
         """Step with the mean of the finite gradients, in the order given; return the new slice, encoded, and what was done.
 
-        ``averaging`` says what the mean is of rows that not all have touched. What was ``reached`` are weights, not gradients:
-        the gradient is the way back from their mean, and where that is just added, the mean itself is the new slice. The mean
-        is multiplied by ``scale``, for senders that weight what they send, when not all of them are there. Without any
-        gradient the slice stays as it is. Senders reject what is not finite; what comes all the same, or overflows on the way
-        or in the sum, is left out too.
+        ``aggregation``, a name or a table, is what is taken in place of the mean. What was ``reached`` are weights, not
+        gradients: the gradient is the way back from their mean, and where that is just added, the mean itself is the new
+        slice. The mean is multiplied by ``scale``, for senders that weight what they send, when not all of them are there.
+        Without any gradient the slice stays as it is. Senders reject what is not finite; what comes all the same, or
+        overflows on the way or in the sum, is left out too.
+
+        Raises
+        ------
+        ConfigurationError : the aggregation can make nothing of so few gradients.
         """
+        rule = self._rule_of(aggregation)
         rejected = [gradient for gradient in gradients if isinstance(gradient, Rejected)]
-        vectors = self._unpacked({i: each for i, each in enumerate(gradients, 1) if not isinstance(each, Rejected)})
-        if vectors and not self._average(vectors, averaging):
-            rejected += self._left_out(vectors, len(gradients), averaging)
+        given = {i: each for i, each in enumerate(gradients, 1) if not isinstance(each, Rejected)}
+        vectors = self._unpacked(given, by_rows=rule.by_rows)
+        # A sum shows at once if one of the vectors is not finite; other rules would hide it, or go wrong by it.
+        if vectors and not (rule.linear and self._aggregate(vectors, rule)):
+            rejected += self._left_out(vectors, len(gradients), rule)
         work(elements=len(values_of(self._mean)) * len(gradients))
         if vectors and scale != 1:
             mean = values_of(self._mean)
@@ -126,11 +135,17 @@ class ParameterShard:
         self._mean, self._mean_square = corrected, mean_square
         return self._stepped(1, [])
 
-    def _unpacked(self, messages: Mapping[int, Encoded]) -> dict[int, Any]:
-        """Return the vectors by place, as rows if all of them come so."""
-        found = {i: rows_of(each, self._rows) for i, each in messages.items()}
-        if None not in found.values():
-            return found
+    def _rule_of(self, aggregation: Named) -> Aggregation:
+        if self._rule is None or self._rule[0] != aggregation:
+            self._rule = aggregation, AGGREGATIONS.create(*named(aggregation))
+        return self._rule[1]
+
+    def _unpacked(self, messages: Mapping[int, Encoded], *, by_rows: bool) -> dict[int, Any]:
+        """Return the vectors by place, as rows if all of them come so and that is of use."""
+        if by_rows:
+            found = {i: rows_of(each, self._rows) for i, each in messages.items()}
+            if None not in found.values():
+                return found
         return {i: self._decoded(each, i) for i, each in messages.items()}
 
     def _decoded(self, gradient: Encoded, place: int) -> Flat:
@@ -139,21 +154,21 @@ class ParameterShard:
             self._rooms[place] = np.empty_like(self._weights)
         return decode(gradient, self._weights.size, self._rooms[place])
 
-    def _average(self, vectors: Mapping[int, Any], averaging: Averaging) -> bool:
+    def _aggregate(self, vectors: Mapping[int, Any], rule: Aggregation) -> bool:
         """Set the mean; return whether it is finite."""
         given = list(vectors.values())
+        rule.check(len(given))
         by_rows = isinstance(given[0], SparseRows)
-        average = self._averager
-        self._mean = average.sparse(given, averaging) if by_rows else average.dense(given, self._room, averaging)
+        self._mean = rule.sparse(given, self._rows) if by_rows else rule.dense(given, self._room, self._rows)
         return all_finite(values_of(self._mean))
 
-    def _left_out(self, vectors: dict[int, Any], total: int, averaging: Averaging) -> list[Rejected]:
+    def _left_out(self, vectors: dict[int, Any], total: int, rule: Aggregation) -> list[Rejected]:
         """Take what is not finite out of the vectors (by place among ``total``), set the mean of the rest; name the former."""
         faults = {i: fault(values_of(vector), f"gradient {i} of {total}") for i, vector in vectors.items()}
         for i in [i for i, why in faults.items() if why]:
             del vectors[i]
         found = [why for why in faults.values() if why]
-        if vectors and not self._average(vectors, averaging):
+        if vectors and not self._aggregate(vectors, rule):
             found.append(f"the sum of {len(vectors)} gradients overflows")
             vectors.clear()
         return [Rejected(None, self._steps, why) for why in found]

@@ -22,7 +22,15 @@ from chimera.training.cluster import TrainingCluster
 from chimera.training.dealing import Dealing
 from chimera.training.experiment import Experiment
 from chimera.training.fault import FaultScript, as_sentences
-from chimera.training.given import check_codecs, check_data, model_of, open_engine, split_of, supply_of
+from chimera.training.given import (
+    check_aggregation,
+    check_codecs,
+    check_data,
+    model_of,
+    open_engine,
+    split_of,
+    supply_of,
+)
 from chimera.training.history import History
 from chimera.training.loop import TrainingLoop
 from chimera.training.optimizer import OptimizerSettings
@@ -136,6 +144,7 @@ class Trainer:
         self._engine, self._model, self._data = engine, model, data
         self._workers, self._batch_size = self._strategy.world_size(workers), batch_size
         self._train_size = 0
+        check_aggregation(self._strategy, self._codec[0], self._workers)
         self._every: dict[str, Any] = {
             "log_every": log_every,
             "evaluate_every": evaluate_every,

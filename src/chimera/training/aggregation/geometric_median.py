@@ -1,0 +1,62 @@
+"""Geometric median (Pillutla et al. 2022, "Robust Aggregation for Federated Learning")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import ConfigurationError
+from chimera.core.parameters import Flat
+from chimera.core.rows import RowLayout
+from chimera.training.aggregation.aggregation import AGGREGATIONS, Aggregation, at_least, blocks, centred_gram
+
+_SMOOTHING = 1e-6  # of the median distance: no vector is closer than that
+
+
+@AGGREGATIONS.register("geometric-median")
+class GeometricMedian(Aggregation):
+    """Geometric median (Pillutla et al. 2022, "Robust Aggregation for Federated Learning").
+
+    The vector whose distances to all others add up to least, by the smoothed Weiszfeld algorithm. It withstands attackers
+    that are fewer than half. It begins at the coordinate-wise median, and compares vectors whole: on one server only.
+
+    Parameters
+    ----------
+    iterations : at most so many. They take no other look at the vectors, so that many cost little.
+    tolerance : it ends when no vector's share of the result has changed by more than this.
+    """
+
+    whole = True
+
+    def __init__(self, *, iterations: int = 100, tolerance: float = 1e-6) -> None:
+        at_least("geometric-median", "iterations", iterations, 1)
+        if not tolerance > 0:
+            raise ConfigurationError(f"aggregation 'geometric-median': tolerance must be above 0, not {tolerance}")
+        self._iterations, self._tolerance = iterations, tolerance
+
+    def dense(self, vectors: Sequence[Flat], out: Flat, rows: RowLayout) -> Flat:  # noqa: ARG002
+        """See `Aggregation.dense`."""
+        shares = self._shares(centred_gram(vectors))
+        for place, block in blocks(vectors):
+            out[place] = shares @ block
+        return out
+
+    def _shares(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return how much of each vector the geometric median has: it is a mean of them, so their scalar products do."""
+        squares = gram.diagonal()
+        least = max(_SMOOTHING * float(np.sqrt(np.median(squares))), float(np.finfo(np.float32).tiny))
+        shares = _by_distance(squares, least)
+        for _ in range(self._iterations):
+            seen = gram @ shares
+            before, shares = shares, _by_distance(squares - 2 * seen + shares @ seen, least)
+            if np.abs(shares - before).max() <= self._tolerance:
+                break
+        return shares
+
+
+def _by_distance(squares: NDArray[np.float64], least: float) -> NDArray[np.float64]:
+    near = np.reciprocal(np.maximum(np.sqrt(np.maximum(squares, 0)), least))
+    near /= near.sum()
+    return near

@@ -1,0 +1,61 @@
+"""Krum (Blanchard et al. 2017, "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from chimera.core.errors import ConfigurationError
+from chimera.core.parameters import Flat, reduce_in_order
+from chimera.core.rows import RowLayout
+from chimera.training.aggregation.aggregation import AGGREGATIONS, Aggregation, at_least, centred_gram
+
+
+@AGGREGATIONS.register("krum")
+class Krum(Aggregation):
+    """Krum (Blanchard et al. 2017, "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent").
+
+    A vector's score is the sum of its squared distances to its n - f - 2 nearest others; the one of the lowest score is
+    taken, and of several the first. It needs n > 2 f + 2 vectors, and compares them whole: on one server only.
+
+    Parameters
+    ----------
+    attackers : how many it is to withstand, f.
+    select : how many of the lowest scores are averaged, m; more than one makes it Multi-Krum.
+    """
+
+    whole = True
+
+    def __init__(self, *, attackers: int = 1, select: int = 1) -> None:
+        at_least("krum", "attackers", attackers, 0)
+        at_least("krum", "select", select, 1)
+        self._attackers, self._select = attackers, select
+
+    def check(self, givers: int) -> None:
+        """Raise ConfigurationError if they are too few for so many attackers, or to select from."""
+        if givers <= 2 * self._attackers + 2:
+            raise ConfigurationError(
+                f"aggregation 'krum' with attackers = {self._attackers} needs at least {2 * self._attackers + 3} vectors, and "
+                f"{givers} come: set fewer attackers, or let more workers take part"
+            )
+        if self._select > givers - self._attackers:
+            raise ConfigurationError(
+                f"aggregation 'krum' cannot select {self._select} of {givers} vectors without one of {self._attackers} "
+                f"attackers: set select to at most {givers - self._attackers}"
+            )
+
+    def dense(self, vectors: Sequence[Flat], out: Flat, rows: RowLayout) -> Flat:  # noqa: ARG002
+        """See `Aggregation.dense`."""
+        chosen = self.chosen(vectors)
+        return reduce_in_order([vectors[i] for i in chosen], out, 1 / len(chosen))
+
+    def chosen(self, vectors: Sequence[Flat]) -> list[int]:
+        """Return the places of the vectors of the lowest scores, ascending."""
+        gram = centred_gram(vectors)
+        squares = gram.diagonal()
+        distances = squares[:, None] + squares[None, :] - 2 * gram
+        np.fill_diagonal(distances, np.inf)  # nobody is his own neighbour
+        distances.sort(axis=1)
+        scores = distances[:, : len(vectors) - self._attackers - 2].sum(axis=1)
+        return sorted(np.argsort(scores, kind="stable")[: self._select].tolist())

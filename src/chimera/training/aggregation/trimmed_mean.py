@@ -1,0 +1,49 @@
+"""Trimmed mean (Yin et al. 2018, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates")."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from chimera.core.errors import ConfigurationError
+from chimera.core.parameters import Flat, reduce_in_order
+from chimera.core.rows import RowLayout
+from chimera.training.aggregation.aggregation import AGGREGATIONS, Aggregation, blocks
+
+
+@AGGREGATIONS.register("trimmed-mean")
+class TrimmedMean(Aggregation):
+    """Trimmed mean (Yin et al. 2018, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates").
+
+    Of each element the largest and the smallest values are left out, and the rest averaged. It withstands as many attackers
+    as it leaves out on a side.
+
+    Parameters
+    ----------
+    share : of the vectors, left out on each side; their number is rounded up, so that it is at least one.
+    """
+
+    def __init__(self, *, share: float = 0.2) -> None:
+        if not 0 < share < 0.5:
+            raise ConfigurationError(f"aggregation 'trimmed-mean': share is above 0 and below 0.5, not {share}")
+        self._share = share
+
+    def check(self, givers: int) -> None:
+        """Raise ConfigurationError if nothing would be left."""
+        if 2 * self._trimmed(givers) >= givers:
+            raise ConfigurationError(
+                f"aggregation 'trimmed-mean' leaves out {self._trimmed(givers)} of {givers} vectors on each side, which "
+                "is all: set a smaller share, or let more workers take part"
+            )
+
+    def dense(self, vectors: Sequence[Flat], out: Flat, rows: RowLayout) -> Flat:  # noqa: ARG002
+        """See `Aggregation.dense`."""
+        trimmed = self._trimmed(len(vectors))
+        for place, block in blocks(vectors):
+            block.sort(axis=0)
+            kept = block[trimmed : len(vectors) - trimmed]
+            reduce_in_order(list(kept), out[place], 1 / len(kept))
+        return out
+
+    def _trimmed(self, givers: int) -> int:
+        return math.ceil(self._share * givers - 1e-9)  # 0.1 of 30 is 3, and not one more for a rounding error
