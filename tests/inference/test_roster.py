@@ -6,10 +6,13 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError
 from chimera.engines.http import wire
@@ -228,3 +231,51 @@ def test_jobs_that_ended_long_ago_are_forgotten_and_their_numbers_do_not_come_ag
             until(lambda: {record.job for record in journal.records()} == {"3"})
             with pytest.raises(ConfigurationError, match="no job '2'"):
                 orders.change(leading, "2", weight=2.0)
+
+
+def test_a_submission_of_any_size_leaves_the_lease_its_turns(tmp_path: Path, workers: Workers) -> None:
+    path, image = tmp_path / "journal.sqlite", secrets.token_bytes(1 << 20)
+    with (
+        closing(SqliteJournal(path)) as journal,
+        closing(SqliteJournal(path)) as other,
+        leads(journal, workers, lease_s=LEASE_S) as leading,
+        ThreadPoolExecutor(1) as client,
+    ):
+        job = client.submit(orders.submit, leading, key="a", model=ECHO, queries=[image] * 200)
+        while not job.done():
+            assert other.acquire("c1", "", LEASE_S) is None
+        assert job.result() == "1"
+        assert journal.queries("1", 199, 1) == [image]
+
+
+def test_of_a_submission_that_fails_or_whose_coordinator_dies_nothing_is_left(tmp_path: Path, workers: Workers) -> None:
+    with closing(SqliteJournal(tmp_path / "journal.sqlite")) as journal:
+        with leads(journal, workers) as leading:
+            with pytest.raises(ConfigurationError, match="cannot travel"):
+                orders.submit(leading, key="a", model=ECHO, queries=["fine", object()])
+            until(lambda: journal.given() == set())
+            leading.keep(leading.ask(leading.new_number), 0, wire.pack(["of a job that is not accepted any more"]))
+            assert journal.given() == {"2"}
+        with leads(journal, workers) as leading:
+            assert orders.submit(leading, key="a", model=ECHO, queries=["fine"]) == "3"
+            until(lambda: journal.given() == {"3"})
+
+
+def test_a_request_that_comes_twice_at_once_is_one_job(leader: Coordinator) -> None:
+    with ThreadPoolExecutor(4) as clients:
+        sent = [clients.submit(orders.submit, leader, key="a", model=ECHO, queries=list(range(5000))) for _ in range(4)]
+        (job,) = {one.result() for one in sent}
+    until(lambda: leader.journal.given() == {job})
+    assert leader.journal.queries(job, 4999, 1) == [4999]
+
+
+@given(st.lists(st.integers(0, 3 * orders.PIECE_BYTES // 2).map(lambda size: size >> 4 * (size % 4)), max_size=30))
+@settings(max_examples=30, deadline=None)
+def test_pieces_hold_all_queries_and_no_more_than_fits(sizes: list[int]) -> None:
+    found = 0
+    for first, body in orders.pieces([bytes(size) for size in sizes]):
+        packed = [len(query) for query in wire.unpack(body)]
+        assert (first, packed) == (found, sizes[found : found + len(packed)])
+        assert len(packed) == 1 or len(body) <= orders.PIECE_BYTES
+        found += len(packed)
+    assert found == len(sizes)

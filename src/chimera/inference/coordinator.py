@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
@@ -69,11 +69,12 @@ class Coordinator:
         self._events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
         self._over = threading.Event()
         self._until_s = time.monotonic() + lease.left_s
+        self._renewed = threading.Condition()
         self._why = "it was stopped"
         self._records: list[records.Record] = []
         self._outputs: list[Output] = []
         self._stores: dict[str, Store] = {}
-        self._inputs: list[tuple[str, int, bytes]] = []
+        self._last_number = 0
         self._then: list[Callable[[], None]] = []
         self._answers: list[tuple[Future[Any], Any]] = []
 
@@ -142,13 +143,38 @@ class Coordinator:
         """Return the time of day."""
         return self._clock()
 
-    def note(self, *noted: records.Record, inputs: Sequence[tuple[str, int, bytes]] = ()) -> None:
+    def new_number(self) -> str:
+        """Return a number that no job has had; in the brain."""
+        self._last_number += 1
+        return str(self._last_number)
+
+    def keep(self, job: str, first: int, body: bytes) -> None:
+        """Write packed queries of a job that is still to be accepted; from the thread of whoever submits it.
+
+        So the brain writes no more at once than records and results, however many queries a job has.
+
+        Raises
+        ------
+        NotCoordinator : this is not the coordinator any more.
+        """
+        with self._renewed:  # many writes at a stretch would keep the lease from its own
+            self._renewed.wait_for(lambda: self._until_s - time.monotonic() > LEASE_S / 2, LEASE_S)
+        self.check_leads()
+        try:
+            self.journal.append(self.lease.epoch, [], inputs=[(job, first, body)])
+        except Fenced as error:
+            raise NotCoordinator(str(error)) from error
+
+    def discard(self, job: str) -> None:
+        """Let nothing be left of the queries of a job that is not accepted after all; from any thread."""
+        self._forgetting.forget([job])
+
+    def note(self, *noted: records.Record) -> None:
         """Let records have happened, in the brain; those that last are written before anybody acts upon them."""
         for record in noted:
             self.scheduler.apply(record)
             if self.scheduler.lasts(record):
                 self._records.append(record)
-        self._inputs += inputs
 
     def afterwards(self, act: Callable[[], None]) -> None:
         """Do something in the brain once all that was noted is written."""
@@ -167,7 +193,10 @@ class Coordinator:
             len(self.scheduler.jobs), time.monotonic() - began_s,
         )  # fmt: skip
 
-        self._forgetting.forget(self.scheduler.dropped)  # who led before may not have come to the end of it
+        # Who led before may not have come to the end of forgetting, or of a submission: nobody will complete that.
+        given = self.journal.given()
+        self._last_number = max(map(int, (*self.scheduler.jobs, *self.scheduler.dropped, *given)), default=0)
+        self._forgetting.forget({*self.scheduler.dropped, *given} - {*self.scheduler.jobs})
 
     def _think(self) -> None:
         looked_s = 0.0
@@ -202,9 +231,9 @@ class Coordinator:
 
     def _write(self) -> None:
         if self._records or self._outputs:
-            self.journal.append(self.lease.epoch, self._records, outputs=self._outputs, inputs=self._inputs)
-            for written in (self._records, self._outputs, self._inputs):
-                written.clear()
+            self.journal.append(self.lease.epoch, self._records, outputs=self._outputs)
+            self._records.clear()
+            self._outputs.clear()
         then, self._then = self._then, []
         for act in then:
             act()
@@ -243,4 +272,6 @@ class Coordinator:
                 self._why = str(error)
                 self.stop()
             else:
-                self._until_s = asked_s + LEASE_S
+                with self._renewed:
+                    self._until_s = asked_s + LEASE_S
+                    self._renewed.notify_all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from chimera.core.errors import ConfigurationError, DataError, UnavailableError
@@ -13,7 +13,9 @@ from chimera.inference.coordinator import Coordinator
 from chimera.inference.models import check
 
 CHUNK = 1000
-"""So many queries lie together in the journal."""
+"""So many queries lie together in the journal at most,"""
+PIECE_BYTES = 1 << 20
+"""and so many bytes, unless one query has more: no write takes long beside a lease."""
 
 
 def submit(
@@ -39,18 +41,30 @@ def submit(
         raise DataError("a job needs at least one query")
     table = check(model)
     size, share, most = checked_size(batch_size), checked_weight(weight), checked_most(max_workers)
-    pieces = [(first, wire.pack(list(queries[first : first + CHUNK]))) for first in range(0, len(queries), CHUNK)]
+
+    def known() -> str | None:
+        return next((job.id for job in leader.scheduler.jobs.values() if job.accepted.key == key), None)
+
+    def begin() -> tuple[str | None, str]:
+        return (there, there) if (there := known()) else (None, leader.new_number())
 
     def accept() -> str:
-        known = leader.scheduler.jobs
-        for job in known.values():
-            if job.accepted.key == key:
-                return job.id
-        number = next_number(leader)
-        accepted = records.Accepted(number, key, name or number, table, len(queries), share, size, most, leader.now_s())
-        leader.note(accepted, inputs=[(number, first, body) for first, body in pieces])
+        if (there := known()) is not None:  # the same request came twice at once
+            leader.discard(number)
+            return there
+        now_s = leader.now_s()
+        leader.note(records.Accepted(number, key, name or number, table, len(queries), share, size, most, now_s))
         return number
 
+    there, number = leader.ask(begin)
+    if there is not None:
+        return there
+    try:
+        for first, body in pieces(queries):
+            leader.keep(number, first, body)
+    except BaseException:
+        leader.discard(number)
+        raise
     return leader.ask(accept)
 
 
@@ -89,11 +103,6 @@ def cancel(leader: Coordinator, job: str) -> str:
     return leader.ask(note)
 
 
-def next_number(leader: Coordinator) -> str:
-    """Return the number of the next job."""
-    return str(int(next(reversed(leader.scheduler.jobs), "0")) + 1)
-
-
 def named(leader: Coordinator, job: str) -> str:
     """Return the number of a job that is given by number or by name; of several with that name, the last."""
     jobs = leader.scheduler.jobs
@@ -101,6 +110,20 @@ def named(leader: Coordinator, job: str) -> str:
         return job
     found = [one.id for one in jobs.values() if one.accepted.name == job]
     return found[-1] if found else leader.scheduler.job(job).id
+
+
+def pieces(queries: Sequence[Any]) -> Iterator[tuple[int, bytes]]:
+    """Yield packed queries, and the number of the first of each piece."""
+    first, count = 0, 1
+    while first < len(queries):
+        body = wire.pack(list(queries[first : first + count]))
+        if len(body) > PIECE_BYTES and count > 1:
+            count //= 2
+            continue
+        yield first, body
+        first += count
+        if 2 * len(body) <= PIECE_BYTES:
+            count = min(2 * count, CHUNK)
 
 
 def checked_size(batch_size: Any) -> int:

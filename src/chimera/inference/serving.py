@@ -16,7 +16,7 @@ from chimera.inference.inbox import Asked, Inbox
 from chimera.inference.job import Job
 from chimera.inference.models import check
 from chimera.inference.models.spec import key_of
-from chimera.inference.orders import checked_most, checked_size, checked_weight, next_number
+from chimera.inference.orders import checked_most, checked_size, checked_weight
 
 TIMEOUT_S = 30.0
 """How long a query waits for its answer, unless it says so itself."""
@@ -60,7 +60,7 @@ def serve(
         now_s = leader.now_s()
         held = _served(leader, name)
         if held is None:
-            number = next_number(leader)
+            number = leader.new_number()
             leader.note(records.Accepted(number, "", name, table, 0, share, size, most, now_s, open=True))
             return number
         if held.key != key_of(table):

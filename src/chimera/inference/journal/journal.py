@@ -113,5 +113,9 @@ class Journal(ABC):
         """Return queries of a job."""
 
     @abstractmethod
+    def given(self) -> set[str]:
+        """Return the jobs that have queries here, also those of which no record says that they were taken on."""
+
+    @abstractmethod
     def close(self) -> None:
         """Let go of files and connections."""

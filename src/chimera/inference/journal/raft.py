@@ -205,6 +205,10 @@ class RaftJournal(Journal):
             at += 1
         return found[first - begin : first - begin + count]
 
+    def given(self) -> set[str]:  # noqa: D102
+        self._catch_up()
+        return self._state.given()
+
     def close(self) -> None:  # noqa: D102
         self._voter.destroy_synchronous()
 

@@ -166,6 +166,11 @@ class RaftState:
         with self._lock:
             return sorted(first for name, first in self._inputs if name == job)
 
+    def given(self) -> set[str]:
+        """Return the jobs that have packed queries."""
+        with self._lock:
+            return {job for job, _ in self._inputs}
+
     def body(self, job: str, first: int) -> bytes:
         """Return packed queries."""
         with self._lock:

@@ -181,6 +181,9 @@ class SqliteJournal(Journal):
             raise DataError(f"the journal {self._path} has no queries {first} to {first + count} of job {job!r}")
         return found
 
+    def given(self) -> set[str]:  # noqa: D102
+        return {job for (job,) in self._reader.rows("SELECT DISTINCT job FROM inputs", ())}
+
     def close(self) -> None:  # noqa: D102
         for channel in (self._writer, self._keeper, self._reader):
             channel.close()
@@ -199,8 +202,9 @@ class SqliteJournal(Journal):
             self._writer.keep_a_log()
             self._writer.write(_create)
         self._writer.read(lambda db: db.execute("PRAGMA synchronous = FULL"))
-        # The lease need not outlast the machine. So renewing it waits for no disk.
+        # The lease need not outlast the machine. So renewing it waits for no disk, and leaves it to others to empty the log.
         self._keeper.read(lambda db: db.execute("PRAGMA synchronous = NORMAL"))
+        self._keeper.read(lambda db: db.execute("PRAGMA wal_autocheckpoint = 0"))
 
     def _chunk(self, job: str, start: int) -> list[Any]:
         """Return the queries of one chunk; batches follow one another, so the last few are kept."""
