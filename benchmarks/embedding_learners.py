@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,24 +140,29 @@ def quality(seeds: int, epochs: int) -> None:
         print(f"{name:<22}{men:8.3f}{word_sim:9.3f}{analogies:11.1%}")
 
 
-def windows_to_target(folder: Path, learners: int, seed: int, options: dict[str, Any]) -> tuple[float, float]:
+def windows_to_target(
+    folder: Path, learners: int, seed: int, options: dict[str, Any], faults: Sequence[str]
+) -> tuple[float, float]:
     """Return windows per learner to the target and the seconds that took; infinite if it was not met."""
     recipe = Recipe(learners=learners, seed=seed, **options)
     place = folder / f"{learners}-{seed}-{time.time()}"
-    run = recipe.experiment().with_settings(["train.checkpoint_every=1000000"]).trainer(out=place).fit()
+    experiment = recipe.experiment().with_settings(["train.checkpoint_every=1000000"])
+    run = experiment.with_faults(faults if learners > 1 else ()).trainer(out=place).fit()
     met = run.stopped_by == "target"
     return (run.cost.samples / learners, run.cost.seconds) if met else (float("inf"), float("inf"))
 
 
-def speed_up(seeds: int, engine: str) -> None:
+def speed_up(seeds: int, engine: str, cases: Sequence[str], faults: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         for name, (options, goals) in speed_up_cases(folder).items():
+            if not any(name.startswith(case) for case in cases):
+                continue
             one: dict[int, tuple[float, float]] = {}
             for learners, goal in goals.items():
                 ratios, found = [], []
                 for seed in range(seeds):
-                    windows, seconds = windows_to_target(folder, learners, seed, {**options, "engine": engine})
+                    windows, seconds = windows_to_target(folder, learners, seed, {**options, "engine": engine}, faults)
                     one.setdefault(seed, (windows, seconds))
                     ratios.append(one[seed][0] / windows)
                     found.append(f"{windows:9,.0f} in {seconds:6.1f} s")
@@ -194,6 +199,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=float, default=None)
     parser.add_argument("--engine", default="simulated")
+    parser.add_argument(
+        "--cases", nargs="+", default=["moby", "wiki"], help="how the names of those of 'speed-up' begin"
+    )
+    parser.add_argument("--faults", nargs="+", default=[], help="in 'speed-up', of several learners")
     parser.add_argument("--setting", default="word by word")
     parser.add_argument("--folder", type=Path, default=Path())
     options = parser.parse_args()
@@ -204,7 +213,7 @@ def main() -> None:
     if options.part == "throughput":
         throughput(options.turns, int(options.epochs or 2))
     elif options.part == "speed-up":
-        speed_up(options.seeds, options.engine)
+        speed_up(options.seeds, options.engine, options.cases, options.faults)
     else:
         quality(options.seeds, int(options.epochs or 5))
 

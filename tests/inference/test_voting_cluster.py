@@ -49,7 +49,7 @@ def test_a_coordinator_that_is_a_voter_is_killed_and_nothing_is_lost(tmp_path: P
         assert running.answers(job) == [2 * query for query in QUERIES]
         committed = [(one.job, one.batch) for one in follower.records() if isinstance(one, Committed)]
         assert len(committed) == len(set(committed))
-        assert len({row["name"] for row in running.members("standby")}) == 2  # who died is back, and follows
+        until(lambda: len({row["name"] for row in running.members("standby")}) == 2)  # who died is back, and follows
         follower.close()
 
 
