@@ -129,8 +129,8 @@ def reduce_in_order(vectors: Sequence[Flat], out: Flat, scale: float = 1.0) -> F
 def all_finite(vector: Flat) -> bool:
     """Return whether no element of a vector is NaN or infinite; in one pass at the speed of memory, if none is."""
     xp = namespace(vector)
-    with np.errstate(over="ignore", invalid="ignore"):
-        square = float(xp.dot(vector, vector))  # NaN and infinity go through it; so does what is finite but very large
+    # NaN and infinity go through it; so does what is finite but very large. Unlike dot, vdot says nothing to that.
+    square = float(xp.vdot(vector, vector))
     return math.isfinite(square) or bool(xp.isfinite(vector).all())
 
 

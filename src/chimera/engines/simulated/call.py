@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import traceback
 from collections import deque
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from chimera.core.call import Surroundings
+from chimera.core.call import Surroundings, nbytes
 from chimera.core.errors import ActorError, ActorLost
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import results
 from chimera.engines.simulated.health import Health
-from chimera.engines.stored import Packed, Stored
+from chimera.engines.stored import IMMUTABLE, Packed, Stored
 
 if TYPE_CHECKING:
     from chimera.engines.simulated.engine import Simulated
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 Outcome: TypeAlias = tuple[tuple[Stored, ...], BaseException | None]
 """The results of a call, and what it raised instead."""
 
-Meetings: TypeAlias = "dict[SimulatedGroup, tuple[float, list[Call]]]"
+Meetings: TypeAlias = "Mapping[SimulatedGroup, tuple[float, list[Call]]]"
+
+NOTHING: Mapping[Any, Any] = MappingProxyType({})  # there are many calls, and most have nothing of most kinds
 
 
 class Node:
@@ -84,7 +88,8 @@ class Call:
     Attributes
     ----------
     sender : the node of whoever issued it: an actor's, or the driver's.
-    args, kwargs : refs, and `Stored` values given by the sender; empty once the call has ended.
+    args, kwargs : refs, and values given by the sender, as `keep` returns them; empty once the call has ended.
+    given_bytes : what those weigh that the sender gave.
     inputs : the calls whose results it takes.
     clock_s : how far it has come while it runs.
     end_s : when its result stands; infinite until that is computed.
@@ -97,9 +102,9 @@ class Call:
     """
 
     __slots__ = (
-        "args", "bytes_in", "bytes_out", "clock_s", "end_s", "error", "factor", "inputs", "issued_s", "known_s", "kwargs",
-        "meetings", "method", "node", "order", "planned", "refs", "returns", "samples", "sender", "start_s", "strand",
-        "transfer_s", "transit_s", "wait_s", "waiters",
+        "args", "bytes_in", "bytes_out", "clock_s", "end_s", "error", "factor", "given_bytes", "inputs", "issued_s", "known_s",
+        "kwargs", "meetings", "method", "node", "order", "planned", "refs", "returns", "samples", "sender", "start_s",
+        "strand", "transfer_s", "transit_s", "wait_s", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -107,31 +112,40 @@ class Call:
     ) -> None:
         self.sender, self.node, self.method, self.order = sender, node, method, order
         self.issued_s, self.returns = issued_s, returns
-        self.args: list[Ref | Stored] = []
-        self.kwargs: dict[str, Ref | Stored] = {}
-        self.refs = [Ref(self) for _ in range(returns or 1)]
-        self.inputs: list[Call] = []
+        self.args: Sequence[Any] = ()
+        self.kwargs: Mapping[str, Any] = NOTHING
+        self.refs = [Ref(self)] if returns is None else [Ref(self) for _ in range(returns)]
+        self.inputs: Sequence[Call] = ()
         self.start_s = self.end_s = self.known_s = math.inf
         self.clock_s = self.transfer_s = self.transit_s = self.wait_s = 0.0
-        self.factor, self.bytes_in, self.bytes_out, self.samples = 1.0, 0, 0, 0
+        self.factor, self.given_bytes, self.bytes_in, self.bytes_out, self.samples = 1.0, 0, 0, 0, 0
         self.error: BaseException | None = None
-        self.waiters: list[Call] = []
-        self.meetings: Meetings = {}
+        self.waiters: Sequence[Call] = ()
+        self.meetings: Meetings = NOTHING
         self.planned: tuple[float, float, float, Meetings] | None = None
         self.strand: Strand | None = None
 
     def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep the arguments, frozen as they are now."""
-        for value in args:
-            self.args.append(value if type(value) is Ref else Stored(value))
-        for key, value in kwargs.items():
-            self.kwargs[key] = value if type(value) is Ref else Stored(value)
-        self.inputs = [value.call for value in (*self.args, *self.kwargs.values()) if type(value) is Ref]
+        self.args = [keep(value) for value in args]
+        if kwargs:
+            self.kwargs = {key: keep(value) for key, value in kwargs.items()}
+        values = [*self.args, *self.kwargs.values()] if kwargs else self.args
+        self.inputs = [value.call for value in values if type(value) is Ref]
+        if len(self.inputs) < len(values):
+            self.given_bytes = sum(nbytes(value) for value in values if type(value) is not Ref)
+
+    def awaits(self, other: Call) -> None:
+        """Be told when ``other`` ends."""
+        other.waiters = [*other.waiters, self] if other.waiters else [self]
 
     @property
     def ready(self) -> bool:
         """Whether all its arguments are computed."""
-        return all(call.end_s < math.inf for call in self.inputs)
+        for call in self.inputs:
+            if call.end_s == math.inf:
+                return False
+        return True
 
     @property
     def arrives_s(self) -> float:
@@ -195,12 +209,23 @@ class ActorHandle:
         return f"<actor {self._node.name!r}>"
 
 
+def keep(value: Any) -> Any:
+    """Return an argument as it is kept for a call: a ref, or what never changes, as it is, and all else frozen."""
+    kind = type(value)
+    return value if kind is Ref or kind in IMMUTABLE else Stored(value)
+
+
+def opened(kept: Any) -> Any:
+    """Return the argument that `keep` kept, for the actor."""
+    kind = type(kept)
+    return kept.open() if kind is Ref or kind is Stored else kept
+
+
 def construct(call: Call) -> Outcome:
     """Make the actor itself, in the place of its type."""
     node = call.node
     try:
-        args = [value.open() for value in call.args]
-        node.target = node.target(*args, **{key: value.open() for key, value in call.kwargs.items()})
+        node.target = node.target(*map(opened, call.args), **{key: opened(kept) for key, kept in call.kwargs.items()})
         return (), None
     except Exception as error:
         node.failure = travelled(error, call)
@@ -210,9 +235,10 @@ def construct(call: Call) -> Outcome:
 def run(call: Call) -> Outcome:
     """Run the actor's own code, and freeze what it returns or raises."""
     try:
-        args = [value.open() for value in call.args]
-        kwargs = {key: value.open() for key, value in call.kwargs.items()}
-        value = getattr(call.node.target, call.method)(*args, **kwargs)
+        kwargs = {key: opened(kept) for key, kept in call.kwargs.items()} if call.kwargs else call.kwargs
+        value = getattr(call.node.target, call.method)(*map(opened, call.args), **kwargs)
+        if call.returns is None:
+            return (Stored(value),), None
         return tuple(map(Stored, results(value, call.node.name, call.method, call.returns))), None
     except Exception as error:
         return (), travelled(error, call)

@@ -12,15 +12,15 @@ _end_s = attrgetter("call.end_s")
 def arrival_s(call: Call) -> float:
     """Send the message and the arguments of ``call``; return when it can start."""
     node, ready_s = call.node, max(call.issued_s, call.node.join_s)
-    values = [*call.args, *call.kwargs.values()] if call.kwargs else call.args
-    refs = [value for value in values if isinstance(value, Ref)]
-    own = 0 if len(refs) == len(values) else sum(value.nbytes for value in values if not isinstance(value, Ref))
-    message_s = call.sender.port.send(node.port, own, ready_s)
+    refs = [value for value in call.args if type(value) is Ref]
+    if len(refs) < len(call.inputs):
+        refs += [value for value in call.kwargs.values() if type(value) is Ref]
+    message_s = call.sender.port.send(node.port, call.given_bytes, ready_s)
     arrived_s, left_s, size = deliver(refs, node, ready_s)
     call.transit_s = arrived_s - left_s
     if message_s >= arrived_s:
         arrived_s, left_s = message_s, ready_s
-    call.bytes_in = own + size
+    call.bytes_in = call.given_bytes + size
     call.transfer_s = max(0.0, arrived_s - max(left_s, node.free_s))
     start_s = max(arrived_s, node.free_s)
     return start_s if node.health.sound else node.health.begins_s(start_s)

@@ -203,7 +203,7 @@ class Events:
         self.waits[call] = ref, deadline_s
         call.node.suspended = call
         if other.end_s == math.inf:
-            other.waiters.append(call)
+            call.awaits(other)
         self.schedule(call.node)
         try:
             assert call.strand is not None

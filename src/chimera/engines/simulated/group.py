@@ -149,7 +149,7 @@ class SimulatedGroup:
             call.wait_s += end_s - cost_s - call.clock_s
             call.transfer_s += cost_s
             call.clock_s = end_s
-            call.meetings[self] = end_s, calls
+            call.meetings = {**call.meetings, self: (end_s, calls)}
             self._count_bytes(call, name, detail, present[0][2].nbytes)
             if call is not last:
                 self._scheduler.resume_later(call, ConfigurationError(mismatch) if mismatch else None)

@@ -10,7 +10,7 @@ from operator import itemgetter
 from chimera.core.call import Work, enter
 from chimera.core.engine import Disturbance
 from chimera.core.errors import ActorLost
-from chimera.engines.simulated.call import Call, Node, Outcome, construct, run
+from chimera.engines.simulated.call import NOTHING, Call, Node, Outcome, construct, run
 from chimera.engines.simulated.compute import Compute
 from chimera.engines.simulated.delivery import arrival_s
 from chimera.engines.simulated.events import Events
@@ -59,7 +59,7 @@ class Scheduler:
             self._deferred += 1
             for other in call.inputs:
                 if other.end_s == math.inf:
-                    other.waiters.append(call)
+                    call.awaits(other)
         else:
             self._begin(call)
         if self._running is None:
@@ -144,12 +144,12 @@ class Scheduler:
         """Move the clock of the running call by what it has declared since the last time; for groups."""
         call = self._running
         if call is not None:
-            work, call.node.surroundings.work = call.node.surroundings.work, Work()
-            compute = self._compute
-            call.samples += work.samples
+            work, compute = call.node.surroundings.work, self._compute
             work_s = call.factor * (
                 compute.seconds_per_sample * work.samples + compute.seconds_per_element * work.elements
             )
+            call.samples += work.samples
+            work.samples = work.elements = 0
             call.clock_s = call.node.health.ends_s(call.clock_s, work_s)
         return call
 
@@ -180,9 +180,9 @@ class Scheduler:
 
     def _begin(self, call: Call) -> None:
         node = call.node
-        failed = next((other for other in call.inputs if other.error is not None), None)
-        if failed is not None:
-            return self._fail(call, failed.error, max(call.issued_s, failed.end_s))
+        for other in call.inputs:
+            if other.error is not None:
+                return self._fail(call, other.error, max(call.issued_s, other.end_s))
         if node.failure is not None:
             return self._fail(call, node.failure, call.issued_s)
         if node.refuses(call.issued_s) or not call.ready:
@@ -284,8 +284,8 @@ class Scheduler:
 
     def _resolve(self, call: Call, end_s: float, known_s: float) -> None:
         call.end_s, call.known_s = end_s, known_s
-        call.args, call.kwargs, call.refs = [], {}, []
+        call.args, call.kwargs, call.refs = (), NOTHING, []
         for waiter in call.waiters:
             self._agenda.append(waiter.node)
-        call.waiters = []
+        call.waiters = ()
         self.timeline.add(call)

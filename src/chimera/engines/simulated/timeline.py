@@ -9,7 +9,7 @@ from operator import attrgetter
 from chimera.core.engine import Disturbance
 from chimera.core.errors import ActorLost
 from chimera.core.trace import TraceRow
-from chimera.engines.simulated.call import Call, Node
+from chimera.engines.simulated.call import NOTHING, Call, Node
 from chimera.engines.simulated.retiming import Change, disturbed, restore_planned, retime
 
 _MANY = 4096
@@ -36,7 +36,7 @@ class Timeline:
             if call.end_s > now_s:
                 ahead.append(call)
                 continue
-            call.inputs, call.meetings = [], {}  # else each call would keep its whole past
+            call.inputs, call.meetings = (), NOTHING  # else each call would keep its whole past
             if call.start_s < math.inf:
                 self._ended.append(call)
         self._ahead = ahead
