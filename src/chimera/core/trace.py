@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class TraceRow(msgspec.Struct, frozen=True, omit_defaults=True):
+class TraceRow(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One call on one actor. Times are the engine's seconds (virtual on the simulated engine).
 
     Attributes

@@ -1,15 +1,18 @@
 """Values that never change: what is put, given or returned is frozen once, and opened anew for every receiver.
 
 Arrays are copied into read-only memory once and then shared by all receivers. Lists and dicts are rebuilt for each
-receiver around the shared arrays. Any other object is pickled once, with its arrays out of band (protocol 5), and unpickled
-for each receiver on top of the same read-only memory: a data set that is put once is stored once.
+receiver around the shared arrays, and structs of plain values copied. Any other object is pickled once, with its arrays
+out of band (protocol 5), and unpickled for each receiver on top of the same read-only memory: a data set that is put once is
+stored once.
 """
 
 from __future__ import annotations
 
 import pickle
+from copy import copy
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -104,7 +107,15 @@ def freeze(value: Any) -> tuple[Any, bool]:
         return {key: freeze(part)[0] for key, part in value.items()}, False
     if kind is Encoded:
         return Encoded(value.codec, value.size, tuple(map(frozen_array, value.arrays)), dict(value.meta)), False
+    if isinstance(value, msgspec.Struct) and all(map(_fixed, msgspec.structs.astuple(value))):
+        return (value, True) if kind.__struct_config__.frozen else (copy(value), False)
     return Packed(value), False
+
+
+def _fixed(part: Any) -> bool:
+    """Return whether a part of a value never changes, as it is."""
+    frozen, shared = freeze(part) if type(part) is not np.ndarray else (None, False)
+    return shared and frozen is part
 
 
 def thaw(frozen: Any) -> Any:
@@ -118,4 +129,6 @@ def thaw(frozen: Any) -> Any:
         return {key: thaw(part) for key, part in frozen.items()}
     if kind is Encoded:
         return Encoded(frozen.codec, frozen.size, frozen.arrays, dict(frozen.meta))
+    if isinstance(frozen, msgspec.Struct):
+        return copy(frozen)
     return frozen

@@ -188,7 +188,7 @@ class TrainingLoop:
             over = over or self._budget.reached(self.counters, self.metrics, self._train_size) == "target"
             self._announcer.evaluated(self._probe.model, over)
         if evaluate or log or over:
-            self._record()
+            self._record(last=over)
         checkpoint = over or rounds % cadence.checkpoint_every == 0
         if checkpoint:
             self._checkpoint()
@@ -196,8 +196,8 @@ class TrainingLoop:
             self._take_snapshot()
         return checkpoint
 
-    def _record(self) -> None:
-        self._collect_losses()
+    def _record(self, *, last: bool) -> None:
+        self._collect_losses(of_all=last)
         total, count = self._losses
         self._loss, self._losses = (total / count if count else None), (0.0, 0)
         self._meter.count(looked=True)
@@ -212,8 +212,11 @@ class TrainingLoop:
             row.update(self.metrics)
         self._announcer.measured(row, self._progress())
 
-    def _collect_losses(self) -> None:
-        tallies = self._probe.tallies()
+    def _collect_losses(self, *, of_all: bool) -> None:
+        # Who has done nothing has nothing to tell. Where workers drive themselves, the trace may not tell all in time.
+        if of_all:
+            self._meter.worked.update(self._cluster.names)
+        tallies = self._probe.tallies(self._meter.worked)
         self._meter.add(tallies)
         total, count = self._losses
         self._losses = total + sum(each.loss for each in tallies), count + sum(each.losses for each in tallies)
@@ -221,7 +224,7 @@ class TrainingLoop:
     def _checkpoint(self) -> None:
         self._cluster.settle()
         weights = self._probe.weights()
-        self._collect_losses()
+        self._collect_losses(of_all=True)
         cluster = self._cluster.state()
         self._meter.count(looked=True)
         state = {

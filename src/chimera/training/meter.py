@@ -38,6 +38,7 @@ class Meter:
     ----------
     counters : what was used.
     samples_by_worker : what each worker processed, by name; it never goes back.
+    worked : the names of those that have done anything since their tallies were last asked for.
     began_s : when training began, on the engine's clock.
     """
 
@@ -45,6 +46,7 @@ class Meter:
         self._engine, self._cluster, self._history = engine, cluster, history
         self.counters = Counters()
         self.samples_by_worker: Counter[str] = Counter()
+        self.worked: set[str] = set()
         self.began_s = engine.now()
 
     def seconds(self) -> float:
@@ -59,8 +61,10 @@ class Meter:
         workers = set(self._cluster.names)
         used = self.counters
         used.seconds = self.seconds()
+        passed_over = _LOOKS if looked else _STEERING
         for row in rows:
-            if row.actor in workers and row.call not in (_LOOKS if looked else _STEERING):
+            if row.call not in passed_over and row.actor in workers:
+                self.worked.add(row.actor)
                 used.samples += row.samples
                 self.samples_by_worker[row.actor] += row.samples
                 used.bytes_up += row.bytes_out

@@ -67,9 +67,11 @@ class Probe:
         measures = self._strategy.measures(self._cluster)
         return {**metrics, **dict(zip(measures, self._watch.get(list(measures.values())), strict=True))}
 
-    def tallies(self) -> list[Tally]:
-        """Return what the workers have done since the last time; those of the late come later."""
-        return list(self._watch.get([worker.tally() for worker in self._cluster.on_time()]))
+    def tallies(self, of: set[str]) -> list[Tally]:
+        """Return what workers have done since the last time, and take them out of these names; those of the late come later."""
+        asked = [worker for worker in self._cluster.on_time() if worker.name in of]
+        of.difference_update(worker.name for worker in asked)
+        return list(self._watch.get([worker.tally() for worker in asked]))
 
     def _merge_buffers(self) -> None:
         """Bring the workers' buffers together in the driver's model and, unless they are to stay apart, in the workers."""

@@ -12,7 +12,7 @@ from chimera.core.message import Encoded
 from chimera.core.parameters import Flat
 
 
-class Tally(msgspec.Struct):
+class Tally(msgspec.Struct, gc=False):
     """Sums since the last time.
 
     Attributes
