@@ -142,10 +142,7 @@ class Call:
     @property
     def ready(self) -> bool:
         """Whether all its arguments are computed."""
-        for call in self.inputs:
-            if call.end_s == math.inf:
-                return False
-        return True
+        return not self.inputs or math.inf not in [call.end_s for call in self.inputs]
 
     @property
     def arrives_s(self) -> float:
