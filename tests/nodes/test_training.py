@@ -299,3 +299,11 @@ def test_nodes_that_are_not_there_are_named_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ChimeraError, match=f"{url}.*refused") as caught:
         fit([url], rounds=1)
     assert "\n" not in str(caught.value)
+
+
+def test_a_node_attacks_if_the_script_says_so(tmp_path: Path) -> None:
+    """Flipped labels of all nodes are learnt as such: what was wrong is right."""
+    with two_nodes(tmp_path) as urls:
+        run = fit(urls, batch_size=20, epochs=3, faults=[f"label flip worker {rank} at step 0" for rank in range(2)])
+    assert run.metrics["accuracy"] < 0.1
+    assert [event.event for event in run.events] == ["attack", "attack"]

@@ -42,7 +42,7 @@ KINDS = (
     Kind("lost", ("lost", "dropped"), "✕", "X"),
     Kind("rejected", ("rejected",), "◆", "D"),
     Kind("back", (*RETURNS, "went back", "rebuilt"), "▲", "^", 1),
-    Kind("fault", ("fault",), "▼", "v", -1),
+    Kind("fault", ("fault", "attack"), "▼", "v", -1),
     Kind("other", ("",), "●", "o"),
 )
 LOST = KINDS[0]

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError, TimeLimitError, TooFewWorkersError
 from chimera.training.asking import Asking
+from chimera.training.attack import Attack
 from chimera.training.dealing import Dealing
 from chimera.training.holdings import Holdings
 from chimera.training.watch import Watch
@@ -48,6 +49,7 @@ class TrainingCluster(Holdings, Asking):
     ----------
     workers, shards : the living learners in rank order, and the parameter shards.
     names : of all workers there ever were.
+    attacks : what those do who attack, by their names. It goes with the name: who is respawned as one of them attacks too.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class TrainingCluster(Holdings, Asking):
         self.names = [worker.name for worker in self.workers]
         self._places = {name: place for place, name in enumerate(self.names)}  # in the dealing
         self.shards: list[Any] = []
+        self.attacks: dict[str, Attack] = {}
         self.round, self.horizon = 0, 1
         self._session = 0  # how often a strategy began: then workers have nothing that servers know of
 
@@ -130,11 +133,17 @@ class TrainingCluster(Holdings, Asking):
         else:
             steps = self.get([other.step() for other in self.workers])
             self.get(worker.restore(self.workers[steps.index(max(steps))].state()))
+        self._remind(worker)
         rank = self.names.index(worker.name)
         place = sum(self.names.index(other.name) < rank for other in self.workers)
         self.workers.insert(place, worker)
         if worker.name not in self._places:
             self.deal()
+
+    def turn(self, worker: Any, attack: Attack) -> None:
+        """Let a worker attack from its next call on; nothing is waited for."""
+        self.attacks[worker.name] = attack
+        worker.attack(attack.kind, attack.scale)
 
     def has_room(self, patience_s: float = 0) -> bool:
         """Return whether one more worker would find its place now, or within so many seconds."""

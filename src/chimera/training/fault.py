@@ -11,10 +11,15 @@ from typing import Any
 
 from chimera.core.engine import Disturbance, Engine
 from chimera.core.errors import ConfigurationError
+from chimera.data.dataset import Dataset
+from chimera.strategies.strategy import Strategy
+from chimera.training.attack import KINDS, Attack
+from chimera.training.cluster import TrainingCluster
 
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _WHAT = re.compile(
-    r"(kill|hang|slow(?: down)?|cut off) ((?:any )?(?:worker|server|pipeline|tokenizer|filter|batcher)(?: \d+)?)"
+    rf"(kill|hang|slow(?: down)?|cut off|{'|'.join(KINDS)}) "
+    r"((?:any )?(?:worker|server|pipeline|tokenizer|filter|batcher)(?: \d+)?)"
     rf"(?: by {_NUMBER})?(?: for {_NUMBER} ?s)?"
 )
 _WHEN = re.compile(rf"step (\d+)|{_NUMBER} ?s")
@@ -31,23 +36,24 @@ class Fault:
     actor : ``worker 2`` or ``server 0``; or ``any worker``, one of the living, by chance.
     step : it strikes when so many rounds are over; or None.
     at_s : it strikes so many seconds after training began, in the engine's time; infinite where ``step`` says when.
-    disturbance : what goes wrong; None for death.
+    disturbance : what goes wrong, or how it attacks from then on; None for death.
     """
 
     text: str
     actor: str
     step: int | None
     at_s: float
-    disturbance: Disturbance | None
+    disturbance: Disturbance | Attack | None
 
     @classmethod
     def read(cls, given: Any) -> Fault:
         """Return the fault that a sentence or a pair (when, what) describes.
 
-        The sentence is ``kill``, ``hang``, ``slow`` or ``cut off``; ``worker 2``, ``server 0``, ``any worker``, or a stage that
-        prepares their data (``pipeline 0``; ``tokenizer``, ``filter`` or ``batcher`` where stages are apart); ``by`` a
-        factor (of ``slow``); ``for`` so many ``s`` (but not ``kill``); and ``at step`` n or ``at`` so many ``s``. In a pair, a
-        whole number is a step and any other number a time.
+        The sentence is ``kill``, ``hang``, ``slow`` or ``cut off``, or, of workers only, ``sign flip``, ``noise`` or ``label
+        flip``: they attack from then on, see `Attack`. Then comes ``worker 2``, ``server 0``, ``any worker``, or a stage that
+        prepares their data (``pipeline 0``; ``tokenizer``, ``filter`` or ``batcher`` where stages are apart); ``by`` a factor
+        (of ``slow``) or the scale of an attack; ``for`` so many ``s`` (of what passes); and ``at step`` n or ``at`` so many
+        ``s``. In a pair, a whole number is a step and any other number a time.
         """
         if isinstance(given, str):
             what, at, when = given.strip().rpartition(" at ")
@@ -63,10 +69,16 @@ class Fault:
         if actor.startswith("any") == actor[-1].isdigit():
             raise ConfigurationError(f"{text!r}: {actor!r} is nobody; say 'worker 2' or 'any worker'")
         verb = verb.removesuffix(" down")
-        if (factor and verb != "slow") or (for_s and verb == "kill"):
-            raise ConfigurationError(f"{text!r}: {'by' if factor else 'for'} says nothing here; {_EXAMPLE}")
-        disturbance = None
-        if verb in ("hang", "slow", "cut off"):
+        scaled = verb in ("slow", "sign flip", "noise")
+        if (factor and not scaled) or (for_s and verb in ("kill", *KINDS)):
+            said = "by" if factor and not scaled else "for"
+            raise ConfigurationError(f"{text!r}: {said} says nothing here; {_EXAMPLE}")
+        disturbance: Disturbance | Attack | None = None
+        if verb in KINDS:
+            if "worker" not in actor:
+                raise ConfigurationError(f"{text!r}: only workers attack; write it like 'sign flip worker 3 at step 0'")
+            disturbance = Attack(verb, float(factor or 1))
+        elif verb != "kill":
             disturbance = Disturbance(verb, float(factor or 4), float(for_s or math.inf))  # type: ignore[arg-type]
         step, at_s = moment.groups()
         return cls(
@@ -94,23 +106,27 @@ class FaultScript:
         self._faults = [f for f in self._faults if f.at_s >= seconds and (f.step is None or f.step >= rounds)]
 
     def strike(
-        self, engine: Engine, actors: Sequence[Any], rounds: int, seconds: float
+        self, engine: Engine, cluster: TrainingCluster, rounds: int, seconds: float
     ) -> Iterator[tuple[str, str, str]]:
         """Let happen what is due, and yield what is to be told: event, actor and detail."""
         dead = set(map(id, engine.lost()))
-        actors = [actor for actor in actors if id(actor) not in dead]
+        actors = [a for a in (*cluster.workers, *cluster.shards, *cluster.feeders) if id(a) not in dead]
         due = [f for f in self._faults if seconds >= f.at_s or (f.step is not None and rounds >= f.step)]
         self._faults = [f for f in self._faults if f not in due]
         for fault in due:
             kind = fault.actor.removeprefix("any ")
             there = [a for a in actors if a.name == kind or (kind != fault.actor and a.name.startswith(f"{kind} "))]
+            if isinstance(fault.disturbance, Attack) and kind != fault.actor:  # of several, each makes one more
+                there = [a for a in there if a.name not in cluster.attacks]
             if not there:
                 yield "fault missed", fault.actor, f"{fault.text}: nobody of that name is there"
                 continue
             actor = random.Random(f"{fault.text}, {rounds}").choice(there)
-            yield "fault", actor.name, fault.text
+            yield "attack" if isinstance(fault.disturbance, Attack) else "fault", actor.name, fault.text
             if fault.disturbance is None:
                 engine.kill(actor)
+            elif isinstance(fault.disturbance, Attack):
+                cluster.turn(actor, fault.disturbance)
             else:
                 engine.disturb(actor, fault.disturbance)
 
@@ -145,3 +161,16 @@ def as_sentences(faults: Iterable[Any], workers: int) -> list[str]:
         if kind == "worker" and int(number) >= workers:
             raise ConfigurationError(f"{fault.text!r}: the run has {workers} workers, from 'worker 0' on")
     return [fault.text for fault in read]
+
+
+def check_attacks(faults: Iterable[Any], strategy: Strategy, data: Any) -> None:
+    """Raise ConfigurationError if workers are to falsify messages that they do not send, or labels that ``data`` has not."""
+    for fault in map(Fault.read, faults):
+        if not isinstance(fault.disturbance, Attack):
+            continue
+        if fault.disturbance.in_messages and strategy.sends != "messages":
+            raise ConfigurationError(
+                f"{fault.text!r}: with this strategy workers send no messages to servers, which an attacker could falsify"
+            )
+        if fault.disturbance.kind == "label flip" and not (isinstance(data, Dataset) and data.classes):
+            raise ConfigurationError(f"{fault.text!r}: the data has no classes, whose labels an attacker could flip")

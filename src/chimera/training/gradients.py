@@ -28,13 +28,14 @@ class Gradients:
     Attributes
     ----------
     order : which rows the worker reads, step by step.
+    flips_labels : whether class y of c is called c - 1 - y, see `Attack`.
     """
 
     def __init__(
         self, rank: int, model: Model, dataset: Dataset, order: Order, *, seed: int, count: Callable[[float], None]
     ) -> None:
         self._rank, self._model, self._dataset, self._seed, self._count = rank, model, dataset, seed, count
-        self.order = order
+        self.order, self.flips_labels = order, False
         self._ahead: dict[int, Batch] = {}  # batches, by step, that were taken to see which rows they need
         self._has_buffers = model.buffers().size > 0
 
@@ -73,7 +74,7 @@ class Gradients:
 
     def ahead(self, step: int) -> Batch:
         """Return the batch of a step that is still to come, with the model's randomness as it will be then."""
-        self._ahead[step] = batch = self._dataset.take(self.order.batch(step))
+        self._ahead[step] = batch = self._taken(step)
         self._reseed(step)
         return batch
 
@@ -82,11 +83,15 @@ class Gradients:
         self._ahead = {}
 
     def _batch(self, step: int, again: bool = False) -> Batch:
-        batch = self._ahead.pop(step, None) or self._dataset.take(self.order.batch(step))
+        batch = self._ahead.pop(step, None) or self._taken(step)
         self._reseed(step)
         if not again:
             work(samples=len(batch[0]))
         return batch
+
+    def _taken(self, step: int) -> Batch:
+        inputs, targets = self._dataset.take(self.order.batch(step))
+        return inputs, self._dataset.outputs - 1 - targets if self.flips_labels else targets
 
     def _reseed(self, step: int) -> None:
         """Let what is random at a step depend on nothing that ran before."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chimera.core.engine import Engine
+from chimera.training.attack import Attack
 from chimera.training.dealing import Dealing
 
 
@@ -19,6 +20,7 @@ class Holdings:
     _dealing: Dealing
     _own_replicas: bool
     _places: dict[str, int]
+    attacks: dict[str, Attack]
 
     def get(self, refs: Any) -> Any:
         """See `TrainingCluster`, here and below."""
@@ -34,6 +36,11 @@ class Holdings:
 
     def _hand_out(self) -> None:
         raise NotImplementedError
+
+    def _remind(self, worker: Any) -> None:
+        """Let a worker attack that is new here, if it is one of those who do."""
+        if attack := self.attacks.get(worker.name):
+            self.get(worker.attack(attack.kind, attack.scale))
 
     def parameters(self) -> dict[str, Any]:
         """Return what a loss of parameters would take: the servers', or where there are none, one replica or all."""
@@ -64,6 +71,7 @@ class Holdings:
             "dealing": self._dealing.state(),
             "places": self._places,
             "codecs": {worker.name: self.get(worker.codec_states()) for worker in self.workers},
+            "attacks": {name: (attack.kind, attack.scale) for name, attack in self.attacks.items()},
             "local": {worker.name: self.get(worker.local_state()) for worker in self.workers},
         }
 
@@ -78,7 +86,9 @@ class Holdings:
         self.get([worker.restore_codecs(codecs[worker.name]) for worker in self.workers if worker.name in codecs])
         local = state.get("local", {})
         self.get([worker.restore_local(local[worker.name]) for worker in self.workers if worker.name in local])
+        self.attacks = {name: Attack(*held) for name, held in state.get("attacks", {}).items()}
         for rank, worker in enumerate(self.workers):
+            self._remind(worker)
             then = rank if rank < len(state["steps"]) else 0
             self.get([worker.go_to(state["steps"][then]), worker.load_buffers(state["buffers"][then])])
         self._dealing.restore(state["dealing"])

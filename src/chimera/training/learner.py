@@ -20,6 +20,7 @@ from chimera.data.dataset import Dataset
 from chimera.data.order import Order
 from chimera.models.device import move, near
 from chimera.models.model import Model
+from chimera.training.attack import Attacker
 from chimera.training.chunks import Chunks
 from chimera.training.exchange import Exchange
 from chimera.training.gossip import Gossip
@@ -32,7 +33,7 @@ from chimera.training.tally import Tally
 from chimera.training.wanted_rows import WantedRows
 
 
-class Learner(InGroup, Gossip, Chunks):
+class Learner(InGroup, Gossip, Chunks, Attacker):
     """One worker. Where nodes own the data, it is made there, see `chimera.nodes.workers.learner`.
 
     Parameters
@@ -106,6 +107,8 @@ class Learner(InGroup, Gossip, Chunks):
         """
         self._load(weights)
         gradient, rejected = self._next_gradient(self._near)
+        if rejected is None:
+            self._falsify(gradient, self._step)
         self._step += 1
         return self._packed(gradient) if rejected is None else [rejected] * len(weights)
 
@@ -141,6 +144,7 @@ class Learner(InGroup, Gossip, Chunks):
                 rejected = self._local_step(self._step if clock is None else clock)
                 if rejected is not None:
                     break
+            self._pretend(begin, flat, first)
             if reached:
                 begin[:] = flat
             else:

@@ -268,8 +268,8 @@ class TrainingLoop:
 
     def _strike(self) -> float:
         """Let the faults happen whose time has come, and return when the engine's clock is to be looked at next."""
-        actors = (*self._cluster.workers, *self._cluster.shards, *self._cluster.feeders)
-        self._announcer.events(self._faults.strike(self._engine, actors, self.counters.rounds, self._meter.seconds()))
+        now = self.counters.rounds, self._meter.seconds()
+        self._announcer.events(self._faults.strike(self._engine, self._cluster, *now))
         return self._meter.began_s + self._faults.next_s()
 
     def _survive(self, error: ActorLost) -> None:

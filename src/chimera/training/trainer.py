@@ -21,7 +21,7 @@ from chimera.training.checkpoint import Checkpoints, check_fits
 from chimera.training.cluster import TrainingCluster
 from chimera.training.dealing import Dealing
 from chimera.training.experiment import Experiment
-from chimera.training.fault import FaultScript, as_sentences
+from chimera.training.fault import FaultScript, as_sentences, check_attacks
 from chimera.training.given import (
     check_aggregation,
     check_codecs,
@@ -214,6 +214,7 @@ class Trainer:
         try:
             split = split_of(self._data, self._seed)
             check_data(engine, split.train, self._workers, self._tolerance)
+            check_attacks(self._faults, self._strategy, split.train)
             self._optimizer.check()
             self._local_optimizer.check()
             model = model_of(self._model, split.train, self._seed)

@@ -1,0 +1,85 @@
+"""Servers that withstand attackers: what made robust aggregation known, on the digits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chimera
+from reproductions.conftest import Claim
+
+WORKERS, ATTACKERS = 10, 2
+RULES: dict[str, Any] = {
+    "median": "median",
+    "trimmed mean": {"name": "trimmed-mean", "share": ATTACKERS / WORKERS},
+    "Krum": {"name": "krum", "attackers": ATTACKERS},
+    "Multi-Krum": {"name": "krum", "attackers": ATTACKERS, "select": 5},
+    "geometric median": "geometric-median",
+}
+SOURCES = {
+    "median": "Yin et al. 2018, section 7, table 2",
+    "trimmed mean": "Yin et al. 2018, section 7, table 2",
+    "Krum": "Blanchard et al. 2017, section 6, figure 4",
+    "Multi-Krum": "Blanchard et al. 2017, section 6",
+    "geometric median": "Pillutla et al. 2022, section 4",
+}
+Learn = Callable[..., float]
+
+
+@pytest.fixture
+def learn(tmp_path: Path) -> Learn:
+    """Train on the digits in virtual time with a rule and an attack, and return the accuracy."""
+
+    def learn(rule: Any, attack: str = "", model: Any = "logistic-regression", attackers: int = ATTACKERS) -> float:
+        run = chimera.train(
+            model,
+            "digits",
+            engine="simulated",
+            workers=WORKERS,
+            batch_size=32,
+            strategy={"name": "fed-avg", "local_steps": 5, "aggregation": rule},
+            rounds=30,
+            evaluate_every=30,
+            faults=[f"{attack.replace('#', f'worker {i}')} at step 0" for i in range(attackers)] if attack else [],
+            out=tmp_path / f"{rule}-{attack}".replace("/", ""),
+        )
+        return run.metrics["accuracy"]
+
+    return learn
+
+
+@pytest.mark.parametrize(
+    ("attack", "name"), [("sign flip # by 4", "minus four times their change"), ("noise #", "noise")]
+)
+def test_robust_rules_withstand_attackers_that_break_the_mean(
+    learn: Learn, claim: Claim, attack: str, name: str
+) -> None:
+    honest, broken = learn("mean"), learn("mean", attack)
+    assert honest > 0.9
+    assert broken < 0.5
+    for rule, table in RULES.items():
+        withstood = learn(table, attack)
+        assert withstood > honest - 0.02
+        claim(
+            source=SOURCES[rule],
+            claim=f"The {rule} withstands 2 of 10 attackers that send {name}, which break the mean",
+            figure=f"accuracy {withstood:.0%} against {broken:.0%}; {honest:.0%} without attackers",
+        )
+
+
+def test_a_median_loses_less_to_flipped_labels_than_the_mean(learn: Learn, claim: Claim) -> None:
+    network = {"name": "mlp", "hidden": [32]}
+    honest, mean, median = (
+        learn(rule, attack, network, attackers=3)
+        for rule, attack in (("mean", ""), ("mean", "label flip #"), ("median", "label flip #"))
+    )
+    assert honest - median < 0.03
+    assert honest - mean > 2 * (honest - median)
+    claim(
+        source="Yin et al. 2018, section 7, table 3",
+        claim="Where 3 of 10 workers learn flipped labels, the median loses less than half of what the mean loses",
+        figure=f"accuracy {median:.0%} against {mean:.0%}; {honest:.0%} without attackers",
+    )
