@@ -37,11 +37,19 @@ SYNCHRONOUS = {
     "choco-sgd",
     "d-psgd",
     "double-buffering",
+    "fed-adagrad",
+    "fed-adam",
     "fed-avg",
+    "fed-avg-m",
+    "fed-nova",
+    "fed-prox",
+    "fed-yogi",
     "gossip-sgd",
     "gradient-tracking",
+    "local-sgd",
     "parameter-server",
     "ring-all-reduce",
+    "scaffold",
     "single-worker",
     "tree-all-reduce",
 }
@@ -142,7 +150,9 @@ def trained(folder: Path | str, engine: Engine | dict[str, Any] | str, strategy:
         batch_size=16,
         rounds=ROUNDS,
         evaluate_every=6,
-        optimizer={"name": "sgd", "lr": 0.1, "momentum": 0.9},
+        optimizer="sgd"
+        if REGISTERED.create(strategy).server_optimizer
+        else {"name": "sgd", "lr": 0.1, "momentum": 0.9},
         seed=5,
         out=Path(folder) / "run",
     )

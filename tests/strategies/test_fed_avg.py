@@ -29,14 +29,6 @@ ADAM = {"name": "adam", "lr": 0.01}
 BATCH, SEED = 16, 3
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def fit(tmp_path: Path) -> Fit:
     """Train a small network on the digits, each time in a folder of its own."""

@@ -19,6 +19,7 @@ from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite
 from chimera.data.order import orders
 from chimera.models.torch_model import TorchModel
+from chimera.strategies.fed_avg import FedAvg
 from chimera.strategies.strategy import STRATEGIES
 from chimera.training.learner import Learner
 from chimera.training.optimizer import OptimizerSettings
@@ -28,15 +29,20 @@ from training.conftest import Fit
 from training.poisoned import Deceptive, Fragile, digits, in_turn
 
 WORKERS = 3
-SHARDED = {
+SHARDED: dict[str, dict[str, Any]] = {
     "parameter-server": {"name": "parameter-server", "shards": 2},
     "async-parameter-server": {"name": "async-parameter-server", "shards": 2},
     "delay-compensated": {"name": "delay-compensated", "lambda_": 0.5, "decay": 0.9, "shards": 2},
-    "fed-avg": {"name": "fed-avg", "local_steps": 2, "local_learning_rate": 0.3, "shards": 2},
     "fed-buff": {"name": "fed-buff", "local_steps": 2},
 }
-LIKE_OTHERS = "ad-psgd", "choco-sgd", "gossip-sgd", "gradient-tracking", "ring-all-reduce", "tree-all-reduce"
-"""Workers that reject as those of `d-psgd` do: on processes, only with the long tests."""
+AVERAGES = [entry.name for entry in STRATEGIES.entries() if issubclass(entry.factory, FedAvg)]
+SHARDED |= {name: {"name": name, "local_steps": 2, "local_learning_rate": 0.3, "shards": 2} for name in AVERAGES}
+SHARDED["fed-avg-m"]["server_momentum"] = 0.5  # with more, so few rounds do not settle
+LIKE_OTHERS = {
+    *("ad-psgd", "choco-sgd", "gossip-sgd", "gradient-tracking", "ring-all-reduce", "tree-all-reduce"),
+    *(name for name in AVERAGES if name not in ("fed-avg", "scaffold")),
+}
+"""Workers that reject as those of `d-psgd` or `fed-avg` do: on processes, only with the long tests."""
 DISTRIBUTED = [entry.name for entry in STRATEGIES.entries() if entry.name != "single-worker"]
 
 
@@ -45,11 +51,11 @@ def poisoned(fit: Fit) -> Callable[..., chimera.Run]:
     """Train with three poisonous samples in the part of rank 2."""
 
     def train(strategy: Any, name: str = "run", network: Any = Fragile, **options: Any) -> chimera.Run:
-        averages = isinstance(strategy, dict) and strategy["name"] in ("fed-avg", "fed-buff")
+        averages = isinstance(strategy, dict) and STRATEGIES.create(strategy["name"]).sgd_learning_rate == 1
         settings = {
             "data": digits({2: 3}),
             "partition": in_turn,
-            "optimizer": {"name": "sgd", "lr": 1.0 if averages else 0.3},
+            "optimizer": "sgd" if averages else {"name": "sgd", "lr": 0.3},
             "rounds": None,
             "epochs": 5,
             **options,
@@ -136,7 +142,14 @@ def test_a_rejected_batch_leaves_no_trace_in_a_worker(fit: Fit) -> None:
 def test_a_run_that_has_diverged_ends_in_one_line(fit: Fit, strategy: str, workers: int) -> None:
     everywhere = digits(dict.fromkeys(range(3), 10_000))
     with pytest.raises(NonFiniteError, match=r"rank \d, step \d+: the loss is nan.*smaller learning rate") as caught:
-        fit(model=TorchModel(Fragile, seed=0), strategy=strategy, data=everywhere, workers=workers, rounds=10_000)
+        fit(
+            model=TorchModel(Fragile, seed=0),
+            strategy=strategy,
+            optimizer="sgd",
+            data=everywhere,
+            workers=workers,
+            rounds=10_000,
+        )
     assert "\n" not in str(caught.value)
 
 

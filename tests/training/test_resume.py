@@ -39,6 +39,17 @@ CASES = {
             "fraction": 0.7,
         },
     ),
+    "controlled": (
+        STRAGGLERS,
+        {
+            "name": "scaffold",
+            "local_epochs": 0.05,
+            "fraction": 0.4,
+            "over_selection": 1.5,
+            "weighted": True,
+            "shards": 2,
+        },
+    ),
 }
 QUICK = "served", "reduced", "at their own pace"
 """What the default run has of them."""
@@ -69,7 +80,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     [
         pytest.param(case, at, marks=[] if at == 7 and case in QUICK else [pytest.mark.long])
         for case in CASES
-        for at in ([7, 21] if case in ("compensated", "double", "buffered", "averaged") else [1, 7, 13, 21])
+        for at in (
+            [7, 21] if case in ("compensated", "double", "buffered", "averaged", "controlled") else [1, 7, 13, 21]
+        )
     ],
 )
 def test_killed_and_resumed_it_leaves_the_same_bytes(

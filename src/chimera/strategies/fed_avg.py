@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from chimera.core.errors import ConfigurationError
 from chimera.strategies.participation import Participation, Work
-from chimera.strategies.strategy import STRATEGIES, Aggregated, Cluster, Round, Strategy
+from chimera.strategies.strategy import STRATEGIES, Aggregated, Cluster, Family, Round, Strategy
 
 
 @STRATEGIES.register("fed-avg")
@@ -43,7 +43,7 @@ class FedAvg(Strategy):
     shards : over how many servers the parameters are spread.
     """
 
-    family = "federated"
+    family: ClassVar[Family] = "federated"
     sgd_learning_rate = 1.0
     takes_partial: ClassVar[bool] = False  # whether the results of stragglers count
 
@@ -81,6 +81,7 @@ class FedAvg(Strategy):
             raise ConfigurationError("scaled multiplies the local learning rate: say which, by local_learning_rate")
         self._scaled = scaled
         self._reached, self._aggregation = send == "weights", aggregation
+        self._rule: Mapping[str, Any] | None = None  # what changes local gradients, see `LocalRule`
         self._samples: Mapping[str, float] = {}  # of each worker, where they count
         self._steps: Mapping[str, int] = {}  # in a round, where workers differ in that
 
@@ -118,6 +119,7 @@ class FedAvg(Strategy):
         common = {
             "keep_state": self._keep_state,
             "reached": self._reached,
+            "rule": self._rule,
             "clock": None if self._local_epochs is None else round_,
         }
         return [{**common, "weight": weight} for weight in self._weights(plan)]
@@ -144,8 +146,8 @@ class FedAvg(Strategy):
         return cluster.soonest(chosen, ask, count, self._participation.deadline_s)
 
     def _ask(self, work: Work, weights: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
-        """Let one worker train from the weights; return the refs of its messages, one for each server."""
-        return work.worker.delta(*weights, steps=work.steps, first=work.first, returns=self._shards, **options)  # type: ignore[no-any-return]
+        """Let one worker train from the weights; return the refs of its messages, one for each of theirs."""
+        return work.worker.delta(*weights, steps=work.steps, first=work.first, returns=len(weights), **options)  # type: ignore[no-any-return]
 
     def _step(
         self, servers: Sequence[Any], plan: Sequence[Work], answers: Mapping[str, Any]

@@ -134,17 +134,21 @@ class Strategy(ABC):
         to peers; in the collectives of a group, for which a codec needs an all-reduce form; or not at
         all, or as float32 only.
     carries : whether it keeps what a codec leaves out for the next message itself, so that the codec must not.
+    by_rows : whether workers may hold only those rows of the model that their batches need.
     replicas : whether the workers' copies of the model, where there are no servers, are equal, so that one stands for all, or
         each one's own, so that checkpoints hold all of them (decisions/0021).
     local_optimizer : a table of the optimizer by which workers step between two messages, where they do.
+    server_optimizer : a table of the optimizer that servers step by, where the strategy brings it, and not the experiment.
     sgd_learning_rate : that of the experiment's ``sgd`` where the experiment says none; without it, torch's.
     """
 
     family: ClassVar[Family]
     sends: ClassVar[Literal["messages", "peers", "collectives", "nothing"]] = "messages"
     carries: ClassVar[bool] = False
+    by_rows: ClassVar[bool] = True
     replicas: ClassVar[Literal["equal", "own"]] = "equal"
     local_optimizer: Mapping[str, Any] | None = None
+    server_optimizer: Mapping[str, Any] | None = None
     sgd_learning_rate: ClassVar[float | None] = None
 
     @abstractmethod

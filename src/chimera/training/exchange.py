@@ -41,8 +41,12 @@ class Exchange:
 
     def packed(self, flat: Flat) -> list[Encoded]:
         """Return a vector in the form of all parameters as messages, one for each shard of the weights last loaded."""
-        pieces = shard_views(flat, self._bounds)
+        pieces = self.pieces(flat)
         return [c.pack(p, layout) for c, p, layout in zip(self._codecs, pieces, self._layouts, strict=True)]
+
+    def pieces(self, flat: Flat) -> list[Flat]:
+        """Return a view of each shard's part of such a vector."""
+        return shard_views(flat, self._bounds)
 
     def states(self) -> list[State]:
         """Return what the codecs remember, one for each shard: before the first weights what was restored, if anything."""

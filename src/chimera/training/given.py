@@ -76,6 +76,10 @@ def check_codecs(
     strategy: Strategy, name: str, codec: tuple[str, dict[str, Any]], downlink: tuple[str, dict[str, Any]]
 ) -> None:
     """Raise ConfigurationError if a codec cannot be made, or if the strategy sends nothing that it could pack."""
+    if CODECS.create(*downlink).by_rows and not strategy.by_rows:
+        raise ConfigurationError(
+            f"strategy {name!r} needs the whole model at each worker: take another downlink than 'rows'"
+        )
     if CODECS.create(*downlink).by_rows and codec != ("rows", {}):
         raise ConfigurationError(
             f"with downlink {downlink[0]!r} workers push what they pull, which codec {codec[0]!r} cannot pack: use 'rows'"

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.codec import CODECS, State
+from chimera.codecs.codec import CODECS, State, decode
 from chimera.codecs.reduction import Reduction
 from chimera.core.call import work
-from chimera.core.device import copy_of
+from chimera.core.device import beside, copy_of, to_host
 from chimera.core.engine import Group
 from chimera.core.errors import NonFiniteError
 from chimera.core.message import Encoded
@@ -121,6 +121,7 @@ class Learner(InGroup, Gossip, Chunks, Attacker):
         weight: float = 1.0,
         reached: bool = False,
         clock: int | None = None,
+        rule: Mapping[str, Any] | None = None,
     ) -> list[Encoded] | list[Rejected]:
         """Load the weights, take ``steps`` local steps from there, and return the way back, encoded, a message a shard.
 
@@ -134,16 +135,25 @@ class Learner(InGroup, Gossip, Chunks, Attacker):
         weight : what is sent is multiplied by this.
         reached : whether the weights that were reached are sent instead.
         clock : by what a schedule of the local optimizer goes in all these steps; by default by the number of each.
+        rule : name and options of what changes gradients, see `LocalRule`. Where it encloses a vector, that comes behind the
+            weights, and another goes behind the change, a message a shard too.
         """
-        self._load(weights)
+        local, messages = self._local.follow(rule), len(weights)
+        shards = messages // 2 if local is not None and local.encloses else messages
+        self._load(weights[:shards])
         flat = self._near.parameters()
         begin, first = copy_of(flat), self._step if first is None else first
+        if local is not None:
+            local.begin(begin, self._enclosed(weights[shards:], flat))
         rejected: Rejected | None = None
+        beside_it: list[Encoded] = []
         with np.errstate(over="ignore", invalid="ignore"):  # what became of it is looked at below
             for self._step in range(first, first + steps):
                 rejected = self._local_step(self._step if clock is None else clock)
                 if rejected is not None:
                     break
+            if local is not None and rejected is None:
+                beside_it = self._enclosure(local.end())
             self._pretend(begin, flat, first)
             if reached:
                 begin[:] = flat
@@ -157,7 +167,7 @@ class Learner(InGroup, Gossip, Chunks, Attacker):
         work(elements=len(flat) * (steps + 1))
         if rejected is None and (why := fault(begin, "the change of the weights")):
             rejected = Rejected(self._rank, first, why)
-        return self._packed(begin) if rejected is None else [rejected] * len(weights)
+        return [*self._packed(begin), *beside_it] if rejected is None else [rejected] * messages
 
     def train(self, steps: int, group: Group | None = None) -> Applied:
         """Take ``steps`` steps of its own, with the group's mean gradient if there is one; say which of its own were rejected.
@@ -289,6 +299,22 @@ class Learner(InGroup, Gossip, Chunks, Attacker):
 
     def _packed(self, flat: Flat) -> list[Encoded]:
         messages = self._exchange.packed(flat)
+        self._tally.sent(messages)
+        return messages
+
+    def _enclosed(self, messages: Sequence[Encoded], flat: Any) -> Any:
+        """Return the vector that came behind the weights, where these lie; or None."""
+        if not messages:
+            return None
+        self._tally.got(messages)
+        return beside(np.concatenate([decode(message, message.size) for message in messages]), flat)
+
+    def _enclosure(self, flat: Any) -> list[Encoded]:
+        """Return a vector, if there is one, as it goes behind a change: as it is, whatever the codec."""
+        if flat is None:
+            return []
+        assert isinstance(self._exchange, Exchange)  # strategies that enclose vectors do not go by rows
+        messages = [Encoded("identity", len(piece), (piece,)) for piece in self._exchange.pieces(to_host(flat))]
         self._tally.sent(messages)
         return messages
 

@@ -9,13 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.models.model import Batch
+from chimera.training.local_rules import LOCAL_RULES, LocalRule
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
+from chimera.training.plugin import named
+
+_RULE = "rule."  # before what the rule remembers, in a state
 
 
 class LocalTraining:
     """Steps a model where it computes.
 
-    Plain SGD needs no optimizer of torch's, and a model that has ``descend`` takes such a step by itself.
+    Plain SGD needs no optimizer of torch's, and a model that has ``descend`` takes such a step by itself, unless a rule is to
+    see the gradient.
 
     Parameters
     ----------
@@ -28,11 +33,22 @@ class LocalTraining:
         self._descend = getattr(model, "descend", None) if settings.plain else None
         self._optimizer: FlatOptimizer | None = None  # its memory is not spent where nobody trains so
         self._kept: Mapping[str, NDArray[Any]] = {}
+        self._rule: LocalRule | None = None
+        self._rule_table: Mapping[str, Any] | None = None
+        self._kept_of_rule: Mapping[str, NDArray[Any]] = {}
+
+    def follow(self, rule: Mapping[str, Any] | None) -> LocalRule | None:
+        """Change gradients by the rule of this table from now on, or by none; what it remembers stays while it is the same."""
+        if rule != self._rule_table:
+            self._rule, self._rule_table = LOCAL_RULES.create(*named(rule)) if rule else None, rule
+            if self._rule is not None:
+                self._rule.restore(self._kept_of_rule)
+        return self._rule
 
     @property
     def descends(self) -> bool:
         """Whether the model takes its steps by itself, and gives no gradient."""
-        return self._descend is not None
+        return self._descend is not None and self._rule is None
 
     def descend(self, batch: Batch, number: int) -> float:
         """Let the model take a step, of which there were ``number`` before, and return the mean loss of the batch."""
@@ -42,6 +58,8 @@ class LocalTraining:
     def step(self, gradient: Any, number: int) -> None:
         """Take a step, of which there were ``number`` before, with a gradient, shape (P,), which may be overwritten."""
         flat = self._model.parameters()
+        if self._rule is not None:
+            self._rule.correct(gradient, flat)
         if self._settings.plain:
             gradient *= np.float32(self._settings.learning_rate(number))
             flat -= gradient
@@ -52,13 +70,17 @@ class LocalTraining:
         self._optimizer.step(gradient, number)
 
     def forget(self) -> None:
-        """Begin anew, as if no step had been taken."""
+        """Begin anew, as if no step had been taken; what a rule remembers stays."""
         self._optimizer, self._kept = None, {}
 
     def state(self) -> Mapping[str, NDArray[Any]]:
-        """Return what the optimizer remembers."""
-        return self._kept if self._optimizer is None else self._optimizer.state()
+        """Return what the optimizer and the rule remember."""
+        optimizer = self._kept if self._optimizer is None else self._optimizer.state()
+        rule = self._kept_of_rule if self._rule is None else self._rule.state()
+        return {**optimizer, **{_RULE + key: value for key, value in rule.items()}}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `state` returned."""
-        self._optimizer, self._kept = None, state
+        self._kept = {key: value for key, value in state.items() if not key.startswith(_RULE)}
+        self._kept_of_rule = {key.removeprefix(_RULE): v for key, v in state.items() if key.startswith(_RULE)}
+        self._optimizer = self._rule = self._rule_table = None

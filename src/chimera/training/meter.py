@@ -23,6 +23,7 @@ _LOOKS = {
     "load_buffers",
     "state",
     "codec_states",
+    "local_state",
     "step",
     "mean",
     "consensus_distance",

@@ -224,11 +224,13 @@ class FlatOptimizer:
 def _optimizer_class(name: str) -> Any:
     import torch
 
-    classes = {
+    from chimera.training.adaptive import OPTIMIZERS
+
+    classes: dict[str, Any] = {
         kind.__name__.lower(): kind
         for kind in vars(torch.optim).values()
         if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
-    }
+    } | {kind.__name__.lower(): kind for kind in OPTIMIZERS}
     kind = classes.get(name.lower().replace("-", ""))
     if kind is None:
         raise UnknownNameError("optimizer", name, classes)

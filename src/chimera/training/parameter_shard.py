@@ -12,7 +12,7 @@ from chimera.codecs.codec import CODECS, decode, rows_of
 from chimera.core.call import work
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
-from chimera.core.parameters import Flat, Layout, all_finite
+from chimera.core.parameters import Flat, Layout, all_finite, reduce_in_order
 from chimera.core.rows import SparseRows
 from chimera.training.aggregation.aggregation import AGGREGATIONS, Aggregation
 from chimera.training.downlink import Downlink
@@ -62,6 +62,7 @@ class ParameterShard:
         self._rooms: dict[int, Flat] = {}
         self._mean_square: Flat | None = None  # of gradients; its memory is spent where it is asked for
         self._steps = 0
+        self._beside: Flat | None = None  # what stands beside the weights, where workers enclose something
 
     def weights(self) -> Encoded:
         """Return the slice as it is: with it workers begin, and whoever looks at the model gets it."""
@@ -104,6 +105,21 @@ class ParameterShard:
         if vectors and reached:
             return self._moved(len(vectors), rejected)
         return self._stepped(len(vectors), rejected)
+
+    def enclose(self, *changes: Encoded | Rejected, workers: int = 1) -> Encoded:
+        """Add the sum of the changes, divided by the number of ``workers``, to the vector beside the weights; return that.
+
+        It is 0 at first. A change that was rejected, or is not finite, is left out.
+        """
+        if self._beside is None:
+            self._beside = np.zeros_like(self._weights)
+        vectors = [decode(change, self._weights.size) for change in changes if not isinstance(change, Rejected)]
+        vectors = [vector for vector in vectors if all_finite(vector)]
+        if vectors:
+            total = reduce_in_order(vectors, np.empty_like(self._weights), 1 / workers)
+            self._beside += total
+        work(elements=self._weights.size * (len(vectors) + 1))
+        return Encoded("identity", self._beside.size, (self._beside,))
 
     def compensate(
         self, gradient: Encoded | Rejected, then: Encoded, lambda_: float, decay: float | None = None
@@ -201,6 +217,7 @@ class ParameterShard:
             "optimizer": self._optimizer.state(),
             "mean_square": self._mean_square,
             "codec": self._downlink.state(),
+            "beside": self._beside,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -220,6 +237,8 @@ class ParameterShard:
         self._steps = state["step"]
         if "codec" in state:  # older checkpoints have none
             self._downlink.restore(state["codec"])
+        beside = state.get("beside")
+        self._beside = None if beside is None else np.array(beside, np.float32)
         mean_square = state.get("mean_square")
         self._mean_square = None if mean_square is None else np.array(mean_square, np.float32)
 

@@ -138,7 +138,13 @@ class Trainer:
         self._partition = made(PARTITIONERS, partition)
         self._codec, self._downlink = both_ways(codec)
         check_codecs(self._strategy, label(strategy), self._codec, self._downlink)
-        self._optimizer = OptimizerSettings.of(*named(optimizer), self._strategy.sgd_learning_rate)
+        own = self._strategy.server_optimizer
+        if own is not None and optimizer != "sgd":
+            raise ConfigurationError(
+                f"{label(strategy)} brings the optimizer of its servers, {own['name']}: say how it steps by the strategy's "
+                "options, and leave out optimizer"
+            )
+        self._optimizer = OptimizerSettings.of(*named(own or optimizer), self._strategy.sgd_learning_rate)
         local = self._strategy.local_optimizer_of(workers)
         self._local_optimizer = self._optimizer if local is None else OptimizerSettings.of(*named(local))
         self._engine, self._model, self._data = engine, model, data

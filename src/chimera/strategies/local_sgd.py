@@ -1,0 +1,41 @@
+"""Local SGD (Stich 2019, "Local SGD Converges Fast and Communicates Little")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from chimera.strategies.fed_avg import FedAvg
+from chimera.strategies.strategy import STRATEGIES
+
+
+@STRATEGIES.register("local-sgd")
+class LocalSGD(FedAvg):
+    """All workers take ``local_steps`` steps of their own, and go on from the mean of the weights they reached (Stich 2019).
+
+    It is `fed-avg` among workers that all take part and count alike, whose data may be dealt to them as it comes.
+
+    Parameters
+    ----------
+    local_steps, local_optimizer, local_learning_rate, scaled, shards : see `FedAvg`.
+    """
+
+    family = "local steps"
+
+    def __init__(
+        self,
+        *,
+        local_steps: int = 10,
+        local_optimizer: str | Mapping[str, Any] = "sgd",
+        local_learning_rate: float | None = None,
+        scaled: bool = False,
+        shards: int = 1,
+    ) -> None:
+        super().__init__(
+            local_steps=local_steps,
+            local_optimizer=local_optimizer,
+            local_learning_rate=local_learning_rate,
+            scaled=scaled,
+            shards=shards,
+            send="weights",
+        )

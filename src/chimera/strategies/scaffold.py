@@ -1,0 +1,50 @@
+"""SCAFFOLD (Karimireddy et al. 2020, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chimera.strategies.fed_avg import FedAvg
+from chimera.strategies.participation import Work
+from chimera.strategies.strategy import STRATEGIES, Cluster
+
+
+@STRATEGIES.register("scaffold")
+class Scaffold(FedAvg):
+    """As `fed-avg`, with local gradients corrected by c - c_i for how each worker's data differ (Karimireddy et al. 2020).
+
+    c_i is the mean of the worker's gradients in the last round it was in, and stays with it; c, at the servers, is the mean of
+    all c_i. Both travel as float32 beside weights and changes, which doubles the bytes. Results of stragglers count.
+
+    Parameters
+    ----------
+    options : those of `FedAvg`.
+    """
+
+    takes_partial = True
+    by_rows = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._rule = {"name": "control-variates"}
+        self._controls: Sequence[Any] = ()  # c, by server
+        self._workers = 1
+
+    def _survey(self, cluster: Cluster) -> None:
+        super()._survey(cluster)
+        self._workers = len(cluster.workers)
+        self._controls = [server.enclose() for server in cluster.shards]
+
+    def _ask(self, work: Work, weights: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
+        return super()._ask(work, [*weights, *self._controls], options)
+
+    def _step(
+        self, servers: Sequence[Any], plan: Sequence[Work], answers: Mapping[str, Any]
+    ) -> tuple[list[Any], list[Any]]:
+        shards = len(servers)
+        pieces = zip(*(answer[shards:] for answer in answers.values()), strict=True)
+        self._controls = [
+            server.enclose(*piece, workers=self._workers) for server, piece in zip(servers, pieces, strict=True)
+        ]
+        return super()._step(servers, plan, {name: answer[:shards] for name, answer in answers.items()})

@@ -1,0 +1,263 @@
+"""What the variants of FedAvg promise: their algebra, what they send, and that a run goes on as if it had never stopped."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import chimera
+from chimera.core.errors import ConfigurationError
+from chimera.data.dataset import DATASETS
+from chimera.data.order import ShardOrder
+from chimera.models.conversion import build_model
+
+Fit = Callable[..., chimera.Run]
+BATCH, SEED, RATE = 16, 3, 0.1
+DIRICHLET = {"name": "dirichlet", "alpha": 0.3}
+
+
+@pytest.fixture
+def fit(tmp_path: Path) -> Fit:
+    """Train a small network on the digits by workers with different data, each time in a folder of its own."""
+    folders = itertools.count()
+
+    def fit(strategy: str, options: dict[str, Any] | None = None, **settings: Any) -> chimera.Run:
+        given: dict[str, Any] = {
+            "engine": "simulated",
+            "workers": 4,
+            "batch_size": BATCH,
+            "partition": DIRICHLET,
+            "rounds": 8,
+            "seed": SEED,
+            "out": tmp_path / f"{next(folders)}",
+        }
+        own = {"name": strategy, "local_steps": 5, **(options or {})}
+        return chimera.train({"name": "mlp", "hidden": [16]}, "digits", strategy=own, **{**given, **settings})
+
+    return fit
+
+
+def parameters(run: chimera.Run) -> np.ndarray:
+    return run.trained.parameters().copy()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        ("fed-prox", {"mu": 0.0}),
+        ("fed-avg-m", {"server_momentum": 0.0}),
+        ("fed-nova", {}),
+        ("fed-nova", {"weighted": True}),
+    ],
+    ids=str,
+)
+def test_without_what_makes_it_special_it_is_fed_avg_to_the_bit(
+    fit: Fit, strategy: str, options: dict[str, Any]
+) -> None:
+    common = {"fraction": 0.5, "weighted": options.get("weighted", False)}
+    plain, special = fit("fed-avg", common), fit(strategy, {**common, **options})
+    assert np.array_equal(parameters(plain), parameters(special))
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_local_sgd_is_fed_avg_of_all(fit: Fit, engine: str) -> None:
+    averaged, local = fit("fed-avg", {"send": "weights"}), fit("local-sgd", engine=engine)
+    assert np.array_equal(parameters(averaged), parameters(local))
+
+
+def test_one_local_step_of_all_is_sgd_on_the_whole_batch(fit: Fit) -> None:
+    for strategy, options in (("local-sgd", {}), ("fed-nova", {}), ("fed-avg-m", {"server_momentum": 0.0})):
+        averaged = fit(strategy, {"local_steps": 1, "local_learning_rate": 0.2, **options}, partition="iid")
+        whole = chimera.train(
+            {"name": "mlp", "hidden": [16]},
+            "digits",
+            engine="simulated",
+            strategy="single-worker",
+            workers=1,
+            batch_size=4 * BATCH,
+            optimizer={"name": "sgd", "lr": 0.2},
+            rounds=8,
+            seed=SEED,
+            out=averaged.run_dir.with_name(f"whole-{strategy}"),
+        )
+        np.testing.assert_allclose(parameters(averaged), parameters(whole), atol=2e-5)
+
+
+def by_hand(
+    rows: np.ndarray,
+    steps: int,
+    *,
+    rank: int = 0,
+    first: int = 0,
+    begin: np.ndarray | None = None,
+    correct: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda gradient, now: gradient,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weights before and after steps of a worker with these rows, in a loop without any of Chimera's actors."""
+    split = DATASETS.create("digits")
+    about = {"input_shape": split.train.input_shape, "outputs": split.train.outputs, "task": "classification"}
+    model = build_model("mlp", {"hidden": [16]}, seed=SEED, **about)
+    order, flat = ShardOrder(rows, batch_size=BATCH, seed=SEED, rank=rank), model.parameters()
+    if begin is not None:
+        flat[:] = begin
+    before = flat.copy()
+    for step in range(first, first + steps):
+        gradient, _ = model.gradient(split.train.take(order.batch(step)))
+        flat -= np.float32(RATE) * correct(gradient, flat)
+    return before, flat.copy()
+
+
+def parted(*parts: np.ndarray) -> Callable[..., list[np.ndarray]]:
+    """Return a partition."""
+    return lambda targets, world_size, rng: list(parts)
+
+
+def test_fed_prox_adds_the_way_from_where_the_round_began(fit: Fit) -> None:
+    rows = np.arange(200)
+    run = fit("fed-prox", {"mu": 0.5}, workers=1, partition=parted(rows), rounds=1)
+    begin, plain = by_hand(rows, 5)
+    _, held = by_hand(rows, 5, correct=lambda gradient, now: gradient + np.float32(0.5) * (now - begin))
+    np.testing.assert_allclose(parameters(run), held, atol=1e-6)
+    assert np.abs(held - plain).max() > 1e-3
+
+
+@pytest.mark.parametrize("local_optimizer", ["sgd", {"name": "adam", "lr": 0.01}], ids=str)
+def test_scaffold_with_one_worker_is_plain_local_training(fit: Fit, local_optimizer: Any) -> None:
+    options = {"local_optimizer": local_optimizer}
+    plain, special = (
+        fit(name, options, workers=1, partition=parted(np.arange(200))) for name in ("fed-avg", "scaffold")
+    )
+    np.testing.assert_allclose(parameters(special), parameters(plain), atol=2e-5)
+    assert np.abs(parameters(plain)).max() > 0.05
+
+
+def test_scaffold_corrects_by_what_all_less_the_own_gradients_were(fit: Fit) -> None:
+    """The two rounds of two workers, by hand: option II as the paper has it, from the way."""
+    parts = np.arange(200), np.arange(200, 300)
+    run = fit("scaffold", {"shards": 2}, workers=2, partition=parted(*parts), rounds=2)
+    weights, _ = by_hand(parts[0], 0)
+    c = np.zeros_like(weights)
+    own = [c, c]
+    for first in (0, 5):
+        reached, before = [], own
+        for rank, rows in enumerate(parts):
+            shift = c - before[rank]
+            _, there = by_hand(
+                rows,
+                5,
+                rank=rank,
+                first=first,
+                begin=weights,
+                correct=lambda gradient, _, shift=shift: gradient + shift,
+            )
+            reached.append(there)
+        own = [c_i - c + (weights - there) / np.float32(5 * RATE) for c_i, there in zip(before, reached, strict=True)]
+        c = c + (own[0] - before[0] + own[1] - before[1]) / 2
+        weights = (reached[0] + reached[1]) / 2
+    np.testing.assert_allclose(parameters(run), weights, atol=2e-5)
+
+
+def test_what_scaffold_encloses_is_counted(fit: Fit) -> None:
+    plain, special = fit("fed-avg"), fit("scaffold", {"shards": 2})
+    assert 1.95 < special.cost.bytes_up / plain.cost.bytes_up < 2.05
+    assert 1.95 < special.cost.bytes_down / plain.cost.bytes_down < 2.05
+    assert special.cost.packed_up == 2 * plain.cost.packed_up
+
+
+def test_fed_nova_weighs_each_step_alike_however_many_a_worker_takes(fit: Fit) -> None:
+    """Wang et al. 2020, equation 10: the mean reach times the mean of each one's mean gradient."""
+    parts = np.arange(160), np.arange(160, 192)
+    run = fit("fed-nova", {"local_epochs": 1}, workers=2, partition=parted(*parts), rounds=1)
+    ways = [by_hand(rows, steps, rank=rank) for rank, (rows, steps) in enumerate(zip(parts, (10, 2), strict=True))]
+    mean = sum((there - begin) / steps for (begin, there), steps in zip(ways, (10, 2), strict=True)) / 2
+    np.testing.assert_allclose(parameters(run), ways[0][0] + (10 + 2) / 2 * mean, atol=1e-6)
+
+
+def test_the_reach_of_momentum_is_that_of_torch(fit: Fit) -> None:
+    from chimera.strategies.fed_nova import FedNova
+
+    nova = FedNova(local_optimizer={"name": "sgd", "lr": 1.0, "momentum": 0.7})
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0, momentum=0.7)
+    for steps in range(1, 9):
+        parameter.grad = torch.ones(1)
+        optimizer.step()
+        assert nova._reach(steps) == pytest.approx(-parameter.item(), rel=1e-5)
+
+
+def expected_steps(name: str, gradients: np.ndarray) -> np.ndarray:
+    """Return where algorithm 2 of Reddi et al. 2021 gets to from 0."""
+    x, m, v = 0.0, 0.0, 0.01**2
+    for g in gradients:
+        m = 0.9 * m + 0.1 * g
+        square = g * g
+        if name == "fed-adagrad":
+            v = v + square
+        elif name == "fed-adam":
+            v = 0.99 * v + 0.01 * square
+        else:
+            v = v - 0.01 * square * np.sign(v - square)
+        x -= 0.3 * m / (np.sqrt(v) + 0.01)
+    return np.array(x)
+
+
+@pytest.mark.parametrize("name", ["fed-adam", "fed-yogi", "fed-adagrad"])
+def test_adaptive_servers_step_as_in_the_paper(name: str) -> None:
+    from chimera.strategies.strategy import STRATEGIES
+    from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
+    from chimera.training.plugin import named
+
+    options = {"server_learning_rate": 0.3, "beta1": 0.9, "tau": 0.01}
+    strategy = STRATEGIES.create(name, {**options, **({} if name == "fed-adagrad" else {"beta2": 0.99})})
+    flat = np.zeros(1, np.float32)
+    optimizer = FlatOptimizer(OptimizerSettings.of(*named(strategy.server_optimizer)), flat)
+    gradients = np.random.default_rng(0).normal(size=30) * np.geomspace(1, 1e-3, 30)
+    for step, gradient in enumerate(gradients):
+        optimizer.step(np.array([gradient], np.float32), step)
+    np.testing.assert_allclose(flat[0], expected_steps(name, gradients), rtol=1e-4)
+
+
+FAMILY = ["local-sgd", "fed-prox", "fed-avg-m", "fed-adam", "fed-yogi", "fed-adagrad", "scaffold", "fed-nova"]
+
+
+@pytest.mark.parametrize("strategy", FAMILY)
+def test_each_learns(fit: Fit, strategy: str) -> None:
+    run = fit(strategy, rounds=30)
+    assert run.metrics["accuracy"] > 0.75
+
+
+@pytest.mark.parametrize("strategy", ["scaffold", "fed-adam"])
+def test_resumed_it_ends_with_the_same_bits(fit: Fit, tmp_path: Path, strategy: str) -> None:
+    options = {"fraction": 0.5, "shards": 2}
+    whole = fit(strategy, options, rounds=12, evaluate_every=4)
+    fit(strategy, options, rounds=8, evaluate_every=4, out=tmp_path / "cut")
+    resumed = fit(strategy, options, rounds=12, evaluate_every=4, out=tmp_path / "cut", resume=True)
+    assert np.array_equal(parameters(whole), parameters(resumed))
+    looks = [[(row["loss"], row["bytes_up"]) for row in run.rows if "loss" in row] for run in (whole, resumed)]
+    assert looks[0] == looks[1]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "message"),
+    [
+        ("fed-prox", {"mu": -1.0}, "mu must be at least 0"),
+        ("fed-nova", {"local_optimizer": "adam"}, "choose such a local_optimizer"),
+        ("fed-nova", {"send": "weights"}, "send = 'weights'"),
+        ("fed-adam", {"tau": 0.0}, "tau above 0"),
+        ("fed-adam", {"beta3": 0.0}, "no option 'beta3'.*fraction"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(fit: Fit, strategy: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        fit(strategy, options)
+    assert "\n" not in str(caught.value)
+
+
+def test_who_brings_an_optimizer_takes_no_other(fit: Fit) -> None:
+    with pytest.raises(ConfigurationError, match="fed-adam brings the optimizer of its servers"):
+        fit("fed-adam", optimizer="adam")
