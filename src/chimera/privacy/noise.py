@@ -13,6 +13,7 @@ NoiseSeed = Literal["run", "system"]
 """Where noise comes from: the run's seed, so that it can be had again; or the operating system, so that it cannot."""
 TAIL = 12.0
 """Standard deviations that noise never leaves: the probability is below 1e-32 an element."""
+_WORD = (1 << 64) - 1
 _DOWN = 1 - 2.0**-22  # keeps rounding from taking the norm above the bound
 
 
@@ -32,4 +33,4 @@ def add_noise(update: Flat, deviation: float, rng: np.random.Generator) -> None:
 
 def source(noise_seed: NoiseSeed, *key: int) -> np.random.Generator:
     """Return where noise is drawn from: decided by ``key``, or by the operating system alone."""
-    return np.random.default_rng(key if noise_seed == "run" else None)
+    return np.random.default_rng([each & _WORD for each in key] if noise_seed == "run" else None)

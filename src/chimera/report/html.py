@@ -104,6 +104,7 @@ def _cards(run: RunFiles) -> str:
         "bytes_down": ("down to workers", in_bytes),
         "bits_per_element_up": ("bits per element, up", lambda value: number(float(value), 3)),
         "bits_per_element_down": ("bits per element, down", lambda value: number(float(value), 3)),
+        "delta": ("delta, of epsilon", number),
         "spectral_gap": ("spectral gap", lambda value: number(float(value), 3)),
     }
     for key, (label, write) in shown.items():

@@ -125,8 +125,8 @@ class RunFiles:
         return {"metrics": evaluated, **counted, **rate, **reached, "lost_workers": len(lost)}
 
 
-OF_WORKERS = frozenset({"consensus_distance"})
-"""Metrics of the workers' models, and not of the test set."""
+OF_WORKERS = frozenset({"consensus_distance", "epsilon"})
+"""Metrics of the workers' models or of what they let out, and not of the test set."""
 
 
 def is_metric(key: str, value: Any) -> bool:

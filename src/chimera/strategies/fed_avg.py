@@ -44,6 +44,7 @@ class FedAvg(Strategy):
     """
 
     family: ClassVar[Family] = "federated"
+    private = True
     sgd_learning_rate = 1.0
     takes_partial: ClassVar[bool] = False  # whether the results of stragglers count
 
@@ -140,9 +141,8 @@ class FedAvg(Strategy):
             return self._ask(work, cluster.addressed(worker, weights, work.steps), options)
 
         chosen = [work.worker for work in plan]
-        if self._participation.waits_for_all:
-            return {worker.name: ask(worker) for worker in chosen}
-        count = min(self._participation.wanted(len(cluster.workers)), len(chosen))
+        all_of_them = self._participation.waits_for_all
+        count = None if all_of_them else min(self._participation.wanted(len(cluster.workers)), len(chosen))
         return cluster.soonest(chosen, ask, count, self._participation.deadline_s)
 
     def _ask(self, work: Work, weights: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:

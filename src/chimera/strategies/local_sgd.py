@@ -21,6 +21,7 @@ class LocalSGD(FedAvg):
     """
 
     family = "local steps"
+    private = False
 
     def __init__(
         self,

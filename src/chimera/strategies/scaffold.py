@@ -24,6 +24,7 @@ class Scaffold(FedAvg):
 
     takes_partial = True
     by_rows = False
+    private = False  # controls travel too
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -91,12 +91,18 @@ class Cluster(Protocol):
         """
 
     def soonest(
-        self, workers: Sequence[Any], ask: Callable[[Any], Any], count: int, timeout_s: float | None = None
+        self,
+        workers: Sequence[Any],
+        ask: Callable[[Any], Any],
+        count: int | None = None,
+        timeout_s: float | None = None,
     ) -> Mapping[str, Any]:
         """Ask those of ``workers`` that are free, and return what the first ``count`` answered, by name, in rank order.
 
-        So many, or fewer: those who have when the time is over, or when the others are dead. Who is late, as with `gather`,
-        is not asked again before the old answer has come.
+        Without a count and a time limit all are asked, and nothing is waited for: a loss shows where the answers are used.
+        Otherwise so many, or fewer: those who have when the time is over, or when the others are dead. Who is late, as with
+        `gather`, is not asked again before the old answer has come. In a private run the answers may be masked: all of them
+        together are for one `ParameterShard.update`.
 
         Raises
         ------
@@ -137,6 +143,8 @@ class Strategy(ABC):
     by_rows : whether workers may hold only those rows of the model that their batches need.
     replicas : whether the workers' copies of the model, where there are no servers, are equal, so that one stands for all, or
         each one's own, so that checkpoints hold all of them (decisions/0021).
+    private : whether all that a worker sends in a round is one change of its weights, of which servers take the mean, asked for
+        by `Cluster.soonest`: so that it can be clipped, get noise, and be added under masks.
     local_optimizer : a table of the optimizer by which workers step between two messages, where they do.
     server_optimizer : a table of the optimizer that servers step by, where the strategy brings it, and not the experiment.
     sgd_learning_rate : that of the experiment's ``sgd`` where the experiment says none; without it, torch's.
@@ -147,6 +155,7 @@ class Strategy(ABC):
     carries: ClassVar[bool] = False
     by_rows: ClassVar[bool] = True
     replicas: ClassVar[Literal["equal", "own"]] = "equal"
+    private: ClassVar[bool] = False
     local_optimizer: Mapping[str, Any] | None = None
     server_optimizer: Mapping[str, Any] | None = None
     sgd_learning_rate: ClassVar[float | None] = None

@@ -19,6 +19,7 @@ from chimera.training.counterpart import Counterpart
 from chimera.training.learner import Learner
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.parameter_shard import ParameterShard
+from chimera.training.privacy.settings import Privacy
 from chimera.training.wanted_rows import check_rows
 
 
@@ -33,6 +34,7 @@ class Actors:
         as a `Counterpart`, and not sent.
     optimizer, local_optimizer, codec, downlink, seed : see `Learner`, and `ParameterShard`, where ``codec`` is the ``uplink``.
     worker_resources, server_resources : what each of them is to have of its machine.
+    privacy : what becomes of the workers' updates.
 
     Attributes
     ----------
@@ -58,6 +60,7 @@ class Actors:
         seed: int,
         worker_resources: Resources,
         server_resources: Resources,
+        privacy: Privacy | None = None,
     ) -> None:
         if worker_resources.gpus:
             check_movable(model)
@@ -65,6 +68,7 @@ class Actors:
         self._worker_resources, self._server_resources = worker_resources, server_resources
         self._engine, self._optimizer, self._seed = engine, optimizer, seed
         self._local_optimizer, self._codec, self._downlink = local_optimizer, codec, downlink
+        self._privacy = privacy
         sends = CODECS.create(*downlink)
         self.addressed, self.by_rows = sends.chained, sends.by_rows
         if self.by_rows:
@@ -98,6 +102,7 @@ class Actors:
             codec=self._codec,
             downlink=self._downlink,
             seed=self._seed,
+            privacy=self._privacy,
             device=self._device,
             resources=self._worker_resources,
             name=f"worker {rank}",
@@ -122,6 +127,7 @@ class Actors:
             codec=self._downlink,
             uplink=self._codec,
             seed=self._seed * 1_000_003 + index,
+            privacy=self._privacy,
             resources=self._server_resources,
             name=f"server {index}",
         )

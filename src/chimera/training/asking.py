@@ -13,13 +13,20 @@ from chimera.training.watch import Watch
 
 
 class Asking:
-    """The part of a `TrainingCluster` that asks, and remembers who still owes an answer."""
+    """The part of a `TrainingCluster` that asks, and remembers who still owes an answer.
+
+    Attributes
+    ----------
+    told : what happened meanwhile, as `Announcer.events` takes it; whoever tells it empties the list.
+    """
 
     workers: list[Any]
+    told: list[tuple[str, str, str]]
 
     def begin_asking(self, engine: Engine, watch: Watch, min_workers: int) -> None:
         """Begin with nobody late."""
         self._engine, self._watch, self._min_workers = engine, watch, min_workers
+        self.told = []
         self._late: dict[str, Any] = {}  # workers that still compute an answer nobody waits for
         self._answers: deque[tuple[str, Any]] = (
             deque()
@@ -44,16 +51,24 @@ class Asking:
         return [*answers.values()]
 
     def soonest(
-        self, workers: Sequence[Any], ask: Callable[[Any], Any], count: int, timeout_s: float | None = None
+        self,
+        workers: Sequence[Any],
+        ask: Callable[[Any], Any],
+        count: int | None = None,
+        timeout_s: float | None = None,
     ) -> dict[str, Any]:
         """Ask those of ``workers`` that are free, and return what the first ``count`` answered, by name, in rank order.
+
+        Without a count and a time limit all are asked, and nothing is waited for.
 
         Raises
         ------
         ActorLost : nobody has answered, and somebody is dead.
         TooFewWorkersError : nobody has answered in time.
         """
-        answers = self._asked(workers, ask, count, timeout_s)
+        if count is None and timeout_s is None:
+            return {worker.name: ask(worker) for worker in workers}
+        answers = self._asked(workers, ask, count or len(workers), timeout_s)
         if not answers:
             if dead := self._dead() & {worker.name for worker in workers}:
                 raise ActorLost(f"{', '.join(sorted(dead))} died")
@@ -64,13 +79,18 @@ class Asking:
         self, workers: Sequence[Any], ask: Callable[[Any], Any], count: int, timeout_s: float | None
     ) -> dict[str, Any]:
         deadline = math.inf if timeout_s is None else self._engine.now() + timeout_s
-        # With a time limit, who is late has had his time: the others do not wait for him again.
-        self._free(workers, count if timeout_s is None else 1, deadline)
-        answers = {worker.name: ask(worker) for worker in workers if worker.name not in self._late}
+        answers = {worker.name: ask(worker) for worker in self._ready(workers, count, timeout_s)}
         heads = {name: _head(answer) for name, answer in answers.items()}
         done = self._await_living(heads, min(count, len(answers)), deadline)
         self._late.update({name: head for name, head in heads.items() if name not in done})
         return {name: answer for name, answer in answers.items() if name in done}
+
+    def _ready(self, workers: Sequence[Any], count: int, timeout_s: float | None) -> list[Any]:
+        """Return those that are free, once enough are, or the time is over."""
+        deadline = math.inf if timeout_s is None else self._engine.now() + timeout_s
+        # With a time limit, who is late has had his time: the others do not wait for him again.
+        self._free(workers, count if timeout_s is None else 1, deadline)
+        return [worker for worker in workers if worker.name not in self._late]
 
     def first(self, pending: Mapping[str, Any]) -> str:
         """Wait until one of the workers has answered, and return its name; of several, the first to have done so.

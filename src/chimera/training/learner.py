@@ -28,12 +28,14 @@ from chimera.training.gradients import Gradients
 from chimera.training.in_group import InGroup
 from chimera.training.local_training import LocalTraining
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
+from chimera.training.privacy.masking import Masking
+from chimera.training.privacy.settings import Privacy
 from chimera.training.rejection import ADVICE, Applied, Rejected, fault
 from chimera.training.tally import Tally
 from chimera.training.wanted_rows import WantedRows
 
 
-class Learner(InGroup, Gossip, Chunks, Attacker):
+class Learner(InGroup, Gossip, Chunks, Attacker, Masking):
     """One worker. Where nodes own the data, it is made there, see `chimera.nodes.workers.learner`.
 
     Parameters
@@ -47,6 +49,7 @@ class Learner(InGroup, Gossip, Chunks, Attacker):
     codec : name and options of the codec of its uplink, or of what it gives to collectives.
     downlink : those of the codec of the weights that it gets, so that this process knows it.
     seed : with rank and step, the seed of whatever is random in a forward pass.
+    privacy : what becomes of its updates, see `Masking`.
     device : where the model computes, see `chimera.models.device`; by default where it is.
 
     Raises
@@ -70,13 +73,14 @@ class Learner(InGroup, Gossip, Chunks, Attacker):
         codec: tuple[str, Mapping[str, Any]] = ("identity", {}),
         downlink: tuple[str, Mapping[str, Any]] = ("identity", {}),
         seed: int = 0,
+        privacy: Privacy | None = None,
         device: str | None = None,
     ) -> None:
         if device is not None:
             move(model, device, rank)
         self._rank, self._model, self._dataset, self._seed = rank, model, dataset, seed
         self._gradients = Gradients(rank, model, dataset, order, seed=seed, count=self._count)
-        self._optimizer_settings, self._codec = optimizer, codec
+        self._optimizer_settings, self._codec, self._privacy = optimizer, codec, privacy
         own = seed * 1_000_003 + rank  # so that no two codecs of a run draw the same random numbers
         self._rows = WantedRows(model) if CODECS.create(*downlink).by_rows else None
         # Its vectors where it computes: what travels is unpacked and packed there.
@@ -167,7 +171,9 @@ class Learner(InGroup, Gossip, Chunks, Attacker):
         work(elements=len(flat) * (steps + 1))
         if rejected is None and (why := fault(begin, "the change of the weights")):
             rejected = Rejected(self._rank, first, why)
-        return [*self._packed(begin), *beside_it] if rejected is None else [rejected] * messages
+        if rejected is not None:
+            return [rejected] * messages
+        return [*(self._packed(begin) if self._privacy is None else self._private(begin, first)), *beside_it]
 
     def train(self, steps: int, group: Group | None = None) -> Applied:
         """Take ``steps`` steps of its own, with the group's mean gradient if there is one; say which of its own were rejected.
@@ -298,7 +304,9 @@ class Learner(InGroup, Gossip, Chunks, Attacker):
         self._tally.losses += 1
 
     def _packed(self, flat: Flat) -> list[Encoded]:
-        messages = self._exchange.packed(flat)
+        return self._counted(self._exchange.packed(flat))
+
+    def _counted(self, messages: list[Encoded]) -> list[Encoded]:
         self._tally.sent(messages)
         return messages
 

@@ -21,6 +21,7 @@ from chimera.training.fault import FaultScript
 from chimera.training.history import History
 from chimera.training.interrupt import Interrupt
 from chimera.training.meter import Meter
+from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.probe import Probe
 from chimera.training.recovery import Recovery
 from chimera.training.rejection import Rejections
@@ -38,6 +39,7 @@ class TrainingLoop:
     train_size, batch_size : samples in the training set, and in a worker's batch.
     recovery : puts the cluster right after a loss.
     faults : what is to go wrong.
+    guarantee : counts what a private run lets out.
     """
 
     def __init__(
@@ -57,12 +59,13 @@ class TrainingLoop:
         callbacks: Sequence[Callback],
         recovery: Recovery,
         faults: FaultScript,
+        guarantee: Guarantee,
     ) -> None:
         recovery.go_back = self._go_back
         self._engine, self._watch, self._strategy, self._cluster = engine, watch, strategy, cluster
         self._probe, self._train_size, self._batch_size = probe, train_size, batch_size
         self._budget, self._cadence, self._history, self._checkpoints = budget, cadence, history, checkpoints
-        self._recovery, self._faults = recovery, faults
+        self._recovery, self._faults, self._guarantee = recovery, faults, guarantee
         self._loss: float | None = None
         self._losses = 0.0, 0  # summed, and how many, since the last row of metrics
         self._evaluated_at = self._checkpointed_at = -1
@@ -118,6 +121,7 @@ class TrainingLoop:
         self._losses = tuple(state["losses"])
         self._evaluated_at = self._checkpointed_at = self.counters.rounds
         self.staleness = _staleness(state)
+        self._guarantee.restore(state.get("guarantee", {}))  # older checkpoints have none
         self._cluster.round = self.counters.rounds
         self._strategy.restore(state["strategy"])
         self._cluster.restore(state["cluster"])
@@ -164,6 +168,8 @@ class TrainingLoop:
 
     def _end(self, window: deque[Round], count: int) -> None:
         """Wait for the first ``count`` rounds of the window, and count them."""
+        happened, self._cluster.told = self._cluster.told, []
+        self._announcer.events(happened)
         rounds = [window.popleft() for _ in range(count)]
         refs = [ref for over in rounds for ref in over.done]
         values: Iterator[Any] | None = None
@@ -176,6 +182,7 @@ class TrainingLoop:
             self._cluster.round = self.counters.rounds
             rejected = self._rejections.of(told, self._cluster.workers)
             self._announcer.events(("gradient rejected", each.actor, each.detail) for each in rejected)
+            self._guarantee.count(told)
 
     def _look(self) -> bool:
         """Look at the model as far as it is time; return whether a checkpoint was written."""
@@ -183,7 +190,7 @@ class TrainingLoop:
         over = self._budget.reached(self.counters, {}, self._train_size) is not None
         evaluate, log = rounds % cadence.evaluate_every == 0, rounds % cadence.log_every == 0
         if evaluate or over:
-            self.metrics = self._probe.evaluate()
+            self.metrics = {**self._probe.evaluate(), **self._guarantee.measures()}
             self._evaluated_at = rounds
             over = over or self._budget.reached(self.counters, self.metrics, self._train_size) == "target"
             self._announcer.evaluated(self._probe.model, over)
@@ -235,6 +242,7 @@ class TrainingLoop:
             "weights": weights,
             "buffers": self._probe.model.buffers(),
             "began_s": self._meter.began_s,
+            "guarantee": self._guarantee.state(),
             "engine": self._engine.state(),
         }
         self._checkpoints.write(self.counters.rounds, state)

@@ -11,6 +11,7 @@ from chimera.core.errors import DataError
 from chimera.data.order import OwnOrder
 from chimera.engines.http import wire
 from chimera.training.optimizer import OptimizerSettings
+from chimera.training.privacy.settings import Privacy
 from chimera.training.rejection import Applied, Rejected
 from chimera.training.tally import Tally
 
@@ -29,5 +30,5 @@ def _checked(plain: Any, kind: type[T]) -> T:
         raise DataError(f"a {kind.__name__} cannot be made of this: {error}") from error
 
 
-for _kind in (Rejected, Applied, Tally, OptimizerSettings, OwnOrder):
+for _kind in (Rejected, Applied, Tally, OptimizerSettings, OwnOrder, Privacy):
     let_travel(_kind)

@@ -18,12 +18,14 @@ from chimera.training.aggregation.aggregation import AGGREGATIONS, Aggregation
 from chimera.training.downlink import Downlink
 from chimera.training.optimizer import MakesStepper, OptimizerSettings
 from chimera.training.plugin import Named, named
+from chimera.training.privacy.settings import Privacy
+from chimera.training.privacy.summing import Summing
 from chimera.training.rejection import Applied, Rejected, fault
 
 _EPSILON = 1e-7  # as in the paper's experiments: keeps the division defined
 
 
-class ParameterShard:
+class ParameterShard(Summing):
     """One server.
 
     Parameters
@@ -33,7 +35,8 @@ class ParameterShard:
     optimizer : what steps it.
     codec : name and options of the codec of the downlink.
     uplink : those of the codec of the uplink, so that this process knows it.
-    seed : of what is random in the downlink's codec.
+    seed : of what is random in the downlink's codec, and of noise.
+    privacy : what becomes of the workers' updates, see `Summing`.
     """
 
     hosted = False  # where some actors live in nodes and others in the driver (the engine http), this one lives in the driver
@@ -47,7 +50,9 @@ class ParameterShard:
         codec: tuple[str, Mapping[str, Any]] = ("identity", {}),
         uplink: tuple[str, Mapping[str, Any]] = ("identity", {}),
         seed: int = 0,
+        privacy: Privacy | None = None,
     ) -> None:
+        self._privacy, self._noise_key = privacy, seed
         self._weights = np.array(weights, np.float32)
         self._mean: Flat | SparseRows = np.empty_like(self._weights)
         self._room, self._rows = self._mean, layout.rows
@@ -94,17 +99,21 @@ class ParameterShard:
         rule = self._rule_of(aggregation)
         rejected = [gradient for gradient in gradients if isinstance(gradient, Rejected)]
         given = {i: each for i, each in enumerate(gradients, 1) if not isinstance(each, Rejected)}
-        vectors = self._unpacked(given, by_rows=rule.by_rows)
+        messages = self._unmasked(given)
+        vectors = self._unpacked(messages, by_rows=rule.by_rows)
         # A sum shows at once if one of the vectors is not finite; other rules would hide it, or go wrong by it.
         if vectors and not (rule.linear and self._aggregate(vectors, rule)):
             rejected += self._left_out(vectors, len(gradients), rule)
         work(elements=len(values_of(self._mean)) * len(gradients))
+        givers = len(vectors) and len(vectors) + len(given) - len(messages)  # masked ones came as one message
+        if vectors:
+            self._blur(values_of(self._mean), givers, self._steps)
         if vectors and scale != 1:
             mean = values_of(self._mean)
             mean *= np.float32(scale)
         if vectors and reached:
-            return self._moved(len(vectors), rejected)
-        return self._stepped(len(vectors), rejected)
+            return self._moved(givers, rejected)
+        return self._stepped(givers, rejected)
 
     def enclose(self, *changes: Encoded | Rejected, workers: int = 1) -> Encoded:
         """Add the sum of the changes, divided by the number of ``workers``, to the vector beside the weights; return that.
@@ -207,7 +216,8 @@ class ParameterShard:
             else:
                 self._optimizer.step(self._mean, self._steps)
             self._steps += 1
-        return self._downlink.broadcast(), Applied(self._steps, gradients, tuple(rejected))
+        applied = Applied(self._steps, gradients, tuple(rejected), self._mechanism(gradients))
+        return self._downlink.broadcast(), applied
 
     def state(self) -> dict[str, Any]:
         """Return weights, optimizer and step."""

@@ -52,11 +52,14 @@ class Applied(msgspec.Struct, frozen=True):
     step : how many steps the actor has taken.
     gradients : how many gradients this call stepped with.
     rejected : those that were left out.
+    mechanism : of a private run, the noise multiplier of the sum that it stepped with, and the share of all workers that were
+        asked for an update; None where there was no noise.
     """
 
     step: int
     gradients: int
     rejected: tuple[Rejected, ...] = ()
+    mechanism: tuple[float, float] | None = None
 
 
 def fault(vector: Flat, what: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ from chimera.training.history import History
 from chimera.training.loop import TrainingLoop
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.plugin import Named, both_ways, label, made, named
+from chimera.training.privacy.cluster import PrivateCluster
+from chimera.training.privacy.guarantee import Guarantee
+from chimera.training.privacy.settings import Privacy
 from chimera.training.probe import Probe
 from chimera.training.recovery import Recovery
 from chimera.training.resources import GivenResources, resources_of, resources_table, server_resources_of
@@ -74,6 +78,8 @@ class Trainer:
         `Fault.read`.
     worker_resources, server_resources : what each of them is to have: ``threads``, ``gpus`` (workers only: their model and
         batches are on a GPU then) and ``custom``, other resources of the cluster by name; as a mapping, or as `Resources`.
+    privacy : what clients' updates are kept from, as a mapping, see `Privacy`: clipping and noise, with an epsilon, and secure
+        aggregation (docs/privacy.md). By default servers see every update as it is.
     seed : of the model, the partition, the order of the data, and dropout.
     callbacks : told of progress and events.
     out : the run's folder; by default a new one under ``runs/``, called ``name``.
@@ -114,6 +120,7 @@ class Trainer:
         faults: Sequence[Any] = (),
         worker_resources: GivenResources = None,
         server_resources: GivenResources = None,
+        privacy: Mapping[str, Any] | Privacy | None = None,
         seed: int = 0,
         callbacks: Sequence[Callback] = (),
         out: str | Path | None = None,
@@ -151,6 +158,10 @@ class Trainer:
         self._workers, self._batch_size = self._strategy.world_size(workers), batch_size
         self._train_size = 0
         check_aggregation(self._strategy, self._codec[0], self._workers)
+        self._privacy = Privacy.of(privacy)
+        if self._privacy is not None:
+            self._privacy.check(self._strategy, label(strategy), self._codec, self._workers)
+        self._guarantee = Guarantee(self._privacy)
         self._every: dict[str, Any] = {
             "log_every": log_every,
             "evaluate_every": evaluate_every,
@@ -186,6 +197,7 @@ class Trainer:
             "faults": self._faults,
             "worker_resources": resources_table(worker_resources),
             "server_resources": resources_table(server_resources),
+            "privacy": asdict(self._privacy) if self._privacy else None,
             "seed": seed,
         }
 
@@ -224,6 +236,8 @@ class Trainer:
             self._optimizer.check()
             self._local_optimizer.check()
             model = model_of(self._model, split.train, self._seed)
+            if self._privacy is not None:
+                self._privacy.check_model(model)
             signature = Signature.of(split)
             self._folder.begin(Experiment.of(**self._experiment).to_toml(), self._seed, signature)
             train = None if engine.nodes_own_data else split.train
@@ -240,6 +254,7 @@ class Trainer:
                 seed=self._seed,
                 worker_resources=self._worker_resources,
                 server_resources=self._server_resources,
+                privacy=self._privacy,
             )
             actors.reserve_workers(self._workers)
             watch = Watch(engine, self._tolerance.worker_timeout_s)
@@ -253,7 +268,8 @@ class Trainer:
             )
             dealing = Dealing(supply, self._workers, self._samples_per_round, self._strategy.steps_per_round())
             own = self._strategy.replicas == "own"
-            cluster = TrainingCluster(engine, actors, dealing, watch, self._tolerance.min_workers, own_replicas=own)
+            kind = TrainingCluster if self._privacy is None else partial(PrivateCluster, self._privacy)
+            cluster = kind(engine, actors, dealing, watch, self._tolerance.min_workers, own_replicas=own)
             try:
                 return self._fit(engine, watch, cluster, split, model)
             finally:
@@ -289,6 +305,7 @@ class Trainer:
             callbacks=self.callbacks,
             recovery=self._recovery,
             faults=FaultScript(self._faults),
+            guarantee=self._guarantee,
         )
         try:
             if saved:
@@ -312,7 +329,11 @@ class Trainer:
             rows=history.metrics,
             trained=model,
             staleness=dict(sorted(loop.staleness.items())),
-            figures={**getattr(split.train, "figures", dict)(), **self._strategy.figures()},
+            figures={
+                **getattr(split.train, "figures", dict)(),
+                **self._strategy.figures(),
+                **self._guarantee.figures(),
+            },
         )
         self._folder.finish(run)
         for callback in self.callbacks:

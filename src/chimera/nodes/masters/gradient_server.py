@@ -41,4 +41,4 @@ class GradientServer(ParameterShard):
         steps = self._optimizer
         self._over = self._over or largest <= self._epsilon or (isinstance(steps, Steps) and steps.over)
         weights, applied = super()._stepped(0 if self._over else gradients, rejected)
-        return weights, Progress(applied.step, gradients, applied.rejected, largest, self._over)
+        return weights, Progress(applied.step, gradients, applied.rejected, largest=largest, over=self._over)

@@ -1,0 +1,1 @@
+"""A private run: what clients do to their updates, what servers see of them, and what that guarantees (docs/privacy.md)."""

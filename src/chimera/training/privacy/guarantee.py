@@ -1,0 +1,57 @@
+"""What a private run guarantees so far, and on what terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from chimera.privacy.accountant import Accountant
+from chimera.training.privacy.settings import Privacy
+from chimera.training.rejection import Applied
+
+
+class Guarantee:
+    """Counts the rounds of a run whose sums had noise. What was let out is never taken back, whatever becomes of the round.
+
+    Parameters
+    ----------
+    privacy : what the run promises; with nothing, or without noise, there is no epsilon to tell.
+    """
+
+    def __init__(self, privacy: Privacy | None) -> None:
+        self._privacy, self._accountant = privacy, Accountant()
+
+    def count(self, told: Sequence[Any]) -> None:
+        """Count a round by the values of `Round.done`: all its shards are pieces of one sum."""
+        mechanisms = [value.mechanism for value in told if isinstance(value, Applied) and value.mechanism is not None]
+        if mechanisms:
+            self._accountant.count(*mechanisms[0])
+
+    def measures(self) -> dict[str, float]:
+        """Return epsilon, as a measure beside loss and metrics."""
+        if self._privacy is None or self._privacy.noise == 0:
+            return {}
+        return {"epsilon": self._accountant.epsilon(self._privacy.delta)}
+
+    def figures(self) -> Mapping[str, Any]:
+        """Return what the summary of the run says: the promise, epsilon and delta, and what epsilon takes for granted."""
+        if self._privacy is None:
+            return {}
+        sampled = any(rate < 1 for _, rate, _ in self._accountant.history)
+        terms = {
+            "sampling": "poisson, although clients are drawn without replacement"
+            if sampled
+            else "all clients in each round",
+            "epsilon_unsampled": self._accountant.epsilon(self._privacy.delta, sampled=False),
+        }
+        told = {**self.measures(), "delta": self._privacy.delta} if self._privacy.noise else {}
+        return {**told, "privacy": {**asdict(self._privacy), **(terms if told else {})}}
+
+    def state(self) -> dict[str, Any]:
+        """Return what was counted."""
+        return {"history": self._accountant.history}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` returned."""
+        self._accountant = Accountant(state.get("history", ()))

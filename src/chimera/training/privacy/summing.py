@@ -1,0 +1,94 @@
+"""A parameter shard as the server of a private run: it carries keys, takes masks out of sums, adds noise (docs/privacy.md)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from chimera.core.call import work
+from chimera.core.errors import PrivacyError
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat
+from chimera.privacy.noise import add_noise, source
+from chimera.training.privacy.settings import Privacy
+
+if TYPE_CHECKING:
+    from chimera.privacy.secure_aggregation import Bytes, Revealed
+
+
+class Summing:
+    """The part of a `ParameterShard` that sees sums only. The driver makes these calls around `ParameterShard.update`."""
+
+    _privacy: Privacy | None
+    _noise_key: int
+    _expected: tuple[int, float] = 1, 1.0  # clients of the round, and their share of all
+    _roster: Bytes | None = None
+    _stream = 0
+    _revealed: tuple[Revealed, ...] = ()
+
+    def roster(self, *keys: Bytes) -> Bytes:
+        """Return the public keys of all clients, for all of them, shape (n, 64)."""
+        return np.stack(keys)
+
+    def route(self, *sealed: Bytes) -> list[Bytes]:
+        """Return what is for each client of what each client sent; sealed as it is, the server cannot read it."""
+        from chimera.privacy.secure_aggregation import routed
+
+        return routed(sealed)
+
+    def expect(
+        self, asked: int, share: float, stream: int = 0, roster: Bytes | None = None, *revealed: Revealed
+    ) -> None:
+        """Take note of the round whose updates come next.
+
+        Parameters
+        ----------
+        asked : how many clients it has; ``share`` is their share of all.
+        stream : the number of this shard.
+        roster, revealed : the keys of the clients, and what survivors revealed, if the updates come masked.
+        """
+        self._expected, self._stream, self._roster, self._revealed = (asked, share), stream, roster, revealed
+
+    def _unmasked(self, messages: Mapping[int, Encoded]) -> dict[int, Encoded]:
+        """Return masked messages as one, the mean of their updates; others as they are.
+
+        Raises
+        ------
+        PrivacyError : they are not those of the round that was expected, and so no sum can be read.
+        """
+        if self._privacy is None or not self._privacy.secure_aggregation or not messages:
+            return dict(messages)
+        from chimera.privacy.secure_aggregation import unmasked
+
+        asked, _ = self._expected
+        if self._roster is None or len(self._roster) != asked:
+            raise PrivacyError("masked updates came that nobody has revealed the masks of")
+        code = self._privacy.code(asked)
+        words = [message.arrays[0] for message in messages.values()]
+        if any(each.dtype != code.words for each in words):
+            raise PrivacyError("an update came without masks")
+        total = unmasked(words, self._roster, self._revealed, self._privacy.needed(asked), self._stream)
+        work(elements=len(total) * (len(words) + (asked - len(words)) * len(words)))
+        self._roster, self._revealed = None, ()
+        mean = (code.decode(total) / len(words)).astype(np.float32)
+        return {0: Encoded("identity", len(mean), (mean,))}
+
+    def _blur(self, mean: Flat, givers: int, step: int) -> None:
+        """Add the server's noise to the mean of so many updates, in place."""
+        if self._privacy is not None and self._privacy.on == "server":
+            deviation = self._privacy.noise * self._privacy.clip / givers
+            add_noise(mean, deviation, source(self._privacy.noise_seed, 2, self._noise_key, step))
+
+    def _mechanism(self, givers: int) -> tuple[float, float] | None:
+        """Return the noise multiplier that the sum of so many updates had, and the share of the clients; None if no noise.
+
+        Clients that are missing take their part of the noise with them.
+        """
+        if self._privacy is None or self._privacy.noise == 0 or givers == 0:
+            return None
+        asked, share = self._expected
+        there = givers / asked if self._privacy.on == "clients" else 1.0
+        return self._privacy.noise * math.sqrt(there), share

@@ -1,0 +1,347 @@
+"""A private run: what servers see, what becomes of a round that clients drop out of, what epsilon is told."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import chimera
+from chimera.cli.main import app
+from chimera.codecs.codec import decode
+from chimera.core.errors import ConfigurationError, MissingExtraError, PrivacyError
+from chimera.core.message import Encoded
+from chimera.core.parameters import Layout
+from chimera.engines.http import wire
+from chimera.models.torch_model import TorchModel
+from chimera.privacy.accountant import Accountant
+from chimera.strategies.fed_avg import FedAvg
+from chimera.strategies.strategy import STRATEGIES
+from chimera.training import on_the_wire  # noqa: F401 - it lets the settings travel
+from chimera.training.optimizer import OptimizerSettings
+from chimera.training.parameter_shard import ParameterShard
+from chimera.training.privacy.settings import Privacy
+from chimera.training.rejection import Applied
+from training.conftest import Fit
+from training.poisoned import Fragile, digits, in_turn
+
+WORKERS = 5
+AVERAGED = {"name": "fed-avg", "local_steps": 3, "local_learning_rate": 0.3, "shards": 2}
+LOOSE = {"clip": 50.0, "secure_aggregation": True}
+NOISY = {"clip": 1.0, "noise": 2.0, "secure_aggregation": True}
+CRASH_S = 0.03  # amid the second of these rounds
+
+
+@pytest.fixture
+def private(fit: Fit) -> Fit:
+    """Train five clients in virtual time, in a few rounds."""
+
+    def train(name: str = "run", **options: Any) -> chimera.Run:
+        given = {"strategy": AVERAGED, "workers": WORKERS, "optimizer": "sgd", "rounds": 4, "evaluate_every": 2}
+        return fit(name, **{**given, **options})
+
+    return train
+
+
+def history_of(run: chimera.Run) -> list[list[float]]:
+    from chimera.training.checkpoint import Checkpoints
+
+    saved = Checkpoints(str(run.run_dir / "checkpoints")).read_last()
+    assert saved is not None
+    return saved["guarantee"]["history"]
+
+
+# The sum, and only the sum
+
+
+def test_a_run_under_masks_ends_where_the_plain_one_does_but_for_rounding(private: Fit) -> None:
+    plain, masked = private("plain"), private("masked", privacy=LOOSE)
+    difference = plain.trained.parameters() - masked.trained.parameters()
+    step = Privacy(**LOOSE).code(WORKERS).step  # the mean is off by half of it at most, each round
+    assert 0 < np.abs(difference).max() < 100 * step
+    assert masked.cost.bits_per_element_up == 32
+    assert masked.cost.bytes_up > plain.cost.bytes_up  # keys and shares, too
+
+
+@pytest.mark.parametrize("strategy", [entry.name for entry in STRATEGIES.entries() if entry.factory.private])
+def test_all_that_are_private_send_their_changes_under_masks(private: Fit, strategy: str) -> None:
+    run = private(strategy=strategy, privacy={**NOISY, "clip": 0.1}, rounds=2)
+    assert history_of(run) == [[2.0, 1.0, 2]]
+    assert run.cost.bits_per_element_up == 32
+
+
+def test_the_same_seed_gives_the_same_bits_on_both_engines(private: Fit) -> None:
+    """Keys and masks are different each time, and leave no trace."""
+    virtual, again = private("virtual", privacy=NOISY), private("again", privacy=NOISY)
+    real = private("real", privacy=NOISY, engine="local", rounds=4)
+    for other in (again, real):
+        np.testing.assert_array_equal(virtual.trained.parameters(), other.trained.parameters())
+        assert virtual.metrics["epsilon"] == other.metrics["epsilon"]
+
+
+def test_servers_get_no_update_that_is_not_masked() -> None:
+    layout = Layout(("w",), ((4,),))
+    shard = ParameterShard(
+        np.zeros(4, np.float32), layout, optimizer=OptimizerSettings("sgd", {"lr": 1.0}), privacy=Privacy(**LOOSE)
+    )
+    shard.expect(2, 1.0, 0, np.zeros((2, 64), np.uint8))
+    with pytest.raises(PrivacyError, match="without masks"):
+        shard.update(Encoded("identity", 4, (np.ones(4, np.float32),)))
+    shard.expect(3, 1.0)
+    with pytest.raises(PrivacyError, match="nobody has revealed"):
+        shard.update(Encoded("masked", 4, (np.ones(4, np.uint32),)))
+
+
+def test_clients_send_nothing_outside_a_round_of_secure_aggregation(private: Fit) -> None:
+    """A driver that skips the protocol gets no update."""
+
+    class Curious(FedAvg):
+        def _answers(self, cluster: Any, plan: Any, round_: int, weights: Any) -> Any:
+            calls = zip(plan, self._options(plan, round_), strict=True)
+            return {work.worker.name: self._ask(work, weights, own) for work, own in calls}
+
+    with pytest.raises(PrivacyError, match="outside a round of secure aggregation"):
+        private(strategy=Curious(local_steps=2), privacy=LOOSE)
+
+
+# Dropouts
+
+
+def crashing(*workers: int, at_s: float = CRASH_S) -> dict[str, Any]:
+    crash = {f"worker {rank}": at_s for rank in workers}
+    return {"name": "simulated", "compute": {"seconds_per_sample": 4e-4}, "availability": {"crash": crash}}
+
+
+def test_the_sum_of_the_survivors_is_unmasked_where_a_client_dies_amid_a_round(private: Fit) -> None:
+    """Four of five clients took their part of the noise with them into one of the sums; epsilon is that of this."""
+    run = private(privacy=NOISY, engine=crashing(2))
+    assert [event.event for event in run.events] == ["worker lost", "worker respawned"]
+    assert history_of(run) == [[2.0, 1.0, 1], [2 * math.sqrt(4 / 5), 1.0, 1], [2.0, 1.0, 2]]
+    assert run.metrics["epsilon"] == Accountant(history_of(run)).epsilon(1e-5)
+    assert run.cost.rounds == 4
+
+
+def test_a_round_that_too_few_survive_is_repeated_and_told(private: Fit) -> None:
+    run = private(privacy=NOISY, engine=crashing(0, 2, 3))
+    events = [event.event for event in run.events]
+    assert events.count("worker lost") == events.count("worker respawned") == 3
+    told = next(event for event in run.events if event.event == "round repeated")
+    assert told.detail == "2 of 5 clients are left, and the sum of fewer than 3 is not unmasked"
+    assert history_of(run) == [[2.0, 1.0, 4]]  # nothing was let out of the round that was cut short
+
+
+def test_a_worker_that_is_killed_by_script_costs_a_round_at_most(private: Fit) -> None:
+    run = private(privacy=NOISY, faults=["kill worker 2 at step 2"])
+    assert (run.cost.rounds, run.lost_workers) == (4, 1)
+    assert history_of(run) == [[2.0, 1.0, 4]]
+
+
+def test_an_update_that_is_not_finite_is_a_dropout_too(private: Fit) -> None:
+    run = private(
+        privacy=NOISY, model=TorchModel(Fragile, seed=0), data=digits({2: 300}, WORKERS), partition=in_turn, rounds=2
+    )
+    assert {(event.event, event.actor) for event in run.events} == {("gradient rejected", "worker 2")}
+    assert history_of(run) == [[2 * math.sqrt(4 / 5), 1.0, 2]]
+
+
+def test_over_selected_clients_that_are_late_are_left_out_of_the_sum(private: Fit) -> None:
+    late = {"name": "simulated", "compute": {"straggler_spread": 0.9, "spread": 0.4}}
+    strategy = {**AVERAGED, "fraction": 0.6, "over_selection": 1.6}
+    run = private(privacy=NOISY, strategy=strategy, engine=late)
+    assert history_of(run)[0] == [2 * math.sqrt(3 / 5), 1.0, 1]
+    assert sum(rounds for _, _, rounds in history_of(run)) == 4
+    assert all(noise <= 2 for noise, _, _ in history_of(run))
+
+
+# Noise and its accounts
+
+
+def test_the_server_s_noise_has_the_deviation_that_was_promised() -> None:
+    size, givers = 200_000, 4
+    layout = Layout(("w",), ((size,),))
+    shard = ParameterShard(
+        np.zeros(size, np.float32),
+        layout,
+        optimizer=OptimizerSettings("sgd", {"lr": 1.0}),
+        privacy=Privacy(clip=0.5, noise=3.0, on="server"),
+    )
+    shard.expect(givers, 0.25)
+    weights, applied = shard.update(*[Encoded("identity", size, (np.zeros(size, np.float32),))] * givers)
+    deviation = decode(weights, size).std()
+    assert deviation == pytest.approx(3.0 * 0.5 / givers, rel=0.01)
+    assert isinstance(applied, Applied)
+    assert applied.mechanism == (3.0, 0.25)
+
+
+@pytest.mark.parametrize("on", ["clients", "server"])
+def test_a_useful_model_is_learnt_with_noise(private: Fit, on: str) -> None:
+    """A hundred clients with 14 images each; without noise 93 % of the test images are right, without training 10 %."""
+    run = private(
+        model={"name": "mlp", "hidden": []},
+        strategy={"name": "fed-avg", "local_steps": 4, "local_learning_rate": 0.5},
+        workers=100,
+        batch_size=14,
+        rounds=10,
+        evaluate_every=5,
+        checkpoint_every=10,
+        privacy={"clip": 1.0, "noise": 2.0, "on": on},
+    )
+    assert run.metrics["accuracy"] > 0.88
+    assert run.metrics["epsilon"] == Accountant([[2.0, 1.0, 10]]).epsilon(1e-5) < 8.1
+    seen = run.history["epsilon"].dropna()
+    assert seen.is_monotonic_increasing
+    assert len(seen) == 2
+
+
+def test_the_summary_says_what_epsilon_takes_for_granted(private: Fit) -> None:
+    run = private(strategy={**AVERAGED, "fraction": 0.6}, privacy={"clip": 1.0, "noise": 2.0, "on": "server"})
+    told = run.summary()
+    assert (told["epsilon"], told["delta"]) == (Accountant([[2.0, 0.6, 4]]).epsilon(1e-5), 1e-5)
+    assert "poisson" in told["privacy"]["sampling"]
+    assert told["privacy"]["epsilon_unsampled"] == Accountant([[2.0, 1.0, 4]]).epsilon(1e-5)
+    assert (told["privacy"]["noise_seed"], told["privacy"]["on"]) == ("run", "server")
+    page = (run.run_dir / "report.html").read_text()
+    assert "<dt>epsilon</dt>" in page
+    assert "delta, of epsilon" in page
+
+
+def test_noise_of_the_system_is_another_each_time(private: Fit) -> None:
+    settings = {"clip": 1.0, "noise": 1.0, "noise_seed": "system"}
+    one, other = private("one", privacy=settings), private("other", privacy=settings)
+    assert not np.array_equal(one.trained.parameters(), other.trained.parameters())
+
+
+def test_a_run_that_is_resumed_ends_as_one_that_was_not_and_so_does_its_epsilon(private: Fit) -> None:
+    whole = private("whole", privacy=NOISY, rounds=6, checkpoint_every=3)
+    private("cut", privacy=NOISY, rounds=3, checkpoint_every=3)
+    resumed = private("cut", privacy=NOISY, rounds=6, checkpoint_every=3, resume=True)
+    np.testing.assert_array_equal(whole.trained.parameters(), resumed.trained.parameters())
+    assert whole.metrics == resumed.metrics
+    assert history_of(resumed) == [[2.0, 1.0, 6]]
+
+
+def test_without_noise_there_is_no_epsilon_to_tell(private: Fit) -> None:
+    run = private(privacy={"clip": 1.0})
+    assert "epsilon" not in run.summary()
+    assert "epsilon" not in run.metrics
+    assert run.summary()["privacy"]["clip"] == 1.0
+
+
+def test_clients_clip_what_they_send(private: Fit) -> None:
+    """With so small a norm the model moves by no more than that a round."""
+    run = private(privacy={"clip": 1e-3}, rounds=1)
+    moved = run.trained.parameters() - chimera.train(**start_of(run)).trained.parameters()
+    assert 0 < np.linalg.norm(moved.astype(np.float64)) <= 1e-3 * (1 + 1e-3)  # rounding of the weights
+
+
+def start_of(run: chimera.Run) -> dict[str, Any]:
+    """Return the options of a run that changes nothing."""
+    return {
+        "model": {"name": "mlp", "hidden": [16]},
+        "data": "digits",
+        "engine": "simulated",
+        "workers": WORKERS,
+        "rounds": 1,
+        "batch_size": 16,
+        "strategy": AVERAGED,
+        "optimizer": {"name": "sgd", "lr": 0.0},
+        "out": run.run_dir.with_name("start"),
+    }
+
+
+# Experiment files, and what is refused
+
+FILE = """
+[data]
+name = "digits"
+[model]
+name = "mlp"
+hidden = [8]
+[strategy]
+name = "fed-avg"
+[engine]
+name = "simulated"
+[train]
+workers = 4
+rounds = 2
+[train.privacy]
+clip = 1.0
+noise = 1.1
+secure_aggregation = true
+"""
+
+
+def test_the_table_stands_in_an_experiment_file_and_the_command_tells_epsilon(tmp_path: Path) -> None:
+    file = tmp_path / "experiment.toml"
+    file.write_text(FILE)
+    command = ["train", str(file), "--json", "--out", str(tmp_path / "run"), "--set", "train.privacy.noise=2.0"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout.splitlines()[-1])
+    assert told["epsilon"] == Accountant([[2.0, 1.0, 2]]).epsilon(1e-5)
+    written = chimera.Experiment.load(tmp_path / "run" / "experiment.toml").tables["train"]["privacy"]
+    assert (written["noise"], written["threshold"]) == (2.0, 0.6)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "options", "said"),
+    [
+        ({"noise": 1.0}, {}, "clip"),
+        ({"clip": 0.0}, {}, "clip is a norm, above 0, not 0.0"),
+        ({"clip": 1.0, "noise": -1.0}, {}, "noise is a multiple of clip"),
+        ({"clip": 1.0, "delta": 1.0}, {}, "delta is a probability"),
+        ({"clip": 1.0, "threshold": 0.4}, {}, "threshold is a share of the clients, from 0.5 to 1, not 0.4"),
+        ({"clip": 1.0, "on": "moon"}, {}, "moon"),
+        ({"clip": 1.0, "epsilon": 3}, {}, "privacy has no key 'epsilon'; keys: clip, noise, delta"),
+        ({"clip": 1.0}, {"strategy": "parameter-server"}, "'parameter-server' do not send one change of weights"),
+        ({"clip": 1.0}, {"strategy": "fed-buff"}, "'fed-buff' do not send one"),
+        ({"clip": 1.0}, {"strategy": "local-sgd"}, "'local-sgd' do not send one"),
+        ({"clip": 1.0}, {"strategy": "scaffold"}, "'scaffold' do not send one"),
+        ({"clip": 1.0}, {"strategy": "all-reduce"}, "'all-reduce' do not send one"),
+        ({"clip": 1.0}, {"strategy": {**AVERAGED, "send": "weights"}}, "set send to 'change'"),
+        ({"clip": 1.0}, {"strategy": {**AVERAGED, "aggregation": "median"}}, "aggregation 'median' has to see each"),
+        ({"clip": 1.0}, {"codec": "qsgd"}, "codec 'qsgd' makes other vectors of clipped ones: use 'identity'"),
+        (LOOSE, {"strategy": {**AVERAGED, "fraction": 0.2}}, "with one client in a round its update is the sum"),
+        ({"clip": 1.0}, {"model": {"name": "mlp", "batch_norm": True}}, "buffers, such as BatchNorm's means"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_one_line(
+    private: Fit, privacy: dict[str, Any], options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        private(privacy=privacy, **options)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_plain_mean_may_be_given_as_a_table(private: Fit) -> None:
+    run = private(privacy=LOOSE, strategy={**AVERAGED, "aggregation": {"name": "mean"}}, rounds=1)
+    assert run.cost.rounds == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "settings"), [("cryptography", LOOSE), ("opacus", {"clip": 1.0, "noise": 1.0})], ids=["masks", "noise"]
+)
+def test_a_missing_package_is_answered_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, module: str, settings: dict[str, Any]
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == module else found(name))
+    with pytest.raises(
+        MissingExtraError, match=rf"'{module}', which is not installed: pip install 'chimera-dml\[privacy"
+    ):
+        Privacy(**settings)
+
+
+def test_the_settings_travel_to_nodes() -> None:
+    settings = Privacy(clip=1.0, noise=2.0, on="server")
+    assert wire.unpack(wire.pack([settings, Applied(1, 2, (), (2.0, 0.5))])) == [
+        settings,
+        Applied(1, 2, (), (2.0, 0.5)),
+    ]
