@@ -255,6 +255,7 @@ class Trainer:
                 worker_resources=self._worker_resources,
                 server_resources=self._server_resources,
                 privacy=self._privacy,
+                shared=self._strategy.replicas == "none",
             )
             actors.reserve_workers(self._workers)
             watch = Watch(engine, self._tolerance.worker_timeout_s)
