@@ -79,6 +79,17 @@ def test_two_nodes_are_neighbours(tmp_path: Path) -> None:
     assert 0 < run.metrics["consensus_distance"] < 1
 
 
+def test_the_driver_sees_the_sum_of_two_nodes_only(tmp_path: Path) -> None:
+    """Nodes keep their data, and with secure aggregation their updates: what comes of it is what would have without."""
+    options = {"strategy": {"name": "fed-avg", "local_steps": 2, "shards": 2}, "batch_size": 50, "rounds": 3}
+    secure = {"clip": 10.0, "secure_aggregation": True}
+    with two_nodes(tmp_path) as urls:
+        plain = fit(urls, **options)
+        masked = fit(urls, **options, privacy=secure, out=Path("masked"))
+    assert 0 < np.abs(flat(plain) - flat(masked)).max() < 1e-5
+    assert masked.events == []
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 def test_two_nodes_with_all_their_rows_are_one_worker_with_all_rows(tmp_path: Path, shards: int) -> None:
     strategy = {"name": "parameter-server", "shards": shards}

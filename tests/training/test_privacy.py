@@ -110,6 +110,12 @@ def test_clients_send_nothing_outside_a_round_of_secure_aggregation(private: Fit
         private(strategy=Curious(local_steps=2), privacy=LOOSE)
 
 
+@pytest.mark.long
+def test_actors_of_ray_add_up_under_masks_as_well(private: Fit) -> None:
+    virtual, real = private("virtual", privacy=NOISY), private("real", privacy=NOISY, engine="ray")
+    np.testing.assert_array_equal(virtual.trained.parameters(), real.trained.parameters())
+
+
 # Dropouts
 
 
