@@ -209,12 +209,18 @@ def test_the_summary_says_what_epsilon_takes_for_granted(private: Fit) -> None:
     run = private(strategy={**AVERAGED, "fraction": 0.6}, privacy={"clip": 1.0, "noise": 2.0, "on": "server"})
     told = run.summary()
     assert (told["epsilon"], told["delta"]) == (Accountant([[2.0, 0.6, 4]]).epsilon(1e-5), 1e-5)
-    assert "poisson" in told["privacy"]["sampling"]
-    assert told["privacy"]["epsilon_unsampled"] == Accountant([[2.0, 1.0, 4]]).epsilon(1e-5)
+    unsampled = Accountant([[2.0, 1.0, 4]]).epsilon(1e-5)
+    said = told["privacy"]["guarantee"]
+    assert said.startswith(
+        f"epsilon {told['epsilon']:.3g} at delta 1e-05 by Poisson sampling, though clients are drawn"
+    )
+    assert f"({unsampled:.3g} by none), but not against the servers; the noise follows from the seed" in said
+    assert told["privacy"]["epsilon_unsampled"] == unsampled
     assert (told["privacy"]["noise_seed"], told["privacy"]["on"]) == ("run", "server")
     page = (run.run_dir / "report.html").read_text()
     assert "<dt>epsilon</dt>" in page
     assert "delta, of epsilon" in page
+    assert f"Privacy: {said}." in page
 
 
 def test_noise_of_the_system_is_another_each_time(private: Fit) -> None:

@@ -221,6 +221,7 @@ def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("time", f"{seconds(summary['seconds'])}  {summary['samples_per_second']:,.0f} samples/s"),
         ("traffic", f"up {decimal(summary['bytes_up'])}  down {decimal(summary['bytes_down'])}{_packing(summary)}"),
         ("workers", f"{summary['workers']} on {summary['engine']}"),
+        *([("privacy", str(summary["privacy"]["guarantee"]))] if "privacy" in summary else []),
         ("stopped by", str(summary["stopped_by"])),
     ]
     for what in ("lost_rounds", "lost_workers"):

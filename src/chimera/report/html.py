@@ -81,6 +81,8 @@ def _header(run: RunFiles) -> str:
     notes = "".join(f"<p class='note'>{_text(note)}</p>" for note in run.notes)
     if run.is_virtual:
         notes += "<p class='note'>Simulated: all times are virtual, as the models of network and computers say.</p>"
+    if isinstance(privacy := run.summary.get("privacy"), Mapping):
+        notes += f"<p class='note'>Privacy: {_text(privacy.get('guarantee', ''))}.</p>"
     line = " · ".join(_text(part) for part in parts if part)
     return f"<header><h1>{_text(run.name)} {pill}</h1>\n<p>{line}</p>{notes}</header>\n"
 

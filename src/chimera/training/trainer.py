@@ -161,7 +161,6 @@ class Trainer:
         self._privacy = Privacy.of(privacy)
         if self._privacy is not None:
             self._privacy.check(self._strategy, label(strategy), self._codec, self._workers)
-        self._guarantee = Guarantee(self._privacy)
         self._every: dict[str, Any] = {
             "log_every": log_every,
             "evaluate_every": evaluate_every,
@@ -288,7 +287,7 @@ class Trainer:
         engine.trace()
         history = History(self._folder.path, saved["files"] if saved else None)
         self._recovery = Recovery(engine, cluster, watch, self._tolerance)
-        buffers = getattr(model, "buffer_policy", "none")
+        buffers, guarantee = getattr(model, "buffer_policy", "none"), Guarantee(self._privacy)
         loop = TrainingLoop(
             engine=engine,
             watch=watch,
@@ -306,7 +305,7 @@ class Trainer:
             callbacks=self.callbacks,
             recovery=self._recovery,
             faults=FaultScript(self._faults),
-            guarantee=self._guarantee,
+            guarantee=guarantee,
         )
         try:
             if saved:
@@ -333,7 +332,7 @@ class Trainer:
             figures={
                 **getattr(split.train, "figures", dict)(),
                 **self._strategy.figures(),
-                **self._guarantee.figures(),
+                **guarantee.figures(),
             },
         )
         self._folder.finish(run)

@@ -35,18 +35,21 @@ class Guarantee:
         return {"epsilon": self._accountant.epsilon(self._privacy.delta)}
 
     def figures(self) -> Mapping[str, Any]:
-        """Return what the summary of the run says: the promise, epsilon and delta, and what epsilon takes for granted."""
+        """Return what the summary of the run says: epsilon and delta, what was promised, and what epsilon takes for granted."""
         if self._privacy is None:
             return {}
-        sampled = any(rate < 1 for _, rate, _ in self._accountant.history)
-        terms = {
-            "sampling": "poisson, although clients are drawn without replacement"
-            if sampled
-            else "all clients in each round",
-            "epsilon_unsampled": self._accountant.epsilon(self._privacy.delta, sampled=False),
-        }
-        told = {**self.measures(), "delta": self._privacy.delta} if self._privacy.noise else {}
-        return {**told, "privacy": {**asdict(self._privacy), **(terms if told else {})}}
+        told: dict[str, Any] = {**self.measures(), "delta": self._privacy.delta} if self._privacy.noise else {}
+        if not told:
+            return {"privacy": {"guarantee": "no noise, and so no epsilon", **asdict(self._privacy)}}
+        unsampled = self._accountant.epsilon(self._privacy.delta, sampled=False)
+        said = f"epsilon {told['epsilon']:.3g} at delta {self._privacy.delta:g}"
+        if any(rate < 1 for _, rate, _ in self._accountant.history):
+            said += f" by Poisson sampling, though clients are drawn without replacement ({unsampled:.3g} by none)"
+        if not (self._privacy.secure_aggregation and self._privacy.on == "clients"):
+            said += ", but not against the servers"
+        if self._privacy.noise_seed == "run":
+            said += "; the noise follows from the seed"
+        return {**told, "privacy": {"guarantee": said, "epsilon_unsampled": unsampled, **asdict(self._privacy)}}
 
     def state(self) -> dict[str, Any]:
         """Return what was counted."""
