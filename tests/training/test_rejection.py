@@ -43,7 +43,11 @@ LIKE_OTHERS = {
     *(name for name in AVERAGES if name not in ("fed-avg", "scaffold")),
 }
 """Workers that reject as those of `d-psgd` or `fed-avg` do: on processes, only with the long tests."""
-DISTRIBUTED = [entry.name for entry in STRATEGIES.entries() if entry.name != "single-worker"]
+DISTRIBUTED = [
+    entry.name
+    for entry in STRATEGIES.entries()
+    if entry.name != "single-worker" and entry.factory.replicas != "parts"  # there is no other gradient to go on with
+]
 
 
 @pytest.fixture

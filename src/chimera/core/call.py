@@ -17,6 +17,7 @@ class Work:
 
     samples: int = 0
     elements: int = 0
+    effort: float = 0.0
 
 
 class Surroundings:
@@ -49,15 +50,16 @@ class Surroundings:
 _surroundings = Surroundings()
 
 
-def work(*, samples: int = 0, elements: int = 0) -> None:
+def work(*, samples: int = 0, elements: int = 0, effort: float | None = None) -> None:
     """Declare what the running call does: ``samples`` processed, ``elements`` of vectors touched.
 
     The simulated engine charges virtual time for it; every engine counts the samples in the trace, and takes it as a sign
-    of life.
+    of life. ``effort`` is for whoever does but a part of what samples cost: as many samples as it is worth.
     """
     _surroundings.alive()
     _surroundings.work.samples += samples
     _surroundings.work.elements += elements
+    _surroundings.work.effort += samples if effort is None else effort
 
 
 def empty(size: int) -> NDArray[np.float32]:

@@ -104,6 +104,10 @@ class FlatModule:
         """Where the module computes."""
         return self._on_device.device
 
+    def address(self) -> int:
+        """Return where the memory of the vector that the module computes with begins."""
+        return self._on_device.untyped_storage().data_ptr()
+
     def move(self, device: str) -> None:
         """Let the module compute on ``device``, on a copy of the vector; on the CPU too, where that only costs.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from chimera.models.metrics import Metrics, metric_factories
 from chimera.models.model import Batch, Task
 from chimera.models.module_buffers import buffer_names, pack_buffers, unpack_buffers
 from chimera.models.on_device import OnDevice
+from chimera.models.torch_stage import TorchStage
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -124,6 +126,16 @@ class TorchModel:
         """Return what has parameters and gradients where the module computes: this model, or if it was moved `OnDevice`."""
         return OnDevice(self, self._flat) if self._flat.moved else self
 
+    def part_of(self, layers: nn.Sequential) -> TorchModel:
+        """Return a model of some of the layers, with the loss and the conversions of this one."""
+        part = copy(self)
+        part._flat, part._buffer_names = FlatModule(layers, self._flat.memory), buffer_names(layers)
+        return part
+
+    def stage(self, first_layer: int, *, recompute: bool = False) -> TorchStage:
+        """Return what computes this model, whose module is an ``nn.Sequential``, as a stage of a pipeline."""
+        return TorchStage(self, self._flat, first_layer, recompute=recompute)
+
     def flat_parameter(self) -> nn.Parameter:
         """Return all parameters as one, its ``.grad`` the flat gradient: any ``torch.optim`` steps the whole model by it."""
         self._flat.land()
@@ -172,17 +184,25 @@ class TorchModel:
         if not len(targets):
             raise DataError("a batch without rows has no loss")
         outputs = self._outputs(inputs)
+        return outputs, self.loss_of(outputs, targets)
+
+    def loss_of(self, outputs: Tensor, targets: NDArray[Any]) -> Tensor:
+        """Return the mean loss of outputs where they are, as a scalar tensor."""
         wanted = self._placed(self.loss.tensor(targets))
         if self._target_transform is not None:
             wanted = self._target_transform(wanted)
-        return outputs, self.loss(outputs, wanted)
+        return self.loss(outputs, wanted)
 
-    def _outputs(self, inputs: NDArray[Any]) -> Tensor:
+    def tensor_of(self, inputs: NDArray[Any]) -> Tensor:
+        """Return inputs as the module takes them, where it computes."""
         whole = self._integer_inputs and inputs.dtype.kind in "iu"
         try:
-            tensor = self._placed(as_tensor(inputs, INT64 if whole else FLOAT32))
+            return self._placed(as_tensor(inputs, INT64 if whole else FLOAT32))
         except (TypeError, ValueError) as error:
             raise DataError(f"inputs must be numbers, these are of type {inputs.dtype}") from error
+
+    def _outputs(self, inputs: NDArray[Any]) -> Tensor:
+        tensor = self.tensor_of(inputs)
         try:
             outputs: Tensor = self._flat.module(tensor)
         except Exception as error:

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from chimera.core.registry import Registry
+from chimera.core.trace import TraceRow
 
-Family: TypeAlias = Literal["single", "synchronous", "asynchronous", "local steps", "federated", "decentralised"]
+Family: TypeAlias = Literal[
+    "single", "synchronous", "asynchronous", "local steps", "federated", "decentralised", "model-parallel"
+]
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,25 @@ class Aggregated:
     shards: int = 1
     weighted: bool = False
     reached: bool = False
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How a model is cut over workers, of which each holds a part.
+
+    Attributes
+    ----------
+    stages : into how many parts; worker r holds part r modulo ``stages``, and reads the data of pipeline r // ``stages``.
+    micro_batches : into how many pieces a batch is cut.
+    balance : what is spread evenly over the parts, ``parameters`` or ``time``, unless ``cuts`` says before which layers.
+    recompute : whether activations are computed again on the way back.
+    """
+
+    stages: int
+    micro_batches: int
+    balance: Literal["parameters", "time"] = "parameters"
+    cuts: tuple[int, ...] | None = None
+    recompute: bool = False
 
 
 class Cluster(Protocol):
@@ -120,8 +142,8 @@ class Cluster(Protocol):
         ActorLost : one of them is dead; the trainer leaves it out, and calls `Strategy.rounds` anew.
         """
 
-    def group(self) -> Any:
-        """Return a group of the living workers, in rank order."""
+    def group(self, workers: Sequence[Any] | None = None) -> Any:
+        """Return a group of ``workers``, by default of all that live, in rank order."""
 
     def get(self, refs: Any) -> Any:
         """Return values to the driver; for small ones."""
@@ -142,8 +164,7 @@ class Strategy(ABC):
     carries : whether it keeps what a codec leaves out for the next message itself, so that the codec must not.
     by_rows : whether workers may hold only those rows of the model that their batches need.
     replicas : whether the workers' copies of the model, where there are no servers, are equal, so that one stands for all, or
-        each one's own, so that checkpoints hold all of them (decisions/0021). With ``none`` a worker has no copy between two
-        calls: each call brings all parameters, and workers in one process use one model object in turn (decisions/0029).
+        each one's own, so that checkpoints hold all of them (decisions/0021), or each has but a part, see `parts`.
     private : whether all that a worker sends in a round is one change of its weights, of which servers take the mean, asked for
         by `Cluster.soonest`: so that it can be clipped, get noise, and be added under masks.
     local_optimizer : a table of the optimizer by which workers step between two messages, where they do.
@@ -155,7 +176,7 @@ class Strategy(ABC):
     sends: ClassVar[Literal["messages", "peers", "collectives", "nothing"]] = "messages"
     carries: ClassVar[bool] = False
     by_rows: ClassVar[bool] = True
-    replicas: ClassVar[Literal["equal", "own", "none"]] = "equal"
+    replicas: ClassVar[Literal["equal", "own", "parts"]] = "equal"
     private: ClassVar[bool] = False
     local_optimizer: Mapping[str, Any] | None = None
     server_optimizer: Mapping[str, Any] | None = None
@@ -173,6 +194,9 @@ class Strategy(ABC):
         """Return refs of what stands beside loss and metrics at an evaluation, by name, when all rounds issued are over."""
         return {}
 
+    def traced(self, rows: Sequence[TraceRow], cluster: Cluster) -> None:  # noqa: B027 - most learn nothing from it
+        """Look at the calls that ended, of workers and servers, before these rows go into the trace of the run."""
+
     def world_size(self, workers: int) -> int:
         """Return how many of the ``workers`` asked for it uses.
 
@@ -181,6 +205,10 @@ class Strategy(ABC):
         ConfigurationError : it cannot do with so many.
         """
         return workers
+
+    def parts(self, workers: int) -> Parts | None:  # noqa: ARG002 - most have the whole model everywhere
+        """Return how the model is cut over so many workers, where each holds but a part of it."""
+        return None
 
     def batches_per_round(self, workers: int) -> int:
         """Return how many batches are computed in a round: one by each of the ``workers``, unless it says otherwise."""

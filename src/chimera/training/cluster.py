@@ -43,7 +43,7 @@ class TrainingCluster(Holdings, Asking):
     dealing : says which data each worker reads; it begins with as many workers as the cluster.
     watch : waits for them; by default with patience for any time.
     min_workers : with fewer living workers than this, the run stops.
-    own_replicas : whether each worker's copy of the model is its own, and not the same as all others'.
+    replicas : what workers hold of the model, see `Strategy.replicas`.
 
     Attributes
     ----------
@@ -60,9 +60,9 @@ class TrainingCluster(Holdings, Asking):
         watch: Watch | None = None,
         min_workers: int = 1,
         *,
-        own_replicas: bool = False,
+        replicas: str = "equal",
     ) -> None:
-        self._own_replicas = own_replicas
+        self.replicas = replicas
         self._actors, self._dealing = actors, dealing
         self.begin_asking(engine, watch or Watch(engine), min_workers)
         self.workers = [actors.worker(rank, order) for rank, order in enumerate(dealing.orders)]
@@ -96,9 +96,9 @@ class TrainingCluster(Holdings, Asking):
             return weights
         return [server.message(worker.name, self._session) for server in self.shards]
 
-    def group(self) -> Any:
-        """Return a group of the living workers, in rank order."""
-        return self._engine.group(self.workers)
+    def group(self, workers: Sequence[Any] | None = None) -> Any:
+        """Return a group of ``workers``, by default of all that live, in rank order."""
+        return self._engine.group(list(self.workers if workers is None else workers))
 
     def get(self, refs: Any) -> Any:
         """Return values to the driver."""
@@ -128,7 +128,7 @@ class TrainingCluster(Holdings, Asking):
         ------
         ActorLost : it is dead, or one of the others is; it is not part of the cluster.
         """
-        if self.shards or not self.workers:
+        if self.shards or not self.workers or self.replicas == "parts":
             self.get(worker.go_to(self._dealing.step_of(self.round)))
         else:
             steps = self.get([other.step() for other in self.workers])

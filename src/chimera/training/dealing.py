@@ -17,6 +17,7 @@ class Dealing:
     world_size : how many workers there are at first.
     samples_per_round : how many samples so many workers process in a round.
     steps_per_round : by how many steps a worker goes on in a round.
+    readers : how many workers, one after another, read the same data.
 
     Attributes
     ----------
@@ -30,9 +31,10 @@ class Dealing:
         world_size: int,
         samples_per_round: Callable[[int], int],
         steps_per_round: int = 1,
+        readers: int = 1,
     ) -> None:
         self.supply, self._samples_per_round = supply, samples_per_round
-        self._steps_per_round = steps_per_round
+        self._steps_per_round, self._readers = steps_per_round, readers
         self._world_size, self._round, self._begin = world_size, 0, 0
         self.orders = self._made()
 
@@ -72,4 +74,5 @@ class Dealing:
         return names
 
     def _made(self) -> list[Any]:
-        return self.supply.orders(self._world_size, since=self.since, begin=self._begin)
+        streams = self.supply.orders(self._world_size // self._readers, since=self.since, begin=self._begin)
+        return [order for order in streams for _ in range(self._readers)]

@@ -72,7 +72,7 @@ class TrainingLoop:
         self._snapshot: dict[str, Any] | None = None
         self._interrupt = Interrupt()
         self._rejections = Rejections()
-        self._meter = Meter(engine, cluster, history)
+        self._meter = Meter(engine, cluster, history, strategy.traced)
         self._announcer = Announcer(self._meter, history, callbacks)
         self.metrics: dict[str, float] = {}
         self.staleness: Counter[int] = Counter()

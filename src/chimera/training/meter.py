@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
 
 from chimera.core.engine import Engine
+from chimera.core.trace import TraceRow
 from chimera.training.budget import Counters
 from chimera.training.cluster import TrainingCluster
 from chimera.training.history import History
@@ -35,6 +36,10 @@ _LOOKS = {
 class Meter:
     """Reads the engine's trace and its clock.
 
+    Parameters
+    ----------
+    traced : is shown the rows too, see `Strategy.traced`.
+
     Attributes
     ----------
     counters : what was used.
@@ -43,8 +48,14 @@ class Meter:
     began_s : when training began, on the engine's clock.
     """
 
-    def __init__(self, engine: Engine, cluster: TrainingCluster, history: History) -> None:
-        self._engine, self._cluster, self._history = engine, cluster, history
+    def __init__(
+        self,
+        engine: Engine,
+        cluster: TrainingCluster,
+        history: History,
+        traced: Callable[[Sequence[TraceRow], TrainingCluster], None],
+    ) -> None:
+        self._engine, self._cluster, self._history, self._traced = engine, cluster, history, traced
         self.counters = Counters()
         self.samples_by_worker: Counter[str] = Counter()
         self.worked: set[str] = set()
@@ -57,6 +68,7 @@ class Meter:
     def count(self, looked: bool = False) -> None:
         """Bring the counters up to date from the trace. What looking costs is in the seconds, not in the bytes."""
         rows = self._engine.trace()
+        self._traced(rows, self._cluster)
         began_s, shifted = self.began_s, msgspec.structs.replace
         self._history.add_trace(shifted(r, start_s=r.start_s - began_s, end_s=r.end_s - began_s) for r in rows)
         workers = set(self._cluster.names)

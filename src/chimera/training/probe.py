@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 
 from chimera.codecs.codec import decode
@@ -52,9 +50,7 @@ class Probe:
         NonFiniteError : some are NaN or infinite.
         """
         shards = self._watch.get(list(self._strategy.model(self._cluster)))
-        bounds = self.model.layout.bounds(len(shards))
-        sizes = [end - begin for begin, end in itertools.pairwise(bounds)]
-        pieces = [decode(shard, size) for shard, size in zip(shards, sizes, strict=True)]
+        pieces = [decode(shard, shard.size) for shard in shards]
         if not all(map(all_finite, pieces)):
             raise NonFiniteError(f"round {self._cluster.round}: parameters of the model are NaN or infinite")
         return np.concatenate(pieces, out=out)
@@ -78,8 +74,12 @@ class Probe:
         if self.model.buffers().size == 0:
             return
         workers = self._cluster.on_time()
-        merged = merge_buffers(self._watch.get([worker.buffers() for worker in workers]), self._buffers)
-        if merged is not None:
-            self.model.load_buffers(merged)
-            ref = self._engine.put(merged)
-            self._watch.get([worker.load_buffers(ref) for worker in workers])
+        held = self._watch.get([worker.buffers() for worker in workers])
+        parts = self._strategy.parts(len(workers))
+        stages = 1 if parts is None else parts.stages
+        merged = [merge_buffers(held[stage::stages], self._buffers) for stage in range(stages)]
+        there = [each for each in merged if each is not None]
+        if there:
+            self.model.load_buffers(np.concatenate(there))
+            refs = [self._engine.put(each) for each in there]
+            self._watch.get([worker.load_buffers(refs[place % stages]) for place, worker in enumerate(workers)])

@@ -76,7 +76,8 @@ class Recovery:
             said = f"{', '.join(names)} died, and on_worker_loss is 'stop'"
             raise RunError(f"{said}; resume the run from its last checkpoint")
         self._servers += servers
-        self._parameters_lost |= bool(servers) or not (self._cluster.shards or self._cluster.workers)
+        held = self._cluster.shards or self._cluster.workers
+        self._parameters_lost |= bool(servers) or not held or (bool(workers) and self._cluster.replicas == "parts")
         if self._policy == "respawn":
             self._workers += workers
         self._data_left |= bool(workers) and self._policy == "redistribute"

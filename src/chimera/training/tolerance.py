@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from dataclasses import dataclass, replace
+from typing import Literal, Self, TypeAlias, get_args
 
 from chimera.core.errors import ConfigurationError
 
@@ -45,3 +45,20 @@ class Tolerance:
             raise ConfigurationError(f"min_workers is {self.min_workers}, and there are {workers} workers")
         if self.max_workers is not None and self.max_workers < workers:
             raise ConfigurationError(f"max_workers is {self.max_workers}, and there are {workers} workers at first")
+
+    def of_parts(self, workers: int) -> Self:
+        """Return the same for a run that can do without none of its workers, since each has a part of the model.
+
+        Raises
+        ------
+        ConfigurationError : others are to go on without one, or more are to join.
+        """
+        if self.on_worker_loss in ("drop", "redistribute"):
+            raise ConfigurationError(
+                f"on_worker_loss is {self.on_worker_loss!r}, and each worker holds a part of the model: choose respawn or stop"
+            )
+        if self.max_workers is not None:
+            raise ConfigurationError(
+                "max_workers has no use where the model is cut over the workers: there are as many as parts"
+            )
+        return replace(self, min_workers=workers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ from chimera.data.dataset import Split
 from chimera.data.partition import PARTITIONERS, Partitioner
 from chimera.models.model import Model
 from chimera.strategies.strategy import STRATEGIES, Strategy
-from chimera.training.actors import Actors
+from chimera.training.assembly import Assembly
 from chimera.training.budget import Budget
 from chimera.training.cadence import Cadence
 from chimera.training.callback import Callback
 from chimera.training.checkpoint import Checkpoints, check_fits
 from chimera.training.cluster import TrainingCluster
-from chimera.training.dealing import Dealing
 from chimera.training.experiment import Experiment
 from chimera.training.fault import FaultScript, as_sentences, check_attacks
 from chimera.training.given import (
@@ -30,13 +28,11 @@ from chimera.training.given import (
     model_of,
     open_engine,
     split_of,
-    supply_of,
 )
 from chimera.training.history import History
 from chimera.training.loop import TrainingLoop
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.plugin import Named, both_ways, label, made, named
-from chimera.training.privacy.cluster import PrivateCluster
 from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.privacy.settings import Privacy
 from chimera.training.probe import Probe
@@ -137,11 +133,13 @@ class Trainer:
             "max_restarts": max_restarts,
             "worker_timeout_s": worker_timeout_s,
         }
-        self._tolerance = Tolerance(**tolerance)
-        self._tolerance.check(workers)
         limited = any(limit is not None for limit in (epochs, rounds, max_seconds, max_bytes))
         self._budget = Budget(epochs if limited else 1, rounds, max_seconds, max_bytes, target)
         self._strategy = made(STRATEGIES, strategy)
+        self._tolerance = Tolerance(**tolerance)
+        self._tolerance.check(workers)
+        if self._strategy.replicas == "parts":
+            self._tolerance = self._tolerance.of_parts(workers)
         self._partition = made(PARTITIONERS, partition)
         self._codec, self._downlink = both_ways(codec)
         check_codecs(self._strategy, label(strategy), self._codec, self._downlink)
@@ -242,36 +240,34 @@ class Trainer:
             train = None if engine.nodes_own_data else split.train
             self._train_size = len(train) if train else 0  # of the nodes' own, only once they are there
             rounds = self._budget.rounds_in_all(len(train) if train else None, self._samples_per_round(self._workers))
-            actors = Actors(
-                engine,
-                model,
-                split.train,
-                optimizer=self._optimizer.over(rounds),
-                local_optimizer=self._local_optimizer.over(rounds and rounds * self._strategy.steps_per_round()),
-                codec=self._codec,
-                downlink=self._downlink,
-                seed=self._seed,
-                worker_resources=self._worker_resources,
-                server_resources=self._server_resources,
-                privacy=self._privacy,
-                shared=self._strategy.replicas == "none",
-            )
-            actors.reserve_workers(self._workers)
+            checkpoints = Checkpoints(str(self._folder.path / "checkpoints"))
+            saved = checkpoints.read_last() if self._folder.resumes else None
+            if saved:
+                check_fits(saved, model.layout.size)
             watch = Watch(engine, self._tolerance.worker_timeout_s)
-            supply = supply_of(
-                engine,
-                split.train,
-                self._partition,
+            cluster = Assembly(
+                engine=engine,
+                model=model,
+                train=split.train,
+                strategy=self._strategy,
+                partition=self._partition,
                 workers=self._workers,
                 batch_size=self._batch_size,
+                rounds=rounds,
+                samples_per_round=self._samples_per_round,
+                optimizer=self._optimizer,
+                local_optimizer=self._local_optimizer,
+                codec=self._codec,
+                downlink=self._downlink,
+                privacy=self._privacy,
+                tolerance=self._tolerance,
+                worker_resources=self._worker_resources,
+                server_resources=self._server_resources,
                 seed=self._seed,
-            )
-            dealing = Dealing(supply, self._workers, self._samples_per_round, self._strategy.steps_per_round())
-            own = self._strategy.replicas == "own"
-            kind = TrainingCluster if self._privacy is None else partial(PrivateCluster, self._privacy)
-            cluster = kind(engine, actors, dealing, watch, self._tolerance.min_workers, own_replicas=own)
+                saved=saved,
+            ).cluster(watch)
             try:
-                return self._fit(engine, watch, cluster, split, model)
+                return self._fit(engine, watch, cluster, split, model, checkpoints, saved)
             finally:
                 if not owned:
                     cluster.end()
@@ -279,9 +275,16 @@ class Trainer:
             if owned:
                 engine.close()
 
-    def _fit(self, engine: Engine, watch: Watch, cluster: TrainingCluster, split: Split, model: Model) -> Run:
-        checkpoints = Checkpoints(str(self._folder.path / "checkpoints"))
-        saved = checkpoints.read_last() if self._folder.resumes else None
+    def _fit(
+        self,
+        engine: Engine,
+        watch: Watch,
+        cluster: TrainingCluster,
+        split: Split,
+        model: Model,
+        checkpoints: Checkpoints,
+        saved: dict[str, Any] | None,
+    ) -> Run:
         sizes = watch.get([worker.samples() for worker in cluster.workers])  # what a constructor raises shows here
         self._train_size = train_size = sum(sizes) if engine.nodes_own_data else len(split.train)
         engine.trace()
@@ -309,7 +312,6 @@ class Trainer:
         )
         try:
             if saved:
-                check_fits(saved, model.layout.size)
                 loop.restore(saved)
             stopped_by = loop.run()
         finally:

@@ -41,7 +41,6 @@ class Simulated:
     """
 
     nodes_own_data = False
-    one_process = True
 
     def __init__(
         self,

@@ -146,10 +146,10 @@ class Scheduler:
         if call is not None:
             work, compute = call.node.surroundings.work, self._compute
             work_s = call.factor * (
-                compute.seconds_per_sample * work.samples + compute.seconds_per_element * work.elements
+                compute.seconds_per_sample * work.effort + compute.seconds_per_element * work.elements
             )
             call.samples += work.samples
-            work.samples = work.elements = 0
+            work.samples, work.elements, work.effort = 0, 0, 0.0
             call.clock_s = call.node.health.ends_s(call.clock_s, work_s)
         return call
 

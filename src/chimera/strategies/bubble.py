@@ -1,0 +1,45 @@
+"""How much of the stages' time a pipeline waits."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from chimera.core.trace import TraceRow
+
+
+class Bubble:
+    """Adds up, step by step, what the stages computed and how long the step took from its first pass to its last.
+
+    Parameters
+    ----------
+    passes : forward and backward passes of each stage in a step.
+    """
+
+    def __init__(self, passes: int) -> None:
+        self._passes = passes
+        self._rows: dict[str, deque[TraceRow]] = {}
+        self._busy_s = self._lasted_s = 0.0
+
+    @property
+    def share(self) -> float | None:
+        """The share of the time that was spent waiting; None before a step was over."""
+        return 1 - self._busy_s / self._lasted_s if self._lasted_s else None
+
+    def add(self, rows: Iterable[TraceRow], stages: Iterable[str]) -> None:
+        """Take the rows of calls that ended, of these stages."""
+        for name in stages:
+            self._rows.setdefault(name, deque())
+        for row in rows:
+            if row.call in ("forward", "backward") and row.actor in self._rows:
+                self._rows[row.actor].append(row)
+        while self._rows and all(len(held) >= self._passes for held in self._rows.values()):
+            step = [held.popleft() for held in self._rows.values() for _ in range(self._passes)]
+            self._busy_s += sum(row.end_s - row.start_s for row in step)
+            lasted_s = max(row.end_s for row in step) - min(row.start_s for row in step)
+            self._lasted_s += len(self._rows) * lasted_s
+
+    def forget(self) -> None:
+        """Forget the step under way, which will not end."""
+        for held in self._rows.values():
+            held.clear()

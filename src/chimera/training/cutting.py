@@ -1,0 +1,171 @@
+"""Cutting a network into parts of equal cost."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import ConfigurationError
+from chimera.strategies.strategy import Parts
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from chimera.models.torch_model import TorchModel
+
+_TIMES = 5
+
+
+class Part:
+    """One part of a model.
+
+    Attributes
+    ----------
+    model : of its layers, with parameters of its own.
+    first_layer : the number of the first of them in the whole.
+    share : of the cost of the whole.
+    """
+
+    def __init__(self, model: TorchModel, first_layer: int, share: float) -> None:
+        self.model, self.first_layer, self.share = model, first_layer, share
+
+
+def cut(model: Any, parts: Parts, inputs: NDArray[Any], sizes: Sequence[int] | None = None) -> list[Part]:
+    """Return the parts of a model whose module is an ``nn.Sequential``; nested ones are taken apart.
+
+    Parameters
+    ----------
+    inputs : a few rows, for when the layers' time is measured.
+    sizes : how many parameters each part has, if that stands already.
+
+    Raises
+    ------
+    ConfigurationError : it is no such model, or cannot be cut so.
+    """
+    layers = _layers_of(model)
+    counts = [sum(p.numel() for p in layer.parameters() if p.requires_grad) for layer in layers]
+    costs: Sequence[float] = counts
+    if parts.cuts is None and sizes is None and parts.balance == "time":
+        costs = _seconds(model, layers, inputs)
+    bounds = _bounds(parts, counts, costs, sizes)
+    _refuse_shared(layers, bounds)
+    total = sum(costs)
+    return [
+        Part(model.part_of(_copied(layers[begin:end])), begin, sum(costs[begin:end]) / total)
+        for begin, end in itertools.pairwise(bounds)
+    ]
+
+
+def balanced(costs: Sequence[float], stages: int, counts: Sequence[int]) -> list[int]:
+    """Return where to cut so that the most expensive part costs as little as can be; each has something to train.
+
+    The bounds of part s are entries s and s + 1 of ``stages + 1``.
+    """
+    n = len(costs)
+    cost, count = np.concatenate([[0.0], np.cumsum(costs)]), np.concatenate([[0], np.cumsum(counts)])
+    best = np.full((stages + 1, n + 1), np.inf)
+    begin = np.zeros((stages + 1, n + 1), np.int64)
+    best[0, 0] = 0.0
+    for parts, end in itertools.product(range(1, stages + 1), range(1, n + 1)):
+        worst = np.maximum(best[parts - 1, :end], cost[end] - cost[:end])
+        worst[count[:end] == count[end]] = np.inf
+        begin[parts, end] = np.argmin(worst)
+        best[parts, end] = worst[begin[parts, end]]
+    if not np.isfinite(best[stages, n]):
+        trained = sum(each > 0 for each in counts)
+        raise ConfigurationError(
+            f"{stages} stages need as many layers with something to train, and the model has {trained}: take fewer workers"
+        )
+    bounds = [n]
+    for parts in range(stages, 0, -1):
+        bounds.append(int(begin[parts, bounds[-1]]))
+    return bounds[::-1]
+
+
+def _bounds(parts: Parts, counts: Sequence[int], costs: Sequence[float], sizes: Sequence[int] | None) -> list[int]:
+    if parts.cuts is not None:
+        bounds = [0, *parts.cuts, len(counts)]
+        if len(bounds) != parts.stages + 1 or any(a >= b for a, b in itertools.pairwise(bounds)):
+            raise ConfigurationError(
+                f"cuts are {parts.stages - 1} ascending numbers of layers from 1 to {len(counts) - 1}, not {list(parts.cuts)}"
+            )
+        if empty := [i for i, (a, b) in enumerate(itertools.pairwise(bounds)) if not sum(counts[a:b])]:
+            raise ConfigurationError(f"with these cuts stage {empty[0]} has nothing to train")
+        return bounds
+    if sizes is None:
+        return balanced(costs, parts.stages, counts)
+    sums = list(itertools.accumulate(counts, initial=0))
+    wanted = list(itertools.accumulate(sizes, initial=0))
+    if len(sizes) != parts.stages or not set(wanted) <= set(sums) or wanted[-1] != sums[-1]:
+        raise ConfigurationError(
+            f"the checkpoint has stages of {', '.join(map(str, sizes))} parameters: the model cannot be cut so over "
+            f"{parts.stages} workers; resume with as many workers and the model that it was written with"
+        )
+    return [*(sums.index(size) for size in wanted[:-1]), len(counts)]
+
+
+def _layers_of(model: Any) -> list[nn.Module]:
+    from torch import nn
+
+    module = getattr(model, "module", None)
+    if not isinstance(module, nn.Sequential) or not hasattr(model, "part_of"):
+        what = type(module if module is not None else model).__name__
+        raise ConfigurationError(f"a pipeline cuts an nn.Sequential, and the model is a {what}")
+
+    def flattened(sequence: nn.Sequential) -> Iterator[nn.Module]:
+        for layer in sequence:
+            if type(layer) is nn.Sequential:
+                yield from flattened(layer)
+            else:
+                yield layer
+
+    return list(flattened(module))
+
+
+def _copied(layers: Sequence[nn.Module]) -> nn.Sequential:
+    """Return copies; of a parameter only its own elements, and not the vector that it is a view of."""
+    from torch import nn
+
+    memo: dict[int, Any] = {}
+    for layer in layers:
+        for parameter in layer.parameters():
+            memo[id(parameter)] = nn.Parameter(parameter.detach().clone(), requires_grad=parameter.requires_grad)
+    return nn.Sequential(*(deepcopy(layer, memo) for layer in layers))
+
+
+def _refuse_shared(layers: Sequence[nn.Module], bounds: Sequence[int]) -> None:
+    seen: dict[int, int] = {}
+    for stage, (begin, end) in enumerate(itertools.pairwise(bounds)):
+        for layer in layers[begin:end]:
+            for parameter in layer.parameters():
+                if (first := seen.setdefault(id(parameter), stage)) != stage:
+                    raise ConfigurationError(
+                        f"stages {first} and {stage} share a parameter of {type(layer).__name__}: cut so that both are in one"
+                    )
+
+
+def _seconds(model: TorchModel, layers: Sequence[nn.Module], inputs: NDArray[Any]) -> list[float]:
+    """Return what a pass there and back takes in each layer, in seconds; the layers are left as they were."""
+    found = []
+    tensor = model.tensor_of(inputs)
+    for layer in _copied(layers).train():
+        times = []
+        for _ in range(_TIMES):
+            given = tensor.detach()
+            if given.is_floating_point():
+                given.requires_grad_()
+            began_s = time.perf_counter()
+            outputs = layer(given)
+            if outputs.requires_grad:
+                outputs.sum().backward()
+            times.append(time.perf_counter() - began_s)
+        found.append(statistics.median(times))
+        tensor = outputs.detach()
+    return found
