@@ -22,9 +22,9 @@ from chimera.privacy.secure_aggregation import Bytes, Client, Revealed, routed, 
 
 def clients_of(count: int, threshold: int) -> tuple[list[Client], Bytes]:
     """Return clients who have shared their secrets, and their roster."""
-    clients = [Client(threshold) for _ in range(count)]
+    clients = [Client() for _ in range(count)]
     roster = np.stack([client.keys() for client in clients])
-    for client, sealed in zip(clients, routed([client.shares(roster) for client in clients]), strict=True):
+    for client, sealed in zip(clients, routed([client.shares(roster, threshold) for client in clients]), strict=True):
         client.receive(sealed)
     return clients, roster
 
@@ -191,9 +191,9 @@ def test_the_server_refuses_too_few_shares_and_updates_of_others_than_survived()
 
 
 def test_shares_that_were_changed_on_the_way_are_noticed() -> None:
-    clients = [Client(2) for _ in range(2)]
+    clients = [Client() for _ in range(2)]
     roster = np.stack([client.keys() for client in clients])
-    sealed = routed([client.shares(roster) for client in clients])
+    sealed = routed([client.shares(roster, 2) for client in clients])
     sealed[0] = sealed[0].copy()
     sealed[0][1, 20] ^= 1
     clients[0].receive(sealed[0])
@@ -204,13 +204,13 @@ def test_shares_that_were_changed_on_the_way_are_noticed() -> None:
 
 @pytest.mark.parametrize(("count", "threshold"), [(4, 2), (2, 3), (5, 0)])
 def test_a_threshold_of_half_the_clients_or_of_more_than_all_is_refused(count: int, threshold: int) -> None:
-    clients = [Client(threshold) for _ in range(count)]
+    clients = [Client() for _ in range(count)]
     with pytest.raises(PrivacyError, match="not above half"):
-        clients[0].shares(np.stack([client.keys() for client in clients]))
+        clients[0].shares(np.stack([client.keys() for client in clients]), threshold)
 
 
 def test_a_client_that_is_not_in_the_roster_or_is_there_twice_shares_nothing() -> None:
-    client, other = Client(2), Client(2)
-    for roster in ([other.keys(), Client(2).keys()], [client.keys(), client.keys()]):
+    client, other = Client(), Client()
+    for roster in ([other.keys(), Client().keys()], [client.keys(), client.keys()]):
         with pytest.raises(PrivacyError, match="shares its secrets once"):
-            client.shares(np.stack(roster))
+            client.shares(np.stack(roster), 2)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import chimera
 from chimera.cli.main import app
 from chimera.codecs.codec import decode
-from chimera.core.errors import ConfigurationError, MissingExtraError, PrivacyError
+from chimera.core.errors import ConfigurationError, MissingExtraError, NonFiniteError, PrivacyError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Layout
 from chimera.engines.http import wire
@@ -142,6 +142,18 @@ def test_a_round_that_too_few_survive_is_repeated_and_told(private: Fit) -> None
     assert history_of(run) == [[2.0, 1.0, 4]]  # nothing was let out of the round that was cut short
 
 
+def test_a_client_that_hangs_is_not_in_the_rounds_of_a_strategy_with_a_deadline(private: Fit) -> None:
+    """It has no keys in time for any of them."""
+    run = private(
+        privacy=NOISY,
+        strategy={**AVERAGED, "deadline_s": 1.0},
+        faults=["hang worker 1 for 5 s at step 0"],
+        checkpoint_every=4,
+    )
+    assert [event.event for event in run.events if event.event != "fault"] == []
+    assert history_of(run) == [[2.0, 1.0, 4]]
+
+
 def test_a_worker_that_is_killed_by_script_costs_a_round_at_most(private: Fit) -> None:
     run = private(privacy=NOISY, faults=["kill worker 2 at step 2"])
     assert (run.cost.rounds, run.lost_workers) == (4, 1)
@@ -154,6 +166,12 @@ def test_an_update_that_is_not_finite_is_a_dropout_too(private: Fit) -> None:
     )
     assert {(event.event, event.actor) for event in run.events} == {("gradient rejected", "worker 2")}
     assert history_of(run) == [[2 * math.sqrt(4 / 5), 1.0, 2]]
+
+
+def test_a_run_without_enough_finite_updates_has_diverged(private: Fit) -> None:
+    poison = digits(dict.fromkeys(range(WORKERS), 300), WORKERS)
+    with pytest.raises(NonFiniteError, match="there is no other gradient"):
+        private(privacy=NOISY, model=TorchModel(Fragile, seed=0), data=poison, partition=in_turn)
 
 
 def test_over_selected_clients_that_are_late_are_left_out_of_the_sum(private: Fit) -> None:

@@ -41,20 +41,13 @@ _SEALED_BYTES = _NONCE_BYTES + 2 * SHARE_BYTES + _TAG_BYTES
 
 
 class Client:
-    """One client in one round; its keys are from the operating system and serve for this round only.
+    """One client in one round; its keys are from the operating system and serve for this round only."""
 
-    Parameters
-    ----------
-    threshold : how many clients must survive, more than half of them: with fewer, the server could tell two halves of them
-        different survivors, and get both secrets of a client.
-    """
-
-    def __init__(self, threshold: int) -> None:
-        self._threshold = threshold
+    def __init__(self) -> None:
         self._sealing, self._masking = X25519PrivateKey.generate(), X25519PrivateKey.generate()
         self._self_seed = os.urandom(SECRET_BYTES)
         self._roster: Bytes = np.empty((0, 2 * _KEY_BYTES), np.uint8)
-        self._place = -1
+        self._place, self._threshold = -1, 0
         self._own_share = b""
         self._seals: dict[int, AESGCM] = {}  # by the place of whoever it is shared with
         self._sealed: Bytes | None = None
@@ -66,8 +59,14 @@ class Client:
         both = (self._sealing.public_key().public_bytes_raw(), self._masking.public_key().public_bytes_raw())
         return np.frombuffer(b"".join(both), np.uint8)
 
-    def shares(self, roster: Bytes) -> Bytes:
-        """Return what it shares with each client, sealed for it, shape (n, 94), from the keys of all, shape (n, 64).
+    def shares(self, roster: Bytes, threshold: int) -> Bytes:
+        """Return what it shares with each client, sealed for it, shape (n, 94).
+
+        Parameters
+        ----------
+        roster : the keys of all clients, shape (n, 64).
+        threshold : how many must survive, more than half: with fewer, the server could tell two halves of them different
+            survivors, and get both secrets of a client.
 
         Raises
         ------
@@ -78,12 +77,12 @@ class Client:
         found = np.flatnonzero((roster == self.keys()).all(axis=1))
         if self._place >= 0 or len(found) != 1 or len(np.unique(roster, axis=0)) != count:
             raise PrivacyError("a client shares its secrets once, in a roster that has it, and everybody, once")
-        if not count < 2 * self._threshold <= 2 * count:
-            raise PrivacyError(f"a threshold of {self._threshold} is not above half of {count} clients and at most all")
-        self._roster, self._place = roster, int(found[0])
+        if not count < 2 * threshold <= 2 * count:
+            raise PrivacyError(f"a threshold of {threshold} is not above half of {count} clients and at most all")
+        self._roster, self._place, self._threshold = roster, int(found[0]), threshold
         places = range(1, count + 1)
-        seeds = shares_of(self._self_seed, self._threshold, places)
-        keys = shares_of(self._masking.private_bytes_raw(), self._threshold, places)
+        seeds = shares_of(self._self_seed, threshold, places)
+        keys = shares_of(self._masking.private_bytes_raw(), threshold, places)
         sealed = np.zeros((count, _SEALED_BYTES), np.uint8)
         for place, both in enumerate(map(bytes.__add__, seeds, keys)):
             if place == self._place:

@@ -34,17 +34,17 @@ class Masking:
         """Take note of how many clients the round under way has."""
         self._asked = asked
 
-    def advertise_keys(self, asked: int) -> Bytes:
-        """Begin a round of secure aggregation with ``asked`` clients, and return the public keys of this one; see `Client`."""
+    def advertise_keys(self) -> Bytes:
+        """Begin a round of secure aggregation, and return the public keys of this client; see `Client`."""
         from chimera.privacy.secure_aggregation import Client
 
-        self.take_part(asked)
-        self._client, self._masked = Client(self._promised().needed(asked)), False
+        self._client, self._masked = Client(), False
         return self._client.keys()
 
     def share_secrets(self, roster: Bytes) -> Bytes:
         """Return what this client shares with each, sealed, of the keys of all; see `Client.shares`."""
-        return self._in_round().shares(roster)
+        self.take_part(len(roster))
+        return self._in_round().shares(roster, self._promised().needed(self._asked))
 
     def receive_secrets(self, sealed: Bytes) -> None:
         """Take what the others share with this client; see `Client.receive`."""
