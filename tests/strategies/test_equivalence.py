@@ -41,6 +41,7 @@ SYNCHRONOUS = {
     "fed-adam",
     "fed-avg",
     "fed-avg-m",
+    "fed-bn",
     "fed-nova",
     "fed-prox",
     "fed-yogi",
@@ -140,9 +141,13 @@ def test_servers_and_all_reduce_agree_to_the_bit(tmp_path: Path, engine: Engine)
     assert np.array_equal(served, reduced)
 
 
+def model_for(strategy: str) -> dict[str, Any]:
+    return {"name": "mlp", "hidden": [16], "batch_norm": strategy == "fed-bn"}
+
+
 def trained(folder: Path | str, engine: Engine | dict[str, Any] | str, strategy: str, workers: int) -> chimera.Run:
     return chimera.train(
-        {"name": "mlp", "hidden": [16]},
+        model_for(strategy),
         "digits",
         engine=engine,
         strategy=strategy,

@@ -16,6 +16,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import DATASETS
 from chimera.data.order import ShardOrder
 from chimera.models.conversion import build_model
+from chimera.training.checkpoint import Checkpoints
 
 Fit = Callable[..., chimera.Run]
 BATCH, SEED, RATE = 16, 3, 0.1
@@ -29,6 +30,7 @@ def fit(tmp_path: Path) -> Fit:
 
     def fit(strategy: str, options: dict[str, Any] | None = None, **settings: Any) -> chimera.Run:
         given: dict[str, Any] = {
+            "model": {"name": "mlp", "hidden": [16]},
             "engine": "simulated",
             "workers": 4,
             "batch_size": BATCH,
@@ -38,7 +40,7 @@ def fit(tmp_path: Path) -> Fit:
             "out": tmp_path / f"{next(folders)}",
         }
         own = {"name": strategy, "local_steps": 5, **(options or {})}
-        return chimera.train({"name": "mlp", "hidden": [16]}, "digits", strategy=own, **{**given, **settings})
+        return chimera.train(data="digits", strategy=own, **{**given, **settings})
 
     return fit
 
@@ -231,15 +233,55 @@ def test_each_learns(fit: Fit, strategy: str) -> None:
     assert run.metrics["accuracy"] > 0.75
 
 
-@pytest.mark.parametrize("strategy", ["scaffold", "fed-adam"])
+@pytest.mark.parametrize("strategy", ["scaffold", "fed-adam", "fed-bn"])
 def test_resumed_it_ends_with_the_same_bits(fit: Fit, tmp_path: Path, strategy: str) -> None:
     options = {"fraction": 0.5, "shards": 2}
-    whole = fit(strategy, options, rounds=12, evaluate_every=4)
-    fit(strategy, options, rounds=8, evaluate_every=4, out=tmp_path / "cut")
-    resumed = fit(strategy, options, rounds=12, evaluate_every=4, out=tmp_path / "cut", resume=True)
+    settings = {"evaluate_every": 4, "model": NORMALISED, "evaluate_clients": True}
+    whole = fit(strategy, options, rounds=12, **settings)
+    fit(strategy, options, rounds=8, out=tmp_path / "cut", **settings)
+    resumed = fit(strategy, options, rounds=12, out=tmp_path / "cut", resume=True, **settings)
     assert np.array_equal(parameters(whole), parameters(resumed))
-    looks = [[(row["loss"], row["bytes_up"]) for row in run.rows if "loss" in row] for run in (whole, resumed)]
+    told = ("loss", "client_loss_std", "bytes_up", "clients")
+    looks = [[[row[key] for key in told] for row in run.rows if "loss" in row] for run in (whole, resumed)]
     assert looks[0] == looks[1]
+
+
+NORMALISED = {"name": "mlp", "hidden": [16], "batch_norm": True}
+NORMS, ALL = 2 * 16, 64 * 16 + 16 + 2 * 16 + 16 * 10 + 10
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_fed_bn_keeps_batch_normalisation_with_each_worker(fit: Fit, engine: str) -> None:
+    averaged, kept = (fit(name, {"shards": 2}, model=NORMALISED, engine=engine) for name in ("fed-avg", "fed-bn"))
+    for direction in ("elements_up", "elements_down"):
+        assert getattr(averaged.cost, direction) == 8 * 4 * ALL
+        assert getattr(kept.cost, direction) == 8 * 4 * (ALL - NORMS)
+    saved = Checkpoints(str(kept.run_dir / "checkpoints")).read_last()
+    assert saved is not None
+    own = [held["personal"] for held in saved["cluster"]["local"].values()]
+    assert all(each.shape == (NORMS,) for each in own)
+    assert len({each.tobytes() for each in own}) == 4
+    assert len({each.tobytes() for each in saved["cluster"]["buffers"]}) == 4
+    # Nobody's: the mean of all.
+    norm = kept.model[1]
+    np.testing.assert_allclose(norm.weight.detach().numpy(), np.mean([each[:16] for each in own], axis=0), atol=1e-6)
+    means = np.mean([each[:16] for each in saved["cluster"]["buffers"]], axis=0)
+    np.testing.assert_allclose(norm.running_mean.numpy(), means, atol=1e-6)
+
+
+def test_fed_bn_of_one_worker_is_plain_local_training(fit: Fit) -> None:
+    plain, kept = (fit(name, model=NORMALISED, workers=1) for name in ("fed-avg", "fed-bn"))
+    np.testing.assert_allclose(parameters(kept), parameters(plain), atol=1e-6)
+
+
+def test_a_head_of_each_ones_own_serves_each_better(fit: Fit) -> None:
+    """Arivazhagan et al. 2019, figure 3: with labels that differ, who has a head of his own fares better on his own data."""
+    shared, own = (
+        fit(name, {"local_steps": 10, **options}, rounds=20, evaluate_clients=True, partition={"name": "by-label"})
+        for name, options in (("fed-avg", {}), ("fed-bn", {"keep": ["2.*"]}))
+    )
+    assert own.metrics["client_accuracy_worst_tenth"] > shared.metrics["client_accuracy_worst_tenth"] + 0.02
+    assert own.metrics["accuracy"] < own.metrics["client_accuracy_mean"]
 
 
 @pytest.mark.parametrize(
@@ -249,6 +291,9 @@ def test_resumed_it_ends_with_the_same_bits(fit: Fit, tmp_path: Path, strategy: 
         ("fed-nova", {"local_optimizer": "adam"}, "choose such a local_optimizer"),
         ("fed-nova", {"send": "weights"}, "send = 'weights'"),
         ("fed-adam", {"tau": 0.0}, "tau above 0"),
+        ("fed-bn", {}, "the model has none"),
+        ("fed-bn", {"keep": ["norm*"]}, r"no parameter is called like norm\*; there are 0.weight"),
+        ("fed-bn", {"keep": ["*"]}, "nothing is left to learn together"),
         ("fed-adam", {"beta3": 0.0}, "no option 'beta3'.*fraction"),
     ],
 )

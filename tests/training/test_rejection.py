@@ -38,6 +38,8 @@ SHARDED: dict[str, dict[str, Any]] = {
 AVERAGES = [entry.name for entry in STRATEGIES.entries() if issubclass(entry.factory, FedAvg)]
 SHARDED |= {name: {"name": name, "local_steps": 2, "local_learning_rate": 0.3, "shards": 2} for name in AVERAGES}
 SHARDED["fed-avg-m"]["server_momentum"] = 0.5  # with more, so few rounds do not settle
+SHARDED["fed-bn"]["keep"] = ["layers.0.bias"]  # the network has no batch normalisation
+SHARDED["fed-bn"]["keep"] = ["layers.0.bias"]  # the network has no batch normalisation
 LIKE_OTHERS = {
     *("ad-psgd", "choco-sgd", "gossip-sgd", "gradient-tracking", "ring-all-reduce", "tree-all-reduce"),
     *(name for name in AVERAGES if name not in ("fed-avg", "scaffold")),
@@ -148,7 +150,7 @@ def test_a_run_that_has_diverged_ends_in_one_line(fit: Fit, strategy: str, worke
     with pytest.raises(NonFiniteError, match=r"rank \d, step \d+: the loss is nan.*smaller learning rate") as caught:
         fit(
             model=TorchModel(Fragile, seed=0),
-            strategy=strategy,
+            strategy=SHARDED.get(strategy, strategy),
             optimizer="sgd",
             data=everywhere,
             workers=workers,

@@ -71,6 +71,10 @@ class DealtOrder:
         epochs = [_permutation(self.seed, epoch + i, self.n_samples) for i in range(-(-end // self.n_samples))]
         return np.concatenate(epochs)[begin:end]
 
+    def own(self) -> Indices:
+        """Return a share of the samples that is no other rank's, though this one reads them all in time."""
+        return np.arange(self.rank, self.n_samples, self.world_size)
+
 
 class ShardOrder:
     """An endless stream of permutations of a worker's own samples, cut into batches.
@@ -100,6 +104,10 @@ class ShardOrder:
         if end <= size:
             return self._shuffle(epoch)[begin:end]
         return np.concatenate([self._shuffle(epoch + i) for i in range(-(-end // size))])[begin:end]
+
+    def own(self) -> Indices:
+        """Return the numbers of the samples that the worker holds."""
+        return self.indices
 
     def _shuffle(self, epoch: int) -> Indices:
         if epoch != self._epoch:

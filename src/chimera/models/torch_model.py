@@ -276,6 +276,13 @@ class TorchModel:
             for part in training:
                 part.training = True
 
+    def batch_norms(self) -> list[str]:
+        """Return the names of the parameters of batch normalisation."""
+        from torch.nn.modules.batchnorm import _BatchNorm
+
+        parts = [(name, part) for name, part in self.module.named_modules() if isinstance(part, _BatchNorm)]
+        return [f"{name}.{own}" if name else own for name, part in parts for own, _ in part.named_parameters()]
+
     def buffers(self) -> Flat:
         """Return a copy of the module's persistent buffers (running means of batch normalisation, say) as one vector."""
         return pack_buffers(self.module, self._buffer_names)

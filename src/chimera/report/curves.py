@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.report.run_files import OF_WORKERS, RunFiles, finite, is_metric
+from chimera.report.run_files import CLIENT, OF_WORKERS, RunFiles, finite, is_metric
 from chimera.report.units import bytes_unit, counts_unit, time_unit
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -98,7 +98,7 @@ def panels(run: RunFiles, most_points: int = 400) -> list[list[Panel]]:
 def _metric_names(metrics: Sequence[dict[str, Any]]) -> list[str]:
     seen: dict[str, None] = {}
     for row in metrics:
-        seen.update({key: None for key, value in row.items() if is_metric(key, value)})
+        seen.update({k: None for k, v in row.items() if is_metric(k, v) and not k.startswith(CLIENT)})
     return list(seen)
 
 

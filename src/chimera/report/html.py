@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from chimera.report import svg
+from chimera.report.clients import clients
 from chimera.report.curves import Panel, panels
 from chimera.report.events import RUN, Kind, Mark, kind_of, legend, losses, marks_in, points_of, told_in_table
-from chimera.report.run_files import OF_WORKERS, RunFiles, read_run, replace_file
+from chimera.report.run_files import CLIENT, OF_WORKERS, RunFiles, read_run, replace_file
 from chimera.report.staleness import staleness
 from chimera.report.timeline import KINDS, Lane, Window, selection, windows
 from chimera.report.units import in_bytes, in_seconds, linear_ticks, number, tick_labels, time_unit
@@ -46,6 +47,7 @@ def page(run: RunFiles) -> str:
         _cards(run),
         _section("Learning", _learning(run)),
         _section("Words", word_picture(run)),
+        _section("Each worker on its own data", clients(run)),
         _section("Staleness of applied gradients", staleness(run)),
         _section("Timeline", _timeline(run)),
         _section("Where the time went", _shares(run)),
@@ -93,7 +95,7 @@ def _cards(run: RunFiles) -> str:
     metrics = dict(metrics) if isinstance(metrics, Mapping) else {}
     first = [name for name in ("accuracy", "loss") if name in metrics]
     named = [*first, *(name for name in metrics if name not in first)][:6]
-    where = {name: "" if name in OF_WORKERS else ", test set" for name in named}
+    where = {name: "" if name in OF_WORKERS or name.startswith(CLIENT) else ", test set" for name in named}
     cards = [(name.replace("_", " ") + where[name], number(metrics[name]), "") for name in named]
     clock = "virtual time" if run.is_virtual else "time"
     shown = {

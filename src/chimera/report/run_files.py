@@ -125,6 +125,8 @@ class RunFiles:
         return {"metrics": evaluated, **counted, **rate, **reached, "lost_workers": len(lost)}
 
 
+CLIENT = "client_"
+"""How the names of metrics begin that tell how workers fare with their own data."""
 OF_WORKERS = frozenset({"consensus_distance", "epsilon"})
 """Metrics of the workers' models or of what they let out, and not of the test set."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
@@ -196,6 +196,10 @@ class Strategy(ABC):
 
     def traced(self, rows: Sequence[TraceRow], cluster: Cluster) -> None:  # noqa: B027 - most learn nothing from it
         """Look at the calls that ended, of workers and servers, before these rows go into the trace of the run."""
+
+    def keeps(self, model: Any) -> Collection[int]:  # noqa: ARG002 - most keep nothing
+        """Return the places, in the model's layout, of the parameters that stay with each worker; its buffers do then too."""
+        return ()
 
     def world_size(self, workers: int) -> int:
         """Return how many of the ``workers`` asked for it uses.

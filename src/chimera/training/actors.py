@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from chimera.codecs.codec import CODECS
@@ -20,6 +20,7 @@ from chimera.training.learner import Learner
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.parameter_shard import ParameterShard
 from chimera.training.privacy.settings import Privacy
+from chimera.training.shared_part import SharedPart
 from chimera.training.wanted_rows import check_rows
 
 
@@ -33,6 +34,7 @@ class Actors:
     train : the data of the workers; put once and shared. Where nodes own the data, model and data are told to the workers
         as a `Counterpart`, and not sent.
     optimizer, local_optimizer, codec, downlink, seed : see `Learner`, and `ParameterShard`, where ``codec`` is the ``uplink``.
+    personal : the places, in the model's layout, of the parameters that stay with each worker.
     worker_resources, server_resources : what each of them is to have of its machine.
     privacy : what becomes of the workers' updates.
 
@@ -58,6 +60,7 @@ class Actors:
         codec: tuple[str, Mapping[str, Any]],
         downlink: tuple[str, Mapping[str, Any]],
         seed: int,
+        personal: Collection[int],
         worker_resources: Resources,
         server_resources: Resources,
         privacy: Privacy | None = None,
@@ -73,12 +76,13 @@ class Actors:
         self.addressed, self.by_rows = sends.chained, sends.by_rows
         if self.by_rows:
             check_rows(model)
-        self._layout = model.layout
+        self._personal, self._part = sorted(personal), SharedPart(model.layout, personal) if personal else None
+        self._layout = model.layout if self._part is None else self._part.layout
         self._initial: Flat | None = None  # kept where the model itself is not put away
         try:
             if engine.nodes_own_data:
                 self._initial = model.parameters().copy()
-                self._dataset, self._replica = None, Counterpart.of(self._layout, train)
+                self._dataset, self._replica = None, Counterpart.of(model.layout, train)
             else:
                 self._dataset, self._replica = engine.put(train), engine.put(model)
         except ConfigurationError:
@@ -104,6 +108,7 @@ class Actors:
             seed=self._seed,
             privacy=self._privacy,
             device=self._device,
+            personal=self._personal,
             resources=self._worker_resources,
             name=f"worker {rank}",
         )
@@ -119,6 +124,8 @@ class Actors:
         begin, end = list(itertools.pairwise(self._layout.bounds(shards)))[index]
         # Asked for anew each time, which is seldom: a copy kept for it would be as large as the model.
         initial = self._engine.get(self._replica).parameters() if self._initial is None else self._initial
+        if self._part is not None:
+            initial = self._part.of(initial)
         return self._engine.spawn(
             ParameterShard,
             initial[begin:end],

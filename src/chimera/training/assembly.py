@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -48,6 +48,7 @@ class Assembly:
     local_optimizer: OptimizerSettings
     codec: tuple[str, Mapping[str, Any]]
     downlink: tuple[str, Mapping[str, Any]]
+    personal: Collection[int]
     privacy: Privacy | None
     tolerance: Tolerance
     worker_resources: Resources
@@ -88,6 +89,7 @@ class Assembly:
             codec=self.codec,
             downlink=self.downlink,
             seed=self.seed,
+            personal=self.personal,
             worker_resources=self.worker_resources,
             server_resources=self.server_resources,
             privacy=self.privacy,

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from chimera.core.errors import ConfigurationError
 
+CLIENT = "client_"  # before the names of metrics of each worker on its own data
 _SMALLER_IS_BETTER = ("loss", "mse", "mae", "rmse")
+
+
+def smaller_is_better(metric: str) -> bool:
+    """Whether a metric is reached from above."""
+    name = metric.removeprefix(CLIENT).removesuffix("_mean").removesuffix("_worst_tenth")
+    return name in _SMALLER_IS_BETTER or metric.endswith("_std")
 
 
 @dataclass
@@ -105,4 +112,4 @@ class Budget:
                 raise ConfigurationError(f"the target {name!r} is not measured; known: {', '.join(metrics)}")
             return False
         wanted = self.target[name]
-        return metrics[name] <= wanted if name in _SMALLER_IS_BETTER else metrics[name] >= wanted
+        return metrics[name] <= wanted if smaller_is_better(name) else metrics[name] >= wanted

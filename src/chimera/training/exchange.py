@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chimera.codecs.codec import CODECS, Codec, Held, State, decode_with
-from chimera.core.device import put
+from chimera.core.device import empty, put
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, shard_views
+from chimera.training.shared_part import SharedPart
 
 
 class Exchange:
@@ -20,10 +21,14 @@ class Exchange:
     layout : of the parameters.
     codec : name and options of the codec of what is sent; each shard has one of its own.
     seed : of what is random in them.
+    part : what of the parameters travels, if not all of them.
     """
 
-    def __init__(self, layout: Layout, codec: tuple[str, Mapping[str, Any]], *, seed: int) -> None:
-        self._layout, self._codec, self._seed = layout, codec, seed
+    def __init__(
+        self, layout: Layout, codec: tuple[str, Mapping[str, Any]], *, seed: int, part: SharedPart | None = None
+    ) -> None:
+        self._part = part
+        self._layout, self._codec, self._seed = layout if part is None else part.layout, codec, seed
         self._bounds: list[int] = []
         self._layouts: list[Layout] = []
         self._codecs: list[Codec] = []
@@ -34,10 +39,13 @@ class Exchange:
         """Unpack the weights, a message a shard, into ``flat``, shape (P,), an array or a tensor."""
         if len(self._codecs) != len(weights):
             self._cut(len(weights))
-        for i, (message, piece) in enumerate(zip(weights, shard_views(flat, self._bounds), strict=True)):
+        target = flat if self._part is None else empty(self._layout.size, "float32", flat)
+        for i, (message, piece) in enumerate(zip(weights, shard_views(target, self._bounds), strict=True)):
             values, self._held[i] = decode_with(self._held[i], message, len(piece), piece)
             if values is not piece:
                 put(values, piece)
+        if self._part is not None:
+            self._part.put(target, flat)
 
     def packed(self, flat: Flat) -> list[Encoded]:
         """Return a vector in the form of all parameters as messages, one for each shard of the weights last loaded."""
@@ -46,7 +54,7 @@ class Exchange:
 
     def pieces(self, flat: Flat) -> list[Flat]:
         """Return a view of each shard's part of such a vector."""
-        return shard_views(flat, self._bounds)
+        return shard_views(flat if self._part is None else self._part.of(flat), self._bounds)
 
     def states(self) -> list[State]:
         """Return what the codecs remember, one for each shard: before the first weights what was restored, if anything."""

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.codec import CODECS, State, decode
+from chimera.codecs.codec import CODECS, State
 from chimera.codecs.reduction import Reduction
-from chimera.core.call import work
-from chimera.core.device import beside, copy_of, to_host
 from chimera.core.engine import Group
 from chimera.core.errors import NonFiniteError
 from chimera.core.message import Encoded
@@ -26,16 +24,18 @@ from chimera.training.exchange import Exchange
 from chimera.training.gossip import Gossip
 from chimera.training.gradients import Gradients
 from chimera.training.in_group import InGroup
+from chimera.training.local_rounds import LocalRounds
 from chimera.training.local_training import LocalTraining
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
 from chimera.training.privacy.masking import Masking
 from chimera.training.privacy.settings import Privacy
-from chimera.training.rejection import ADVICE, Applied, Rejected, fault
+from chimera.training.rejection import ADVICE, Applied, Rejected
+from chimera.training.shared_part import SharedPart
 from chimera.training.tally import Tally
 from chimera.training.wanted_rows import WantedRows
 
 
-class Learner(InGroup, Gossip, Chunks, Attacker, Masking):
+class Learner(InGroup, Gossip, Chunks, Attacker, Masking, LocalRounds):
     """One worker. Where nodes own the data, it is made there, see `chimera.nodes.workers.learner`.
 
     Parameters
@@ -51,6 +51,7 @@ class Learner(InGroup, Gossip, Chunks, Attacker, Masking):
     seed : with rank and step, the seed of whatever is random in a forward pass.
     privacy : what becomes of its updates, see `Masking`.
     device : where the model computes, see `chimera.models.device`; by default where it is.
+    personal : the places, in the model's layout, of the parameters that stay here.
 
     Raises
     ------
@@ -75,6 +76,7 @@ class Learner(InGroup, Gossip, Chunks, Attacker, Masking):
         seed: int = 0,
         privacy: Privacy | None = None,
         device: str | None = None,
+        personal: Sequence[int] = (),
     ) -> None:
         if device is not None:
             move(model, device, rank)
@@ -85,7 +87,8 @@ class Learner(InGroup, Gossip, Chunks, Attacker, Masking):
         self._rows = WantedRows(model) if CODECS.create(*downlink).by_rows else None
         # Its vectors where it computes: what travels is unpacked and packed there.
         self._near = self._rows or near(model)
-        self._exchange = self._rows or Exchange(model.layout, codec, seed=own)
+        self._part = SharedPart(model.layout, personal) if personal else None
+        self._exchange = self._rows or Exchange(model.layout, codec, seed=own, part=self._part)
         self._optimizer: FlatOptimizer | None = None  # its memory is not spent where servers step
         self._local = LocalTraining(local_optimizer or optimizer, self._near)
         self._reduction: Reduction | None = None  # the codec's form for a group
@@ -115,65 +118,6 @@ class Learner(InGroup, Gossip, Chunks, Attacker, Masking):
             self._falsify(gradient, self._step)
         self._step += 1
         return self._packed(gradient) if rejected is None else [rejected] * len(weights)
-
-    def delta(
-        self,
-        *weights: Encoded,
-        steps: int,
-        first: int | None = None,
-        keep_state: bool = True,
-        weight: float = 1.0,
-        reached: bool = False,
-        clock: int | None = None,
-        rule: Mapping[str, Any] | None = None,
-    ) -> list[Encoded] | list[Rejected]:
-        """Load the weights, take ``steps`` local steps from there, and return the way back, encoded, a message a shard.
-
-        That is the weights given less those reached: a server that takes it for a gradient moves towards what was learnt.
-        The first gradient that is not finite ends it, and the messages say so instead.
-
-        Parameters
-        ----------
-        first : the number of the first of these steps; without it, one more than the last.
-        keep_state : whether the local optimizer remembers it all for the next call.
-        weight : what is sent is multiplied by this.
-        reached : whether the weights that were reached are sent instead.
-        clock : by what a schedule of the local optimizer goes in all these steps; by default by the number of each.
-        rule : name and options of what changes gradients, see `LocalRule`. Where it encloses a vector, that comes behind the
-            weights, and another goes behind the change, a message a shard too.
-        """
-        local, messages = self._local.follow(rule), len(weights)
-        shards = messages // 2 if local is not None and local.encloses else messages
-        self._load(weights[:shards])
-        flat = self._near.parameters()
-        begin, first = copy_of(flat), self._step if first is None else first
-        if local is not None:
-            local.begin(begin, self._enclosed(weights[shards:], flat))
-        rejected: Rejected | None = None
-        beside_it: list[Encoded] = []
-        with np.errstate(over="ignore", invalid="ignore"):  # what became of it is looked at below
-            for self._step in range(first, first + steps):
-                rejected = self._local_step(self._step if clock is None else clock)
-                if rejected is not None:
-                    break
-            if local is not None and rejected is None:
-                beside_it = self._enclosure(local.end())
-            self._pretend(begin, flat, first)
-            if reached:
-                begin[:] = flat
-            else:
-                begin -= flat
-            if weight != 1:
-                begin *= np.float32(weight)
-        self._step = first + steps
-        if not keep_state:
-            self._local.forget()
-        work(elements=len(flat) * (steps + 1))
-        if rejected is None and (why := fault(begin, "the change of the weights")):
-            rejected = Rejected(self._rank, first, why)
-        if rejected is not None:
-            return [rejected] * messages
-        return [*(self._packed(begin) if self._privacy is None else self._private(begin, first)), *beside_it]
 
     def train(self, steps: int, group: Group | None = None) -> Applied:
         """Take ``steps`` steps of its own, with the group's mean gradient if there is one; say which of its own were rejected.
@@ -262,14 +206,6 @@ class Learner(InGroup, Gossip, Chunks, Attacker, Masking):
         elif states:
             self._reduction.restore(states[0])
 
-    def local_state(self) -> Mapping[str, Any]:
-        """Return what its local optimizer remembers."""
-        return self._local.state()
-
-    def restore_local(self, state: Mapping[str, Any]) -> None:
-        """Take back what `local_state` returned."""
-        self._local.restore(state)
-
     def go_to(self, step: int) -> None:
         """Go on with the batch of this step."""
         self._step = step
@@ -290,15 +226,6 @@ class Learner(InGroup, Gossip, Chunks, Attacker, Masking):
             self._optimizer = FlatOptimizer(self._optimizer_settings, flat)
         return self._optimizer
 
-    def _local_step(self, clock: int) -> Rejected | None:
-        """Step with this step's batch, or say why its gradient is rejected."""
-        if self._local.descends:
-            return self._gradients.descend(lambda batch: self._local.descend(batch, clock), self._step)
-        gradient, rejected = self._next_gradient(self._near)
-        if rejected is None:
-            self._local.step(gradient, clock)
-        return rejected
-
     def _count(self, loss: float) -> None:
         self._tally.loss += loss
         self._tally.losses += 1
@@ -307,22 +234,6 @@ class Learner(InGroup, Gossip, Chunks, Attacker, Masking):
         return self._counted(self._exchange.packed(flat))
 
     def _counted(self, messages: list[Encoded]) -> list[Encoded]:
-        self._tally.sent(messages)
-        return messages
-
-    def _enclosed(self, messages: Sequence[Encoded], flat: Any) -> Any:
-        """Return the vector that came behind the weights, where these lie; or None."""
-        if not messages:
-            return None
-        self._tally.got(messages)
-        return beside(np.concatenate([decode(message, message.size) for message in messages]), flat)
-
-    def _enclosure(self, flat: Any) -> list[Encoded]:
-        """Return a vector, if there is one, as it goes behind a change: as it is, whatever the codec."""
-        if flat is None:
-            return []
-        assert isinstance(self._exchange, Exchange)  # strategies that enclose vectors do not go by rows
-        messages = [Encoded("identity", len(piece), (piece,)) for piece in self._exchange.pieces(to_host(flat))]
         self._tally.sent(messages)
         return messages
 

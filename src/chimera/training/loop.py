@@ -217,6 +217,8 @@ class TrainingLoop:
             row["train_loss"] = self._loss
         if self._evaluated_at == self.counters.rounds:
             row.update(self.metrics)
+            if self._probe.of_clients:
+                row["clients"] = self._probe.of_clients
         self._announcer.measured(row, self._progress())
 
     def _collect_losses(self, *, of_all: bool) -> None:

@@ -25,6 +25,8 @@ _LOOKS = {
     "state",
     "codec_states",
     "local_state",
+    "personal",
+    "evaluate",
     "step",
     "mean",
     "consensus_distance",

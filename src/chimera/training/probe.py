@@ -9,10 +9,12 @@ from chimera.core.engine import Engine
 from chimera.core.errors import NonFiniteError
 from chimera.core.parameters import Flat, all_finite
 from chimera.data.dataset import Dataset
-from chimera.models.buffers import merge_buffers
+from chimera.models.buffers import average, merge_buffers
 from chimera.models.model import Model
 from chimera.strategies.strategy import Strategy
 from chimera.training.cluster import TrainingCluster
+from chimera.training.shared_part import SharedPart
+from chimera.training.spread import spread
 from chimera.training.tally import Tally
 from chimera.training.watch import Watch
 
@@ -25,6 +27,12 @@ class Probe:
     model : the driver's copy, in which the global model is looked at.
     test : the data it is evaluated on.
     buffers : the policy by which the workers' buffers are merged.
+    part : what of the parameters travels, if not all; the model that is looked at has the mean of the rest, and of the buffers.
+    clients : whether each worker is to be evaluated too, on its own data.
+
+    Attributes
+    ----------
+    of_clients : what the last evaluation of the workers gave, by their names.
     """
 
     def __init__(
@@ -37,7 +45,11 @@ class Probe:
         model: Model,
         test: Dataset,
         buffers: str,
+        part: SharedPart | None = None,
+        clients: bool = False,
     ) -> None:
+        self._part, self._clients = part, clients
+        self.of_clients: dict[str, dict[str, float]] = {}
         self._engine, self._watch, self._strategy, self._cluster = engine, watch, strategy, cluster
         self._test, self._buffers = test, buffers
         self.model = model
@@ -53,7 +65,12 @@ class Probe:
         pieces = [decode(shard, shard.size) for shard in shards]
         if not all(map(all_finite, pieces)):
             raise NonFiniteError(f"round {self._cluster.round}: parameters of the model are NaN or infinite")
-        return np.concatenate(pieces, out=out)
+        if self._part is None:
+            return np.concatenate(pieces, out=out)
+        flat = np.empty(self.model.layout.size, np.float32) if out is None else out
+        self._part.put(np.concatenate(pieces), flat)
+        self._part.put_rest(average(self._watch.get([worker.personal() for worker in self._cluster.on_time()])), flat)
+        return flat
 
     def evaluate(self) -> dict[str, float]:
         """Return loss and metrics of the global model on the test set, and what the strategy measures besides."""
@@ -61,7 +78,18 @@ class Probe:
         self._merge_buffers()
         metrics = self.model.evaluate((self._test.inputs, self._test.targets))
         measures = self._strategy.measures(self._cluster)
-        return {**metrics, **dict(zip(measures, self._watch.get(list(measures.values())), strict=True))}
+        metrics |= dict(zip(measures, self._watch.get(list(measures.values())), strict=True))
+        if self._clients:
+            self._evaluate_clients()
+            metrics |= spread(self.of_clients.values())
+        return metrics
+
+    def _evaluate_clients(self) -> None:
+        """Let each worker evaluate the global model, or where there are no servers its own, on its own data."""
+        weights = self._strategy.model(self._cluster) if self._cluster.shards else []
+        workers = self._cluster.on_time()
+        found = self._watch.get([worker.evaluate(*weights) for worker in workers])
+        self.of_clients = dict(zip([worker.name for worker in workers], found, strict=True))
 
     def tallies(self, of: set[str]) -> list[Tally]:
         """Return what workers have done since the last time, and take them out of these names; those of the late come later."""
@@ -75,6 +103,9 @@ class Probe:
             return
         workers = self._cluster.on_time()
         held = self._watch.get([worker.buffers() for worker in workers])
+        if self._part is not None:
+            self.model.load_buffers(average(held))
+            return
         parts = self._strategy.parts(len(workers))
         stages = 1 if parts is None else parts.stages
         merged = [merge_buffers(held[stage::stages], self._buffers) for stage in range(stages)]

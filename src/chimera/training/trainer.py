@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from chimera.training.recovery import Recovery
 from chimera.training.resources import GivenResources, resources_of, resources_table, server_resources_of
 from chimera.training.run import Cost, Run
 from chimera.training.run_folder import RunFolder
+from chimera.training.shared_part import SharedPart
 from chimera.training.signature import Signature
 from chimera.training.tolerance import OnWorkerLoss, Tolerance
 from chimera.training.watch import Watch
@@ -60,6 +61,8 @@ class Trainer:
     optimizer : any of `torch.optim`, by name or as a mapping with its options and a ``schedule`` of its learning rate (see
         `Schedule`); it runs on the servers, or on each worker where there are none.
     epochs, rounds, max_seconds, max_bytes, target : see `Budget`; one epoch if nothing is given.
+    evaluate_clients : whether each worker, too, evaluates the model on its own data at each evaluation: the metrics have the
+        mean of that, its standard deviation and the mean of the worst tenth, and the history has all.
     evaluate_every, log_every, checkpoint_every : in rounds; by default each epoch, a hundred times a run (less often with many
         workers), and at each evaluation.
     min_workers : the run stops with fewer living workers than this.
@@ -104,6 +107,7 @@ class Trainer:
         max_seconds: float | None = None,
         max_bytes: int | None = None,
         target: Mapping[str, float] | None = None,
+        evaluate_clients: bool = False,
         evaluate_every: int | None = None,
         log_every: int | None = None,
         checkpoint_every: int | None = None,
@@ -155,10 +159,16 @@ class Trainer:
         self._engine, self._model, self._data = engine, model, data
         self._workers, self._batch_size = self._strategy.world_size(workers), batch_size
         self._train_size = 0
+        self._evaluate_clients = evaluate_clients
+        self._personal: Collection[int] = ()
         check_aggregation(self._strategy, self._codec[0], self._workers)
         self._privacy = Privacy.of(privacy)
         if self._privacy is not None:
             self._privacy.check(self._strategy, label(strategy), self._codec, self._workers)
+            if evaluate_clients:
+                raise ConfigurationError(
+                    "evaluate_clients tells what privacy keeps: how each one's own data fare; leave out one"
+                )
         self._every: dict[str, Any] = {
             "log_every": log_every,
             "evaluate_every": evaluate_every,
@@ -189,6 +199,7 @@ class Trainer:
             "max_seconds": max_seconds,
             "max_bytes": max_bytes,
             "target": target,
+            "evaluate_clients": evaluate_clients,
             **self._every,
             **tolerance,
             "faults": self._faults,
@@ -236,6 +247,7 @@ class Trainer:
             if self._privacy is not None:
                 self._privacy.check_model(model)
             signature = Signature.of(split)
+            self._personal = self._strategy.keeps(model)
             self._folder.begin(Experiment.of(**self._experiment).to_toml(), self._seed, signature)
             train = None if engine.nodes_own_data else split.train
             self._train_size = len(train) if train else 0  # of the nodes' own, only once they are there
@@ -259,6 +271,7 @@ class Trainer:
                 local_optimizer=self._local_optimizer,
                 codec=self._codec,
                 downlink=self._downlink,
+                personal=self._personal,
                 privacy=self._privacy,
                 tolerance=self._tolerance,
                 worker_resources=self._worker_resources,
@@ -291,12 +304,24 @@ class Trainer:
         history = History(self._folder.path, saved["files"] if saved else None)
         self._recovery = Recovery(engine, cluster, watch, self._tolerance)
         buffers, guarantee = getattr(model, "buffer_policy", "none"), Guarantee(self._privacy)
+        part = SharedPart(model.layout, self._personal) if self._personal else None
+        probe = Probe(
+            engine,
+            watch,
+            self._strategy,
+            cluster,
+            model=model,
+            test=split.test,
+            buffers=buffers,
+            part=part,
+            clients=self._evaluate_clients,
+        )
         loop = TrainingLoop(
             engine=engine,
             watch=watch,
             strategy=self._strategy,
             cluster=cluster,
-            probe=Probe(engine, watch, self._strategy, cluster, model=model, test=split.test, buffers=buffers),
+            probe=probe,
             train_size=train_size,
             batch_size=self._batch_size,
             budget=self._budget,

@@ -1,0 +1,61 @@
+"""How a model fared with each worker's own data: mean and worst tenth over the rounds, and all of them at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from chimera.report import svg
+from chimera.report.curves import Curve, Floats, Panel, thinned
+from chimera.report.run_files import CLIENT, RunFiles, finite
+from chimera.report.units import number, significant
+
+_MOST_METRICS = 3
+_MOST_POINTS = 400
+
+
+def clients(run: RunFiles) -> str:
+    """Return a row of two charts for each metric, with its figures, as HTML; or nothing."""
+    looks = [row for row in run.metrics if isinstance(row.get("clients"), Mapping) and row["clients"]]
+    if not looks:
+        return ""
+    last = [each for each in looks[-1]["clients"].values() if isinstance(each, Mapping)]
+    names = sorted({name for each in last for name in each}, key=lambda name: (name != "accuracy", name))
+    return "".join(_row(name, looks, last) for name in names[:_MOST_METRICS])
+
+
+def _row(name: str, looks: list[dict[str, Any]], last: list[Mapping[str, Any]]) -> str:
+    at = np.array([finite(row.get("round")) for row in looks])
+    curves = []
+    for place, (key, label) in enumerate((("mean", "mean"), ("worst_tenth", "mean of the worst tenth"))):
+        y = np.array([finite(row.get(f"{CLIENT}{name}_{key}")) for row in looks])
+        good = np.isfinite(at) & np.isfinite(y)
+        if good.any():
+            curves.append(Curve(label, "metric", *thinned(at[good], y[good], _MOST_POINTS, average=False), place=place))
+    values = np.sort([value for each in last if np.isfinite(value := finite(each.get(name)))])
+    if not curves or not values.size:
+        return ""
+    shown = escape(name.replace("_", " "))
+    over = _panel(shown, "Rounds", curves)
+    each_one = Curve(
+        "one worker", "metric", *thinned(np.arange(1.0, values.size + 1), values, _MOST_POINTS, average=False)
+    )
+    ranked = _panel(shown, "Workers, in the order of this", [each_one])
+    figures = ", ".join(
+        f"{said} {significant(finite(looks[-1].get(f'{CLIENT}{name}_{key}')), 4)}"
+        for key, said in (("mean", "mean"), ("std", "standard deviation"), ("worst_tenth", "worst tenth"))
+    )
+    keys = "".join(f"<span>{svg.swatch(curve)}{curve.label}</span>" for curve in over.curves)
+    charts = "".join(f"<figure>{svg.chart(panel)}</figure>" for panel in (over, ranked))
+    return (
+        f"<h3>{shown}<span class='legend'>{keys}</span></h3><div class='row'>{charts}</div>"
+        f"<p class='note'>{number(values.size)} workers: {figures}.</p>\n"
+    )
+
+
+def _panel(name: str, x_label: str, curves: list[Curve]) -> Panel:
+    ends: list[Floats] = [curve.x for curve in curves]
+    return Panel(name, x_label, tuple(curves), log=False, x_max=float(np.concatenate(ends).max()) or 1.0, x_whole=True)
