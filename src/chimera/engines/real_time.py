@@ -15,6 +15,7 @@ class RealTime:
     """Counts the seconds, has no state to go back to, and ends once; the engine sets ``_end``, which does that."""
 
     nodes_own_data = False
+    one_process = False
     _end: weakref.finalize[..., Any]
 
     def __init__(self) -> None:

@@ -45,6 +45,7 @@ class FedAvg(Strategy):
 
     family: ClassVar[Family] = "federated"
     private = True
+    replicas: ClassVar[Literal["equal", "own", "none"]] = "none"
     sgd_learning_rate = 1.0
     takes_partial: ClassVar[bool] = False  # whether the results of stragglers count
 

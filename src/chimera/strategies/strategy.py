@@ -164,7 +164,9 @@ class Strategy(ABC):
     carries : whether it keeps what a codec leaves out for the next message itself, so that the codec must not.
     by_rows : whether workers may hold only those rows of the model that their batches need.
     replicas : whether the workers' copies of the model, where there are no servers, are equal, so that one stands for all, or
-        each one's own, so that checkpoints hold all of them (decisions/0021), or each has but a part, see `parts`.
+        each one's own, so that checkpoints hold all of them (decisions/0021), or each has but a part, see `parts`. With
+        ``none`` a worker has no copy between two calls: each call brings all parameters, and workers in one process use one
+        model object in turn (decisions/0029).
     private : whether all that a worker sends in a round is one change of its weights, of which servers take the mean, asked for
         by `Cluster.soonest`: so that it can be clipped, get noise, and be added under masks.
     local_optimizer : a table of the optimizer by which workers step between two messages, where they do.
@@ -176,7 +178,7 @@ class Strategy(ABC):
     sends: ClassVar[Literal["messages", "peers", "collectives", "nothing"]] = "messages"
     carries: ClassVar[bool] = False
     by_rows: ClassVar[bool] = True
-    replicas: ClassVar[Literal["equal", "own", "parts"]] = "equal"
+    replicas: ClassVar[Literal["equal", "own", "parts", "none"]] = "equal"
     private: ClassVar[bool] = False
     local_optimizer: Mapping[str, Any] | None = None
     server_optimizer: Mapping[str, Any] | None = None

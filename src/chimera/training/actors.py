@@ -15,6 +15,7 @@ from chimera.data.order import Order
 from chimera.models.device import GPU, check_movable
 from chimera.models.model import Model
 from chimera.models.pickling import ensure_picklable
+from chimera.models.shared import Shared, SharedModel
 from chimera.training.counterpart import Counterpart
 from chimera.training.learner import Learner
 from chimera.training.optimizer import OptimizerSettings
@@ -37,6 +38,7 @@ class Actors:
     personal : the places, in the model's layout, of the parameters that stay with each worker.
     worker_resources, server_resources : what each of them is to have of its machine.
     privacy : what becomes of the workers' updates.
+    shared : whether workers that run in one process may use one model object in turn: each of their calls sets all parameters.
 
     Attributes
     ----------
@@ -64,6 +66,7 @@ class Actors:
         worker_resources: Resources,
         server_resources: Resources,
         privacy: Privacy | None = None,
+        shared: bool = False,
     ) -> None:
         if worker_resources.gpus:
             check_movable(model)
@@ -79,12 +82,15 @@ class Actors:
         self._personal, self._part = sorted(personal), SharedPart(model.layout, personal) if personal else None
         self._layout = model.layout if self._part is None else self._part.layout
         self._initial: Flat | None = None  # kept where the model itself is not put away
+        self._shared: SharedModel | None = None
         try:
             if engine.nodes_own_data:
                 self._initial = model.parameters().copy()
                 self._dataset, self._replica = None, Counterpart.of(model.layout, train)
             else:
                 self._dataset, self._replica = engine.put(train), engine.put(model)
+                if shared and engine.one_process and self._device is None and not self.by_rows:
+                    self._shared = SharedModel(Shared(engine.get(self._replica)))
         except ConfigurationError:
             ensure_picklable(model)  # it knows which attribute is to blame
             raise
@@ -98,7 +104,7 @@ class Actors:
         return self._engine.spawn(
             Learner,
             rank,
-            self._replica,
+            self._shared or self._replica,
             self._dataset,
             order,
             optimizer=self._optimizer,

@@ -93,6 +93,7 @@ class Assembly:
             worker_resources=self.worker_resources,
             server_resources=self.server_resources,
             privacy=self.privacy,
+            shared=self.strategy.replicas == "none",
         )
 
     def _stages(self, parts: Parts) -> Stages:

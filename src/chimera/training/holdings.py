@@ -44,7 +44,7 @@ class Holdings:
 
     def parameters(self) -> dict[str, Any]:
         """Return what a loss of parameters would take: the servers', or where there are none, one replica or all."""
-        holders = [] if self.shards else self.workers[:1] if self.replicas == "equal" else self.workers
+        holders = [] if self.shards else self.workers if self.replicas in ("own", "parts") else self.workers[:1]
         return {
             "servers": self.get([server.state() for server in self.shards]),
             "replicas": {worker.name: self.get(worker.state()) for worker in holders},

@@ -41,6 +41,7 @@ class Simulated:
     """
 
     nodes_own_data = False
+    one_process = True
 
     def __init__(
         self,

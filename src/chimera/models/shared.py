@@ -1,0 +1,117 @@
+"""One model object that many workers of a process use in turn."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import weakref
+from typing import Any
+
+from numpy.typing import NDArray
+
+from chimera.core.parameters import Flat, Layout
+from chimera.models.model import Batch, Model
+
+_numbers = itertools.count()
+_shared: weakref.WeakValueDictionary[str, Shared] = weakref.WeakValueDictionary()
+
+
+class Shared:
+    """A model object, and whose turn it is.
+
+    Parameters
+    ----------
+    model : nobody else uses it.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.initial_buffers = model, model.buffers()
+        self.user: SharedModel | None = None
+        self.key = f"{os.getpid()}-{next(_numbers)}"
+        _shared[self.key] = self
+
+
+class SharedModel:
+    """A `Model` for a worker whose every call begins by setting all parameters: it has the object while the call lasts.
+
+    Between two calls it has buffers only; its parameters are whatever the last user of the object left there. What is pickled
+    in this process is another user of the same object.
+
+    Parameters
+    ----------
+    shared : the object.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared, self._model = shared, shared.model
+        self._buffers = shared.initial_buffers
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _user_of, (self._shared.key,)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    @property
+    def layout(self) -> Layout:
+        """See `Model`, here and below."""
+        return self._model.layout
+
+    def near(self) -> SharedModel:
+        """Return this: it computes on the host."""
+        return self
+
+    def parameters(self) -> Flat:
+        """Return the live vector."""
+        self._take()
+        return self._model.parameters()
+
+    def load(self, flat: Flat) -> None:
+        """Set all parameters."""
+        self._take()
+        self._model.load(flat)
+
+    def gradient(self, batch: Batch) -> tuple[Flat, float]:
+        """Return the mean gradient and the mean loss."""
+        self._take()
+        return self._model.gradient(batch)
+
+    def evaluate(self, batch: Batch) -> dict[str, float]:
+        """Return loss and metrics."""
+        self._take()
+        return self._model.evaluate(batch)
+
+    def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        """Return one prediction a row."""
+        self._take()
+        return self._model.predict(inputs)
+
+    def reseed(self, seed: int) -> None:
+        """Set what randomness draws from."""
+        self._model.reseed(seed)
+
+    def buffers(self) -> Flat:
+        """Return a copy of this user's buffers."""
+        return self._model.buffers() if self._shared.user is self else self._buffers.copy()
+
+    def load_buffers(self, flat: Flat) -> None:
+        """Set this user's buffers."""
+        if self._shared.user is self:
+            self._model.load_buffers(flat)
+        else:
+            self._buffers = flat.copy()
+
+    def _take(self) -> None:
+        """Make it this user's turn."""
+        shared = self._shared
+        if shared.user is self:
+            return
+        if self._buffers.size:
+            if shared.user is not None:
+                shared.user._buffers = self._model.buffers()
+            self._model.load_buffers(self._buffers)
+        shared.user = self
+
+
+def _user_of(key: str) -> SharedModel:
+    return SharedModel(_shared[key])
