@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ TYPES = {
 }
 """Element types by the names of the safetensors format: what arrays in messages and files are made of."""
 
+_NOTHING: Mapping[str, float] = MappingProxyType({})
+
 
 class Encoded:
     """A vector as a codec packed it.
@@ -40,12 +43,13 @@ class Encoded:
     def __init__(
         self, codec: str, size: int, arrays: tuple[NDArray[Any], ...], meta: Mapping[str, float] | None = None
     ) -> None:
-        self.codec, self.size, self.arrays, self.meta = codec, size, arrays, meta or {}
+        self.codec, self.size, self.arrays, self.meta = codec, size, arrays, meta or _NOTHING
 
     @property
     def nbytes(self) -> int:
         """What it weighs on the wire, in bytes."""
-        return sum(array.nbytes for array in self.arrays) + 8 * len(self.meta)
+        arrays = self.arrays
+        return (arrays[0].nbytes if len(arrays) == 1 else sum([a.nbytes for a in arrays])) + 8 * len(self.meta)
 
     @property
     def bits_per_element(self) -> float:
@@ -53,4 +57,4 @@ class Encoded:
         return 8 * self.nbytes / self.size if self.size else 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Encoded, (self.codec, self.size, self.arrays, self.meta)
+        return Encoded, (self.codec, self.size, self.arrays, dict(self.meta))

@@ -17,6 +17,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -187,6 +188,11 @@ def _load_beside(path: Path) -> Any:
 
 def parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the parameters of a factory by name; where a class hands ``**options`` on to its base, those of that too."""
+    return dict(_parameters_of(factory))
+
+
+@lru_cache(maxsize=256)  # each of many workers makes a codec of its own
+def _parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     found: dict[str, inspect.Parameter] = {}
     for signed in _signed(factory):
         own = dict(inspect.signature(signed).parameters)
@@ -209,6 +215,16 @@ def _signed(factory: Callable[..., Any]) -> list[Callable[..., Any]]:
     return signed or [factory]
 
 
+@lru_cache(maxsize=256)
+def _hints_of(factory: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types that parameters are to have, by name."""
+    hints: dict[str, Any] = {}
+    for signed in reversed(_signed(factory)):
+        with contextlib.suppress(NameError, TypeError):  # annotations that only a type checker can see
+            hints |= typing.get_type_hints(signed)
+    return hints
+
+
 def checked_options(
     what: str, factory: Callable[..., Any], options: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -218,14 +234,11 @@ def checked_options(
     ------
     ConfigurationError : naming the option, its value and what is allowed.
     """
-    parameters = parameters_of(factory)
+    parameters = _parameters_of(factory)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     keywords = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     allowed = {name: p for name, p in parameters.items() if p.kind in keywords and name not in given}
-    hints: dict[str, Any] = {}
-    for signed in reversed(_signed(factory)):
-        with contextlib.suppress(NameError, TypeError):  # annotations that only a type checker can see
-            hints |= typing.get_type_hints(signed)
+    hints = _hints_of(factory)
     checked = {}
     for name, value in options.items():
         if name not in allowed and not open_ended:

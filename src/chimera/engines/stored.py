@@ -106,7 +106,8 @@ def freeze(value: Any) -> tuple[Any, bool]:
     if kind is dict and all(type(key) in IMMUTABLE for key in value):
         return {key: freeze(part)[0] for key, part in value.items()}, False
     if kind is Encoded:
-        return Encoded(value.codec, value.size, tuple(map(frozen_array, value.arrays)), dict(value.meta)), False
+        arrays = tuple([frozen_array(array) for array in value.arrays])
+        return Encoded(value.codec, value.size, arrays, dict(value.meta)), not value.meta
     if isinstance(value, msgspec.Struct) and all(map(_fixed, msgspec.structs.astuple(value))):
         return (value, True) if kind.__struct_config__.frozen else (copy(value), False)
     return Packed(value), False

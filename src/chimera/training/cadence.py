@@ -41,8 +41,8 @@ class Cadence:
         per_epoch = math.ceil(rounds_per_epoch)
         ends = [budget.rounds, None if budget.epochs is None else math.ceil(budget.epochs * per_epoch)]
         known = [end for end in ends if end is not None]
-        # A row asks every worker for its losses: the more workers, the fewer rows.
-        log = log_every or max(min(known, default=per_epoch) // 100, workers // 50, 1)
+        # A row asks for the losses of all who worked since the last: the more workers, the fewer rows.
+        log = log_every or max(min(known, default=per_epoch) // 100, workers // 10, 1)
         evaluate = evaluate_every or per_epoch
         return cls(log, evaluate, checkpoint_every or evaluate, snapshot_every)
 

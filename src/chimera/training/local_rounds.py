@@ -9,7 +9,7 @@ import numpy as np
 
 from chimera.codecs.codec import decode
 from chimera.core.call import work
-from chimera.core.device import beside, copy_of, to_host
+from chimera.core.device import beside, copy_of, on_host, to_host
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat
@@ -113,6 +113,8 @@ class LocalRounds:
             rejected = Rejected(self._rank, first, why)
         if rejected is not None:
             return [rejected] * messages
+        if on_host(begin):
+            begin.flags.writeable = False  # nobody writes to it any more, so that a message need not copy it
         return [*(self._packed(begin) if self._privacy is None else self._private(begin, first)), *beside_it]
 
     def local_state(self) -> Mapping[str, Any]:

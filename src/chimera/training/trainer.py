@@ -30,6 +30,7 @@ from chimera.training.given import (
     split_of,
 )
 from chimera.training.history import History
+from chimera.training.long_lived import long_lived
 from chimera.training.loop import TrainingLoop
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.plugin import Named, both_ways, label, made, named
@@ -338,7 +339,8 @@ class Trainer:
         try:
             if saved:
                 loop.restore(saved)
-            stopped_by = loop.run()
+            with long_lived(len(cluster.workers) if engine.one_process else 0):
+                stopped_by = loop.run()
         finally:
             self._recovery.end()
             self._recovery = None

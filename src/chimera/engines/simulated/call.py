@@ -28,6 +28,7 @@ Outcome: TypeAlias = tuple[tuple[Stored, ...], BaseException | None]
 
 Meetings: TypeAlias = "Mapping[SimulatedGroup, tuple[float, list[Call]]]"
 
+_SIZES = {bool: 8, int: 8, float: 8}  # as `nbytes` says, of what most arguments are
 NOTHING: Mapping[Any, Any] = MappingProxyType({})  # there are many calls, and most have nothing of most kinds
 
 
@@ -133,7 +134,7 @@ class Call:
         values = [*self.args, *self.kwargs.values()] if kwargs else self.args
         self.inputs = [value.call for value in values if type(value) is Ref]
         if len(self.inputs) < len(values):
-            self.given_bytes = sum(nbytes(value) for value in values if type(value) is not Ref)
+            self.given_bytes = sum([_SIZES.get(type(v)) or nbytes(v) for v in values if type(v) is not Ref])
 
     def awaits(self, other: Call) -> None:
         """Be told when ``other`` ends."""
