@@ -14,7 +14,7 @@ import pytest
 import chimera
 from chimera.core.engine import ENGINES, Engine
 from chimera.models.torch_model import TorchModel
-from training.poisoned import Fragile, digits, in_turn
+from chimera.testing.poison import Fragile, digits, in_turn
 
 pytestmark = pytest.mark.long
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,6 @@ import pytest
 import chimera
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.parameters import Flat
-from chimera.strategies.strategy import STRATEGIES as REGISTERED
 
 ROUNDS, TOTAL = 12, 24
 OPTIMIZERS = {
@@ -29,32 +26,6 @@ STRATEGIES = {
     "ring-all-reduce": {"name": "ring-all-reduce"},
     "tree-all-reduce": {"name": "tree-all-reduce"},
 }
-
-
-REAL = ["local", *([pytest.param("ray", marks=pytest.mark.long)] if ENGINES.find("ray").available else [])]
-SYNCHRONOUS = {
-    "all-reduce",
-    "choco-sgd",
-    "d-psgd",
-    "double-buffering",
-    "fed-adagrad",
-    "fed-adam",
-    "fed-avg",
-    "fed-avg-m",
-    "fed-bn",
-    "fed-nova",
-    "fed-prox",
-    "fed-yogi",
-    "gossip-sgd",
-    "gradient-tracking",
-    "local-sgd",
-    "parameter-server",
-    "ring-all-reduce",
-    "scaffold",
-    "single-worker",
-    "tree-all-reduce",
-}
-BY_NAME = [entry.name for entry in REGISTERED.entries()]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,7 +47,6 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 
 in_any_process = pytest.mark.parametrize("engine", ["simulated", "local"], indirect=True, scope="module")
-on_every_other_engine = pytest.mark.parametrize("engine", REAL, indirect=True, scope="module")
 
 
 def weights(tmp_path: Path, engine: Engine | str, workers: int, **options: object) -> Flat:
@@ -139,68 +109,3 @@ def test_servers_and_all_reduce_agree_to_the_bit(tmp_path: Path, engine: Engine)
     served = weights(tmp_path / "a", engine, 3, optimizer=OPTIMIZERS["momentum"])
     reduced = weights(tmp_path / "b", engine, 3, optimizer=OPTIMIZERS["momentum"], strategy="all-reduce")
     assert np.array_equal(served, reduced)
-
-
-def model_for(strategy: str) -> dict[str, Any]:
-    return {"name": "mlp", "hidden": [16], "batch_norm": strategy == "fed-bn"}
-
-
-def trained(folder: Path | str, engine: Engine | dict[str, Any] | str, strategy: str, workers: int) -> chimera.Run:
-    return chimera.train(
-        model_for(strategy),
-        "digits",
-        engine=engine,
-        strategy=strategy,
-        workers=workers,
-        batch_size=16,
-        rounds=ROUNDS,
-        evaluate_every=6,
-        optimizer="sgd"
-        if REGISTERED.create(strategy).server_optimizer
-        else {"name": "sgd", "lr": 0.1, "momentum": 0.9},
-        seed=5,
-        out=Path(folder) / "run",
-    )
-
-
-@cache
-def in_virtual_time(strategy: str, workers: int, spread: float = 0.0) -> chimera.Run:
-    with TemporaryDirectory() as folder:
-        engine = {"name": "simulated", "compute": {"straggler_spread": spread}}
-        return trained(folder, engine, strategy, workers)
-
-
-@cache
-def heeds_time(strategy: str) -> bool:
-    """Whether the result of many workers depends on who is faster."""
-    evenly, unevenly = (in_virtual_time(strategy, 2, spread).trained.parameters() for spread in (0.0, 3.0))
-    return not np.array_equal(evenly, unevenly)
-
-
-@pytest.mark.parametrize("strategy", BY_NAME)
-def test_twice_in_virtual_time_is_the_same_to_the_bit(tmp_path: Path, strategy: str) -> None:
-    stragglers = {"name": "simulated", "compute": {"straggler_spread": 3.0}}
-    once, again = in_virtual_time(strategy, 2, 3.0), trained(tmp_path, stragglers, strategy, 2)
-    assert np.array_equal(once.trained.parameters(), again.trained.parameters())
-    assert (once.cost, once.rows, once.staleness) == (again.cost, again.rows, again.staleness)
-    assert not (heeds_time(strategy) and strategy in SYNCHRONOUS)
-
-
-@on_every_other_engine
-@pytest.mark.parametrize("strategy", BY_NAME)
-def test_every_engine_comes_to_the_same_weights(tmp_path: Path, engine: Engine, strategy: str) -> None:
-    """With two workers where nobody's speed matters, else with one."""
-    workers = 1 if heeds_time(strategy) else 2
-    here, there = in_virtual_time(strategy, workers), trained(tmp_path, engine, strategy, workers)
-    np.testing.assert_allclose(there.trained.parameters(), here.trained.parameters(), atol=2e-6)
-    assert np.abs(here.trained.parameters()).max() > 0.05
-    assert (there.cost.rounds, there.staleness) == (here.cost.rounds, here.staleness)
-
-
-@pytest.mark.parametrize("engine", REAL[-1:], indirect=True, scope="module")
-@pytest.mark.parametrize("strategy", [name for name in BY_NAME if name not in SYNCHRONOUS])
-def test_where_speed_matters_several_workers_run_all_the_same(tmp_path: Path, engine: Engine, strategy: str) -> None:
-    run = trained(tmp_path, engine, strategy, 2)
-    assert run.cost.rounds == ROUNDS
-    assert run.events == []
-    assert np.isfinite(run.metrics["loss"])

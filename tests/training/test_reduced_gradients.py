@@ -14,10 +14,10 @@ from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ActorLost, ConfigurationError
 from chimera.data.order import orders
 from chimera.models.torch_model import TorchModel
+from chimera.testing.poison import Fragile, digits, in_turn
 from chimera.training.learner import Learner
 from chimera.training.optimizer import OptimizerSettings
 from training.conftest import Fit
-from training.poisoned import Fragile, digits, in_turn
 
 POWER = {"name": "powersgd", "rank": 2}
 FORGETFUL = {**POWER, "error_feedback": False}

@@ -19,32 +19,25 @@ from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite
 from chimera.data.order import orders
 from chimera.models.torch_model import TorchModel
-from chimera.strategies.fed_avg import FedAvg
 from chimera.strategies.strategy import STRATEGIES
+from chimera.testing.poison import Fragile, digits, in_turn
 from chimera.training.learner import Learner
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.parameter_shard import ParameterShard
 from chimera.training.rejection import Applied, Rejected, Rejections
 from training.conftest import Fit
-from training.poisoned import Deceptive, Fragile, digits, in_turn
+from training.poisoned import Deceptive
 
 WORKERS = 3
 SHARDED: dict[str, dict[str, Any]] = {
     "parameter-server": {"name": "parameter-server", "shards": 2},
     "async-parameter-server": {"name": "async-parameter-server", "shards": 2},
     "delay-compensated": {"name": "delay-compensated", "lambda_": 0.5, "decay": 0.9, "shards": 2},
+    "fed-avg": {"name": "fed-avg", "local_steps": 2, "local_learning_rate": 0.3, "shards": 2},
+    "scaffold": {"name": "scaffold", "local_steps": 2, "local_learning_rate": 0.3, "shards": 2},
+    "fed-bn": {"name": "fed-bn", "local_steps": 2, "local_learning_rate": 0.3, "keep": ["layers.0.bias"], "shards": 2},
     "fed-buff": {"name": "fed-buff", "local_steps": 2},
 }
-AVERAGES = [entry.name for entry in STRATEGIES.entries() if issubclass(entry.factory, FedAvg)]
-SHARDED |= {name: {"name": name, "local_steps": 2, "local_learning_rate": 0.3, "shards": 2} for name in AVERAGES}
-SHARDED["fed-avg-m"]["server_momentum"] = 0.5  # with more, so few rounds do not settle
-SHARDED["fed-bn"]["keep"] = ["layers.0.bias"]  # the network has no batch normalisation
-SHARDED["fed-bn"]["keep"] = ["layers.0.bias"]  # the network has no batch normalisation
-LIKE_OTHERS = {
-    *("ad-psgd", "choco-sgd", "gossip-sgd", "gradient-tracking", "ring-all-reduce", "tree-all-reduce"),
-    *(name for name in AVERAGES if name not in ("fed-avg", "scaffold")),
-}
-"""Workers that reject as those of `d-psgd` or `fed-avg` do: on processes, only with the long tests."""
 DISTRIBUTED = [
     entry.name
     for entry in STRATEGIES.entries()
@@ -71,14 +64,8 @@ def poisoned(fit: Fit) -> Callable[..., chimera.Run]:
     return train
 
 
-@pytest.mark.parametrize(
-    ("strategy", "engine"),
-    [
-        pytest.param(name, engine, marks=pytest.mark.long if engine == "local" and name in LIKE_OTHERS else [])
-        for name in DISTRIBUTED
-        for engine in ("simulated", "local")
-    ],
-)
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+@pytest.mark.parametrize("strategy", [*SHARDED, "all-reduce", "d-psgd"])
 def test_a_rank_with_poison_is_named_and_the_run_ends_accurate(
     poisoned: Callable[..., chimera.Run], strategy: str, engine: str
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from chimera.core.trace import TraceRow
 
@@ -38,6 +38,14 @@ class Bubble:
             self._busy_s += sum(row.end_s - row.start_s for row in step)
             lasted_s = max(row.end_s for row in step) - min(row.start_s for row in step)
             self._lasted_s += len(self._rows) * lasted_s
+
+    def state(self) -> dict[str, float]:
+        """Return the sums so far."""
+        return {"busy_s": self._busy_s, "lasted_s": self._lasted_s}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Take back what `state` returned."""
+        self._busy_s, self._lasted_s = state["busy_s"], state["lasted_s"]
 
     def forget(self) -> None:
         """Forget the step under way, which will not end."""

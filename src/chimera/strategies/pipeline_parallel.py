@@ -112,6 +112,14 @@ class PipelineParallel(Strategy):
         """Learn from the calls that ended how long stages waited."""
         self._bubble.add(rows, [worker.name for worker in cluster.workers])
 
+    def state(self) -> Mapping[str, float]:
+        """Return how long stages have waited."""
+        return self._bubble.state()
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Go on counting from there."""
+        self._bubble.restore(state)
+
     def figures(self) -> Mapping[str, Any]:
         """Return the share of their time that the stages waited for each other."""
         share = self._bubble.share

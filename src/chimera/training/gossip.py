@@ -180,7 +180,8 @@ class Gossip:
         return {
             "rank": self._rank,
             "members": memory.members,
-            "codecs": {stream: codec.state() for stream, codec in memory.codecs.items()},
+            # A stream that was not used since a restart has what was restored.
+            "codecs": {**self._kept_streams, **{stream: codec.state() for stream, codec in memory.codecs.items()}},
             "tracking": {} if memory.tracker is None else {"tracker": memory.tracker, "before": memory.before},
             "copies": {str(rank): copy for rank, copy in memory.copies.items()},
         }

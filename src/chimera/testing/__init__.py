@@ -1,0 +1,9 @@
+"""The conformance kit for strategies: what any of them promises, as tests to be run on yours.
+
+::
+
+    pytest --pyargs chimera.testing --strategy mine:MyStrategy [--engines simulated,local,ray]
+
+Without ``--strategy`` it tests all that are registered. It trains small networks on the digits of scikit-learn, for a second
+each; what it holds a strategy to stands in `chimera.testing.test_strategies`, a promise a test.
+"""

@@ -1,0 +1,50 @@
+"""Digits some of which are poison to a network: on those its loss and its gradient are NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from chimera.data.dataset import DATASETS, Split
+from chimera.models.torch_model import TorchModel
+
+MARK = 7.0
+
+
+class Fragile(torch.nn.Module):
+    """Divides by zero where the first pixel of an image is `MARK`."""
+
+    def __init__(self, hidden: int = 16, normalised: bool = False) -> None:
+        super().__init__()
+        layers = [torch.nn.Linear(64, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 10)]
+        if normalised:
+            layers.insert(1, torch.nn.BatchNorm1d(hidden))
+        self.layers = torch.nn.Sequential(*layers)
+
+    def forward(self, images: torch.Tensor) -> Any:
+        """Return the scores of ten classes; NaN for what is poisonous."""
+        return self.layers(images / (images[:, :1] != MARK))
+
+
+def fragile(normalised: bool = False) -> TorchModel:
+    """Return the network as a model; what batch normalisation counts is averaged over the workers."""
+    return TorchModel(partial(Fragile, normalised=normalised), seed=0, buffers="average" if normalised else "none")
+
+
+def in_turn(labels: Any, world_size: int, rng: Any) -> list[np.ndarray[Any, Any]]:  # noqa: ARG001 - as partitions are called
+    """Give rank r the samples r, r + n, r + 2n, ..."""
+    return [np.arange(rank, len(labels), world_size) for rank in range(world_size)]
+
+
+def digits(poisoned: Mapping[int, int], workers: int = 3) -> Split:
+    """Return the digits, with so many poisonous samples in the part that `in_turn` gives a rank."""
+    split = DATASETS.create("digits")
+    inputs = split.train.inputs.copy()
+    for rank, count in poisoned.items():
+        inputs[np.arange(rank, len(inputs), workers)[:count], 0] = MARK
+    return replace(split, train=replace(split.train, inputs=inputs))

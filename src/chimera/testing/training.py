@@ -1,0 +1,97 @@
+"""Small experiments for the conformance kit: a strategy by name on an engine, a network and the digits."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import chimera
+from chimera.core.errors import ConfigurationError
+from chimera.strategies.strategy import STRATEGIES, Strategy
+
+Fit = Callable[..., chimera.Run]
+WORKERS, BATCH, ROUNDS = 3, 16, 12
+SAMPLES = 1437
+"""How many of the digits are for training."""
+STRAGGLERS = {"name": "simulated", "compute": {"straggler_spread": 3.0}}
+
+
+def made(strategy: str | Strategy) -> Strategy:
+    """Return a strategy of this name with its default options, or the given one."""
+    return STRATEGIES.create(strategy) if isinstance(strategy, str) else strategy
+
+
+def size(strategy: str) -> int:
+    """Return how many of `WORKERS` workers it uses."""
+    return made(strategy).world_size(WORKERS)
+
+
+def needs_batch_norm(strategy: Strategy) -> bool:
+    """Return whether a strategy can do nothing with a network without batch normalisation, since that is what it keeps."""
+    from chimera.testing.poison import fragile
+
+    try:
+        strategy.keeps(fragile())
+    except ConfigurationError:
+        return True
+    return False
+
+
+def passes(strategy: str, count: int, batch_size: int) -> dict[str, int]:
+    """Return the budget of so many passes over the data, in rounds: one that counts no samples comes to an end too."""
+    samples = made(strategy).samples_per_round(size(strategy), batch_size, SAMPLES)
+    rounds = math.ceil(count * SAMPLES / samples)
+    return {"batch_size": batch_size, "rounds": rounds, "evaluate_every": rounds}
+
+
+def train(strategy: str | Strategy, folder: Path, **options: Any) -> chimera.Run:
+    """Train a small network on the digits in ``folder``; the options are those of `chimera.train`."""
+    strategy = made(strategy)
+    its_own = strategy.server_optimizer or strategy.sgd_learning_rate
+    given = {
+        "model": {"name": "mlp", "hidden": [16, 16], "batch_norm": needs_batch_norm(strategy)},
+        "data": "digits",
+        "engine": "simulated",
+        "workers": WORKERS,
+        "batch_size": BATCH,
+        "optimizer": "sgd" if its_own else {"name": "sgd", "lr": 0.1},
+        "rounds": ROUNDS,
+        "evaluate_every": ROUNDS,
+        "seed": 5,
+        "out": folder,
+    }
+    return chimera.train(strategy=strategy, **{**given, **options})
+
+
+def fit_in(folder: Path) -> Fit:
+    """Return what trains each time in a new folder within this one."""
+    numbers = itertools.count()
+    return lambda strategy, **options: train(strategy, **{"folder": folder / f"run {next(numbers)}", **options})
+
+
+@cache
+def in_virtual_time(strategy: str, workers: int = WORKERS, spread: float = 0.0) -> chimera.Run:
+    """Return the run of a strategy whose workers are, by chance, so unlike in speed; once for all who ask."""
+    with TemporaryDirectory() as folder:
+        engine = {"name": "simulated", "compute": {"straggler_spread": spread}}
+        return train(strategy, Path(folder) / "run", engine=engine, workers=workers)
+
+
+@cache
+def heeds_time(strategy: str) -> bool:
+    """Return whether the result of many workers depends on who is faster."""
+    runs = [in_virtual_time(strategy, spread=spread) for spread in (0.0, 3.0)]
+    return bool((runs[0].trained.parameters() != runs[1].trained.parameters()).any())
+
+
+def samples_by_call(run: chimera.Run) -> Counter[tuple[str, int]]:
+    """Return how many calls of a worker processed how many samples, from the run's trace."""
+    rows = map(json.loads, (run.run_dir / "trace.jsonl").read_text(encoding="utf-8").splitlines())
+    return Counter((row["actor"], row["samples"]) for row in rows if row.get("samples"))
