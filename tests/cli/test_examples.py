@@ -34,6 +34,13 @@ def test_all_reduce_stops_at_its_target(summary):
     assert outcome["metrics"]["accuracy"] >= 0.95
 
 
+def test_private_clients_still_learn(summary):
+    outcome = summary("private.toml")
+    assert outcome["metrics"]["accuracy"] >= 0.85
+    assert outcome["epsilon"] <= 8.1
+    assert outcome["privacy"]["guarantee"].startswith("epsilon 8.08 at delta 1e-05")
+
+
 def test_with_stragglers_waiting_for_nobody_is_faster_to_the_same_accuracy(summary, tmp_path):
     waits = (
         "--set",

@@ -23,13 +23,13 @@ from chimera.models.torch_model import TorchModel
 from chimera.privacy.accountant import Accountant
 from chimera.strategies.fed_avg import FedAvg
 from chimera.strategies.strategy import STRATEGIES
+from chimera.testing.poison import Fragile, digits, in_turn
 from chimera.training import on_the_wire  # noqa: F401 - it lets the settings travel
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.parameter_shard import ParameterShard
 from chimera.training.privacy.settings import Privacy
 from chimera.training.rejection import Applied
 from training.conftest import Fit
-from training.poisoned import Fragile, digits, in_turn
 
 WORKERS = 5
 AVERAGED = {"name": "fed-avg", "local_steps": 3, "local_learning_rate": 0.3, "shards": 2}
