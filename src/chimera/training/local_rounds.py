@@ -113,9 +113,11 @@ class LocalRounds:
             rejected = Rejected(self._rank, first, why)
         if rejected is not None:
             return [rejected] * messages
+        if self._privacy is not None:
+            return self._private(begin, first)  # strategies that are private enclose no vector
         if on_host(begin):
             begin.flags.writeable = False  # nobody writes to it any more, so that a message need not copy it
-        return [*(self._packed(begin) if self._privacy is None else self._private(begin, first)), *beside_it]
+        return [*self._packed(begin), *beside_it]
 
     def local_state(self) -> Mapping[str, Any]:
         """Return what its local optimizer remembers, and the parameters that stay here."""

@@ -70,6 +70,7 @@ class Masking:
         clip(flat, privacy.clip)
         add_noise(flat, privacy.deviation(self._asked), source(privacy.noise_seed, 1, self._seed, self._rank, number))
         if not privacy.secure_aggregation:
+            flat.flags.writeable = False  # a message need not copy it
             return self._packed(flat)
         client, code, messages = self._in_round(), privacy.code(self._asked), []
         for stream, piece in enumerate(self._exchange.pieces(flat)):
