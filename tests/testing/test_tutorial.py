@@ -1,0 +1,77 @@
+"""The tutorial `docs/tutorials/your_own_strategy.md`: its files and commands work as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "tutorials" / "your_own_strategy.md").read_text(encoding="utf-8")
+FILES = {found[1]: found[2] for found in re.finditer(r"^```\w+\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)}
+COMMANDS = re.findall(
+    r"^    ((?:chimera|python|pytest) .*)$", re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL), re.MULTILINE
+)
+
+
+def run(command: str, folder: Path) -> str:
+    for name, text in FILES.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {
+        **os.environ,
+        "PATH": path,
+        "PYTEST_PLUGINS": "chimera.testing.options",
+    }  # as an installed one is found
+    done = subprocess.run(
+        command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_it_has_one_strategy_in_under_40_lines() -> None:
+    assert list(FILES) == ["incremental.py", "incremental.toml", "compare.py"]
+    assert len(FILES["incremental.py"].splitlines()) < 40
+    assert len(COMMANDS) == 5
+
+
+@pytest.mark.parametrize("command", [pytest.param(c, marks=pytest.mark.long if "ray" in c else []) for c in COMMANDS])
+def test_its_commands_do_what_it_says(command: str, tmp_path: Path) -> None:
+    shown = run(command, tmp_path)
+    if command.startswith("chimera"):
+        accuracy = re.search(r"accuracy\s+([\d.]+)( ?%)?", shown)
+        assert accuracy is not None, shown
+        assert float(accuracy[1]) > (80 if accuracy[2] else 0.8)
+        assert (tmp_path / "runs").is_dir()
+    elif command.startswith("pytest"):
+        assert re.search(r"\d+ passed", shown)
+        assert not re.search(r"failed|error", shown)
+    else:
+        assert [line.split()[0] for line in shown.splitlines()] == ["incremental", "parameter-server"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("changes", "promise"),
+    [
+        (
+            {"self.seed = seed": "self.seed, self.turns = seed, count()", "count(cluster.round)": "self.turns"},
+            "resumed",
+        ),
+        ({"np.random.default_rng([self.seed, cycle])": "np.random.default_rng()"}, "twice"),
+        ({"        return 1\n": "        return workers\n"}, "counts"),
+    ],
+    ids=["turns in an attribute", "no seed", "no batches_per_round"],
+)
+def test_the_kit_finds_what_it_lets_the_reader_break(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], promise: str, tmp_path: Path
+) -> None:
+    for right, wrong in changes.items():
+        assert right in FILES["incremental.py"]
+        monkeypatch.setitem(FILES, "incremental.py", FILES["incremental.py"].replace(right, wrong))
+    with pytest.raises(AssertionError, match=r"\d failed"):
+        run(f"{COMMANDS[-1]} --tb=no -k {promise}", tmp_path)
