@@ -86,7 +86,7 @@ def results(value: Any, actor: str, method: str, returns: int | None) -> list[An
     """Return what a method returned as the values of its refs; raise ConfigurationError unless they are so many."""
     if returns is None:
         return [value]
-    values = list(value) if isinstance(value, Iterable) else None
+    values = value if type(value) is list else list(value) if isinstance(value, Iterable) else None
     if values is None or len(values) != returns:
         got = f"a {type(value).__name__}" if values is None else f"{len(values)} values"
         raise ConfigurationError(

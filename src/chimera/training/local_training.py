@@ -29,8 +29,8 @@ class LocalTraining:
     """
 
     def __init__(self, settings: OptimizerSettings, model: Any) -> None:
-        self._settings, self._model = settings, model
-        self._descend = getattr(model, "descend", None) if settings.plain else None
+        self._settings, self._model, self._plain = settings, model, settings.plain
+        self._descend = getattr(model, "descend", None) if self._plain else None
         self._optimizer: FlatOptimizer | None = None  # its memory is not spent where nobody trains so
         self._kept: Mapping[str, NDArray[Any]] = {}
         self._rule: LocalRule | None = None
@@ -60,7 +60,7 @@ class LocalTraining:
         flat = self._model.parameters()
         if self._rule is not None:
             self._rule.correct(gradient, flat)
-        if self._settings.plain:
+        if self._plain:
             gradient *= np.float32(self._settings.learning_rate(number))
             flat -= gradient
             return

@@ -49,6 +49,11 @@ class Node:
     stuck : calls that were computed and will not end after all, because an actor hangs; in order.
     """
 
+    __slots__ = (
+        "calls", "crash_s", "factor", "failure", "fate", "free_s", "groups", "health", "join_s", "leave_s", "name", "port",
+        "queue", "rank", "stuck", "surroundings", "suspended", "target",
+    )  # fmt: skip
+
     def __init__(self, name: str, rank: int, port: Port) -> None:
         self.name, self.rank, self.port = name, rank, port
         self.target: Any = None
@@ -115,7 +120,7 @@ class Call:
         self.issued_s, self.returns = issued_s, returns
         self.args: Sequence[Any] = ()
         self.kwargs: Mapping[str, Any] = NOTHING
-        self.refs = [Ref(self)] if returns is None else [Ref(self) for _ in range(returns)]
+        self.refs: Sequence[Ref] = [Ref(self)] if returns is None else [Ref(self) for _ in range(returns)]
         self.inputs: Sequence[Call] = ()
         self.start_s = self.end_s = self.known_s = math.inf
         self.clock_s = self.transfer_s = self.transit_s = self.wait_s = 0.0
@@ -183,17 +188,17 @@ class Ref:
 
 
 class ActorHandle:
-    """A handle on an actor: any attribute is a method that returns a `Ref` at once. It may travel to other actors."""
+    """A handle on an actor: any attribute is a method that returns a `Ref` at once. It may travel to other actors.
 
-    __slots__ = ("_engine", "_node")
+    Attributes
+    ----------
+    name : the name it was spawned under.
+    """
+
+    __slots__ = ("_engine", "_node", "name")
 
     def __init__(self, engine: Simulated, node: Node) -> None:
-        self._engine, self._node = engine, node
-
-    @property
-    def name(self) -> str:
-        """The name it was spawned under."""
-        return self._node.name
+        self._engine, self._node, self.name = engine, node, node.name
 
     def __getattr__(self, method: str) -> partial[Any]:
         if method.startswith("_"):

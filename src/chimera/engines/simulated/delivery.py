@@ -12,11 +12,13 @@ _end_s = attrgetter("call.end_s")
 def arrival_s(call: Call) -> float:
     """Send the message and the arguments of ``call``; return when it can start."""
     node, ready_s = call.node, max(call.issued_s, call.node.join_s)
-    refs = [value for value in call.args if type(value) is Ref]
-    if len(refs) < len(call.inputs):
-        refs += [value for value in call.kwargs.values() if type(value) is Ref]
     message_s = call.sender.port.send(node.port, call.given_bytes, ready_s)
-    arrived_s, left_s, size = deliver(refs, node, ready_s)
+    arrived_s, left_s, size = ready_s, ready_s, 0
+    if call.inputs:
+        refs = [value for value in call.args if type(value) is Ref]
+        if len(refs) < len(call.inputs):
+            refs += [value for value in call.kwargs.values() if type(value) is Ref]
+        arrived_s, left_s, size = deliver(refs, node, ready_s)
     call.transit_s = arrived_s - left_s
     if message_s >= arrived_s:
         arrived_s, left_s = message_s, ready_s

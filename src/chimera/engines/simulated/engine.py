@@ -111,11 +111,15 @@ class Simulated:
 
     def issue(self, node: Node, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
         """Call ``method`` on the actor of ``node``; what an actor's handle does."""
-        self._check_open()
-        check_returns(returns, node.name, method)
+        if self._closed:
+            self._check_open()
+        if returns is not None:
+            check_returns(returns, node.name, method)
         caller = self._scheduler.events.calling()
-        sender, issued_s = (self._driver, self._scheduler.now_s) if caller is None else (caller.node, caller.clock_s)
-        call = Call(sender, node, method, next(self._order), sender.health.sends_s(issued_s), returns)
+        sender, issued_s = self._driver, self._scheduler.now_s
+        if caller is not None:
+            sender, issued_s = caller.node, caller.node.health.sends_s(caller.clock_s)
+        call = Call(sender, node, method, next(self._order), issued_s, returns)
         call.take(args, kwargs)
         refs = call.refs
         self._scheduler.issue(call)

@@ -76,6 +76,10 @@ class Link:
     def reserve(self, earliest_s: float, duration_s: float) -> float:
         """Occupy the link for ``duration_s``, not before ``earliest_s``; return when that begins."""
         begins_s, ends_s = self.begins_s, self.ends_s
+        if not ends_s or ends_s[-1] < earliest_s:  # as most are
+            begins_s.append(earliest_s)
+            ends_s.append(earliest_s + duration_s)
+            return earliest_s
         place = bisect_right(ends_s, earliest_s)
         begin_s = earliest_s
         while place < len(ends_s) and begins_s[place] < begin_s + duration_s:

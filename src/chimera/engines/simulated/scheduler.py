@@ -284,7 +284,7 @@ class Scheduler:
 
     def _resolve(self, call: Call, end_s: float, known_s: float) -> None:
         call.end_s, call.known_s = end_s, known_s
-        call.args, call.kwargs, call.refs = (), NOTHING, []
+        call.args, call.kwargs, call.refs = (), NOTHING, ()
         for waiter in call.waiters:
             self._agenda.append(waiter.node)
         call.waiters = ()

@@ -20,7 +20,7 @@ class Timeline:
 
     def __init__(self) -> None:
         self._ahead: list[Call] = []
-        self._ended: list[Call] = []
+        self._ended: list[TraceRow] = []
         self._settle_at = _MANY
 
     def add(self, call: Call) -> None:
@@ -38,7 +38,7 @@ class Timeline:
                 continue
             call.inputs, call.meetings = (), NOTHING  # else each call would keep its whole past
             if call.start_s < math.inf:
-                self._ended.append(call)
+                self._ended.append(call.row())
         self._ahead = ahead
         self._settle_at = 2 * len(ahead) + _MANY
         return True
@@ -47,8 +47,8 @@ class Timeline:
         """Return the rows of the calls that ended since the last time, by the time of their end."""
         self.settle(now_s, at_once=True)
         ended, self._ended = self._ended, []
-        ended.sort(key=lambda call: (call.end_s, call.node.rank, call.start_s))
-        return [call.row() for call in ended]
+        ended.sort(key=attrgetter("end_s", "rank", "start_s"))
+        return ended
 
     def disturb(self, node: Node, disturbance: Disturbance, now_s: float) -> None:
         """Move what lies ahead of ``node``, and whatever waits for it, out of the way of what goes wrong there from now on."""
