@@ -21,7 +21,7 @@ from training.conftest import Fit
 shares = st.floats(0, 1)
 
 
-@given(warm_up=shares, final=shares, steps=st.integers(1, 60), decay=st.sampled_from(["constant", "linear"]))
+@given(warm_up=shares, final=shares, steps=st.integers(1, 60), decay=st.sampled_from(["constant", "linear", "cosine"]))
 def test_a_factor_rises_then_falls_and_ends_where_it_should(
     warm_up: float, final: float, steps: int, decay: Any
 ) -> None:
@@ -34,6 +34,25 @@ def test_a_factor_rises_then_falls_and_ends_where_it_should(
     assert (np.diff(factors[rising:]) <= 1e-12).all()
     assert rising <= warm_up * steps
     assert factors[-1] == pytest.approx(1.0 if decay == "constant" else final)
+
+
+@given(warm_up=shares, final=shares, steps=st.integers(1, 60))
+def test_the_inverse_root_goes_on_from_where_the_warm_up_ends(warm_up: float, final: float, steps: int) -> None:
+    schedule = Schedule("inverse-sqrt", warm_up, final, steps)
+    top = max(warm_up * steps, 1.0)
+    for step in range(2 * steps):
+        expected = (step + 1) / top if step + 1 < top else max((top / (step + 1)) ** 0.5, final)
+        assert schedule.factor(step) == pytest.approx(expected)
+
+
+def test_the_inverse_root_needs_no_end(fit: Fit) -> None:
+    assert Schedule("inverse-sqrt").factor(99) == pytest.approx(0.1)
+    run = fit(optimizer={"name": "sgd", "lr": 0.5, "schedule": "inverse-sqrt"}, rounds=None, max_seconds=0.05)
+    assert run.stopped_by == "max_seconds"
+
+
+def test_a_cosine_is_half_way_down_in_the_middle() -> None:
+    assert Schedule("cosine", 0.0, 0.2, 100).factor(50) == pytest.approx(0.6)
 
 
 def test_without_one_nothing_changes() -> None:

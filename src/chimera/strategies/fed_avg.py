@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from chimera.core.errors import ConfigurationError
+from chimera.core.optimizer_table import optimizer_table
 from chimera.strategies.participation import Participation, Work
 from chimera.strategies.strategy import STRATEGIES, Aggregated, Cluster, Family, Round, Strategy
 
@@ -24,7 +25,8 @@ class FedAvg(Strategy):
     Parameters
     ----------
     local_steps : batches that a worker trains on between reading the weights and sending its change.
-    local_optimizer : what it steps with: any of torch.optim, by name or as a table with its options and a ``schedule``.
+    local_optimizer : what it steps with: any of torch.optim or of one's own, by name, as a table with its options and a
+        ``schedule``, or as an object, see `optimizer_table`.
     local_learning_rate : of that, unless the table says; by default 0.1 for ``sgd``, and torch's default for others.
     scaled : whether the local learning rate is multiplied by the number of workers: their mean takes so much shorter steps
         (the linear scaling rule of Goyal et al. 2017, "Accurate, Large Minibatch SGD").
@@ -54,7 +56,7 @@ class FedAvg(Strategy):
         *,
         local_steps: int = 10,
         local_epochs: float | None = None,
-        local_optimizer: str | Mapping[str, Any] = "sgd",
+        local_optimizer: Any = "sgd",
         local_learning_rate: float | None = None,
         scaled: bool = False,
         keep_state: bool = True,
@@ -189,9 +191,9 @@ class FedAvg(Strategy):
         return max(round(self._local_epochs * train_size * self._participation.asked(workers) / workers), 1)
 
 
-def _table(optimizer: str | Mapping[str, Any], learning_rate: float | None) -> dict[str, Any]:
+def _table(optimizer: Any, learning_rate: float | None) -> dict[str, Any]:
     """Return the table of an optimizer, with a learning rate."""
-    table: dict[str, Any] = {"name": optimizer} if isinstance(optimizer, str) else dict(optimizer)
+    table = optimizer_table(optimizer)
     if learning_rate is not None:
         if "lr" in table:
             raise ConfigurationError("local_learning_rate and the lr of local_optimizer say the same: give one of them")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from chimera.strategies.fed_avg import FedAvg
@@ -27,7 +26,7 @@ class LocalSGD(FedAvg):
         self,
         *,
         local_steps: int = 10,
-        local_optimizer: str | Mapping[str, Any] = "sgd",
+        local_optimizer: Any = "sgd",
         local_learning_rate: float | None = None,
         scaled: bool = False,
         shards: int = 1,

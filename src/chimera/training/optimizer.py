@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
 from chimera.core.parameters import Flat
-from chimera.core.registry import checked_options
+from chimera.core.registry import checked_options, load_object
 from chimera.core.rows import RowLayout, SparseRows
 from chimera.training.schedule import Schedule
 
@@ -27,7 +27,8 @@ class OptimizerSettings:
 
     Attributes
     ----------
-    name : a class of `torch.optim`, in any case: ``sgd``, ``adam``, ``AdamW``, ...
+    name : a class of `torch.optim`, in any case: ``sgd``, ``adam``, ``AdamW``, ...; ``momentum``, which is SGD with a momentum
+        of 0.9; ``yogi``; or a class of one's own as ``package.module:Class``.
     options : its keyword arguments.
     schedule : how its learning rate changes over the run.
     """
@@ -43,6 +44,8 @@ class OptimizerSettings:
         ``learning_rate`` is that of SGD where the options have none: torch's own is too small for any use.
         """
         given = dict(options)
+        if name.lower() == "momentum":
+            name, given = "sgd", {"momentum": 0.9, **given}
         schedule = Schedule.of(given.pop("schedule", "constant"))
         if name.lower() == "sgd" and learning_rate is not None:
             given.setdefault("lr", learning_rate)
@@ -55,7 +58,7 @@ class OptimizerSettings:
         ------
         ConfigurationError : the learning rate is to change, and nobody knows how many steps the run has.
         """
-        if steps is None and self.schedule.changes:
+        if steps is None and self.schedule.needs_steps:
             raise ConfigurationError(
                 f"the schedule of the optimizer {self.name!r} needs the length of the run in steps: give it rounds, "
                 "or epochs where the driver has the data"
@@ -222,6 +225,8 @@ class FlatOptimizer:
 
 
 def _optimizer_class(name: str) -> Any:
+    if ":" in name:
+        return load_object(name)
     import torch
 
     from chimera.training.adaptive import OPTIMIZERS

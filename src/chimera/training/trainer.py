@@ -9,6 +9,7 @@ from typing import Any
 
 from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.optimizer_table import optimizer_table
 from chimera.data.dataset import Split
 from chimera.data.partition import PARTITIONERS, Partitioner
 from chimera.models.model import Model
@@ -59,8 +60,9 @@ class Trainer:
         of the weights they get.
     workers : how many.
     batch_size : samples per worker and step.
-    optimizer : any of `torch.optim`, by name or as a mapping with its options and a ``schedule`` of its learning rate (see
-        `Schedule`); it runs on the servers, or on each worker where there are none.
+    optimizer : any of `torch.optim` or of one's own, by name or as a mapping with its options and a ``schedule`` of its
+        learning rate (see `Schedule`); or its class, a `functools.partial` of that, or an instance, see `optimizer_table`. It
+        runs on the servers, or on each worker where there are none.
     epochs, rounds, max_seconds, max_bytes, target : see `Budget`; one epoch if nothing is given.
     evaluate_clients : whether each worker, too, evaluates the model on its own data at each evaluation: the metrics have the
         mean of that, its standard deviation and the mean of the worst tenth, and the history has all.
@@ -102,7 +104,7 @@ class Trainer:
         engine: Named | Engine = "local",
         workers: int = 2,
         batch_size: int = 64,
-        optimizer: Named = "sgd",
+        optimizer: Any = "sgd",
         epochs: float | None = None,
         rounds: int | None = None,
         max_seconds: float | None = None,
@@ -148,13 +150,13 @@ class Trainer:
         self._partition = made(PARTITIONERS, partition)
         self._codec, self._downlink = both_ways(codec)
         check_codecs(self._strategy, label(strategy), self._codec, self._downlink)
-        own = self._strategy.server_optimizer
-        if own is not None and optimizer != "sgd":
+        own, table = self._strategy.server_optimizer, optimizer_table(optimizer)
+        if own is not None and table != {"name": "sgd"}:
             raise ConfigurationError(
                 f"{label(strategy)} brings the optimizer of its servers, {own['name']}: say how it steps by the strategy's "
                 "options, and leave out optimizer"
             )
-        self._optimizer = OptimizerSettings.of(*named(own or optimizer), self._strategy.sgd_learning_rate)
+        self._optimizer = OptimizerSettings.of(*named(own or table), self._strategy.sgd_learning_rate)
         local = self._strategy.local_optimizer_of(workers)
         self._local_optimizer = self._optimizer if local is None else OptimizerSettings.of(*named(local))
         self._engine, self._model, self._data = engine, model, data
@@ -194,7 +196,7 @@ class Trainer:
             "engine": engine,
             "workers": workers,
             "batch_size": batch_size,
-            "optimizer": optimizer,
+            "optimizer": optimizer if isinstance(optimizer, str) else table,
             "epochs": self._budget.epochs,
             "rounds": rounds,
             "max_seconds": max_seconds,

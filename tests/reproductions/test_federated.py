@@ -1,0 +1,124 @@
+"""What made federated strategies known, each claim with its paper, on small data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import chimera
+from chimera.data.dataset import Dataset, Split
+
+SEEDS = range(3)
+DIRICHLET = {"name": "dirichlet", "alpha": 0.1}
+Learn = Callable[..., list[chimera.Run]]
+
+
+@pytest.fixture(scope="module")
+def learn(tmp_path_factory: pytest.TempPathFactory) -> Learn:
+    """Train a small network on the digits, once for each seed, in virtual time, by workers with few labels each."""
+    tmp_path = tmp_path_factory.mktemp("runs")
+
+    def learn(name: str, options: dict[str, Any], **settings: Any) -> list[chimera.Run]:
+        given = {
+            "model": {"name": "mlp", "hidden": [32]},
+            "data": "digits",
+            "engine": "simulated",
+            "workers": 20,
+            "batch_size": 10,
+            "partition": DIRICHLET,
+            "rounds": 30,
+            "log_every": 30,
+            "evaluate_every": 2,
+            "checkpoint_every": 30,
+        }
+        runs = []
+        for seed in SEEDS:
+            own = {"seed": seed, "out": tmp_path / str(len(list(tmp_path.iterdir())))}
+            strategy = {"name": name, **options, **({} if name == "local-sgd" else {"seed": seed})}
+            runs.append(chimera.train(strategy=strategy, **{**given, **own, **settings}))
+        return runs
+
+    return learn
+
+
+def accuracy(runs: list[chimera.Run]) -> float:
+    """Return the mean accuracy of the last ten rounds, over all seeds."""
+    return float(np.mean([[row["accuracy"] for row in run.rows if "accuracy" in row][-5:] for run in runs]))
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.1])
+def test_fed_prox_takes_the_work_of_stragglers_that_fed_avg_drops(learn: Learn, mu: float) -> None:
+    """Li et al. 2020, section 5.2 and figure 1: with 90 % of stragglers, FedProx is far ahead, and hardly worse than with fewer."""
+    work = {"local_epochs": 5, "fraction": 0.5, "weighted": True, "local_learning_rate": 0.1}
+    many = {**work, "stragglers": 0.9}
+    dropped, taken = learn("fed-avg", many), learn("fed-prox", {**many, "mu": mu})
+    assert accuracy(taken) > accuracy(dropped) + 0.2
+    assert accuracy(taken) > 0.75
+    assert accuracy(taken) > accuracy(learn("fed-prox", {**work, "mu": mu})) - 0.03
+
+
+def test_scaffold_does_not_drift_as_fed_avg_does(learn: Learn) -> None:
+    """Karimireddy et al. 2020, section 7 and table 3: where data differ, in many local steps FedAvg drifts, and SCAFFOLD does not."""
+    work = {"local_steps": 50, "local_learning_rate": 0.05}
+    averaged, controlled = (learn(name, work, workers=10) for name in ("fed-avg", "scaffold"))
+    assert accuracy(controlled) > accuracy(averaged) + 0.05
+    assert accuracy(controlled) > 0.92
+    # It takes several times fewer rounds to what FedAvg comes to in the end.
+    reached = [_rounds_to(run, accuracy(averaged)) for run in controlled]
+    assert np.mean(reached) < 30 / 2
+
+
+def _rounds_to(run: chimera.Run, level: float) -> int:
+    return int(next(row["round"] for row in run.rows if row.get("accuracy", 0) >= level))
+
+
+def test_fed_nova_comes_to_the_optimum_of_all_where_fed_avg_comes_to_another(learn: Learn) -> None:
+    """Wang et al. 2020, theorem 1: who takes more steps pulls FedAvg to his own optimum; FedNova weighs by data alone."""
+    rng = np.random.default_rng(0)
+    sizes = [200, 40, 40, 40]
+    inputs = rng.normal(size=(sum(sizes), 3))
+    truth = np.repeat(rng.normal(size=(4, 3)) * 2, sizes, axis=0)
+    targets = (inputs * truth).sum(axis=1)
+    best = np.linalg.lstsq(np.c_[inputs, np.ones(len(inputs))], targets, rcond=None)[0]
+    data = Dataset(inputs.astype(np.float32), targets.astype(np.float32))
+    cuts = np.cumsum(sizes)[:-1]
+
+    def parts(labels: Any, world_size: int, generator: Any) -> list[np.ndarray]:
+        return np.split(np.arange(sum(sizes)), cuts)
+
+    off = {}
+    for name in ("fed-avg", "fed-nova"):
+        run = learn(
+            name,
+            {"local_epochs": 1, "weighted": True, "local_learning_rate": 0.005},
+            model="linear-regression",
+            data=Split(data, data),
+            partition=parts,
+            workers=4,
+            batch_size=20,
+            rounds=400,
+            evaluate_every=400,
+            log_every=400,
+            checkpoint_every=400,
+        )[0]
+        off[name] = np.linalg.norm(run.trained.parameters() - best) / np.linalg.norm(best)
+    assert off["fed-nova"] < 0.3 * off["fed-avg"]
+    assert off["fed-avg"] > 0.1
+
+
+def test_momentum_on_the_servers_helps_where_few_take_part(learn: Learn) -> None:
+    """Hsu et al. 2019, figure 5: with skewed labels and a small fraction of clients, FedAvgM is ahead of FedAvg."""
+    work = {"local_epochs": 1, "fraction": 0.2, "local_learning_rate": 0.05}
+    plain, moving = learn("fed-avg", work), learn("fed-avg-m", {**work, "server_momentum": 0.7})
+    assert accuracy(moving) > accuracy(plain) + 0.05
+
+
+@pytest.mark.parametrize("name", ["fed-adam", "fed-yogi", "fed-adagrad"])
+def test_adaptive_servers_learn_faster(learn: Learn, name: str) -> None:
+    """Reddi et al. 2021, table 1 and figure 1: adaptive servers are ahead of FedAvg's in the same rounds."""
+    work = {"local_epochs": 1, "fraction": 0.2, "local_learning_rate": 0.02}
+    plain, adaptive = learn("fed-avg", work), learn(name, work)
+    assert accuracy(adaptive) > accuracy(plain) + 0.05

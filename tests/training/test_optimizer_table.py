@@ -1,0 +1,102 @@
+"""An optimizer given by object is the one given by name, to the bit, and a run says so in its experiment file."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import chimera
+from chimera.core.errors import ConfigurationError
+from chimera.core.optimizer_table import optimizer_table
+from training.conftest import Fit
+
+ADAMW = {"name": "adamw", "lr": 0.003, "betas": [0.8, 0.99]}
+
+
+class Halved(torch.optim.SGD):
+    """Somebody's own: half the step."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, lr=lr / 2)
+
+
+def instance(**options: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([torch.nn.Parameter(torch.zeros(3))], **options)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [functools.partial(torch.optim.AdamW, lr=0.003, betas=(0.8, 0.99)), instance(lr=0.003, betas=(0.8, 0.99))],
+    ids=["partial", "instance"],
+)
+def test_an_object_is_its_name_with_its_options(fit: Fit, given: Any) -> None:
+    assert optimizer_table(given) == {**ADAMW, "name": "AdamW"}
+    named, made = fit("named", optimizer=ADAMW), fit("made", optimizer=given)
+    assert np.array_equal(named.trained.parameters(), made.trained.parameters())
+    again = chimera.Experiment.load(made.run_dir / "experiment.toml")
+    assert again.tables["train"]["optimizer"] == {**ADAMW, "name": "AdamW"}
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_a_class_of_ones_own_steps_workers_and_servers(fit: Fit, engine: str) -> None:
+    own, known = (
+        fit(
+            f"{place}",
+            engine=engine,
+            strategy={"name": "fed-avg", "local_steps": 3, "local_optimizer": local},
+            optimizer=server,
+        )
+        for place, (local, server) in enumerate(
+            [
+                (Halved, functools.partial(Halved, lr=1.0)),
+                ({"name": "sgd", "lr": 0.05}, {"name": "sgd", "lr": 0.5}),
+            ]
+        )
+    )
+    np.testing.assert_allclose(own.trained.parameters(), known.trained.parameters(), atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["sgd", "momentum", "adam", "AdamW", "adagrad", "adadelta", "rmsprop", "yogi", "radam"]
+)
+def test_every_name_steps_workers_and_servers(fit: Fit, name: str) -> None:
+    run = fit(strategy={"name": "fed-avg", "local_steps": 2, "local_optimizer": name}, optimizer=name, rounds=3)
+    assert np.isfinite(run.metrics["loss"])
+
+
+def test_momentum_is_sgd_with_momentum(fit: Fit) -> None:
+    short, long = fit("a", optimizer="momentum"), fit("b", optimizer={"name": "sgd", "momentum": 0.9, "lr": 1e-3})
+    assert np.array_equal(short.trained.parameters(), long.trained.parameters())
+
+
+def two_groups() -> torch.optim.Optimizer:
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": lr} for lr in (0.1, 0.2)]
+    return torch.optim.SGD(groups)
+
+
+def local_class() -> type:
+    class Hidden(torch.optim.SGD):
+        pass
+
+    return Hidden
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (3, "3 is no optimizer"),
+        (two_groups(), "groups of parameters with different options"),
+        (local_class(), "define it at the top of a module"),
+        ("nowhere:Optimizer", "cannot import 'nowhere'"),
+        ("adammm", "unknown optimizer 'adammm'; known: .*yogi"),
+    ],
+    ids=["number", "groups", "hidden", "nowhere", "misspelt"],
+)
+def test_mistakes_are_told_in_one_line(fit: Fit, given: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        fit(optimizer=given)
+    assert "\n" not in str(caught.value)
