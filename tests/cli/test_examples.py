@@ -61,6 +61,12 @@ def test_with_stragglers_waiting_for_nobody_is_faster_to_the_same_accuracy(summa
     assert sum(asynchronous["staleness"].values()) == asynchronous["rounds"]
 
 
+def test_federated_tells_how_each_client_fares(summary):
+    metrics = summary("federated.toml", "--set", "train.rounds=10")["metrics"]
+    assert metrics["accuracy"] > 0.6
+    assert metrics["client_accuracy_worst_tenth"] < metrics["client_accuracy_mean"]
+
+
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_a_parameter_server_in_fifteen_lines(engine):
     path = EXAMPLES / "parameter_server_in_15_lines.py"
