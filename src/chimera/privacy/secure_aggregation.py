@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -112,9 +113,8 @@ class Client:
         self._streams.add(stream)
         masked = words.copy()
         add_mask(masked, self._self_seed, stream)
-        for place in range(len(self._roster)):
-            if place != self._place:
-                add_mask(masked, _pair_seed(self._masking, self._roster[place]), stream, _sign(self._place, place))
+        for place, seed in self._pair_seeds.items():
+            add_mask(masked, seed, stream, _sign(self._place, place))
         return masked
 
     def reveal(self, survivors: Bytes) -> Revealed:
@@ -142,6 +142,12 @@ class Client:
             both = self._own_share if place == self._place else self._opened(place, self._sealed[place].tobytes())
             shares[place] = np.frombuffer(both[:SHARE_BYTES] if survived else both[SHARE_BYTES:], np.uint8)
         return self._place, self._survivors, shares
+
+    @cached_property
+    def _pair_seeds(self) -> dict[int, bytes]:
+        """The seeds of the masks with the others, by place; once there is a roster."""
+        others = (place for place in range(len(self._roster)) if place != self._place)
+        return {place: _pair_seed(self._masking, self._roster[place]) for place in others}
 
     def _opened(self, place: int, sealed: bytes) -> bytes:
         try:

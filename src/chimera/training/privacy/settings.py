@@ -82,7 +82,11 @@ class Privacy:
         try:
             return msgspec.convert(dict(given), cls)
         except msgspec.ValidationError as error:
-            raise ConfigurationError(f"privacy: {str(error).replace('`', '')}") from None
+            if isinstance(error.__cause__, ConfigurationError):
+                raise error.__cause__ from None
+            why = str(error).replace("`", "").replace("Object missing required field", "there is no")
+            choices = "; on is 'clients' or 'server', noise_seed 'run' or 'system'" if "enum" in why else ""
+            raise ConfigurationError(f"privacy: {why.replace(' - at $.', ', for ')}{choices}") from None
 
     def deviation(self, asked: int) -> float:
         """Return the standard deviation of the noise that each of ``asked`` clients adds to its update."""
