@@ -1,0 +1,44 @@
+"""Populations of clients in one process: they use one model in turn, and nobody can tell."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import chimera
+from training.conftest import Fit
+
+SAMPLED = {"name": "fed-avg", "local_steps": 2, "fraction": 0.1, "local_optimizer": "adam"}
+
+
+def left_by(run: chimera.Run) -> dict[str, bytes]:
+    names = "weights.safetensors", "metrics.jsonl", "trace.jsonl"
+    return {name: (run.run_dir / name).read_bytes() for name in names}
+
+
+def test_a_run_of_a_thousand_clients_resumes_to_the_same_bits(fit: Fit, tmp_path: Path) -> None:
+    options = {"workers": 1000, "batch_size": 1, "strategy": SAMPLED, "rounds": 8, "evaluate_every": 4}
+    whole = fit("whole", **options)
+    shutil.copytree(whole.run_dir, tmp_path / "cut off")
+    (tmp_path / "cut off" / "checkpoints" / "round-000000008.safetensors").unlink()
+    assert left_by(fit("cut off", resume=True, **options)) == left_by(whole)
+
+
+def test_clients_that_use_one_model_in_turn_learn_what_those_with_their_own_do(fit: Fit) -> None:
+    # batch normalisation and dropout: what a batch leaves in a model, and what it draws
+    model = {"name": "mlp", "hidden": [8], "batch_norm": True, "dropout": 0.3}
+    options = {"model": model, "strategy": {**SAMPLED, "fraction": 0.7}, "rounds": 6, "evaluate_every": 2}
+    in_turn, own = fit("in turn", **options), fit("own", engine="local", **options)
+    assert (in_turn.run_dir / "weights.safetensors").read_bytes() == (own.run_dir / "weights.safetensors").read_bytes()
+    assert [row["train_loss"] for row in in_turn.rows] == [row["train_loss"] for row in own.rows]
+    assert in_turn.metrics == own.metrics
+
+
+def test_who_did_not_work_is_not_asked_for_losses(fit: Fit) -> None:
+    run = fit(workers=50, batch_size=4, strategy=SAMPLED, rounds=8, log_every=1, evaluate_every=8)
+    calls = [
+        line.split(b'"call":"')[1].split(b'"')[0] for line in (run.run_dir / "trace.jsonl").read_bytes().splitlines()
+    ]
+    assert calls.count(b"delta") == 8 * 5
+    assert calls.count(b"tally") <= 7 * 5 + 2 * 50  # of those who worked, and of all in the end and at the checkpoint
+    assert all("train_loss" in row for row in run.rows)
