@@ -23,7 +23,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let modules beside whoever started pytest be found, as they are by ``python -m pytest``."""
-    config.addinivalue_line("markers", "long: takes long; a project may leave it out by -m 'not long'")
+    for mark in ("long", "slow"):
+        config.addinivalue_line("markers", f"{mark}: of Chimera's conformance kit, may be left out by -m 'not {mark}'")
     folder = str(config.invocation_params.dir)
     if config.getoption("strategy") and folder not in sys.path:
         sys.path.insert(0, folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -53,11 +53,12 @@ class CutOffAt(chimera.Callback):
             raise CutOffError
 
 
-def quick_on(*engines: str) -> Callable[[Test], Test]:
-    """Say on which engines a test is quick enough to run always; on the others it is marked ``long``."""
+def quick_on(*engines: str, long_on: Collection[str] = ("local",)) -> Callable[[Test], Test]:
+    """Say on which engines a test is quick, and on which it is ``long``; on the others it is marked ``slow``."""
 
     def mark(test: Test) -> Test:
-        test.quick_on = engines  # type: ignore[attr-defined]
+        marks = dict.fromkeys(long_on, (pytest.mark.long,))
+        test.marks = {**marks, **dict.fromkeys(engines, ())}  # type: ignore[attr-defined]
         return test
 
     return mark
@@ -71,9 +72,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "engine" in metafunc.fixturenames:
         asked = metafunc.config.getoption("engines", default=None)
         ray = ["ray"] if next(e for e in ENGINES.entries() if e.name == "ray").available else []
-        quick = getattr(metafunc.function, "quick_on", ())
+        marks = getattr(metafunc.function, "marks", {})
         marked = [
-            pytest.param(name, marks=[] if name in quick else [pytest.mark.long])
+            pytest.param(name, marks=marks.get(name, (pytest.mark.slow,)))
             for name in (asked.split(",") if asked else ["simulated", "local", *ray])
         ]
         metafunc.parametrize("engine", marked, indirect=True)
@@ -230,7 +231,7 @@ def test_it_learns(strategy: str, engine: Any, fit: Fit) -> None:
     assert run.events == []
 
 
-@quick_on("local")
+@quick_on("local", long_on=("simulated", "ray"))
 def test_every_engine_comes_to_the_same_weights(strategy: str, engine: Any, fit: Fit) -> None:
     """What it computes depends on no engine; with one worker where speed matters, else with all."""
     workers = 1 if heeds_time(strategy) else WORKERS
@@ -239,6 +240,7 @@ def test_every_engine_comes_to_the_same_weights(strategy: str, engine: Any, fit:
     assert (there.cost.rounds, there.staleness) == (here.cost.rounds, here.staleness)
 
 
+@quick_on(long_on=("simulated", "local", "ray"))
 def test_where_speed_matters_all_workers_take_part(strategy: str, engine: Any, fit: Fit) -> None:
     """What the clock of an engine decides is no error there."""
     if not heeds_time(strategy):
@@ -249,7 +251,7 @@ def test_where_speed_matters_all_workers_take_part(strategy: str, engine: Any, f
     assert np.isfinite(run.metrics["loss"])
 
 
-@quick_on("simulated", "local")
+@quick_on("simulated", "local", long_on=("ray",))
 def test_a_worker_that_is_killed_is_replaced(strategy: str, engine: Any, fit: Fit) -> None:
     """The loss shows, another process takes the place, and the run ends with all its rounds."""
     victim = f"worker {size(strategy) - 1}"
