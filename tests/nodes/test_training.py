@@ -118,6 +118,7 @@ def test_two_nodes_with_all_their_rows_are_one_worker_with_all_rows(tmp_path: Pa
         "double-buffering",
         {"name": "fed-avg", "local_steps": 2, "local_optimizer": "adam"},
         {"name": "fed-buff", "local_steps": 2},
+        {"name": "scaffold", "local_epochs": 0.5, "weighted": True},
         {"name": "parameter-server", "quorum": 0.5},
         "single-worker",
     ],
@@ -137,6 +138,17 @@ def test_weights_may_come_as_what_has_changed(tmp_path: Path, strategy: str) -> 
         run = fit(urls, strategy=strategy, codec=codec, batch_size=32, epochs=200, target={"accuracy": 0.92})
     assert run.stopped_by == "target"
     assert run.events == []
+
+
+def test_each_node_tells_how_the_model_fares_with_its_own_rows(tmp_path: Path) -> None:
+    strategy = {"name": "fed-bn", "keep": ["0.bias"], "local_steps": 2}
+    with two_nodes(tmp_path) as urls:
+        run = fit(urls, strategy=strategy, optimizer="sgd", batch_size=32, rounds=40, evaluate_clients=True)
+    assert run.events == []
+    own = [each["accuracy"] for each in run.rows[-1]["clients"].values()]
+    assert len(own) == 2
+    assert run.metrics["client_accuracy_mean"] == pytest.approx(np.mean(own))
+    assert min(own) > 0.5
 
 
 def test_links_between_workers_are_refused_in_one_line(tmp_path: Path) -> None:

@@ -136,6 +136,30 @@ def test_a_learner_on_a_device_learns_the_same(device: str, local: OptimizerSett
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("rule", [{"name": "proximal", "mu": 0.5}, {"name": "control-variates"}, None], ids=str)
+def test_local_rules_and_what_stays_with_a_worker_are_the_same_on_a_device(device: str, rule: Any) -> None:
+    personal = [] if rule and rule["name"] == "control-variates" else [0]
+    here, there = (learner(where, local=ADAM, personal=personal) for where in (None, device))
+    results = []
+    for one in (here, there):
+        one._model.module[1].p = 0.0  # type: ignore[attr-defined]
+        weights = one.weights().arrays[0][30 if personal else 0 :].copy()  # without the first matrix, where that stays
+        given = [Encoded("identity", weights.size, (weights,))]
+        if not personal:
+            given.append(Encoded("identity", weights.size, (np.full_like(weights, 0.01),)))
+        for _ in range(2):
+            messages = one.delta(*given, steps=3, rule=rule)
+            one.restore_local({key: value.copy() for key, value in one.local_state().items()})
+        before = one.weights().arrays[0].copy()
+        metrics = one.evaluate(given[0])
+        assert np.array_equal(one.weights().arrays[0], before)
+        results.append([*(message.arrays[0] for message in messages), before, np.array([metrics["loss"]])])
+    for at_home, away in zip(*results, strict=True):
+        assert type(away) is np.ndarray
+        np.testing.assert_allclose(away, at_home, rtol=1e-4, atol=1e-4 if device == "cuda" else 1e-6)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_vectors_come_to_the_host_where_the_strategy_wants_them_there(device: str) -> None:
     """A worker that sent messages, and then takes steps of its own, goes on from where it was."""
     here, there = learner(None), learner(device)

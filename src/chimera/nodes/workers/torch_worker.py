@@ -160,8 +160,16 @@ class TorchWorker(GradientWorker):
             module: Any = partial(MODELS.create, factory, self._options, **given)
         else:
             module = factory
-        transform = None if classes is None else self._probabilities
-        return TorchModel(module, loss=self._loss, task=self.task, predict_transform=transform, seed=_SEED)
+        if classes is None:
+            return TorchModel(module, loss=self._loss, task=self.task, seed=_SEED)
+        return TorchModel(
+            module,
+            loss=self._loss,
+            metrics={"accuracy": _accuracy},
+            task=self.task,
+            predict_transform=self._probabilities,
+            seed=_SEED,
+        )
 
     def _outputs(self, classes: int) -> int:
         return 1 if self._loss_name == "bce-with-logits" and classes == 2 else classes
@@ -174,3 +182,8 @@ class TorchWorker(GradientWorker):
             second = torch.sigmoid(outputs.reshape(-1, 1))
             return torch.cat([1 - second, second], 1)
         return outputs.exp() if self._loss_name == "nll" else outputs.softmax(1)
+
+
+def _accuracy(targets: NDArray[Any], probabilities: NDArray[Any]) -> float:
+    """Return the share of rows, numbered by class, whose class is the most probable one."""
+    return float(np.mean(probabilities.argmax(1) == targets))
