@@ -229,10 +229,10 @@ def test_the_summary_says_what_epsilon_takes_for_granted(private: Fit) -> None:
     assert (told["epsilon"], told["delta"]) == (Accountant([[2.0, 0.6, 4]]).epsilon(1e-5), 1e-5)
     unsampled = Accountant([[2.0, 1.0, 4]]).epsilon(1e-5)
     said = told["privacy"]["guarantee"]
-    assert said.startswith(
-        f"epsilon {told['epsilon']:.3g} at delta 1e-05 by Poisson sampling, though clients are drawn"
+    assert said.startswith(f"epsilon {told['epsilon']:.3g} at delta 1e-05 if nobody knows who takes part (by Poisson")
+    assert said.endswith(
+        f", {unsampled:.3g} if somebody does, but not against the servers; the noise follows from the seed"
     )
-    assert f"({unsampled:.3g} by none), but not against the servers; the noise follows from the seed" in said
     assert told["privacy"]["epsilon_unsampled"] == unsampled
     assert (told["privacy"]["noise_seed"], told["privacy"]["on"]) == ("run", "server")
     page = (run.run_dir / "report.html").read_text()

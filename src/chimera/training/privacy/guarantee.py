@@ -44,7 +44,8 @@ class Guarantee:
         unsampled = self._accountant.epsilon(self._privacy.delta, sampled=False)
         said = f"epsilon {told['epsilon']:.3g} at delta {self._privacy.delta:g}"
         if any(rate < 1 for _, rate, _ in self._accountant.history):
-            said += f" by Poisson sampling, though clients are drawn without replacement ({unsampled:.3g} by none)"
+            poisson = "by Poisson sampling, though they are drawn without replacement"
+            said += f" if nobody knows who takes part ({poisson}), {unsampled:.3g} if somebody does"
         if not (self._privacy.secure_aggregation and self._privacy.on == "clients"):
             said += ", but not against the servers"
         if self._privacy.noise_seed == "run":
