@@ -37,6 +37,14 @@ SHARDED: dict[str, dict[str, Any]] = {
     "scaffold": {"name": "scaffold", "local_steps": 2, "local_learning_rate": 0.3, "shards": 2},
     "fed-bn": {"name": "fed-bn", "local_steps": 2, "local_learning_rate": 0.3, "keep": ["layers.0.bias"], "shards": 2},
     "fed-buff": {"name": "fed-buff", "local_steps": 2},
+    "streaming-diloco": {
+        "name": "streaming-diloco",
+        "fragments": 2,
+        "local_steps": 4,
+        "local_optimizer": "sgd",
+        "local_learning_rate": 0.3,
+        "server_momentum": 0.5,
+    },
 }
 DISTRIBUTED = [
     entry.name

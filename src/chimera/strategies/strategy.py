@@ -97,8 +97,12 @@ class Cluster(Protocol):
     def servers(self, shards: int) -> Sequence[Any]:
         """Return the parameter shards; made from the initial weights when first asked for."""
 
-    def addressed(self, worker: Any, weights: Sequence[Any], batches: int = 1) -> Sequence[Any]:
-        """Return ``weights``, the newest that the servers returned, as this worker is to get them, in its next call.
+    def addressed(
+        self, worker: Any, weights: Sequence[Any], batches: int = 1, shard: int | None = None
+    ) -> Sequence[Any]:
+        """Return ``weights``, the newest that all servers, or the one of ``shard``, returned, as this worker is to get them.
+
+        It gets them in its next call.
 
         They are the same for all workers, unless the codec sends each what has changed since its last message, or the rows that
         the next ``batches`` of this one need: as many as that call computes.

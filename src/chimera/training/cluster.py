@@ -87,14 +87,20 @@ class TrainingCluster(Holdings, Asking):
         self._session += 1
         return self.shards
 
-    def addressed(self, worker: Any, weights: Sequence[Any], batches: int = 1) -> Sequence[Any]:
-        """Return the newest ``weights`` as this worker is to get them, in its next call, which computes so many batches."""
+    def addressed(
+        self, worker: Any, weights: Sequence[Any], batches: int = 1, shard: int | None = None
+    ) -> Sequence[Any]:
+        """Return the newest ``weights`` as this worker is to get them, in its next call, which computes so many batches.
+
+        They are those of all servers, or of one ``shard``.
+        """
         if self._actors.by_rows:
             wanted = worker.wanted(len(self.shards), batches, returns=len(self.shards))
             return [server.rows(numbers) for server, numbers in zip(self.shards, wanted, strict=True)]
         if not self._actors.addressed:
             return weights
-        return [server.message(worker.name, self._session) for server in self.shards]
+        servers = self.shards if shard is None else [self.shards[shard]]
+        return [server.message(worker.name, self._session) for server in servers]
 
     def group(self, workers: Sequence[Any] | None = None) -> Any:
         """Return a group of ``workers``, by default of all that live, in rank order."""

@@ -37,24 +37,35 @@ class Exchange:
 
     def load(self, weights: Sequence[Encoded], flat: Flat) -> None:
         """Unpack the weights, a message a shard, into ``flat``, shape (P,), an array or a tensor."""
-        if len(self._codecs) != len(weights):
-            self._cut(len(weights))
+        self.cut(len(weights))
         target = flat if self._part is None else empty(self._layout.size, "float32", flat)
-        for i, (message, piece) in enumerate(zip(weights, shard_views(target, self._bounds), strict=True)):
-            values, self._held[i] = decode_with(self._held[i], message, len(piece), piece)
-            if values is not piece:
-                put(values, piece)
+        for shard, (message, piece) in enumerate(zip(weights, shard_views(target, self._bounds), strict=True)):
+            self.unpack(shard, message, piece)
         if self._part is not None:
             self._part.put(target, flat)
 
+    def unpack(self, shard: int, message: Encoded, piece: Flat) -> None:
+        """Unpack the weights of one shard into its piece of a vector."""
+        values, self._held[shard] = decode_with(self._held[shard], message, len(piece), piece)
+        if values is not piece:
+            put(values, piece)
+
     def packed(self, flat: Flat) -> list[Encoded]:
         """Return a vector in the form of all parameters as messages, one for each shard of the weights last loaded."""
-        pieces = self.pieces(flat)
-        return [c.pack(p, layout) for c, p, layout in zip(self._codecs, pieces, self._layouts, strict=True)]
+        return [self.pack(shard, piece) for shard, piece in enumerate(self.pieces(flat))]
+
+    def pack(self, shard: int, piece: Flat) -> Encoded:
+        """Return one shard's piece of a vector as a message."""
+        return self._codecs[shard].pack(piece, self._layouts[shard])
 
     def pieces(self, flat: Flat) -> list[Flat]:
         """Return a view of each shard's part of such a vector."""
         return shard_views(flat if self._part is None else self._part.of(flat), self._bounds)
+
+    @property
+    def shards(self) -> int:
+        """Over how many servers the weights are spread; 0 before the first came."""
+        return len(self._codecs)
 
     def states(self) -> list[State]:
         """Return what the codecs remember, one for each shard: before the first weights what was restored, if anything."""
@@ -66,7 +77,10 @@ class Exchange:
         for codec, kept in zip(self._codecs, states, strict=False):
             codec.restore(kept)
 
-    def _cut(self, shards: int) -> None:
+    def cut(self, shards: int) -> None:
+        """Be ready for so many shards; what it is ready for already stays as it is."""
+        if shards == self.shards:
+            return
         name, options = self._codec
         self._bounds = self._layout.bounds(shards)
         self._layouts = [self._layout.cut(begin, end) for begin, end in itertools.pairwise(self._bounds)]

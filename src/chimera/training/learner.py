@@ -21,10 +21,10 @@ from chimera.models.model import Model
 from chimera.training.attack import Attacker
 from chimera.training.chunks import Chunks
 from chimera.training.exchange import Exchange
+from chimera.training.fragments import Fragments
 from chimera.training.gossip import Gossip
 from chimera.training.gradients import Gradients
 from chimera.training.in_group import InGroup
-from chimera.training.local_rounds import LocalRounds
 from chimera.training.local_training import LocalTraining
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
 from chimera.training.privacy.masking import Masking
@@ -35,7 +35,7 @@ from chimera.training.tally import Tally
 from chimera.training.wanted_rows import WantedRows
 
 
-class Learner(InGroup, Gossip, Chunks, Attacker, Masking, LocalRounds):
+class Learner(InGroup, Gossip, Chunks, Attacker, Masking, Fragments):
     """One worker. Where nodes own the data, it is made there, see `chimera.nodes.workers.learner`.
 
     Parameters

@@ -1,0 +1,93 @@
+"""Streaming DiLoCo (Douillard et al. 2025, "Streaming DiLoCo with overlapping communication")."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from chimera.core.errors import ConfigurationError
+from chimera.strategies.diloco import DiLoCo
+from chimera.strategies.strategy import STRATEGIES, Cluster, Round
+
+
+@STRATEGIES.register("streaming-diloco")
+class StreamingDiLoCo(DiLoCo):
+    """As `diloco`, with the parameters exchanged in turn, a fragment a round, while workers go on (Douillard et al. 2025).
+
+    Each fragment has a server, and is exchanged once in ``local_steps``, each at its own time: a round is that of one
+    fragment, so that the most that travels at once is smaller by their number. Workers keep replicas of their own, which are
+    part of checkpoints. A codec packs what is sent, in few bits as in the paper; all workers take part.
+
+    Parameters
+    ----------
+    fragments : how many; they divide ``local_steps``. A fragment is a run of tensors, or of rows.
+    overlap : local steps that a worker takes on while its fragment is on the way; at most those of a round.
+    alpha : how much of its own replica stays when the new values come in, from 0 to less than 1.
+    local_steps, local_optimizer, local_learning_rate, server_learning_rate, server_momentum, aggregation : see `DiLoCo`.
+    """
+
+    by_rows = False
+    replicas = "own"
+    private = False
+
+    def __init__(
+        self,
+        *,
+        fragments: int = 5,
+        overlap: int = 1,
+        alpha: float = 0.5,
+        local_steps: int = 50,
+        local_optimizer: str | Mapping[str, Any] = "adamw",
+        local_learning_rate: float | None = None,
+        server_learning_rate: float = 0.7,
+        server_momentum: float = 0.9,
+        aggregation: str | Mapping[str, Any] = "mean",
+    ) -> None:
+        if fragments < 1 or local_steps % fragments:
+            raise ConfigurationError(f"local_steps, {local_steps}, must be a multiple of fragments, {fragments}")
+        if not 0 <= overlap <= local_steps // fragments:
+            raise ConfigurationError(
+                f"overlap is from 0 to the local_steps / fragments = {local_steps // fragments} of a round, not {overlap}"
+            )
+        if not 0 <= alpha < 1:
+            raise ConfigurationError(f"alpha is a share, from 0 to less than 1, not {alpha}")
+        super().__init__(
+            local_steps=local_steps // fragments,
+            local_optimizer=local_optimizer,
+            local_learning_rate=local_learning_rate,
+            server_learning_rate=server_learning_rate,
+            server_momentum=server_momentum,
+            aggregation=aggregation,
+            shards=fragments,
+        )
+        self._overlap, self._alpha = overlap, alpha
+
+    def rounds(self, cluster: Cluster) -> Iterator[Round]:
+        """Yield the step of one server a round."""
+        servers = cluster.servers(self._shards)
+        self._enter(cluster, servers)
+        news = [servers[(cluster.round - 1) % self._shards].weights()] if cluster.round else []
+        for round_ in itertools.count(cluster.round):
+            ahead = [worker.advance(self._overlap) for worker in cluster.workers] if self._overlap else []
+            changes = [self._stream(cluster, worker, news, round_) for worker in cluster.workers]
+            server = servers[round_ % self._shards]
+            weights, done = server.update(*changes, aggregation=self._aggregation, returns=2)
+            news = [weights]
+            yield Round([done, *ahead])
+
+    def _stream(self, cluster: Cluster, worker: Any, news: Sequence[Any], round_: int) -> Any:
+        """Let a worker take in the fragment of the round before, and train on; return the ref of its change of the next."""
+        last, sends = (round_ - 1) % self._shards, round_ % self._shards
+        due = cluster.addressed(worker, news, shard=last) if news else []
+        steps = self._local_steps - self._overlap
+        return worker.stream(*due, of=last, sends=sends, steps=steps, alpha=self._alpha)
+
+    def _enter(self, cluster: Cluster, servers: Sequence[Any]) -> None:
+        """Let workers whose replica does not stand at this round, or who have none, begin with what the servers have."""
+        step = cluster.round * self._local_steps
+        stand = cluster.get([worker.stands_at() for worker in cluster.workers])
+        if strangers := [w for w, at in zip(cluster.workers, stand, strict=True) if at != step]:
+            weights = [server.weights() for server in servers]
+            for worker in strangers:
+                worker.enter(*cluster.addressed(worker, weights), step=step)

@@ -1,0 +1,186 @@
+"""What DiLoCo and its streaming form promise: their algebra, what travels when, and that nothing is lost between rounds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import chimera
+from chimera.core.errors import ConfigurationError
+from chimera.data.dataset import DATASETS
+from chimera.data.order import orders
+from chimera.data.partition import PARTITIONERS
+from chimera.models.conversion import build_model
+
+Fit = Callable[..., chimera.Run]
+DILOCO = {"name": "diloco", "local_steps": 4, "local_learning_rate": 0.01}
+STREAMING = {"name": "streaming-diloco", "local_steps": 4, "local_learning_rate": 0.01, "fragments": 2, "overlap": 1}
+FEW_BITS = {
+    "name": "qsgd",
+    "levels": 3,
+    "error_feedback": True,
+    "downlink": {"name": "delta", "codec": {"name": "qsgd", "levels": 3}},
+}
+HIDDEN, BATCH, SEED = 8, 16, 3
+
+
+@pytest.fixture
+def fit(tmp_path: Path) -> Fit:
+    """Train a small network on the digits, each time in a folder of its own."""
+    folders = itertools.count()
+
+    def fit(strategy: Any, **options: Any) -> chimera.Run:
+        settings: dict[str, Any] = {
+            "engine": "simulated",
+            "workers": 3,
+            "batch_size": BATCH,
+            "rounds": 8,
+            "evaluate_every": 3,
+            "seed": SEED,
+            "out": tmp_path / f"{next(folders)}",
+        }
+        return chimera.train(
+            {"name": "mlp", "hidden": [HIDDEN]}, "digits", strategy=strategy, **{**settings, **options}
+        )
+
+    return fit
+
+
+def parameters(run: chimera.Run) -> np.ndarray:
+    return run.trained.parameters().copy()
+
+
+def network() -> Any:
+    about = {"input_shape": (64,), "outputs": 10, "task": "classification"}
+    return build_model("mlp", {"hidden": [HIDDEN]}, seed=SEED, **about)
+
+
+def test_one_step_of_sgd_with_plain_servers_is_synchronous_sgd(fit: Fit) -> None:
+    inner = {"local_steps": 1, "local_optimizer": "sgd", "local_learning_rate": 0.2}
+    run = fit({"name": "diloco", **inner, "server_learning_rate": 1.0, "server_momentum": 0.0}, rounds=20)
+    served = fit("parameter-server", optimizer={"name": "sgd", "lr": 0.2}, rounds=20)
+    np.testing.assert_allclose(parameters(run), parameters(served), atol=2e-5)
+
+
+def test_it_is_fed_avg_between_adamw_and_nesterov(fit: Fit) -> None:
+    outer = {"name": "sgd", "lr": 0.7, "momentum": 0.9, "nesterov": True}
+    inner = {"name": "fed-avg", "local_steps": 4, "local_optimizer": {"name": "adamw", "lr": 0.01}}
+    assert np.array_equal(parameters(fit(DILOCO)), parameters(fit(inner, optimizer=outer)))
+
+
+@pytest.mark.parametrize("codec", ["identity", FEW_BITS], ids=["plain", "few bits"])
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_one_fragment_without_overlap_is_diloco_to_the_bit(fit: Fit, codec: Any, engine: str) -> None:
+    one = {**STREAMING, "fragments": 1, "overlap": 0, "alpha": 0.0}
+    whole, streamed = fit(DILOCO, codec=codec), fit(one, codec=codec, engine=engine)
+    assert np.array_equal(parameters(whole), parameters(streamed))
+    assert whole.cost.packed_up == streamed.cost.packed_up
+
+
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_it_does_what_the_paper_says(fit: Fit, fragments: int) -> None:
+    """Against algorithm 2 as a plain loop, with SGD inside, for two workers."""
+    rate, outer_rate, momentum, alpha, overlap, steps, rounds = 0.1, 0.7, 0.9, 0.25, 1, 4 // fragments, 7
+    run = fit(
+        {
+            **STREAMING,
+            "fragments": fragments,
+            "local_optimizer": "sgd",
+            "local_learning_rate": rate,
+            "overlap": overlap,
+            "alpha": alpha,
+        },
+        workers=2,
+        rounds=rounds,
+        optimizer="sgd",
+    )
+    split = DATASETS.create("digits")
+    models = [network() for _ in range(2)]
+    order = orders(PARTITIONERS.create("iid"), split.train, 2, BATCH, SEED)
+    shared, bounds = models[0].parameters().copy(), models[0].layout.bounds(fragments)
+    known, velocity = shared.copy(), np.zeros_like(shared)
+    for round_ in range(rounds):
+        for step in range(round_ * steps, (round_ + 1) * steps):
+            if round_ and step == round_ * steps + overlap:
+                at = slice(*bounds[(round_ - 1) % fragments :][:2])
+                known[at] = shared[at]
+                for model in models:
+                    model.parameters()[at] = alpha * model.parameters()[at] + (1 - alpha) * shared[at]
+            for model, own in zip(models, order, strict=True):
+                gradient, _ = model.gradient(split.train.take(own.batch(step)))
+                model.parameters()[:] -= rate * gradient
+        at = slice(*bounds[round_ % fragments :][:2])
+        change = np.mean([known[at] - model.parameters()[at] for model in models], axis=0)
+        velocity[at] = momentum * velocity[at] + change
+        shared[at] -= outer_rate * (change + momentum * velocity[at])
+    np.testing.assert_allclose(parameters(run), shared, atol=1e-5)
+
+
+def test_a_round_sends_one_fragment(fit: Fit) -> None:
+    whole, parts = fit(DILOCO, rounds=2), fit({**STREAMING, "fragments": 4}, rounds=8)
+    assert whole.cost.samples == parts.cost.samples
+    assert whole.cost.elements_up == parts.cost.elements_up
+    up = np.diff([0, *(row["bytes_up"] for row in fit({**STREAMING, "fragments": 4}, rounds=8, log_every=1).rows)])
+    sizes = np.diff(network().layout.bounds(4))
+    assert up.tolist() == [4 * 3 * size for size in (*sizes, *sizes)]
+
+
+def test_overlap_hides_the_network(fit: Fit) -> None:
+    """Where a fragment is on its way for as long as a step takes, nobody waits for it."""
+    engine = {"name": "simulated", "network": {"latency_s": 0.05}, "compute": {"seconds_per_sample": 0.1 / BATCH}}
+    options = {"engine": engine, "rounds": 12, "evaluate_every": 12, "log_every": 12}
+    waits, goes_on = (fit({**STREAMING, "overlap": overlap}, **options) for overlap in (0, 1))
+    assert goes_on.cost.seconds < waits.cost.seconds - 11 * 0.099
+
+
+@pytest.mark.parametrize("engine", ["simulated", pytest.param("local", marks=pytest.mark.long)])
+@pytest.mark.parametrize("codec", ["identity", FEW_BITS], ids=["plain", "few bits"])
+def test_resumed_it_ends_with_the_same_bits(fit: Fit, tmp_path: Path, codec: Any, engine: str) -> None:
+    options = {"codec": codec, "engine": engine, "evaluate_every": 3}
+    whole = fit(STREAMING, rounds=9, **options)
+    fit(STREAMING, rounds=3, out=tmp_path / "parts", **options)
+    parts = fit(STREAMING, rounds=9, out=tmp_path / "parts", resume=True, **options)
+    assert np.array_equal(parameters(whole), parameters(parts))
+
+
+@pytest.mark.parametrize("lost", ["worker 1", "server 1"])
+def test_whoever_is_lost_the_others_go_on(fit: Fit, lost: str) -> None:
+    run = fit(STREAMING, rounds=40, faults=[f"kill {lost} at step 7"], snapshot_every=3, evaluate_every=40)
+    assert [event.event for event in run.events][:2] == ["fault", f"{lost.split()[0]} lost"]
+    assert run.cost.rounds == 40
+    assert run.metrics["accuracy"] > 0.8
+
+
+def test_a_replica_that_is_spoilt_is_given_up_for_the_reference(fit: Fit) -> None:
+    run = fit(
+        {**STREAMING, "aggregation": "median"},
+        workers=4,
+        rounds=40,
+        faults=[f"noise worker 1 by 3{38 * '0'} at step 4"],
+    )
+    assert {event.event for event in run.events} == {"attack", "gradient rejected"}
+    assert run.metrics["accuracy"] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"fragments": 3}, "a multiple of fragments"),
+        ({"fragments": 0}, "a multiple of fragments"),
+        ({"overlap": 3}, "overlap is from 0 to the local_steps / fragments = 2"),
+        ({"overlap": -1}, "overlap is from 0"),
+        ({"alpha": 1.0}, "alpha is a share"),
+        ({"aggregation": "krum"}, "needs at least 5 vectors"),
+        ({"fraction": 0.5}, "no option 'fraction'"),
+        ({"fragments": 1000, "local_steps": 1000}, "cannot be spread over 1000 shards"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(fit: Fit, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why) as caught:
+        fit({**STREAMING, **options})
+    assert "\n" not in str(caught.value)
