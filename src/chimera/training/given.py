@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from chimera.codecs.codec import CODECS
@@ -23,15 +23,18 @@ from chimera.training.tolerance import Tolerance
 _PRELOADED = ("torch", "chimera.training.learner", "chimera.training.parameter_shard", "chimera.models.torch_model")
 
 
-def open_engine(engine: Any, data: Any = None) -> tuple[Engine, bool]:
-    """Return an engine, ready for data of this name, and whether it was made here, so that whoever asked has to close it."""
+def open_engine(engine: Any, data: Any = None, preload: Sequence[str] = _PRELOADED) -> tuple[Engine, bool]:
+    """Return an engine, ready for data of this name, and whether it was made here, so that whoever asked has to close it.
+
+    ``preload`` names modules that its processes are to have imported, where they come from one that can.
+    """
     if not isinstance(engine, str | Mapping):
         return engine, False
     name, options = named(engine)
     factory = ENGINES.find(name).factory
     given: dict[str, Any] = {}
     if "preload" in inspect.signature(factory).parameters and "preload" not in options:
-        given["preload"] = [m for m in _PRELOADED if m != "torch" or importlib.util.find_spec("torch")]
+        given["preload"] = [m for m in preload if m != "torch" or importlib.util.find_spec("torch")]
         if _is_named(data):
             given["preload"] += DATASETS.find(named(data)[0]).preload
     return ENGINES.create(name, options, **given), True
