@@ -45,6 +45,7 @@ class Held:
     value: Flat | None = None
 
 
+_NOTHING = Held()
 _MASK = (1 << 64) - 1
 
 
@@ -106,7 +107,7 @@ class Codec(ABC):
 
     def unpack(self, encoded: Encoded, out: Any = None) -> Flat:
         """Decode into ``out``, an array or a tensor on any device; a tensor is filled even if the vector is at hand."""
-        return self.unpack_with(Held(), encoded, out)[0]
+        return self.unpack_with(_NOTHING, encoded, out)[0]
 
     def unpack_with(self, held: Held, encoded: Encoded, out: Any = None) -> tuple[Flat, Held]:
         """Do the same for a receiver who has ``held``, see `decode_with`."""

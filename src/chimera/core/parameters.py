@@ -140,5 +140,5 @@ def shard_bounds(size: int, shards: int) -> list[int]:
 
 
 def shard_views(flat: Flat, bounds: Sequence[int]) -> list[Flat]:
-    """Return a view of each shard of ``flat``."""
-    return [flat[begin:end] for begin, end in itertools.pairwise(bounds)]
+    """Return a view of each shard of ``flat``; of a single one, ``flat`` itself."""
+    return [flat] if len(bounds) == 2 else [flat[begin:end] for begin, end in itertools.pairwise(bounds)]

@@ -131,7 +131,8 @@ class FedAvg(Strategy):
     def _weights(self, plan: Sequence[Work]) -> list[float]:
         """Return by what each counts, so that the plain mean is the one that is wanted; of others, they differ by a factor."""
         samples = [self._samples.get(work.worker.name, 1) for work in plan]
-        return [each * len(plan) / sum(samples) for each in samples]
+        total = sum(samples)
+        return [each * len(plan) / total for each in samples]
 
     def _answers(
         self, cluster: Cluster, plan: Sequence[Work], round_: int, weights: Sequence[Any]
