@@ -20,7 +20,7 @@ from chimera.core.call import nbytes
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
 
-IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes, range, type(...)})
+_IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes, range, type(...)})
 
 
 class Packed:
@@ -96,14 +96,14 @@ def freeze(value: Any) -> tuple[Any, bool]:
     kind = type(value)
     if kind is np.ndarray and not value.dtype.hasobject:
         return frozen_array(value), True
-    if kind in IMMUTABLE or (isinstance(value, np.generic) and not isinstance(value, np.void | np.object_)):
+    if kind in _IMMUTABLE or (isinstance(value, np.generic) and not isinstance(value, np.void | np.object_)):
         return value, True
     if kind is tuple:
         parts = [freeze(part) for part in value]
         return tuple(part for part, _ in parts), all(shared for _, shared in parts)
     if kind is list:
         return [freeze(part)[0] for part in value], False
-    if kind is dict and all(type(key) in IMMUTABLE for key in value):
+    if kind is dict and all(type(key) in _IMMUTABLE for key in value):
         return {key: freeze(part)[0] for key, part in value.items()}, False
     if kind is Encoded:
         arrays = tuple([frozen_array(array) for array in value.arrays])

@@ -10,12 +10,12 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from chimera.core.call import Surroundings, nbytes
+from chimera.core.call import Surroundings
 from chimera.core.errors import ActorError, ActorLost
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import results
 from chimera.engines.simulated.health import Health
-from chimera.engines.stored import IMMUTABLE, Packed, Stored
+from chimera.engines.stored import Packed, Stored
 
 if TYPE_CHECKING:
     from chimera.engines.simulated.engine import Simulated
@@ -28,7 +28,7 @@ Outcome: TypeAlias = tuple[tuple[Stored, ...], BaseException | None]
 
 Meetings: TypeAlias = "Mapping[SimulatedGroup, tuple[float, list[Call]]]"
 
-_SIZES = {bool: 8, int: 8, float: 8}  # as `nbytes` says, of what most arguments are
+_SIZES = {type(None): 0, bool: 8, int: 8, float: 8, str: 8}  # of plain values, as `nbytes` says
 NOTHING: Mapping[Any, Any] = MappingProxyType({})  # there are many calls, and most have nothing of most kinds
 
 
@@ -94,7 +94,8 @@ class Call:
     Attributes
     ----------
     sender : the node of whoever issued it: an actor's, or the driver's.
-    args, kwargs : refs, and values given by the sender, as `keep` returns them; empty once the call has ended.
+    args, kwargs : refs, and values given by the sender: plain ones as they are, others `Stored`; empty once the call has ended.
+    opens : whether there are others among ``kwargs`` than plain ones.
     given_bytes : what those weigh that the sender gave.
     inputs : the calls whose results it takes.
     clock_s : how far it has come while it runs.
@@ -109,7 +110,7 @@ class Call:
 
     __slots__ = (
         "args", "bytes_in", "bytes_out", "clock_s", "end_s", "error", "factor", "given_bytes", "inputs", "issued_s", "known_s",
-        "kwargs", "meetings", "method", "node", "order", "planned", "refs", "returns", "samples", "sender", "start_s",
+        "kwargs", "meetings", "method", "node", "opens", "order", "planned", "refs", "returns", "samples", "sender", "start_s",
         "strand", "transfer_s", "transit_s", "wait_s", "waiters",
     )  # fmt: skip
 
@@ -120,8 +121,9 @@ class Call:
         self.issued_s, self.returns = issued_s, returns
         self.args: Sequence[Any] = ()
         self.kwargs: Mapping[str, Any] = NOTHING
+        self.opens = False
         self.refs: Sequence[Ref] = [Ref(self)] if returns is None else [Ref(self) for _ in range(returns)]
-        self.inputs: Sequence[Call] = ()
+        self.inputs: list[Call] = []
         self.start_s = self.end_s = self.known_s = math.inf
         self.clock_s = self.transfer_s = self.transit_s = self.wait_s = 0.0
         self.factor, self.given_bytes, self.bytes_in, self.bytes_out, self.samples = 1.0, 0, 0, 0, 0
@@ -132,14 +134,26 @@ class Call:
         self.strand: Strand | None = None
 
     def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Keep the arguments, frozen as they are now."""
-        self.args = [keep(value) for value in args]
-        if kwargs:
-            self.kwargs = {key: keep(value) for key, value in kwargs.items()}
-        values = [*self.args, *self.kwargs.values()] if kwargs else self.args
-        self.inputs = [value.call for value in values if type(value) is Ref]
-        if len(self.inputs) < len(values):
-            self.given_bytes = sum([_SIZES.get(type(v)) or nbytes(v) for v in values if type(v) is not Ref])
+        """Keep the arguments, frozen as they are now; ``kwargs`` is nobody else's."""
+        self.args, self.kwargs = [self._kept(value) for value in args], kwargs
+        for key, value in kwargs.items():
+            size = _SIZES.get(type(value))
+            if size is None:
+                kwargs[key], self.opens = self._kept(value), True
+            else:
+                self.given_bytes += size
+
+    def _kept(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is Ref:
+            self.inputs.append(value.call)
+            return value
+        size = _SIZES.get(kind)
+        if size is None:
+            value = Stored(value)
+            size = value.nbytes
+        self.given_bytes += size
+        return value
 
     def awaits(self, other: Call) -> None:
         """Be told when ``other`` ends."""
@@ -212,14 +226,8 @@ class ActorHandle:
         return f"<actor {self._node.name!r}>"
 
 
-def keep(value: Any) -> Any:
-    """Return an argument as it is kept for a call: a ref, or what never changes, as it is, and all else frozen."""
-    kind = type(value)
-    return value if kind is Ref or kind in IMMUTABLE else Stored(value)
-
-
 def opened(kept: Any) -> Any:
-    """Return the argument that `keep` kept, for the actor."""
+    """Return an argument of a call, for the actor."""
     kind = type(kept)
     return kept.open() if kind is Ref or kind is Stored else kept
 
@@ -238,7 +246,7 @@ def construct(call: Call) -> Outcome:
 def run(call: Call) -> Outcome:
     """Run the actor's own code, and freeze what it returns or raises."""
     try:
-        kwargs = {key: opened(kept) for key, kept in call.kwargs.items()} if call.kwargs else call.kwargs
+        kwargs = {key: opened(kept) for key, kept in call.kwargs.items()} if call.opens else call.kwargs
         value = getattr(call.node.target, call.method)(*map(opened, call.args), **kwargs)
         if call.returns is None:
             return (Stored(value),), None

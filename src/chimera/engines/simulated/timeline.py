@@ -36,7 +36,7 @@ class Timeline:
             if call.end_s > now_s:
                 ahead.append(call)
                 continue
-            call.inputs, call.meetings = (), NOTHING  # else each call would keep its whole past
+            call.inputs, call.meetings = [], NOTHING  # else each call would keep its whole past
             if call.start_s < math.inf:
                 self._ended.append(call.row())
         self._ahead = ahead
