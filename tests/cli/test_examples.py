@@ -34,6 +34,12 @@ def test_all_reduce_stops_at_its_target(summary):
     assert outcome["metrics"]["accuracy"] >= 0.95
 
 
+def test_a_median_withstands_attackers_and_a_mean_does_not(summary, tmp_path):
+    mean = summary("attackers.toml", "--set", "strategy.aggregation=mean", "--out", tmp_path / "mean")
+    assert mean["metrics"]["accuracy"] < 0.5
+    assert summary("attackers.toml")["metrics"]["accuracy"] > 0.88
+
+
 def test_private_clients_still_learn(summary):
     outcome = summary("private.toml")
     assert outcome["metrics"]["accuracy"] >= 0.85
