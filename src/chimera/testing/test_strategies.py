@@ -255,7 +255,8 @@ def test_where_speed_matters_all_workers_take_part(strategy: str, engine: Any, f
 def test_a_worker_that_is_killed_is_replaced(strategy: str, engine: Any, fit: Fit) -> None:
     """The loss shows, another process takes the place, and the run ends with all its rounds."""
     victim = f"worker {size(strategy) - 1}"
-    run = fit(strategy, engine=engine, faults=[f"kill {victim} at step 3"])
+    # With fewer the run does not go on: so it waits for the process, which takes long to start on some engines.
+    run = fit(strategy, engine=engine, faults=[f"kill {victim} at step 3"], min_workers=size(strategy))
     told = Counter((event.event, event.actor) for event in run.events)
     assert told[("worker lost", victim)] == told[("worker respawned", victim)] == 1
     assert run.lost_workers == 1
