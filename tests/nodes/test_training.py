@@ -330,3 +330,11 @@ def test_a_node_attacks_if_the_script_says_so(tmp_path: Path) -> None:
         run = fit(urls, batch_size=20, epochs=3, faults=[f"label flip worker {rank} at step 0" for rank in range(2)])
     assert run.metrics["accuracy"] < 0.1
     assert [event.event for event in run.events] == ["attack", "attack"]
+
+
+def test_two_nodes_exchange_fragments(tmp_path: Path) -> None:
+    strategy = {"name": "streaming-diloco", "local_steps": 4, "fragments": 2, "local_learning_rate": 0.01}
+    with two_nodes(tmp_path) as urls:
+        run = fit(urls, strategy=strategy, optimizer="sgd", batch_size=32, epochs=200, target={"accuracy": 0.92})
+    assert run.stopped_by == "target"
+    assert run.events == []
