@@ -93,7 +93,8 @@ class Assembly:
             worker_resources=self.worker_resources,
             server_resources=self.server_resources,
             privacy=self.privacy,
-            shared=self.strategy.replicas == "none",
+            # A worker that waits for its batches, amid a call, lets others run, who would take the object from it.
+            shared=self.strategy.replicas == "none" and not hasattr(self.train, "supply"),
         )
 
     def _stages(self, parts: Parts) -> Stages:
