@@ -194,17 +194,17 @@ class TrainingLoop:
             self._evaluated_at = rounds
             over = over or self._budget.reached(self.counters, self.metrics, self._train_size) == "target"
             self._announcer.evaluated(self._probe.model, over)
-        if evaluate or log or over:
-            self._record(last=over)
         checkpoint = over or rounds % cadence.checkpoint_every == 0
+        if evaluate or log or over:
+            self._record(of_all=checkpoint)  # a run that ends here does what one does that goes on from this checkpoint
         if checkpoint:
             self._checkpoint()
         elif rounds % cadence.snapshot_every == 0:
             self._take_snapshot()
         return checkpoint
 
-    def _record(self, *, last: bool) -> None:
-        self._collect_losses(of_all=last)
+    def _record(self, *, of_all: bool) -> None:
+        self._collect_losses(of_all=of_all)
         total, count = self._losses
         self._loss, self._losses = (total / count if count else None), (0.0, 0)
         self._meter.count(looked=True)
