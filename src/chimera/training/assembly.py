@@ -2,99 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from chimera.core.engine import Engine, Resources
+from chimera.core.engine import Engine
 from chimera.data.dataset import Dataset
-from chimera.data.partition import Partitioner
 from chimera.models.model import Model
-from chimera.strategies.strategy import Parts, Strategy
+from chimera.strategies.strategy import Parts
 from chimera.training.actors import Actors
 from chimera.training.cluster import TrainingCluster
 from chimera.training.dealing import Dealing
 from chimera.training.given import supply_of
-from chimera.training.optimizer import OptimizerSettings
 from chimera.training.privacy.cluster import PrivateCluster
-from chimera.training.privacy.settings import Privacy
+from chimera.training.settings import Settings
 from chimera.training.stages import Stages, sizes_in
-from chimera.training.tolerance import Tolerance
 from chimera.training.watch import Watch
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Assembly:
-    """The parts of a `TrainingCluster`; see `Trainer`, and the classes that they go to, for what each is.
+    """The parts of a `TrainingCluster`.
 
     Attributes
     ----------
-    rounds : how many the run has, if that is known.
-    samples_per_round : how many samples so many workers process in a round.
+    settings : of the experiment.
+    engine : where the actors run.
+    model : what all begin with.
+    train : the training data.
     saved : the checkpoint that the run goes on from, if it does.
     """
 
+    settings: Settings
     engine: Engine
     model: Model
     train: Dataset
-    strategy: Strategy
-    partition: Partitioner
-    workers: int
-    batch_size: int
-    rounds: int | None
-    samples_per_round: Callable[[int], int]
-    optimizer: OptimizerSettings
-    local_optimizer: OptimizerSettings
-    codec: tuple[str, Mapping[str, Any]]
-    downlink: tuple[str, Mapping[str, Any]]
-    personal: Collection[int]
-    privacy: Privacy | None
-    tolerance: Tolerance
-    worker_resources: Resources
-    server_resources: Resources
-    seed: int
     saved: Mapping[str, Any] | None
 
     def cluster(self, watch: Watch) -> TrainingCluster:
         """Reserve room for the workers, start them, and return the cluster."""
+        given, workers = self.settings, self.settings.workers
         actors = self._actors() if self._parts is None else self._stages(self._parts)
-        actors.reserve_workers(self.workers)
+        actors.reserve_workers(workers)
         readers = 1 if self._parts is None else self._parts.stages
         supply = supply_of(
             self.engine,
             self.train,
-            self.partition,
-            workers=self.workers // readers,
-            batch_size=self.batch_size,
-            seed=self.seed,
+            given.partition,
+            workers=workers // readers,
+            batch_size=given.batch_size,
+            seed=given.seed,
         )
-        steps = self.strategy.steps_per_round()
-        dealing = Dealing(supply, self.workers, self.samples_per_round, steps, readers)
-        kind = TrainingCluster if self.privacy is None else partial(PrivateCluster, self.privacy)
-        least, replicas = self.tolerance.min_workers, self.strategy.replicas
+        steps = given.strategy.steps_per_round()
+        dealing = Dealing(supply, workers, self._samples_per_round, steps, readers)
+        kind = TrainingCluster if given.privacy is None else partial(PrivateCluster, given.privacy)
+        least, replicas = given.tolerance.min_workers, given.strategy.replicas
         return kind(self.engine, actors, dealing, watch, least, replicas=replicas)
 
     @cached_property
     def _parts(self) -> Parts | None:
-        return self.strategy.parts(self.workers)
+        return self.settings.strategy.parts(self.settings.workers)
+
+    @cached_property
+    def _rounds(self) -> int | None:
+        """How many rounds the run has, if that is known."""
+        size = None if self.engine.nodes_own_data else len(self.train)
+        return self.settings.budget.rounds_in_all(size, self._samples_per_round(self.settings.workers))
+
+    def _samples_per_round(self, world_size: int) -> int:
+        # Of the nodes' own data nobody knows how much there is before they are there.
+        return self.settings.samples_per_round(world_size, 0 if self.engine.nodes_own_data else len(self.train))
 
     def _actors(self) -> Actors:
+        given, rounds = self.settings, self._rounds
         return Actors(
             self.engine,
             self.model,
             self.train,
-            optimizer=self.optimizer.over(self.rounds),
-            local_optimizer=self.local_optimizer.over(self.rounds and self.rounds * self.strategy.steps_per_round()),
-            codec=self.codec,
-            downlink=self.downlink,
-            seed=self.seed,
-            personal=self.personal,
-            worker_resources=self.worker_resources,
-            server_resources=self.server_resources,
-            privacy=self.privacy,
+            optimizer=given.optimizer.over(rounds),
+            local_optimizer=given.local_optimizer.over(rounds and rounds * given.strategy.steps_per_round()),
+            codec=given.codec,
+            downlink=given.downlink,
+            seed=given.seed,
+            personal=given.strategy.keeps(self.model),
+            worker_resources=given.worker_resources,
+            server_resources=given.server_resources,
+            privacy=given.privacy,
             # A worker that waits for its batches, amid a call, lets others run, who would take the object from it.
-            shared=self.strategy.replicas == "none" and not hasattr(self.train, "supply"),
+            shared=given.strategy.replicas == "none" and not hasattr(self.train, "supply"),
         )
 
     def _stages(self, parts: Parts) -> Stages:
@@ -103,9 +99,9 @@ class Assembly:
             self.model,
             self.train,
             parts=parts,
-            batch_size=self.batch_size,
-            optimizer=self.optimizer.over(self.rounds),
-            seed=self.seed,
-            worker_resources=self.worker_resources,
+            batch_size=self.settings.batch_size,
+            optimizer=self.settings.optimizer.over(self._rounds),
+            seed=self.settings.seed,
+            worker_resources=self.settings.worker_resources,
             sizes=sizes_in(self.saved, parts.stages),
         )

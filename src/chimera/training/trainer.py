@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from chimera.core.engine import Engine
-from chimera.core.errors import ConfigurationError, RunError
-from chimera.core.optimizer_table import optimizer_table
+from chimera.core.errors import RunError
 from chimera.data.dataset import Split
-from chimera.data.partition import PARTITIONERS, Partitioner
+from chimera.data.partition import Partitioner
 from chimera.models.model import Model
-from chimera.strategies.strategy import STRATEGIES, Strategy
+from chimera.strategies.strategy import Strategy
 from chimera.training.assembly import Assembly
-from chimera.training.budget import Budget
 from chimera.training.cadence import Cadence
 from chimera.training.callback import Callback
 from chimera.training.checkpoint import Checkpoints, check_fits
 from chimera.training.cluster import TrainingCluster
 from chimera.training.experiment import Experiment
-from chimera.training.fault import FaultScript, as_sentences, check_attacks
+from chimera.training.fault import FaultScript, check_attacks
 from chimera.training.given import (
-    check_aggregation,
-    check_codecs,
     check_data,
     model_of,
     open_engine,
@@ -33,18 +29,18 @@ from chimera.training.given import (
 from chimera.training.history import History
 from chimera.training.long_lived import long_lived
 from chimera.training.loop import TrainingLoop
-from chimera.training.optimizer import OptimizerSettings
-from chimera.training.plugin import Named, both_ways, label, made, named
+from chimera.training.plugin import Named, label
 from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.privacy.settings import Privacy
 from chimera.training.probe import Probe
 from chimera.training.recovery import Recovery
-from chimera.training.resources import GivenResources, resources_of, resources_table, server_resources_of
+from chimera.training.resources import GivenResources
 from chimera.training.run import Cost, Run
 from chimera.training.run_folder import RunFolder
+from chimera.training.settings import Settings
 from chimera.training.shared_part import SharedPart
 from chimera.training.signature import Signature
-from chimera.training.tolerance import OnWorkerLoss, Tolerance
+from chimera.training.tolerance import OnWorkerLoss
 from chimera.training.watch import Watch
 
 
@@ -130,87 +126,40 @@ class Trainer:
         name: str | None = None,
         resume: bool = False,
     ) -> None:
-        for key, value in (("workers", workers), ("batch_size", batch_size)):
-            if value < 1:
-                raise ConfigurationError(f"{key} must be at least 1, not {value}")
-        tolerance: dict[str, Any] = {
-            "min_workers": min_workers,
-            "max_workers": max_workers,
-            "on_worker_loss": on_worker_loss,
-            "max_restarts": max_restarts,
-            "worker_timeout_s": worker_timeout_s,
-        }
-        limited = any(limit is not None for limit in (epochs, rounds, max_seconds, max_bytes))
-        self._budget = Budget(epochs if limited else 1, rounds, max_seconds, max_bytes, target)
-        self._strategy = made(STRATEGIES, strategy)
-        self._tolerance = Tolerance(**tolerance)
-        self._tolerance.check(workers)
-        if self._strategy.replicas == "parts":
-            self._tolerance = self._tolerance.of_parts(workers)
-        self._partition = made(PARTITIONERS, partition)
-        self._codec, self._downlink = both_ways(codec)
-        check_codecs(self._strategy, label(strategy), self._codec, self._downlink)
-        own, table = self._strategy.server_optimizer, optimizer_table(optimizer)
-        if own is not None and table != {"name": "sgd"}:
-            raise ConfigurationError(
-                f"{label(strategy)} brings the optimizer of its servers, {own['name']}: say how it steps by the strategy's "
-                "options, and leave out optimizer"
-            )
-        self._optimizer = OptimizerSettings.of(*named(own or table), self._strategy.sgd_learning_rate)
-        local = self._strategy.local_optimizer_of(workers)
-        self._local_optimizer = self._optimizer if local is None else OptimizerSettings.of(*named(local))
+        self._settings = Settings.of(
+            {
+                "strategy": strategy,
+                "codec": codec,
+                "partition": partition,
+                "workers": workers,
+                "batch_size": batch_size,
+                "optimizer": optimizer,
+                "epochs": epochs,
+                "rounds": rounds,
+                "max_seconds": max_seconds,
+                "max_bytes": max_bytes,
+                "target": target,
+                "evaluate_clients": evaluate_clients,
+                "evaluate_every": evaluate_every,
+                "log_every": log_every,
+                "checkpoint_every": checkpoint_every,
+                "min_workers": min_workers,
+                "max_workers": max_workers,
+                "on_worker_loss": on_worker_loss,
+                "max_restarts": max_restarts,
+                "worker_timeout_s": worker_timeout_s,
+                "snapshot_every": snapshot_every,
+                "faults": faults,
+                "worker_resources": worker_resources,
+                "server_resources": server_resources,
+                "privacy": privacy,
+                "seed": seed,
+            }
+        )
         self._engine, self._model, self._data = engine, model, data
-        self._workers, self._batch_size = self._strategy.world_size(workers), batch_size
-        self._train_size = 0
-        self._evaluate_clients = evaluate_clients
-        self._personal: Collection[int] = ()
-        check_aggregation(self._strategy, self._codec[0], self._workers)
-        self._privacy = Privacy.of(privacy)
-        if self._privacy is not None:
-            self._privacy.check(self._strategy, label(strategy), self._codec, self._workers)
-            if evaluate_clients:
-                raise ConfigurationError(
-                    "evaluate_clients tells what privacy keeps: how each one's own data fare; leave out one"
-                )
-        self._every: dict[str, Any] = {
-            "log_every": log_every,
-            "evaluate_every": evaluate_every,
-            "checkpoint_every": checkpoint_every,
-            "snapshot_every": snapshot_every,
-        }
-        for key, every in self._every.items():
-            if every is not None and every < 1:
-                raise ConfigurationError(f"{key} must be at least 1, not {every}")
-        self._faults, self._seed = as_sentences(faults, max(workers, max_workers or 0)), seed
         self._recovery: Recovery | None = None
-        self._worker_resources = resources_of("worker_resources", worker_resources)
-        self._server_resources = server_resources_of(server_resources)
         self.callbacks = list(callbacks)
         self._folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)
-        self._experiment = {
-            "data": data,
-            "model": model,
-            "strategy": strategy,
-            "codec": codec,
-            "partition": partition,
-            "engine": engine,
-            "workers": workers,
-            "batch_size": batch_size,
-            "optimizer": optimizer if isinstance(optimizer, str) else table,
-            "epochs": self._budget.epochs,
-            "rounds": rounds,
-            "max_seconds": max_seconds,
-            "max_bytes": max_bytes,
-            "target": target,
-            "evaluate_clients": evaluate_clients,
-            **self._every,
-            **tolerance,
-            "faults": self._faults,
-            "worker_resources": resources_table(worker_resources),
-            "server_resources": resources_table(server_resources),
-            "privacy": asdict(self._privacy) if self._privacy else None,
-            "seed": seed,
-        }
 
     @property
     def run_dir(self) -> Path:
@@ -237,51 +186,27 @@ class Trainer:
         RunError : the run began and cannot go on; its folder holds the last checkpoint.
         KeyboardInterrupt : Ctrl-C; a checkpoint was written first.
         """
+        settings = self._settings
         engine, owned = open_engine(
             self._engine, self._data
         )  # before the data: its processes import while this one loads
         try:
-            split = split_of(self._data, self._seed)
-            check_data(engine, split.train, self._workers, self._tolerance)
-            check_attacks(self._faults, self._strategy, split.train)
-            self._optimizer.check()
-            self._local_optimizer.check()
-            model = model_of(self._model, split.train, self._seed)
-            if self._privacy is not None:
-                self._privacy.check_model(model)
-            signature = Signature.of(split)
-            self._personal = self._strategy.keeps(model)
-            self._folder.begin(Experiment.of(**self._experiment).to_toml(), self._seed, signature)
-            train = None if engine.nodes_own_data else split.train
-            self._train_size = len(train) if train else 0  # of the nodes' own, only once they are there
-            rounds = self._budget.rounds_in_all(len(train) if train else None, self._samples_per_round(self._workers))
+            split = split_of(self._data, settings.seed)
+            check_data(engine, split.train, settings.workers, settings.tolerance)
+            check_attacks(settings.faults, settings.strategy, split.train)
+            settings.optimizer.check()
+            settings.local_optimizer.check()
+            model = model_of(self._model, split.train, settings.seed)
+            if settings.privacy is not None:
+                settings.privacy.check_model(model)
+            table = {**settings.table, "data": self._data, "model": self._model, "engine": self._engine}
+            self._folder.begin(Experiment.of(**table).to_toml(), settings.seed, Signature.of(split))
             checkpoints = Checkpoints(str(self._folder.path / "checkpoints"))
             saved = checkpoints.read_last() if self._folder.resumes else None
             if saved:
                 check_fits(saved, model.layout.size)
-            watch = Watch(engine, self._tolerance.worker_timeout_s)
-            cluster = Assembly(
-                engine=engine,
-                model=model,
-                train=split.train,
-                strategy=self._strategy,
-                partition=self._partition,
-                workers=self._workers,
-                batch_size=self._batch_size,
-                rounds=rounds,
-                samples_per_round=self._samples_per_round,
-                optimizer=self._optimizer,
-                local_optimizer=self._local_optimizer,
-                codec=self._codec,
-                downlink=self._downlink,
-                personal=self._personal,
-                privacy=self._privacy,
-                tolerance=self._tolerance,
-                worker_resources=self._worker_resources,
-                server_resources=self._server_resources,
-                seed=self._seed,
-                saved=saved,
-            ).cluster(watch)
+            watch = Watch(engine, settings.tolerance.worker_timeout_s)
+            cluster = Assembly(settings, engine, model, split.train, saved).cluster(watch)
             try:
                 return self._fit(engine, watch, cluster, split, model, checkpoints, saved)
             finally:
@@ -301,41 +226,40 @@ class Trainer:
         checkpoints: Checkpoints,
         saved: dict[str, Any] | None,
     ) -> Run:
+        settings = self._settings
         sizes = watch.get([worker.samples() for worker in cluster.workers])  # what a constructor raises shows here
-        self._train_size = train_size = sum(sizes) if engine.nodes_own_data else len(split.train)
+        train_size = sum(sizes) if engine.nodes_own_data else len(split.train)
         engine.trace()
         history = History(self._folder.path, saved["files"] if saved else None)
-        self._recovery = Recovery(engine, cluster, watch, self._tolerance)
-        buffers, guarantee = getattr(model, "buffer_policy", "none"), Guarantee(self._privacy)
-        part = SharedPart(model.layout, self._personal) if self._personal else None
+        self._recovery = Recovery(engine, cluster, watch, settings.tolerance)
+        guarantee, kept = Guarantee(settings.privacy), settings.strategy.keeps(model)
         probe = Probe(
             engine,
             watch,
-            self._strategy,
+            settings.strategy,
             cluster,
             model=model,
             test=split.test,
-            buffers=buffers,
-            part=part,
-            clients=self._evaluate_clients,
+            buffers=getattr(model, "buffer_policy", "none"),
+            part=SharedPart(model.layout, kept) if kept else None,
+            clients=settings.evaluate_clients,
         )
+        rounds = train_size / settings.samples_per_round(settings.workers, train_size)
         loop = TrainingLoop(
             engine=engine,
             watch=watch,
-            strategy=self._strategy,
+            strategy=settings.strategy,
             cluster=cluster,
             probe=probe,
             train_size=train_size,
-            batch_size=self._batch_size,
-            budget=self._budget,
-            cadence=Cadence.of(
-                self._budget, train_size / self._samples_per_round(self._workers), self._workers, **self._every
-            ),
+            batch_size=settings.batch_size,
+            budget=settings.budget,
+            cadence=Cadence.of(settings.budget, rounds, settings.workers, **settings.every),
             history=history,
             checkpoints=checkpoints,
             callbacks=self.callbacks,
             recovery=self._recovery,
-            faults=FaultScript(self._faults),
+            faults=FaultScript(settings.faults),
             guarantee=guarantee,
         )
         try:
@@ -362,7 +286,7 @@ class Trainer:
             staleness=dict(sorted(loop.staleness.items())),
             figures={
                 **getattr(split.train, "figures", dict)(),
-                **self._strategy.figures(),
+                **settings.strategy.figures(),
                 **guarantee.figures(),
             },
         )
@@ -371,15 +295,12 @@ class Trainer:
             callback.on_end(run)
         return run
 
-    def _samples_per_round(self, world_size: int) -> int:
-        return self._strategy.samples_per_round(world_size, self._batch_size, self._train_size)
-
     def _names(self) -> dict[str, Any]:
         return {
-            "strategy": label(self._experiment["strategy"]),
-            "codec": self._codec[0],
+            "strategy": label(self._settings.table["strategy"]),
+            "codec": self._settings.codec[0],
             "engine": label(self._engine),
-            "workers": self._workers,
+            "workers": self._settings.workers,
         }
 
 
