@@ -151,8 +151,8 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(fit: Fit, tmp_path
 
 def test_peak_memory_falls_with_the_stages_and_with_the_schedule(fit: Fit) -> None:
     def peaks(workers: int, **options: Any) -> list[float]:
-        metrics = fit(workers, model=equal_sizes, rounds=3, batch_size=64, micro_batches=8, **options).metrics
-        return [metrics[f"peak_mb_{stage}"] for stage in range(workers)]
+        run = fit(workers, model=equal_sizes, rounds=3, batch_size=64, micro_batches=8, **options)
+        return [run.figures["peak_mb"][f"worker {stage}"] for stage in range(workers)]
 
     alone, (first, *_), four = peaks(1), peaks(2), peaks(4)
     assert alone[0] > 1.5 * first > 2 * max(four)

@@ -110,11 +110,14 @@ def _cards(run: RunFiles) -> str:
         "bits_per_element_down": ("bits per element, down", lambda value: number(float(value), 3)),
         "delta": ("delta, of epsilon", number),
         "spectral_gap": ("spectral gap", lambda value: number(float(value), 3)),
+        "bubble": ("time that stages wait", lambda value: f"{float(value):.1%}"),
     }
     for key, (label, write) in shown.items():
         value = figures.get(key)
         if isinstance(value, int | float):
             cards.append((label, write(value), ""))
+    if isinstance(peaks := figures.get("peak_mb"), Mapping):
+        cards.append(("memory at most, MB, by worker", " · ".join(number(peak) for peak in peaks.values()), ""))
     lost = figures.get("lost_workers", 0)
     lost = len(lost) if isinstance(lost, Sequence) else lost
     cards.append(("lost workers", number(lost), "bad" if lost else ""))

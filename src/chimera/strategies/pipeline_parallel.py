@@ -99,14 +99,7 @@ class PipelineParallel(Strategy):
 
     def model(self, cluster: Cluster) -> Sequence[Any]:
         """Return the parts of the first pipeline."""
-        return [worker.weights() for worker in self._first(cluster)]
-
-    def measures(self, cluster: Cluster) -> Mapping[str, Any]:
-        """Return the memory, in MB, that the parameters, their gradients and the activations of each stage took at most."""
-        return {f"peak_mb_{rank}": worker.peak_mb() for rank, worker in enumerate(self._first(cluster))}
-
-    def _first(self, cluster: Cluster) -> Sequence[Any]:
-        return cluster.workers[: len(cluster.workers) // self._pipelines]
+        return [worker.weights() for worker in cluster.workers[: len(cluster.workers) // self._pipelines]]
 
     def traced(self, rows: Sequence[TraceRow], cluster: Cluster) -> None:
         """Learn from the calls that ended how long stages waited."""

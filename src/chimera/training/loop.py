@@ -74,6 +74,7 @@ class TrainingLoop:
         self._rejections = Rejections()
         self._meter = Meter(engine, cluster, history, strategy.traced)
         self._announcer = Announcer(self._meter, history, callbacks)
+        self.peak_mb = self._meter.peak_mb
         self.metrics: dict[str, float] = {}
         self.staleness: Counter[int] = Counter()
 

@@ -47,6 +47,7 @@ class Meter:
     counters : what was used.
     samples_by_worker : what each worker processed, by name; it never goes back.
     worked : the names of those that have done anything since their tallies were last asked for.
+    peak_mb : the most memory that each worker says to have taken, by name.
     began_s : when training began, on the engine's clock.
     """
 
@@ -59,6 +60,7 @@ class Meter:
     ) -> None:
         self._engine, self._cluster, self._history, self._traced = engine, cluster, history, traced
         self.counters = Counters()
+        self.peak_mb: dict[str, float] = {}
         self.samples_by_worker: Counter[str] = Counter()
         self.worked: set[str] = set()
         self.began_s = engine.now()
@@ -86,13 +88,15 @@ class Meter:
                 used.bytes_down += row.bytes_in
 
     def add(self, tallies: Iterable[Tally]) -> None:
-        """Count the messages of vectors that the workers tell of."""
+        """Count the messages of vectors that the workers tell of, and note the memory."""
         used = self.counters
         for tally in tallies:
             used.elements_up += tally.elements_up
             used.packed_up += tally.packed_up
             used.elements_down += tally.elements_down
             used.packed_down += tally.packed_down
+            if tally.peak_bytes:
+                self.peak_mb[tally.worker] = max(self.peak_mb.get(tally.worker, 0.0), tally.peak_bytes / 1e6)
 
     def go_back_to(self, then: Counters) -> int:
         """Set the counters back to rounds and samples that stood before; return how many rounds that loses."""

@@ -115,11 +115,6 @@ class Stage:
         self._step += 1
         return Applied(self._step, 1)
 
-    def peak_mb(self) -> float:
-        """Return how many MB parameters, gradient, the optimizer's state and activations took at most."""
-        held = self._model.layout.size * 8 + sum(array.nbytes for array in self._own_optimizer().state().values())
-        return (held + self._passes.peak_bytes) / 1e6
-
     def weights(self) -> Encoded:
         """Return the parameters of the part."""
         return Encoded("identity", self._model.layout.size, (self._model.parameters(),))
@@ -133,8 +128,10 @@ class Stage:
         return self._step
 
     def tally(self) -> Tally:
-        """Return losses and messages since the last time."""
+        """Return losses and messages since the last time, and what parameters, gradient, optimizer and activations took."""
         done, self._tally = self._tally, Tally()
+        held = self._model.layout.size * 8 + sum(array.nbytes for array in self._own_optimizer().state().values())
+        done.peak_bytes, done.worker = held + self._passes.peak_bytes, f"worker {self._rank}"
         return done
 
     def buffers(self) -> Flat:

@@ -21,6 +21,7 @@ class Tally(msgspec.Struct, gc=False):
     elements_up, packed_up : elements of the vectors that the worker sent, and the bytes of the messages that carried them; or
         of the vectors that it reduced with a group, and the bytes that it gave to the collectives.
     elements_down, packed_down : those that it got.
+    peak_bytes : the most memory that training took at a time, ever, where the worker counts it; ``worker`` is its name then.
     """
 
     loss: float = 0.0
@@ -29,6 +30,8 @@ class Tally(msgspec.Struct, gc=False):
     packed_up: int = 0
     elements_down: int = 0
     packed_down: int = 0
+    peak_bytes: int = 0
+    worker: str = ""
 
     def sent(self, messages: Iterable[Encoded]) -> None:
         """Count messages to servers or neighbours, once each."""

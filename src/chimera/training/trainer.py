@@ -288,6 +288,7 @@ class Trainer:
                 **getattr(split.train, "figures", dict)(),
                 **settings.strategy.figures(),
                 **guarantee.figures(),
+                **({"peak_mb": loop.peak_mb} if loop.peak_mb else {}),
             },
         )
         self._folder.finish(run)
