@@ -75,6 +75,14 @@ def test_an_address_without_a_ray_is_the_users_mistake(address: str, tmp_path: P
         Ray(address=address, working_dir=str(tmp_path))
 
 
+def test_a_cluster_that_ray_remembers_and_that_is_gone_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(ConfigurationError, match=r"address 'auto', which is .*:1: .*refused"):
+        Ray(address="auto", working_dir=str(tmp_path))
+
+
 def test_options_are_checked_before_anything_starts() -> None:
     with pytest.raises(ConfigurationError, match="neither 'pack' nor 'spread'"):
         Ray(placement="anywhere")  # type: ignore[arg-type]

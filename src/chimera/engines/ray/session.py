@@ -111,8 +111,7 @@ def _start(stack: contextlib.ExitStack, cpus: int | None, object_store_bytes: in
 def _join(stack: contextlib.ExitStack, address: str, working_dir: str | None, show_output: bool) -> None:
     import ray
 
-    if address != "auto":
-        _check_reachable(address)
+    _check_reachable(address)
     stack.enter_context(_environment(_ENVIRONMENT))
     stack.enter_context(_switches(show_output, only_this_machine=False))
     stack.callback(ray.shutdown)
@@ -133,14 +132,20 @@ def _join(stack: contextlib.ExitStack, address: str, working_dir: str | None, sh
 
 
 def _check_reachable(address: str) -> None:
-    """Knock at the address; Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
+    """Knock at the address; Ray itself would try for minutes, also where a cluster that it finds by itself is gone."""
+    from ray._private.services import canonicalize_bootstrap_address
+
+    found = canonicalize_bootstrap_address("auto") if address == "auto" else address
+    if found is None:
+        return  # Ray says so
+    host, _, port = found.rpartition(":")
     if not host or not port.isdigit() or "/" in host:
-        raise ConfigurationError(f"the address of a Ray is 'auto' or 'host:port', not {address!r}")
+        raise ConfigurationError(f"the address of a Ray is 'auto' or 'host:port', not {found!r}")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S).close()
     except OSError as error:
-        raise ConfigurationError(f"no Ray could be joined at address {address!r}: {error}") from error
+        where = "" if found == address else f", which is {found}"
+        raise ConfigurationError(f"no Ray could be joined at address {address!r}{where}: {error}") from error
 
 
 @contextlib.contextmanager
