@@ -126,6 +126,42 @@ def _shard_order(indices: NDArray[Any], batch_size: int, seed: int, rank: int, s
 
 
 @dataclass(frozen=True)
+class HeldOrder:
+    """The order of a worker that holds the data of others too: it reads its own, unless it is asked for theirs.
+
+    Attributes
+    ----------
+    parts : the orders of all whose data it holds, its own first.
+    """
+
+    parts: tuple[Any, ...]
+
+    @property
+    def batch_size(self) -> int:
+        """See `Order`, here and below."""
+        return int(self.parts[0].batch_size)
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Return that of its own."""
+        return float(self.parts[0].steps_per_epoch)
+
+    @property
+    def share(self) -> float:
+        """Return that of its own."""
+        return float(self.parts[0].share)
+
+    @property
+    def rank(self) -> int:
+        """Return its own."""
+        return int(self.parts[0].rank)
+
+    def batch(self, step: int) -> Indices:
+        """Return the sample numbers of its own."""
+        return self.parts[0].batch(step)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
 class OwnOrder:
     """The order of a worker whose data only it knows; it is made where they are.
 

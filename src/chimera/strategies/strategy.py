@@ -11,7 +11,14 @@ from chimera.core.registry import Registry
 from chimera.core.trace import TraceRow
 
 Family: TypeAlias = Literal[
-    "single", "synchronous", "asynchronous", "local steps", "federated", "decentralised", "model-parallel"
+    "single",
+    "synchronous",
+    "asynchronous",
+    "local steps",
+    "federated",
+    "decentralised",
+    "model-parallel",
+    "redundant work",
 ]
 
 
@@ -25,11 +32,13 @@ class Round:
     rounds : how many rounds this is; more than one where one call runs many steps.
     staleness : of each gradient that was applied: how many updates came between reading the weights and applying it;
         nothing where that says nothing, as in synchronous strategies.
+    batches : of how many the gradients went in, where the strategy counts them itself.
     """
 
     done: Sequence[Any]
     rounds: int = 1
     staleness: Sequence[int] = ()
+    batches: int = 0
 
 
 @dataclass(frozen=True)
@@ -171,6 +180,7 @@ class Strategy(ABC):
         each one's own, so that checkpoints hold all of them (decisions/0021), or each has but a part, see `parts`. With
         ``none`` a worker has no copy between two calls: each call brings all parameters, and workers in one process use one
         model object in turn (decisions/0029).
+    counts : whether a `Round` says how many batches went into it, since workers compute some twice, or for nothing.
     private : whether all that a worker sends in a round is one change of its weights, of which servers take the mean, asked for
         by `Cluster.soonest`: so that it can be clipped, get noise, and be added under masks.
     local_optimizer : a table of the optimizer by which workers step between two messages, where they do.
@@ -183,6 +193,7 @@ class Strategy(ABC):
     carries: ClassVar[bool] = False
     by_rows: ClassVar[bool] = True
     replicas: ClassVar[Literal["equal", "own", "parts", "none"]] = "equal"
+    counts: ClassVar[bool] = False
     private: ClassVar[bool] = False
     local_optimizer: Mapping[str, Any] | None = None
     server_optimizer: Mapping[str, Any] | None = None
@@ -218,6 +229,10 @@ class Strategy(ABC):
 
     def parts(self, workers: int) -> Parts | None:  # noqa: ARG002 - most have the whole model everywhere
         """Return how the model is cut over so many workers, where each holds but a part of it."""
+        return None
+
+    def holds(self, workers: int) -> Sequence[Sequence[int]] | None:  # noqa: ARG002 - most have their own only
+        """Return whose data each of so many workers holds, by place, its own first; None if nobody holds another's."""
         return None
 
     def batches_per_round(self, workers: int) -> int:

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from chimera.core.engine import Engine
+from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import Dataset
 from chimera.models.model import Model
 from chimera.strategies.strategy import Parts
@@ -43,6 +44,10 @@ class Assembly:
     def cluster(self, watch: Watch) -> TrainingCluster:
         """Reserve room for the workers, start them, and return the cluster."""
         given, workers = self.settings, self.settings.workers
+        if given.strategy.holds(workers) is not None and (self.engine.nodes_own_data or hasattr(self.train, "supply")):
+            raise ConfigurationError(
+                "workers that hold the data of others need data in memory, which can be given to several"
+            )
         actors = self._actors() if self._parts is None else self._stages(self._parts)
         actors.reserve_workers(workers)
         readers = 1 if self._parts is None else self._parts.stages
@@ -55,7 +60,7 @@ class Assembly:
             seed=given.seed,
         )
         steps = given.strategy.steps_per_round()
-        dealing = Dealing(supply, workers, self._samples_per_round, steps, readers)
+        dealing = Dealing(supply, workers, self._samples_per_round, steps, readers, given.strategy.holds)
         kind = TrainingCluster if given.privacy is None else partial(PrivateCluster, given.privacy)
         least, replicas = given.tolerance.min_workers, given.strategy.replicas
         return kind(self.engine, actors, dealing, watch, least, replicas=replicas)

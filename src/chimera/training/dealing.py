@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from chimera.data.order import HeldOrder
 from chimera.data.supply import Supply
 
 
@@ -18,6 +19,7 @@ class Dealing:
     samples_per_round : how many samples so many workers process in a round.
     steps_per_round : by how many steps a worker goes on in a round.
     readers : how many workers, one after another, read the same data.
+    holds : whose data each of so many workers holds, by place, its own first; None if nobody holds another's.
 
     Attributes
     ----------
@@ -32,9 +34,10 @@ class Dealing:
         samples_per_round: Callable[[int], int],
         steps_per_round: int = 1,
         readers: int = 1,
+        holds: Callable[[int], Sequence[Sequence[int]] | None] = lambda _: None,
     ) -> None:
         self.supply, self._samples_per_round = supply, samples_per_round
-        self._steps_per_round, self._readers = steps_per_round, readers
+        self._steps_per_round, self._readers, self._holds = steps_per_round, readers, holds
         self._world_size, self._round, self._begin = world_size, 0, 0
         self.orders = self._made()
 
@@ -75,4 +78,7 @@ class Dealing:
 
     def _made(self) -> list[Any]:
         streams = self.supply.orders(self._world_size // self._readers, since=self.since, begin=self._begin)
+        held = self._holds(self._world_size)
+        if held is not None:
+            return [HeldOrder(tuple(streams[place] for place in places)) for places in held]
         return [order for order in streams for _ in range(self._readers)]

@@ -45,6 +45,20 @@ class Gradients:
         gradient, loss = self.computed(model, step)
         return gradient, self.verdict(gradient, loss, step, buffers)
 
+    def of(self, part: Any, model: Any, step: int, share: float, *, own: bool) -> tuple[Any, Rejected | None]:
+        """Return ``share`` times the gradient of the batch of one whose data are here too, as that one would compute it."""
+        buffers, batch = self.buffers(), self._dataset.take(part.batch(step))
+        self._model.reseed((self._seed * 1_000_003 + part.rank) * 1_000_003 + step)
+        work(samples=len(batch[0]) if own else 0, effort=len(batch[0]))
+        gradient, loss = model.gradient(batch)
+        if why := fault_of_gradient(gradient, loss):
+            self.restore(buffers)
+            return gradient, Rejected(part.rank, step, why)
+        if own:
+            self._count(loss)
+        gradient *= np.float32(share)
+        return gradient, None
+
     def descend(self, take: Callable[[Batch], float], step: int) -> Rejected | None:
         """Let ``take`` step with the step's batch; return whether its loss is to be rejected: the weights are spoilt then."""
         buffers = self.buffers()

@@ -119,6 +119,26 @@ class Learner(InGroup, Gossip, Chunks, Attacker, Masking, Fragments):
         self._step += 1
         return self._packed(gradient) if rejected is None else [rejected] * len(weights)
 
+    def coded(self, *weights: Encoded, shares: Sequence[float], step: int) -> list[Any]:
+        """Load the weights, and return a combination of the gradients of all whose data it holds, encoded, a message a shard.
+
+        Each is multiplied by its share. One that is not finite is left out, as by all who compute it; which, says the `Applied`
+        that comes after the messages.
+        """
+        self._load(weights)
+        total, rejected = np.zeros_like(self._model.parameters()), []
+        order: Any = self._gradients.order  # a `HeldOrder`
+        for place, (part, share) in enumerate(zip(order.parts, shares, strict=True)):
+            gradient, fault = self._gradients.of(part, self._model, step, share, own=place == 0)
+            if fault is None:
+                total += gradient
+            else:
+                rejected.append(fault)
+        self._falsify(total, step)
+        self._step = step + 1
+        told = Applied(self._step, len(shares) - len(rejected), tuple(rejected))
+        return [*(self._packed(total) if told.gradients else [rejected[0]] * len(weights)), told]
+
     def train(self, steps: int, group: Group | None = None) -> Applied:
         """Take ``steps`` steps of its own, with the group's mean gradient if there is one; say which of its own were rejected.
 

@@ -72,7 +72,7 @@ class TrainingLoop:
         self._snapshot: dict[str, Any] | None = None
         self._interrupt = Interrupt()
         self._rejections = Rejections()
-        self._meter = Meter(engine, cluster, history, strategy.traced)
+        self._meter = Meter(engine, cluster, history, strategy.traced, counted=strategy.counts)
         self._announcer = Announcer(self._meter, history, callbacks)
         self.peak_mb = self._meter.peak_mb
         self.metrics: dict[str, float] = {}
@@ -179,6 +179,7 @@ class TrainingLoop:
         for over in rounds:
             told = self._watch.get(over.done) if values is None else [next(values) for _ in over.done]
             self.counters.rounds += over.rounds
+            self.counters.samples += over.batches * self._batch_size
             self.staleness.update(over.staleness)
             self._cluster.round = self.counters.rounds
             rejected = self._rejections.of(told, self._cluster.workers)

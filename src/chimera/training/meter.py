@@ -41,6 +41,7 @@ class Meter:
     Parameters
     ----------
     traced : is shown the rows too, see `Strategy.traced`.
+    counted : whether somebody else counts the samples of the run.
 
     Attributes
     ----------
@@ -57,7 +58,10 @@ class Meter:
         cluster: TrainingCluster,
         history: History,
         traced: Callable[[Sequence[TraceRow], TrainingCluster], None],
+        *,
+        counted: bool = False,
     ) -> None:
+        self._counted = counted
         self._engine, self._cluster, self._history, self._traced = engine, cluster, history, traced
         self.counters = Counters()
         self.peak_mb: dict[str, float] = {}
@@ -82,7 +86,7 @@ class Meter:
         for row in rows:
             if row.call not in passed_over and row.actor in workers:
                 self.worked.add(row.actor)
-                used.samples += row.samples
+                used.samples += 0 if self._counted else row.samples
                 self.samples_by_worker[row.actor] += row.samples
                 used.bytes_up += row.bytes_out
                 used.bytes_down += row.bytes_in
