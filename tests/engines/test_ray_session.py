@@ -75,6 +75,13 @@ def test_an_address_without_a_ray_is_the_users_mistake(address: str, tmp_path: P
         Ray(address=address, working_dir=str(tmp_path))
 
 
+def test_where_no_ray_was_ever_started_none_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # where Ray remembers the last cluster
+    with pytest.raises(ConfigurationError, match="address 'auto': none runs on this machine"):
+        Ray(address="auto", working_dir=str(tmp_path))
+
+
 def test_a_cluster_that_ray_remembers_and_that_is_gone_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

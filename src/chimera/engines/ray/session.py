@@ -133,11 +133,7 @@ def _join(stack: contextlib.ExitStack, address: str, working_dir: str | None, sh
 
 def _check_reachable(address: str) -> None:
     """Knock at the address; Ray itself would try for minutes, also where a cluster that it finds by itself is gone."""
-    from ray._private.services import canonicalize_bootstrap_address
-
-    found = canonicalize_bootstrap_address("auto") if address == "auto" else address
-    if found is None:
-        return  # Ray says so
+    found = _found_by_ray() if address == "auto" else address
     host, _, port = found.rpartition(":")
     if not host or not port.isdigit() or "/" in host:
         raise ConfigurationError(f"the address of a Ray is 'auto' or 'host:port', not {found!r}")
@@ -146,6 +142,21 @@ def _check_reachable(address: str) -> None:
     except OSError as error:
         where = "" if found == address else f", which is {found}"
         raise ConfigurationError(f"no Ray could be joined at address {address!r}{where}: {error}") from error
+
+
+def _found_by_ray() -> str:
+    """Return the address that Ray means by ``"auto"``."""
+    from ray._private.services import canonicalize_bootstrap_address
+
+    try:
+        found = canonicalize_bootstrap_address("auto")
+    except ConnectionError:
+        found = None
+    if found is None:
+        raise ConfigurationError(
+            "no Ray could be joined at address 'auto': none runs on this machine, and RAY_ADDRESS names none"
+        )
+    return str(found)
 
 
 @contextlib.contextmanager
