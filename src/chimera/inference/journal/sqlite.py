@@ -14,22 +14,21 @@ from typing import Any
 
 import msgspec
 
-from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.errors import DataError
+from chimera.core.sqlite_channel import Busy, Channel, Kind
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
-from chimera.inference.journal.sqlite_channel import Busy, Channel
 from chimera.inference.journal.stopped_writer import Process, end_if_stopped
 from chimera.inference.records import Record, job_of
 
 FORMAT = 1
-_APPLICATION = 0x43484A4C  # says in the file's head whose it is
 _ACQUIRE_BUSY_S = 0.1
 _PAGE = 500  # rows read at a time, so that no reader keeps the file's log from being emptied
 _OPEN_CHUNKS = 8
 _LARGE_ROWS = 50  # deleted at a time
 _FREED_PAGES = 1000  # given back to the disk at a time
 
-_SCHEMA = """
+_TABLES = """
 CREATE TABLE lease (
     only INTEGER PRIMARY KEY CHECK (only = 1), owner TEXT NOT NULL, epoch INTEGER NOT NULL, address TEXT NOT NULL,
     lease_s REAL NOT NULL, ends_s REAL NOT NULL, pid INTEGER NOT NULL, began TEXT NOT NULL
@@ -43,6 +42,7 @@ CREATE INDEX outputs_in_order ON outputs (job, first);
 CREATE TABLE inputs (job TEXT NOT NULL, first INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (job, first));
 """
 
+_KIND = Kind("journal", 0x43484A4C, FORMAT, _TABLES)
 _RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
@@ -68,14 +68,13 @@ class SqliteJournal(Journal):
         self._chunks: OrderedDict[tuple[str, int], list[Any]] = OrderedDict()
         self._lock = threading.Lock()
         with contextlib.ExitStack() as opened:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise ConfigurationError(f"the journal {path} cannot be written: {error.strerror}") from error
-            self._writer = opened.enter_context(contextlib.closing(Channel(path)))
-            self._keeper = opened.enter_context(contextlib.closing(Channel(path)))
-            self._reader = opened.enter_context(contextlib.closing(Channel(path)))
-            self._prepare()
+            self._writer, self._keeper, self._reader = (
+                opened.enter_context(contextlib.closing(Channel(path, _KIND))) for _ in range(3)
+            )
+            self._writer.prepare()
+            # The lease need not outlast the machine: renewing it waits for no disk, and leaves it to others to empty the log.
+            self._keeper.read(lambda db: db.execute("PRAGMA synchronous = NORMAL"))
+            self._keeper.read(lambda db: db.execute("PRAGMA wal_autocheckpoint = 0"))
             opened.pop_all()
 
     def acquire(self, owner: str, address: str, lease_s: float) -> Lease | None:  # noqa: D102
@@ -188,24 +187,6 @@ class SqliteJournal(Journal):
         for channel in (self._writer, self._keeper, self._reader):
             channel.close()
 
-    def _prepare(self) -> None:
-        version, application, tables = self._reader.snapshot(_head)
-        if application == _APPLICATION and version != FORMAT:
-            raise ConfigurationError(
-                f"the journal {self._path} has format {version}, and this version of Chimera knows {FORMAT}: "
-                "use the version that wrote it, or another folder"
-            )
-        if application != _APPLICATION and (tables or application):
-            raise ConfigurationError(f"{self._path} is no journal of Chimera's: choose another folder")
-        if not application:
-            self._writer.shrinks()
-            self._writer.keep_a_log()
-            self._writer.write(_create)
-        self._writer.read(lambda db: db.execute("PRAGMA synchronous = FULL"))
-        # The lease need not outlast the machine. So renewing it waits for no disk, and leaves it to others to empty the log.
-        self._keeper.read(lambda db: db.execute("PRAGMA synchronous = NORMAL"))
-        self._keeper.read(lambda db: db.execute("PRAGMA wal_autocheckpoint = 0"))
-
     def _chunk(self, job: str, start: int) -> list[Any]:
         """Return the queries of one chunk; batches follow one another, so the last few are kept."""
         with self._lock:
@@ -233,24 +214,6 @@ class SqliteJournal(Journal):
     def _last_owner(self) -> Process | None:
         rows = self._reader.rows("SELECT pid, began FROM lease WHERE ends_s <= ?", (time.monotonic(),))
         return Process(*rows[0]) if rows else None
-
-
-def _create(db: sqlite3.Connection) -> None:
-    """Make the tables, unless another process has meanwhile."""
-    if _head(db)[1]:
-        return
-    for statement in _SCHEMA.split(";"):
-        db.execute(statement)
-    db.execute(f"PRAGMA application_id = {_APPLICATION}")
-    db.execute(f"PRAGMA user_version = {FORMAT}")
-
-
-def _head(db: sqlite3.Connection) -> tuple[int, int, int]:
-    """Return the format, whose file it is, and how many tables it has; inside of a transaction, as others may be writing it."""
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    (application,) = db.execute("PRAGMA application_id").fetchone()
-    (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    return version, application, tables
 
 
 def _lease(db: sqlite3.Connection) -> Lease | None:

@@ -1,0 +1,69 @@
+"""The states of a job and what leads from each to which."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera.core.errors import ConflictError
+from chimera.jobs.records import MOST_BROKEN, advanced
+from chimera.jobs.states import OVER, TRANSITIONS, UNDER_WAY, Event, State, following
+from jobs.samples import job
+
+_STEPS = st.lists(st.tuples(st.sampled_from(Event), st.floats(0, 1)), max_size=60)
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("event", Event)
+def test_the_table_is_all_that_can_happen(state: State, event: Event) -> None:
+    if (state, event) in TRANSITIONS:
+        assert following(state, event) is TRANSITIONS[state, event]
+    else:
+        with pytest.raises(ConflictError, match=rf"'{event}' cannot happen to a job that is {state}"):
+            following(state, event)
+
+
+def test_every_state_can_be_left_for_an_end_and_an_end_only_by_a_person() -> None:
+    assert frozenset(State) == UNDER_WAY | OVER | {State.QUEUED}
+    leaves = {state: {event for at, event in TRANSITIONS if at is state} for state in State}
+    assert all(leaves[state] <= {Event.RETRY} for state in OVER)
+    assert all({Event.CANCEL, Event.FAILED} <= leaves[state] for state in set(State) - OVER)
+    assert not leaves[State.DONE]
+
+
+@given(_STEPS)
+def test_whatever_is_tried_a_job_stays_one_that_makes_sense(steps: list[tuple[Event, float]]) -> None:
+    now, ends = job(), 0
+    for at_s, (event, progress) in enumerate(steps):
+        before = now
+        try:
+            now = advanced(now, event, now_s=float(at_s), reason="why", workers=("w0",))
+        except ConflictError:
+            assert (before.state, event) not in TRANSITIONS
+            continue
+        ends += now.state in OVER
+        if now.state is State.RUNNING:
+            now = msgspec.structs.replace(now, progress=max(now.progress, progress))
+        assert now.attempt - before.attempt == (event is Event.PICKED)
+        assert now.progress >= before.progress
+        assert now.broken < MOST_BROKEN or now.state is State.FAILED
+        assert bool(now.workers) or not now.under_way
+        if event is Event.RETRY:
+            ends -= 1
+            assert now.broken == 0
+        assert ends == (now.state in OVER)
+
+
+def test_a_job_whose_attempts_break_without_coming_further_has_failed_and_says_how_often() -> None:
+    now = job()
+    for number in range(MOST_BROKEN):
+        assert now.state is State.QUEUED
+        assert now.broken == number
+        now = advanced(now, Event.PICKED, now_s=0.0, workers=("w0",))
+        now = advanced(now, Event.COMMITTED, now_s=0.0)
+        now = advanced(now, Event.BROKE, now_s=0.0, reason="the driver died")
+    assert now.state is State.FAILED
+    assert now.reason == f"the driver died ({MOST_BROKEN} attempts in a row broke without coming further)"
+    assert advanced(now, Event.RETRY, now_s=0.0).broken == 0
