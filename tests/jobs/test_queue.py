@@ -1,0 +1,174 @@
+"""Which jobs begin next."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera.core.errors import ConfigurationError
+from chimera.jobs.queue import Rules, again_s, charged, choose
+from chimera.jobs.records import Job, Use
+from chimera.jobs.states import State
+from jobs.samples import job
+
+_JOBS = st.lists(
+    st.builds(
+        dict,
+        user=st.sampled_from("abc"),
+        workers=st.integers(1, 6),
+        priority=st.integers(-1, 1),
+        since_s=st.floats(0, 100),
+        refused=st.integers(0, 3),
+    ),
+    max_size=12,
+)
+
+
+def _started(waiting: list[Job], free: int = 4, **given: object) -> list[str]:
+    settings = {"under_way": [], "before": {}, "uses": [], "total": 8, "now_s": 100.0, **given}
+    return [one.id for one in choose(waiting, free=free, **settings).start]  # type: ignore[arg-type]
+
+
+def test_higher_priorities_go_first_and_then_what_came_first() -> None:
+    waiting = [job(1), job(2, priority=1), job(3, priority=-1), job(4)]
+    assert _started(waiting) == ["2", "1", "4", "3"]
+    assert _started(waiting, free=2) == ["2", "1"]
+
+
+def test_users_take_turns_those_first_who_have_had_least() -> None:
+    waiting = [job(1, user="a"), job(2, user="a"), job(3, user="b"), job(4, user="b")]
+    assert _started(waiting) == ["1", "3", "2", "4"]
+    assert _started(waiting, uses=[Use("a", 1, 0.0, 99.0)]) == ["3", "4", "1", "2"]
+    assert _started(waiting, uses=[Use("a", 1, 0.0, None), Use("b", 1, 0.0, 1.0)])[0] == "3"
+
+
+def test_what_a_user_has_had_counts_half_after_a_half_life() -> None:
+    used = [Use("a", 3, 0.0, 0.001)]
+    (now, later) = (charged(used, at_s, 50.0)["a"] for at_s in (0.001, 50.001))
+    assert now == pytest.approx(0.003, rel=1e-4)
+    assert later == pytest.approx(now / 2)
+    whole = charged([Use("a", 1, -1e9, None)], 0.0, 50.0)["a"]  # for ever
+    assert whole == pytest.approx(50.0 / math.log(2))
+    parts = [Use("a", 1, -1e9, -7.0), Use("a", 1, -7.0, -7.0), Use("a", 1, -7.0, None)]
+    assert charged(parts, 0.0, 50.0)["a"] == pytest.approx(whole)
+    assert charged([Use("a", 1, 5.0, 9.0)], 1.0, 50.0) == {"a": 0.0}  # the clock was set back
+
+
+def test_limits_of_a_user_hold_and_keep_no_other_one_waiting() -> None:
+    running = [job(9, user="a", workers=2, state=State.RUNNING)]
+    waiting = [job(1, user="a", workers=2), job(2, user="a"), job(3, user="b")]
+    assert _started(waiting, under_way=running, rules=Rules(jobs_per_user=1)) == ["3"]
+    assert _started(waiting, under_way=running, rules=Rules(workers_per_user=3)) == ["3", "2"]
+    told = choose(
+        waiting, running, {}, [], free=4, total=8, now_s=0.0, rules=Rules(jobs_per_user=1, patience_s=0.0)
+    ).waits
+    assert told == dict.fromkeys(("1", "2"), "a has 1 jobs under way, as many as a user may have")
+
+
+def test_a_job_comes_after_others_and_fails_with_them() -> None:
+    first = job(1, state=State.RUNNING)
+    then, last = job(2, after=("1",)), job(3, after=("1", "2"))
+    waits = choose([then, last], [first], {"1": first, "2": then}, [], free=4, total=4, now_s=0.0)
+    assert waits.start == waits.fail == []
+    assert waits.waits == {"2": "it is after job 1", "3": "it is after job 1, 2"}
+    done = job(1, state=State.DONE)
+    assert _started([then, last], before={"1": done, "2": then}) == ["2"]
+    lost = job(1, state=State.FAILED, reason="no such data")
+    failed = choose([then, last], [], {"1": lost, "2": then}, [], free=4, total=4, now_s=0.0)
+    why = "job 1, which it is after, is failed: no such data"
+    assert (failed.start, failed.fail) == ([], [(then, why), (last, why)])
+
+
+def test_a_large_job_is_overtaken_for_a_while_and_then_has_its_turn() -> None:
+    waiting = [job(1, workers=6), job(2, workers=2)]
+    assert _started(waiting, rules=Rules(patience_s=200.0)) == ["2"]
+    told = choose(waiting, [], {}, [], free=4, total=8, now_s=100.0)
+    assert told.start == []
+    assert told.waits == {"1": "it needs 6 workers, and 4 are free", "2": "job 1 has waited longer for 6 workers"}
+    assert _started([*waiting, job(3, priority=1)]) == ["3"]
+
+
+def test_a_job_too_large_for_the_cluster_keeps_nobody_waiting() -> None:
+    waiting = [job(1, workers=9), job(2, workers=2)]
+    assert _started(waiting) == ["2"]
+    assert (
+        choose(waiting, [], {}, [], free=4, total=8, now_s=1e9).waits["1"]
+        == "it needs 9 workers, and the cluster has 8"
+    )
+
+
+def test_what_no_worker_would_begin_comes_again_each_time_later() -> None:
+    assert [again_s(refused) for refused in (0, 1, 2, 3)] == [0.0, 0.1, 0.2, 0.4]
+    assert again_s(10**9) == 30.0
+    refused = job(1, refused=3, since_s=10.0, reason="worker w1 is busy")
+    assert _started([refused], now_s=10.39) == []
+    assert _started([refused], now_s=10.4) == ["1"]
+
+
+@given(_JOBS, _JOBS, st.integers(0, 8), st.integers(0, 4), st.integers(0, 6), st.floats(0, 100))
+def test_whatever_waits_limits_hold_and_each_job_is_told_of_once(
+    waiting: list[dict], under_way: list[dict], free: int, jobs_per_user: int, workers_per_user: int, patience_s: float
+) -> None:
+    rules = Rules(jobs_per_user=jobs_per_user, workers_per_user=workers_per_user, patience_s=patience_s)
+    queued = [job(number, **one) for number, one in enumerate(waiting)]
+    running = [job(100 + number, **one) for number, one in enumerate(under_way)]
+    choice = choose(queued, running, {}, [], free=free, total=8, now_s=100.0, rules=rules)
+    assert sorted([one.id for one in choice.start] + list(choice.waits)) == sorted(one.id for one in queued)
+    assert sum(one.submission.workers for one in choice.start) <= free
+    for user in {one.submission.user for one in choice.start}:
+        own = [one for one in running + choice.start if one.submission.user == user]
+        assert len(own) <= (jobs_per_user or len(own))
+        assert sum(one.submission.workers for one in own) <= (workers_per_user or math.inf)
+    left = free - sum(one.submission.workers for one in choice.start)
+    if queued and not choice.start and not (jobs_per_user or workers_per_user):  # nothing idles for nothing
+        first = [one for one in queued if one.submission.priority == max(one.submission.priority for one in queued)]
+        ready = [one for one in first if one.since_s + again_s(one.refused) <= 100.0]
+        assert all(one.submission.workers > left for one in ready) or any(
+            one.submission.workers > left and 100.0 - one.since_s >= patience_s for one in ready
+        )
+
+
+def _days_of(jobs: list[Job], workers: int, end_s: int) -> tuple[dict[str, int], Counter[str]]:
+    """Run the queue in steps of ten seconds; return when each job began, and the seconds of workers of each user."""
+    began: dict[str, int] = {}
+    running: list[tuple[Job, int]] = []
+    uses: list[Use] = []
+    for now_s in range(0, end_s, 10):
+        for one, end in [pair for pair in running if pair[1] <= now_s]:
+            running.remove((one, end))
+            uses.append(Use(one.submission.user, one.submission.workers, float(began[one.id]), float(now_s)))
+        present = [Use(one.submission.user, one.submission.workers, float(began[one.id]), None) for one, _ in running]
+        waiting = [one for one in jobs if one.id not in began and one.submitted_s <= now_s]
+        free = workers - sum(one.submission.workers for one, _ in running)
+        under_way = [one for one, _ in running]
+        now = choose(waiting, under_way, {}, uses + present, free=free, total=workers, now_s=float(now_s)).start
+        began.update({one.id: now_s for one in now})
+        running += [(one, now_s + 20 + int(one.id) % 4 * 10) for one in now]
+    total = Counter[str]()
+    for use in uses:
+        total[use.user] += round(use.workers * ((use.to_s or 0.0) - use.from_s))
+    return began, total
+
+
+def test_a_large_job_begins_though_small_ones_never_end() -> None:
+    small = [job(10 + i, user="abc"[i % 3], submitted_s=3.0 * i, since_s=3.0 * i) for i in range(300)]
+    large = job(1, user="a", workers=4, submitted_s=100.0, since_s=100.0)
+    began, _ = _days_of([large, *small], workers=4, end_s=900)
+    assert began["1"] < 900
+
+
+def test_users_share_workers_alike_however_many_jobs_they_submit() -> None:
+    many = [job(i, user="many") for i in range(1, 400)]
+    few = [job(1000 + i, user="few", workers=2) for i in range(100)]
+    _, total = _days_of(many + few, workers=4, end_s=2000)
+    assert total["many"] == pytest.approx(total["few"], rel=0.1)
+
+
+def test_rules_that_make_no_sense_are_refused() -> None:
+    for wrong in ({"half_life_s": 0.0}, {"patience_s": -1.0}, {"jobs_per_user": -1}, {"half_life_s": math.nan}):
+        with pytest.raises(ConfigurationError, match="half-life"):
+            Rules(**wrong)  # type: ignore[arg-type]
