@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from chimera.core.errors import ConfigurationError, TimeLimitError
-from chimera.inference.client import PATIENCE_S
+from chimera.web.client import PATIENCE_S
 from inference.running import RunningCluster, cluster, command, signalled, until
 
 

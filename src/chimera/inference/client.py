@@ -8,35 +8,19 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
-from chimera.core.errors import (
-    ChimeraError,
-    ConfigurationError,
-    ConflictError,
-    DataError,
-    RunError,
-    TimeLimitError,
-    UnavailableError,
-)
+from chimera.core.errors import ChimeraError, ConfigurationError, DataError, TimeLimitError, UnavailableError
 from chimera.engines.http import wire
-from chimera.inference import request
+from chimera.web.client import PATIENCE_S, TRY_S, WebClient
+from chimera.web.folder import MOST_BYTES
 
-T = TypeVar("T")
-
-MOST_BYTES = 1 << 30
-"""The size of the largest request that a cluster takes."""
-PATIENCE_S = 15.0
-"""How long a request is tried again while nobody leads."""
-_TRY_S = 3.0  # how long an answer may take of one whom nobody replaces
-_AGAIN_S = 0.1
 _POLL_S = 0.2
 _ENDED = ("done", "cancelled")
 
 
-class Client:
+class Client(WebClient):
     """The operations on a cluster; each is sent again while its coordinator is being replaced, also if that hangs.
 
     Parameters
@@ -47,7 +31,9 @@ class Client:
     """
 
     def __init__(self, address: Callable[[], str | None], token: str, *, patience_s: float = PATIENCE_S) -> None:
-        self._address, self._token, self._patience_s = address, token, patience_s
+        super().__init__(
+            address, token, prefix="/v1/infer", who="the coordinator", up="chimera infer up", patience_s=patience_s
+        )
 
     def submit(self, model: Mapping[str, Any], queries: Sequence[Any], **options: Any) -> str:
         """Hand a job in, and return its number.
@@ -68,15 +54,15 @@ class Client:
                 f"the queries take {len(body)} bytes, and a job may have {MOST_BYTES}: make several jobs of them, or files"
                 " whose names are the queries"
             )
-        return str(self._object("POST", "/jobs", body)["job"])
+        return str(self.object("POST", "/jobs", body)["job"])
 
     def rows(self, what: str) -> list[dict[str, Any]]:
         """Return the rows of ``jobs``, ``rate``, ``stats``, ``workers`` or ``members``."""
-        return list(self._object("GET", f"/{what}")["rows"])
+        return list(self.object("GET", f"/{what}")["rows"])
 
     def change(self, job: str, **changes: Any) -> str:
         """Change ``weight``, ``batch_size`` or ``max_workers`` of a job."""
-        return str(self._object("PATCH", f"/jobs/{_quoted(job)}", wire.pack(changes))["job"])
+        return str(self.object("PATCH", f"/jobs/{_quoted(job)}", wire.pack(changes))["job"])
 
     def serve(self, name: str, model: Mapping[str, Any], **options: Any) -> str:
         """Let a model answer queries as they come, and return the number of its job.
@@ -86,11 +72,11 @@ class Client:
         options : ``weight``, ``batch_size``, ``max_workers``.
         """
         body = wire.pack({"model": dict(model), **options})
-        return str(self._object("PUT", f"/models/{_quoted(name)}", body)["job"])
+        return str(self.object("PUT", f"/models/{_quoted(name)}", body)["job"])
 
     def unserve(self, name: str) -> str:
         """Take no more queries for a model, and return the number of its job."""
-        return str(self._object("DELETE", f"/models/{_quoted(name)}")["job"])
+        return str(self.object("DELETE", f"/models/{_quoted(name)}")["job"])
 
     def ask(self, name: str, queries: Sequence[Any], *, timeout_s: float = 30.0) -> list[dict[str, Any]]:
         """Return the answers of a served model: ``{"result": value}`` or ``{"error": text}`` for each query.
@@ -103,11 +89,11 @@ class Client:
         TimeLimitError : it has not answered in time.
         """
         body = wire.pack({"queries": list(queries), "timeout_s": timeout_s})
-        return list(self._object("POST", f"/{_quoted(name)}", body, try_s=_TRY_S + timeout_s)["results"])
+        return list(self.object("POST", f"/{_quoted(name)}", body, try_s=TRY_S + timeout_s)["results"])
 
     def cancel(self, job: str) -> str:
         """Let a job go no further."""
-        return str(self._object("DELETE", f"/jobs/{_quoted(job)}")["job"])
+        return str(self.object("DELETE", f"/jobs/{_quoted(job)}")["job"])
 
     def results(self, job: str, first: int = 0) -> Iterator[dict[str, Any]]:
         """Yield results so far, in input order: ``index``, ``query``, and ``result`` or ``error``.
@@ -118,7 +104,7 @@ class Client:
         deadline_s = time.monotonic() + self._patience_s
         while True:
             try:
-                with self._again(partial(self._once, "GET", f"{path}?first={first}", None, _TRY_S)) as lines:
+                with self.again(partial(self.once, "GET", f"{path}?first={first}")) as lines:
                     for line in lines:
                         row = json.loads(line)
                         first = row["index"] + 1
@@ -154,60 +140,6 @@ class Client:
             time.sleep(_POLL_S)
         return row
 
-    def _object(self, verb: str, path: str, body: bytes | None = None, *, try_s: float = _TRY_S) -> dict[str, Any]:
-        document = json.loads(self._again(lambda: request.read(self._once(verb, path, body, try_s))))
-        if not isinstance(document, dict):
-            raise RunError(f"{path}: the answer is no JSON object")
-        return document
-
-    def _again(self, ask: Callable[[], T]) -> T:
-        """Return what a request returns; send it again while nobody leads."""
-        deadline_s = time.monotonic() + self._patience_s
-        while True:
-            try:
-                return ask()
-            except (_NobodyLeadsError, request.Unanswered) as error:
-                if time.monotonic() > deadline_s:
-                    raise UnavailableError(f"the cluster cannot be reached: {error}") from error
-            time.sleep(_AGAIN_S)
-
-    def _once(self, verb: str, path: str, body: bytes | None, try_s: float) -> http.client.HTTPResponse:
-        """Return the answer of whoever leads now, open."""
-        address = self._address()
-        if address is None:
-            raise _NobodyLeadsError("nobody leads it: is it up? ('chimera infer up')")
-        headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
-        if body is not None:
-            headers["Content-Type"] = wire.CONTENT_TYPE
-        try:
-            answer = request.opened(
-                address, verb, f"/v1/infer{path}", headers=headers, body=body, timeout_s=try_s,
-                leads=lambda: self._address() == address,
-            )  # fmt: skip
-        except request.Unanswered as error:
-            raise request.Unanswered(f"the coordinator at {address} does not answer: {error}") from error
-        if answer.status >= HTTPStatus.BAD_REQUEST:
-            raise _said(answer.status, request.read(answer))
-        return answer
-
 
 def _quoted(job: str) -> str:
     return quote(job, safe="")
-
-
-class _NobodyLeadsError(UnavailableError):
-    """Somebody else will answer, in a moment."""
-
-
-def _said(status: int, body: bytes) -> ChimeraError:
-    """Return what the coordinator has answered, as an exception."""
-    message, name = f"the coordinator answered {status}", ""
-    try:
-        document = json.loads(body)
-        message, name = str(document["message"]), str(document["details"]["errorMessage"])
-    except (ValueError, KeyError, TypeError):
-        pass
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        return (UnavailableError if name == "QueueFullError" else _NobodyLeadsError)(message)
-    kinds = {404: ConfigurationError, 409: ConflictError, 422: ConfigurationError, 504: TimeLimitError}
-    return kinds.get(status, RunError)(message)

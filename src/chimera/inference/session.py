@@ -15,12 +15,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from chimera.core.errors import ConfigurationError, RunError
-from chimera.inference.client import PATIENCE_S, Client
+from chimera.inference.client import Client
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.inputs import queries
 from chimera.inference.models import read
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.supervisor import check_keep_days
+from chimera.web.client import PATIENCE_S
 
 WORKERS = 2
 _STOP_S = 20.0

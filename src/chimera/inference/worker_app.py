@@ -11,13 +11,13 @@ from msgspec import Meta, Struct
 
 from chimera.core.errors import DataError
 from chimera.engines.http import wire
-from chimera.inference.cluster_folder import Access
 from chimera.inference.pool.http import PATH
 from chimera.inference.pool.link import Assignment, WorkerState
 from chimera.inference.worker import InferenceWorker
 from chimera.web.app import create_app
 from chimera.web.background import in_thread
 from chimera.web.body import answer, read_object
+from chimera.web.folder import Access
 from chimera.web.logs import status
 from chimera.web.routing import documented, plain_router
 

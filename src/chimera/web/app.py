@@ -171,7 +171,13 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-    app: FastAPI, *, host: str, port: int, settings: Access, on_started: Callable[[], None] | None = None
+    app: FastAPI,
+    *,
+    host: str,
+    port: int,
+    settings: Access,
+    on_started: Callable[[], None] | None = None,
+    listener: socket.socket | None = None,
 ) -> None:
     """Serve an app until SIGINT or SIGTERM; requests under way then have `STOP_S` seconds.
 
@@ -182,6 +188,7 @@ def serve(
     host, port : where to listen; port 0 is any that is free.
     settings : its token, certificate and key.
     on_started : called, in the event loop, once requests are answered.
+    listener : what `listen` has returned for them, where a process listens longer than one server lives.
 
     Raises
     ------
@@ -210,7 +217,7 @@ def serve(
             f"CHIMERA_TLS_CERT {str(settings.tls_cert)!r} and CHIMERA_TLS_KEY {str(settings.tls_key)!r} cannot be used: "
             f"{first_line(error)}; both must be PEM files, and belong to each other"
         ) from error
-    with _listen(host, port) as listener:
+    with listener or listen(host, port) as listener:
         port = listener.getsockname()[1]
         warn_if_open(host, port, settings.token)
         server = _Server(config, on_started)
@@ -244,7 +251,13 @@ def _signals_end(server: uvicorn.Server) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens there.
+
+    Raises
+    ------
+    ConfigurationError : it cannot be had; the message says why, and what to do.
+    """
     where = f"port {port} of {host}"
     try:
         found = socket.getaddrinfo(

@@ -134,9 +134,8 @@ def _prepare_process(threads: int, parent: int) -> None:
         torch.set_num_threads(threads)
 
 
-def main() -> None:
-    """Import what was asked for, then serve."""
-    options = json.loads(sys.argv[1])
+def run(options: dict[str, Any]) -> NoReturn:
+    """Import what was asked for, then serve; this process is the fork server from now on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
     sys.path[:] = options["path"]
     for name in options["preload"]:
@@ -154,4 +153,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(json.loads(sys.argv[1]))

@@ -16,29 +16,29 @@ from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.memory import DEAD, Memory
 from chimera.engines.local.refs import Lane
 from chimera.engines.local.relay import Relay
+from chimera.engines.local.standby import Standby, take
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def start_server(
     modules: list[str], control: socket.socket, requests: socket.socket, memory_fd: int
-) -> subprocess.Popen[bytes]:
-    """Start the fork server; it serves the other end of ``control`` and has imported ``modules`` before its first fork.
+) -> subprocess.Popen[bytes] | Standby:
+    """Start the fork server, or let the one that stands by begin; it has imported ``modules`` before its first fork.
 
-    Its actors write to ``requests``.
+    It serves the other end of ``control``; its actors write to ``requests``.
     """
-    options = {
-        "path": sys.path,
-        "preload": modules,
-        "control": control.fileno(),
-        "requests": requests.fileno(),
-        "memory": memory_fd,
-    }
+    options = {"path": sys.path, "preload": modules}
+    descriptors = {"control": control.fileno(), "requests": requests.fileno(), "memory": memory_fd}
+    standby = take()
+    if standby is not None:
+        standby.serve(options, descriptors)
+        return standby
     threads = {name: os.environ.get(name, "1") for name in _THREAD_VARIABLES}
     return subprocess.Popen(
-        [sys.executable, "-u", "-m", "chimera.engines.local.forkserver", json.dumps(options)],
+        [sys.executable, "-u", "-m", "chimera.engines.local.forkserver", json.dumps({**options, **descriptors})],
         stdin=subprocess.DEVNULL,
-        pass_fds=(control.fileno(), requests.fileno(), memory_fd),
+        pass_fds=tuple(descriptors.values()),
         env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         start_new_session=True,
     )
@@ -82,7 +82,7 @@ def _mark_dead(dead: list[Lane], lanes: list[Lane], deaths: list[Lane], doorbell
 
 
 def end(
-    server: subprocess.Popen[bytes],
+    server: subprocess.Popen[bytes] | Standby,
     control: socket.socket,
     monitor: threading.Thread,
     relay: Relay,

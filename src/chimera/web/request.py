@@ -1,4 +1,4 @@
-"""One request to the coordinator, given up as soon as another process leads."""
+"""One request to whoever leads a cluster, given up as soon as another process does."""
 
 from __future__ import annotations
 

@@ -1,0 +1,93 @@
+"""A fork server that is forked rather than started anew: whoever has imported the heavy libraries passes them on.
+
+`stand_by` forks it early, while its process has one thread and has computed nothing; the next engine of that process makes
+use of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+_POLL_S = 0.002
+_waiting: list[Standby] = []
+
+
+class Standby:
+    """A child that waits to become a fork server; it goes when this process goes."""
+
+    def __init__(self) -> None:
+        self._ours, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _wait(theirs)
+        theirs.close()
+        self._status: int | None = None
+
+    def serve(self, options: dict[str, Any], descriptors: dict[str, int]) -> None:
+        """Let it serve; its copies of ``descriptors`` stand in the options under these names."""
+        with self._ours:
+            text = json.dumps([options, list(descriptors)]).encode()
+            socket.send_fds(self._ours, [len(text).to_bytes(8, "big")], list(descriptors.values()))
+            self._ours.sendall(text)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return its status once it has ended; raises `subprocess.TimeoutExpired` as that of `subprocess` does."""
+        deadline_s = None if timeout is None else time.monotonic() + timeout
+        while self._status is None:
+            pid, status = os.waitpid(self.pid, 0 if deadline_s is None else os.WNOHANG)
+            if pid:
+                self._status = os.waitstatus_to_exitcode(status)
+            elif deadline_s is not None and time.monotonic() > deadline_s:
+                raise subprocess.TimeoutExpired("fork server", timeout or 0.0)
+            else:
+                time.sleep(_POLL_S)
+        return self._status
+
+    def kill(self) -> None:
+        """Kill it."""
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def stand_by() -> None:
+    """Let the next local engine of this process have a fork server that is forked now."""
+    _waiting.append(Standby())
+
+
+def take() -> Standby | None:
+    """Return the one that waits, if one does."""
+    return _waiting.pop() if _waiting else None
+
+
+def _wait(ours: socket.socket) -> NoReturn:
+    try:
+        os.setsid()
+        close_all_but(0, 1, 2, ours.fileno())
+        head, descriptors, *_ = socket.recv_fds(ours, 8, 3)
+        if head:
+            with ours, ours.makefile("rb") as stream:
+                options, names = json.loads(stream.read(int.from_bytes(head, "big")))
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            from chimera.engines.local.forkserver import (
+                run,  # which is run as a program too, and so is imported by nobody
+            )
+
+            run({**options, **dict(zip(names, descriptors, strict=True))})
+    finally:
+        os._exit(0)
+
+
+def close_all_but(*kept: int) -> None:
+    """Close all descriptors of this process but these; for one that was forked."""
+    for number in [int(path.name) for path in Path("/dev/fd").iterdir()]:
+        if number not in kept:
+            with contextlib.suppress(OSError):  # that of the listing itself
+                os.close(number)
