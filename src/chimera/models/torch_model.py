@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any
@@ -132,9 +132,12 @@ class TorchModel:
         part._flat, part._buffer_names = FlatModule(layers, self._flat.memory), buffer_names(layers)
         return part
 
-    def stage(self, first_layer: int, *, recompute: bool = False) -> TorchStage:
-        """Return what computes this model, whose module is an ``nn.Sequential``, as a stage of a pipeline."""
-        return TorchStage(self, self._flat, first_layer, recompute=recompute)
+    def stage(self, numbers: Sequence[int], first: int = 0, *, recompute: bool = False) -> TorchStage:
+        """Return what computes layers of this model, whose module is an ``nn.Sequential``, as a stage of a pipeline.
+
+        They are those from the ``first`` on, which have these numbers in a larger network.
+        """
+        return TorchStage(self, self._flat, numbers, first, recompute=recompute)
 
     def flat_parameter(self) -> nn.Parameter:
         """Return all parameters as one, its ``.grad`` the flat gradient: any ``torch.optim`` steps the whole model by it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -35,7 +36,8 @@ class TorchStage:
     Parameters
     ----------
     model, flat : the part, whose module is an ``nn.Sequential``, and its vectors.
-    first_layer : the number of its first layer in the whole network.
+    numbers : of its layers in the whole network.
+    first : the place, in the module, of the first of them.
     recompute : whether only inputs are kept, and the rest is computed again on the way back (Chen et al. 2016).
 
     Attributes
@@ -43,9 +45,12 @@ class TorchStage:
     peak_bytes : the most that activations took at a time, of those that autograd keeps for the way back.
     """
 
-    def __init__(self, model: TorchModel, flat: FlatModule, first_layer: int, *, recompute: bool = False) -> None:
+    def __init__(
+        self, model: TorchModel, flat: FlatModule, numbers: Sequence[int], first: int = 0, *, recompute: bool = False
+    ) -> None:
         self._model, self._flat, self._recompute = model, flat, recompute
-        self._layers = list(enumerate(model.module.children(), first_layer))
+        layers = list(model.module.children())[first : first + len(numbers)]
+        self._layers = list(zip(numbers, layers, strict=True))
         self._ways: dict[int, _Way] = {}
         self._kept: dict[
             int, dict[int, int]

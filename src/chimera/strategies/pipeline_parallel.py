@@ -68,7 +68,7 @@ class PipelineParallel(Strategy):
         stages = len(workers) // self._pipelines
         tasks = list(in_turn(self._schedule, stages, self._micro_batches))
         pipelines = [workers[first : first + stages] for first in range(0, len(workers), stages)]
-        groups = [cluster.group(workers[stage::stages]) for stage in range(stages)] if self._pipelines > 1 else None
+        groups = list(map(cluster.group, self.holders(cluster))) if self._pipelines > 1 else None
         while True:
             for pipeline in pipelines:
                 self._flow(pipeline, tasks)
@@ -97,9 +97,10 @@ class PipelineParallel(Strategy):
             recompute=self._recompute,
         )
 
-    def model(self, cluster: Cluster) -> Sequence[Any]:
-        """Return the parts of the first pipeline."""
-        return [worker.weights() for worker in cluster.workers[: len(cluster.workers) // self._pipelines]]
+    def holders(self, cluster: Cluster) -> Sequence[Sequence[Any]]:
+        """Return who has each stage, in all pipelines."""
+        stages = len(cluster.workers) // self._pipelines
+        return [cluster.workers[stage::stages] for stage in range(stages)]
 
     def traced(self, rows: Sequence[TraceRow], cluster: Cluster) -> None:
         """Learn from the calls that ended how long stages waited."""

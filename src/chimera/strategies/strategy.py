@@ -79,6 +79,26 @@ class Parts:
     cuts: tuple[int, ...] | None = None
     recompute: bool = False
 
+    @property
+    def readers(self) -> int:
+        """How many workers, one after another, read the same data."""
+        return self.stages
+
+
+@dataclass(frozen=True)
+class Halves:
+    """How a model is cut between workers, who have the data, and one server.
+
+    Attributes
+    ----------
+    cut : before which layer; those before it are each worker's, the others the server's.
+    head : from which layer on they are the workers' again, with the loss; if not given, labels go to the server.
+    """
+
+    cut: int
+    head: int | None = None
+    readers: ClassVar[int] = 1
+
 
 class Cluster(Protocol):
     """The engine as a strategy sees it."""
@@ -177,9 +197,9 @@ class Strategy(ABC):
     carries : whether it keeps what a codec leaves out for the next message itself, so that the codec must not.
     by_rows : whether workers may hold only those rows of the model that their batches need.
     replicas : whether the workers' copies of the model, where there are no servers, are equal, so that one stands for all, or
-        each one's own, so that checkpoints hold all of them (decisions/0021), or each has but a part, see `parts`. With
-        ``none`` a worker has no copy between two calls: each call brings all parameters, and workers in one process use one
-        model object in turn (decisions/0029).
+        each one's own, so that checkpoints hold all of them (decisions/0021), or each has but a part, see `parts`, `holders`.
+        With ``none`` a worker has no copy between two calls: each call brings all parameters, and workers in one process
+        use one model object in turn (decisions/0029).
     counts : whether a `Round` says how many batches went into it, since workers compute some twice, or for nothing.
     private : whether all that a worker sends in a round is one change of its weights, of which servers take the mean, asked for
         by `Cluster.soonest`: so that it can be clipped, get noise, and be added under masks.
@@ -204,8 +224,13 @@ class Strategy(ABC):
         """Yield rounds for ever."""
 
     def model(self, cluster: Cluster) -> Sequence[Any]:
-        """Return refs of the model as it is when all rounds issued are over, shard by shard; for whoever looks at it."""
-        return [server.weights() for server in cluster.shards] or [cluster.workers[0].weights()]
+        """Return refs of the model as it is when all rounds issued are over, piece by piece; for whoever looks at it."""
+        holders = self.holders(cluster) or [[server] for server in cluster.shards] or [cluster.workers]
+        return [first.weights() for first, *_ in holders]
+
+    def holders(self, cluster: Cluster) -> Sequence[Sequence[Any]]:  # noqa: ARG002 - most have the whole model everywhere
+        """Return who has which part of the model when all rounds issued are over, part by part; none if it is not cut."""
+        return ()
 
     def measures(self, cluster: Cluster) -> Mapping[str, Any]:  # noqa: ARG002 - most have nothing to add
         """Return refs of what stands beside loss and metrics at an evaluation, by name, when all rounds issued are over."""
@@ -227,7 +252,7 @@ class Strategy(ABC):
         """
         return workers
 
-    def parts(self, workers: int) -> Parts | None:  # noqa: ARG002 - most have the whole model everywhere
+    def parts(self, workers: int) -> Parts | Halves | None:  # noqa: ARG002 - most have the whole model everywhere
         """Return how the model is cut over so many workers, where each holds but a part of it."""
         return None
 

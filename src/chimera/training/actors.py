@@ -16,6 +16,7 @@ from chimera.models.device import GPU, check_movable
 from chimera.models.model import Model
 from chimera.models.pickling import ensure_picklable
 from chimera.models.shared import Shared, SharedModel
+from chimera.training import cluster
 from chimera.training.counterpart import Counterpart
 from chimera.training.learner import Learner
 from chimera.training.optimizer import OptimizerSettings
@@ -25,7 +26,7 @@ from chimera.training.shared_part import SharedPart
 from chimera.training.wanted_rows import check_rows
 
 
-class Actors:
+class Actors(cluster.Actors):
     """Makes workers and servers on an engine.
 
     Parameters

@@ -11,14 +11,14 @@ from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import Dataset
 from chimera.models.model import Model
-from chimera.strategies.strategy import Parts
+from chimera.strategies.strategy import Halves, Parts
 from chimera.training.actors import Actors
 from chimera.training.cluster import TrainingCluster
 from chimera.training.dealing import Dealing
 from chimera.training.given import supply_of
+from chimera.training.part_actors import ACTORS, PartActors
 from chimera.training.privacy.cluster import PrivateCluster
 from chimera.training.settings import Settings
-from chimera.training.stages import Stages, sizes_in
 from chimera.training.watch import Watch
 
 
@@ -48,9 +48,10 @@ class Assembly:
             raise ConfigurationError(
                 "workers that hold the data of others need data in memory, which can be given to several"
             )
-        actors = self._actors() if self._parts is None else self._stages(self._parts)
+        parts = given.strategy.parts(workers)
+        actors = self._actors() if parts is None else self._part_actors(parts)
         actors.reserve_workers(workers)
-        readers = 1 if self._parts is None else self._parts.stages
+        readers = 1 if parts is None else parts.readers
         supply = supply_of(
             self.engine,
             self.train,
@@ -64,10 +65,6 @@ class Assembly:
         kind = TrainingCluster if given.privacy is None else partial(PrivateCluster, given.privacy)
         least, replicas = given.tolerance.min_workers, given.strategy.replicas
         return kind(self.engine, actors, dealing, watch, least, replicas=replicas)
-
-    @cached_property
-    def _parts(self) -> Parts | None:
-        return self.settings.strategy.parts(self.settings.workers)
 
     @cached_property
     def _rounds(self) -> int | None:
@@ -98,15 +95,17 @@ class Assembly:
             shared=given.strategy.replicas == "none" and not hasattr(self.train, "supply"),
         )
 
-    def _stages(self, parts: Parts) -> Stages:
-        return Stages(
+    def _part_actors(self, parts: Parts | Halves) -> PartActors:
+        given = self.settings
+        return ACTORS[type(parts)](
             self.engine,
             self.model,
             self.train,
-            parts=parts,
-            batch_size=self.settings.batch_size,
-            optimizer=self.settings.optimizer.over(self._rounds),
-            seed=self.settings.seed,
-            worker_resources=self.settings.worker_resources,
-            sizes=sizes_in(self.saved, parts.stages),
+            parts,
+            batch_size=given.batch_size,
+            optimizer=given.optimizer.over(self._rounds),
+            seed=given.seed,
+            worker_resources=given.worker_resources,
+            server_resources=given.server_resources,
+            saved=self.saved,
         )

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError, TimeLimitError, TooFewWorkersError
+from chimera.core.parameters import Flat
 from chimera.training.asking import Asking
 from chimera.training.attack import Attack
 from chimera.training.dealing import Dealing
@@ -31,6 +34,14 @@ class Actors(Protocol):
 
     def server(self, index: int, shards: int) -> Any:
         """Start one server, as new."""
+
+    def joined(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
+        """Return the parameters of the whole model, shape (P,), from the pieces; by default they lie one behind another."""
+        return np.concatenate(pieces, out=out)
+
+    def joined_buffers(self, pieces: Sequence[Flat]) -> Flat:
+        """Return the buffers of the whole model from those of its parts."""
+        return np.concatenate(pieces)
 
 
 class TrainingCluster(Holdings, Asking):
@@ -105,6 +116,14 @@ class TrainingCluster(Holdings, Asking):
     def group(self, workers: Sequence[Any] | None = None) -> Any:
         """Return a group of ``workers``, by default of all that live, in rank order."""
         return self._engine.group(list(self.workers if workers is None else workers))
+
+    def joined(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
+        """Return the parameters of the whole model, shape (P,), in ``out`` if given, from the pieces that there are."""
+        return self._actors.joined(pieces, out)
+
+    def joined_buffers(self, pieces: Sequence[Flat]) -> Flat:
+        """Return the buffers of the whole model from those of its parts."""
+        return self._actors.joined_buffers(pieces)
 
     def get(self, refs: Any) -> Any:
         """Return values to the driver."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError
-from chimera.strategies.strategy import Parts
+from chimera.strategies.strategy import Halves, Parts
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,12 +29,12 @@ class Part:
     Attributes
     ----------
     model : of its layers, with parameters of its own.
-    first_layer : the number of the first of them in the whole.
+    layers : their numbers in the whole.
     share : of the cost of the whole.
     """
 
-    def __init__(self, model: TorchModel, first_layer: int, share: float) -> None:
-        self.model, self.first_layer, self.share = model, first_layer, share
+    def __init__(self, model: TorchModel, layers: Sequence[int], share: float) -> None:
+        self.model, self.layers, self.share = model, layers, share
 
 
 def cut(model: Any, parts: Parts, inputs: NDArray[Any], sizes: Sequence[int] | None = None) -> list[Part]:
@@ -49,8 +49,8 @@ def cut(model: Any, parts: Parts, inputs: NDArray[Any], sizes: Sequence[int] | N
     ------
     ConfigurationError : it is no such model, or cannot be cut so.
     """
-    layers = _layers_of(model)
-    counts = [sum(p.numel() for p in layer.parameters() if p.requires_grad) for layer in layers]
+    layers = layers_of(model)
+    counts = _counts(layers)
     costs: Sequence[float] = counts
     if parts.cuts is None and sizes is None and parts.balance == "time":
         costs = _seconds(model, layers, inputs)
@@ -58,8 +58,33 @@ def cut(model: Any, parts: Parts, inputs: NDArray[Any], sizes: Sequence[int] | N
     _refuse_shared(layers, bounds)
     total = sum(costs)
     return [
-        Part(model.part_of(_copied(layers[begin:end])), begin, sum(costs[begin:end]) / total)
+        Part(model.part_of(_copied(layers[begin:end])), range(begin, end), sum(costs[begin:end]) / total)
         for begin, end in itertools.pairwise(bounds)
+    ]
+
+
+def halved(model: Any, halves: Halves) -> list[Part]:
+    """Return the clients' part and the server's of a model whose module is an ``nn.Sequential``.
+
+    Raises
+    ------
+    ConfigurationError : it is no such model, or has no such layers.
+    """
+    layers = layers_of(model)
+    counts, n = _counts(layers), len(layers)
+    head = n if halves.head is None else halves.head
+    if halves.cut >= head or head > n - (halves.head is not None):
+        raise ConfigurationError(
+            f"the model has {n} layers: cut is from 1 to {n - 1}, head above it; not {halves.cut} and {halves.head}"
+        )
+    sides = [*range(halves.cut), *range(head, n)], list(range(halves.cut, head))
+    for side, whose in zip(sides, ("the clients'", "the server's"), strict=True):
+        if not any(counts[number] for number in side):
+            raise ConfigurationError(f"with this cut {whose} part has nothing to train")
+    _refuse_shared([layers[number] for side in sides for number in side], [0, len(sides[0]), n])
+    return [
+        Part(model.part_of(_copied([layers[i] for i in side])), side, sum(counts[i] for i in side) / sum(counts))
+        for side in sides
     ]
 
 
@@ -89,6 +114,10 @@ def balanced(costs: Sequence[float], stages: int, counts: Sequence[int]) -> list
     return bounds[::-1]
 
 
+def _counts(layers: Sequence[nn.Module]) -> list[int]:
+    return [sum(p.numel() for p in layer.parameters() if p.requires_grad) for layer in layers]
+
+
 def _bounds(parts: Parts, counts: Sequence[int], costs: Sequence[float], sizes: Sequence[int] | None) -> list[int]:
     if parts.cuts is not None:
         bounds = [0, *parts.cuts, len(counts)]
@@ -111,13 +140,19 @@ def _bounds(parts: Parts, counts: Sequence[int], costs: Sequence[float], sizes: 
     return [*(sums.index(size) for size in wanted[:-1]), len(counts)]
 
 
-def _layers_of(model: Any) -> list[nn.Module]:
+def layers_of(model: Any) -> list[nn.Module]:
+    """Return the layers of a model whose module is an ``nn.Sequential``, those of nested ones in their places.
+
+    Raises
+    ------
+    ConfigurationError : it is no such model.
+    """
     from torch import nn
 
     module = getattr(model, "module", None)
     if not isinstance(module, nn.Sequential) or not hasattr(model, "part_of"):
         what = type(module if module is not None else model).__name__
-        raise ConfigurationError(f"a pipeline cuts an nn.Sequential, and the model is a {what}")
+        raise ConfigurationError(f"this strategy cuts an nn.Sequential, and the model is a {what}")
 
     def flattened(sequence: nn.Sequential) -> Iterator[nn.Module]:
         for layer in sequence:

@@ -43,8 +43,13 @@ class Holdings:
             self.get(worker.attack(attack.kind, attack.scale))
 
     def parameters(self) -> dict[str, Any]:
-        """Return what a loss of parameters would take: the servers', or where there are none, one replica or all."""
-        holders = [] if self.shards else self.workers if self.replicas in ("own", "parts") else self.workers[:1]
+        """Return what a loss of parameters would take: the servers', or where there are none, one replica or all.
+
+        Of a model that is cut everybody's.
+        """
+        holders = [] if self.shards else self.workers[:1]
+        if self.replicas == "parts" or (self.replicas == "own" and not self.shards):
+            holders = self.workers
         return {
             "servers": self.get([server.state() for server in self.shards]),
             "replicas": {worker.name: self.get(worker.state()) for worker in holders},

@@ -66,7 +66,7 @@ class Probe:
         if not all(map(all_finite, pieces)):
             raise NonFiniteError(f"round {self._cluster.round}: parameters of the model are NaN or infinite")
         if self._part is None:
-            return np.concatenate(pieces, out=out)
+            return self._cluster.joined(pieces, out)
         flat = np.empty(self.model.layout.size, np.float32) if out is None else out
         self._part.put(np.concatenate(pieces), flat)
         self._part.put_rest(average(self._watch.get([worker.personal() for worker in self._cluster.on_time()])), flat)
@@ -101,16 +101,15 @@ class Probe:
         """Bring the workers' buffers together in the driver's model and, unless they are to stay apart, in the workers."""
         if self.model.buffers().size == 0:
             return
-        workers = self._cluster.on_time()
-        held = self._watch.get([worker.buffers() for worker in workers])
+        parts = self._strategy.holders(self._cluster) or [self._cluster.on_time()]
+        held = [self._watch.get([holder.buffers() for holder in holders]) for holders in parts]
         if self._part is not None:
-            self.model.load_buffers(average(held))
+            self.model.load_buffers(average(held[0]))
             return
-        parts = self._strategy.parts(len(workers))
-        stages = 1 if parts is None else parts.stages
-        merged = [merge_buffers(held[stage::stages], self._buffers) for stage in range(stages)]
+        merged = [merge_buffers(each, self._buffers) for each in held]
         there = [each for each in merged if each is not None]
         if there:
-            self.model.load_buffers(np.concatenate(there))
+            self.model.load_buffers(self._cluster.joined_buffers(there))
             refs = [self._engine.put(each) for each in there]
-            self._watch.get([worker.load_buffers(refs[place % stages]) for place, worker in enumerate(workers)])
+            loaded = zip(parts, refs, strict=True)
+            self._watch.get([holder.load_buffers(ref) for holders, ref in loaded for holder in holders])

@@ -22,7 +22,7 @@ from chimera.nodes.masters.learning_rate import LearningRate
 from chimera.nodes.table import match_columns
 from chimera.strategies.parameter_server import ParameterServer
 from chimera.strategies.strategy import Round
-from chimera.training.cluster import TrainingCluster
+from chimera.training.cluster import Actors, TrainingCluster
 from chimera.training.dealing import Dealing
 from chimera.training.recovery import Recovery
 from chimera.training.rejection import Rejections
@@ -209,8 +209,8 @@ class Descent:
         return AllWorkersFailed(f"no worker is left: {fates}")
 
 
-class _Actors:
-    """Gives the cluster the workers that are there already, and makes the server; see `chimera.training.cluster.Actors`."""
+class _Actors(Actors):
+    """Gives the cluster the workers that are there already, and makes the server; see `Actors`."""
 
     addressed = by_rows = False
 

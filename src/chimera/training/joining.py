@@ -1,0 +1,66 @@
+"""Where the parts of a model lie in the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from chimera.core.parameters import Flat
+from chimera.models.module_buffers import buffer_names
+from chimera.training.cutting import Part, layers_of
+
+
+class Joint:
+    """Puts the vectors of parts together to those of the whole.
+
+    Parameters
+    ----------
+    whole : the model that was cut.
+    parts : of it, all of them; more than one may have a layer.
+    """
+
+    def __init__(self, whole: Any, parts: Sequence[Part]) -> None:
+        module = whole.module
+        layers = layers_of(whole)
+        self._parameters = _Places([p for p in module.parameters() if p.requires_grad])
+        self._buffers = _Places([module.get_buffer(name) for name in buffer_names(module)])
+        for part in parts:
+            held = [layers[number] for number in part.layers]
+            self._parameters.add(p for layer in held for p in layer.parameters() if p.requires_grad)
+            self._buffers.add(layer.get_buffer(name) for layer in held for name in buffer_names(layer))
+
+    def parameters(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
+        """Return the parameters of the whole, shape (P,), from those of the parts, in their order."""
+        return self._parameters.joined(pieces, out)
+
+    def buffers(self, pieces: Sequence[Flat]) -> Flat:
+        """Return what the whole carries besides parameters."""
+        return self._buffers.joined(pieces)
+
+
+class _Places:
+    """Where tensors lie in the vector of the whole, and which of them each part has."""
+
+    def __init__(self, tensors: Sequence[Any]) -> None:
+        ends = np.cumsum([tensor.numel() for tensor in tensors], dtype=np.int64).tolist()
+        self._slices = [slice(end - tensor.numel(), end) for tensor, end in zip(tensors, ends, strict=True)]
+        self._of = {id(tensor): place for place, tensor in enumerate(tensors)}
+        self._size = ends[-1] if ends else 0
+        self._parts: list[list[slice]] = []
+
+    def add(self, tensors: Iterable[Any]) -> None:
+        """Add a part that has these; one that comes twice lies in its vector once."""
+        places = dict.fromkeys(self._of[id(tensor)] for tensor in tensors)
+        self._parts.append([self._slices[place] for place in places])
+
+    def joined(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
+        whole = np.empty(self._size, np.float32) if out is None else out
+        for piece, places in zip(pieces, self._parts, strict=True):
+            begin = 0
+            for place in places:
+                end = begin + place.stop - place.start
+                whole[place] = piece[begin:end]
+                begin = end
+        return whole

@@ -1,0 +1,53 @@
+"""What the tests of models that are cut share: networks, and small runs to compare with the unsplit one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+import chimera
+
+Fit = Callable[..., chimera.Run]
+
+
+def fit_in(folder: Path, model: Any, **common: Any) -> Fit:
+    """Return what trains for 50 steps, by default this model on the digits with Adam, each time in a new folder."""
+    numbers = itertools.count()
+
+    def fit(workers: int, strategy: Any, **options: Any) -> chimera.Run:
+        given = {
+            "model": model, "data": "digits", "engine": "simulated", "batch_size": 32, "rounds": 50, "evaluate_every": 25,
+            "optimizer": {"name": "adam", "lr": 0.01}, "seed": 1, "out": folder / f"run {next(numbers)}", **common,
+        }  # fmt: skip
+        return chimera.train(strategy=strategy, workers=workers, **{**given, **options})
+
+    return fit
+
+
+def plain() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Sequential(nn.Linear(32, 24), nn.Tanh()), nn.Linear(24, 10))
+
+
+def random_and_normalised() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 24), nn.BatchNorm1d(24),
+        nn.Dropout(0.3), nn.Tanh(), nn.Linear(24, 10),
+    )  # fmt: skip
+
+
+def parameters(run: chimera.Run) -> np.ndarray[Any, Any]:
+    return run.trained.parameters().copy()
+
+
+def assert_same(run: chimera.Run, whole: chimera.Run) -> None:
+    """Weights, buffers, losses and samples are those of the other, but for rounding."""
+    np.testing.assert_allclose(parameters(run), parameters(whole), atol=2e-6)
+    np.testing.assert_allclose(run.trained.buffers(), whole.trained.buffers(), atol=2e-6)
+    assert run.cost.samples == whole.cost.samples
+    losses = [[row["train_loss"] for row in each.rows if "train_loss" in row] for each in (run, whole)]
+    np.testing.assert_allclose(*losses, atol=1e-5)

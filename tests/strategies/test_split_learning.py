@@ -1,0 +1,144 @@
+"""Split learning is the unsplit network, wherever it is cut and whoever has the labels; no data leaves its client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import chimera
+from chimera.core.errors import ConfigurationError, RunError
+from chimera.data.partition import PARTITIONERS
+from chimera.data.supply import Parted
+from chimera.training.given import split_of
+from chimera.training.plugin import made
+from cut_kit import Fit, assert_same, fit_in, parameters, plain, random_and_normalised
+
+
+@pytest.fixture
+def fit(tmp_path: Path) -> Fit:
+    train = fit_in(tmp_path, plain)
+    return lambda workers, strategy=None, **options: train(
+        workers, {"name": "split-learning", **(strategy or {})}, **options
+    )
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Fit:
+    return fit_in(tmp_path / "whole", plain)
+
+
+@pytest.mark.parametrize(
+    ("workers", "strategy", "engine"),
+    [
+        (1, {}, "simulated"),
+        (3, {"cut": 1}, "simulated"),
+        (3, {"cut": 2, "head": 4}, "simulated"),
+        (2, {"cut": 3}, "local"),
+        pytest.param(2, {"head": 4}, "local", marks=pytest.mark.long),
+        pytest.param(3, {"head": 4}, "ray", marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_after_fifty_steps_the_weights_are_those_of_the_unsplit_network(
+    fit: Fit, whole: Fit, workers: int, strategy: dict[str, Any], engine: str
+) -> None:
+    assert_same(fit(workers, strategy, engine=engine), whole(1, "single-worker"))
+
+
+@pytest.mark.parametrize("strategy", [{"cut": 4}, {"cut": 2, "head": 5}], ids=str)
+def test_dropout_and_batch_normalisation_do_not_depend_on_the_cut(
+    fit: Fit, whole: Fit, strategy: dict[str, Any]
+) -> None:
+    one_stage = whole(1, {"name": "pipeline-parallel", "micro_batches": 1}, model=random_and_normalised)
+    assert_same(fit(3, strategy, model=random_and_normalised), one_stage)
+
+
+def test_each_client_reads_its_own_data_in_its_turns(fit: Fit) -> None:
+    """Two batches a turn, of clients with unlike data: the same by hand, with one network."""
+    clients, local_steps, partition = 3, 2, {"name": "dirichlet", "alpha": 0.5}
+    data, seed = split_of("digits", 1).train, 1
+    orders = Parted(data, made(PARTITIONERS, partition), 32, seed).orders(clients)
+    run = fit(
+        clients, {"local_steps": local_steps}, partition=partition, optimizer={"name": "sgd", "lr": 0.1}, rounds=15
+    )
+    model = chimera.models.torch_model.TorchModel(plain, seed=seed)
+    read = [0] * clients
+    for round_ in range(15):
+        client = round_ // local_steps % clients
+        gradient, _ = model.gradient(data.take(orders[client].batch(read[client])))
+        model.load(model.parameters() - 0.1 * gradient)
+        read[client] += 1
+    np.testing.assert_allclose(parameters(run), model.parameters(), atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "up", "down"),
+    [({"cut": 2}, 32 * 4 + 8, 32 * 4), ({"cut": 2, "head": 4}, 32 * 4 + 24 * 4, 24 * 4 + 32 * 4)],
+    ids=str,
+)
+def test_activations_gradients_and_labels_are_all_that_travels(
+    fit: Fit, strategy: dict[str, Any], up: int, down: int
+) -> None:
+    """Bytes a row: 32 activations of float32 and a label of int64, or where labels stay the gradient of 24 activations."""
+    cost = fit(1, strategy).cost
+    assert (cost.packed_up, cost.packed_down) == (up * cost.samples, down * cost.samples)
+    assert cost.bytes_up == pytest.approx(cost.packed_up, rel=0.01)
+    assert cost.bytes_down == pytest.approx(cost.packed_down, rel=0.01)
+
+
+@pytest.mark.parametrize("engine", ["simulated", pytest.param("local", marks=pytest.mark.long)])
+@pytest.mark.parametrize("victim", ["worker 1", "server 0"])
+def test_a_killed_half_takes_all_back_to_one_step_and_changes_nothing(fit: Fit, victim: str, engine: str) -> None:
+    options: dict[str, Any] = {"model": random_and_normalised, "rounds": 20, "snapshot_every": 6, "engine": engine}
+    run = fit(3, {"local_steps": 2}, **options, faults=[f"kill {victim} at step 3", f"kill {victim} at step 15"])
+    assert [event.event for event in run.events].count("went back") == 2
+    np.testing.assert_array_equal(parameters(run), parameters(fit(3, {"local_steps": 2}, **options)))
+
+
+class Tied(nn.Module):
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs @ self.weight.T
+
+
+def tied() -> nn.Module:
+    first = nn.Linear(64, 64)
+    return nn.Sequential(first, nn.ReLU(), Tied(first.weight), nn.Linear(64, 10))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "why"),
+    [
+        ({"cut": 5}, {}, "the model has 5 layers: cut is from 1 to 4, head above it; not 5 and None"),
+        ({"cut": 2, "head": 5}, {}, "head above it; not 2 and 5"),
+        ({"cut": 3, "head": 4}, {}, "the server's part has nothing to train"),
+        ({"cut": 0}, {}, "cut is at least 1, and head comes after it; not 0 and None"),
+        ({"cut": 2, "head": 2}, {}, "not 2 and 2"),
+        ({"local_steps": 0}, {}, "local_steps must be at least 1"),
+        ({}, {"model": lambda: nn.Sequential(nn.Flatten(), nn.Flatten(), nn.Linear(64, 10))}, "the clients' part has"),
+        ({}, {"model": tied}, "stages 0 and 1 share a parameter"),
+        ({}, {"model": lambda: nn.Bilinear(64, 64, 10)}, "cuts an nn.Sequential, and the model is a Bilinear"),
+        ({}, {"codec": "top-k"}, "sends no messages that codec 'top-k' could pack"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_cannot_be_is_refused_in_one_line(
+    fit: Fit, strategy: dict[str, Any], options: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=why) as caught:
+        fit(2, strategy, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("strategy", [{}, {"head": 4}], ids=str)
+def test_a_network_that_diverges_says_so(fit: Fit, strategy: dict[str, Any]) -> None:
+    with pytest.raises(RunError, match=r"diverged"):
+        fit(2, strategy, optimizer={"name": "sgd", "lr": 1e38})
