@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from chimera.version import __version__
 
 if TYPE_CHECKING:
-    from chimera import utils
+    from chimera import remote, utils
     from chimera.core.call import get
     from chimera.core.engine import Engine
     from chimera.data.dataset import Dataset, Split
@@ -74,6 +74,7 @@ __all__ = [
     "engine",
     "get",
     "infer",
+    "remote",
     "run",
     "train",
     "utils",
@@ -93,8 +94,8 @@ def engine(name: str, **options: Any) -> Engine:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "utils":
-        return importlib.import_module("chimera.utils")
+    if name in ("remote", "utils"):
+        return importlib.import_module(f"chimera.{name}")
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_PLACES[name]), name)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from chimera.engines.simulated.engine import Simulated
     from chimera.engines.simulated.group import SimulatedGroup
     from chimera.engines.simulated.network import Port
-    from chimera.engines.simulated.strand import Strand
+    from chimera.engines.strand import Strand
 
 Outcome: TypeAlias = tuple[tuple[Stored, ...], BaseException | None]
 """The results of a call, and what it raised instead."""

@@ -22,7 +22,7 @@ from chimera.core.engine import Disturbance
 from chimera.core.errors import ConfigurationError, RunError, TimeLimitError
 from chimera.engines.simulated.call import Call, Node, Ref
 from chimera.engines.simulated.delivery import deliver
-from chimera.engines.simulated.strand import Abandoned
+from chimera.engines.strand import Abandoned
 
 if TYPE_CHECKING:
     from chimera.engines.simulated.scheduler import Scheduler

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
 from chimera.core.parameters import reduce_in_order
 from chimera.engines.simulated.call import Call, Node
-from chimera.engines.simulated.strand import Abandoned
+from chimera.engines.strand import Abandoned
 
 if TYPE_CHECKING:
     from chimera.engines.simulated.scheduler import Scheduler

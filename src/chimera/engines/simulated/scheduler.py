@@ -16,9 +16,9 @@ from chimera.engines.simulated.delivery import arrival_s
 from chimera.engines.simulated.events import Events
 from chimera.engines.simulated.group import SimulatedGroup
 from chimera.engines.simulated.health import Health
-from chimera.engines.simulated.strand import Abandoned, Strands
 from chimera.engines.simulated.timeline import Timeline
 from chimera.engines.simulated.waiting import explain, losses
+from chimera.engines.strand import Abandoned, Strands
 
 CONSTRUCTOR = "__init__"
 

@@ -1,11 +1,13 @@
-"""Threads in lock-step: a call that may have to wait inside runs on one, while the engine stands still, and vice versa."""
+"""Threads in lock-step: a call that may have to wait inside runs on one, while who began it stands still, and vice versa."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any, TypeAlias
 
-from chimera.engines.simulated.call import Outcome
+Outcome: TypeAlias = tuple[tuple[Any, ...], BaseException | None]
+"""What a call came to: its results, or none and what it raised."""
 
 
 class Abandoned(BaseException):
@@ -18,6 +20,7 @@ class Strand:
     Attributes
     ----------
     outcome : what the last call came to; None while it is suspended.
+    thread : the one that calls run on.
     """
 
     def __init__(self) -> None:
@@ -27,8 +30,8 @@ class Strand:
         self._error: BaseException | None = None
         self._halted = True
         self.outcome: Outcome | None = None
-        self._thread = threading.Thread(target=self._loop, name="chimera simulated call", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._loop, name="chimera call", daemon=True)
+        self.thread.start()
 
     def begin(self, job: Callable[[], Outcome]) -> None:
         """Run ``job`` until it ends or is suspended."""
@@ -54,7 +57,7 @@ class Strand:
         while self._job is not None:
             self.resume(Abandoned())
         self._go.release()
-        self._thread.join()
+        self.thread.join()
 
     def _switch(self) -> None:
         back = self._back = threading.Lock()

@@ -1,0 +1,19 @@
+"""Four workers greet their neighbours: python examples/hello_world.py [local|ray|simulated]."""
+
+import os
+import sys
+
+import chimera
+
+
+def hello(worker, greeting):
+    """Send a greeting to the next worker, and return the one from the worker before."""
+    right, left = (worker.rank + 1) % worker.world_size, (worker.rank - 1) % worker.world_size
+    worker.send(right, f"{greeting} from worker {worker.rank}, process {os.getpid()}")
+    return worker.recv(left)
+
+
+if __name__ == "__main__":
+    engine = sys.argv[1] if len(sys.argv) > 1 else "local"
+    for rank, heard in enumerate(chimera.remote.run(hello, "hello", workers=4, engine=engine)):
+        print(f"worker {rank} heard: {heard}")
