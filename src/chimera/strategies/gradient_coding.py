@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from chimera.core.errors import ConfigurationError
-from chimera.strategies.codes import CODES, Code, code_of, decoding
+from chimera.core.errors import ConfigurationError, TooFewWorkersError
+from chimera.strategies.codes import Code, blocks_of, code_of, decoding, first_like, most_missed
 from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
+
+Answers = dict[int, tuple[NDArray[np.float64], Sequence[Any]]]
+"""By number, rows of the code, and from n on blocks by themselves: what of each block is in it, and the refs that hold it."""
 
 
 @STRATEGIES.register("gradient-coding")
@@ -24,91 +28,122 @@ class GradientCoding(Strategy):
     ----------
     stragglers : so many workers a step may be missing, though not the last one; each computes that many blocks besides its
         own.
-    code : ``cyclic``, for any number of workers; or ``repetition``, by which groups compute the same and the first counts.
-    timeout_s : how long a step waits for enough workers before it makes the best of those that have answered, which is not
-        exact; without it, as long as it takes.
+    timeout_s : how long a step waits for enough workers before it asks others for the blocks that are missing, and how long
+        for each of these; then the run fails. Without it, as long as it takes.
     shards : over how many servers the parameters are spread.
+
+    Raises
+    ------
+    TooFewWorkersError : of `rounds`: nobody who holds a block that is missing has answered in time.
     """
 
     family = "redundant work"
     counts = True
+    by_rows = False  # a worker needs the rows of others' batches too
+    code: ClassVar[str] = "cyclic"
 
-    def __init__(
-        self,
-        *,
-        stragglers: int = 1,
-        code: Literal["cyclic", "repetition"] = "cyclic",
-        timeout_s: float | None = None,
-        shards: int = 1,
-    ) -> None:
+    def __init__(self, *, stragglers: int = 1, timeout_s: float | None = None, shards: int = 1) -> None:
         for key, value, least in (("stragglers", stragglers, 0), ("shards", shards, 1)):
             if value < least:
                 raise ConfigurationError(f"{key} must be at least {least}, not {value}")
-        if code not in CODES:
-            raise ConfigurationError(f"code is {' or '.join(CODES)}, not {code!r}")
         if timeout_s is not None and not timeout_s > 0:
             raise ConfigurationError(f"timeout_s must be above 0, not {timeout_s}")
-        self._stragglers, self._name, self._timeout_s, self._shards = stragglers, code, timeout_s, shards
-        self._off = 0.0
+        self._others, self._timeout_s, self._shards = stragglers, timeout_s, shards
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one step of the servers a round."""
         servers = cluster.servers(self._shards)
         weights = [server.weights() for server in servers]
-        workers = list(cluster.workers)
-        code, spare = self._code(len(workers)), self._spare(len(workers))
-        places = {worker.name: place for place, worker in enumerate(workers)}
         for step in itertools.count(cluster.round):
-
-            def ask(worker: Any, step: int = step, weights: Sequence[Any] = weights) -> list[Any]:
-                row = code[places[worker.name]]
-                shares = [float(row[block]) for block in self._blocks(code, places[worker.name])]
-                given = cluster.addressed(worker, weights)
-                return worker.coded(*given, shares=shares, step=step, returns=self._shards + 1)  # type: ignore[no-any-return]
-
-            answers = cluster.soonest(workers, ask, len(workers) - spare, self._timeout_s)
-            shares, off = decoding(code, [places[name] for name in answers])
-            self._off = max(self._off, off)
-            rule = {"name": "combination", "shares": [float(share) / len(workers) for share in shares]}
-            *pieces, told = zip(*answers.values(), strict=True)
+            answers = self._collected(cluster, weights, step)
+            decoded, _ = decoding([row for row, _ in answers.values()])
+            shares = {number: float(share) / len(cluster.dealt) for number, share in zip(answers, decoded, strict=True)}
+            *pieces, told = zip(*(refs for _, refs in answers.values()), strict=True)
             updates = [
-                server.update(*piece, aggregation=rule, returns=2)
+                server.combine(*piece, shares=shares, step=step, returns=2)
                 for server, piece in zip(servers, pieces, strict=True)
             ]
             weights, done = [list(refs) for refs in zip(*updates, strict=True)]
-            yield Round([*done, *told], batches=len(workers))
+            yield Round([*done, *told], batches=len(cluster.dealt))
 
     def holds(self, workers: int) -> Sequence[Sequence[int]]:
         """Return the blocks of each worker, its own first."""
         code = self._code(workers)
-        return [self._blocks(code, place) for place in range(workers)]
+        return [blocks_of(code, place) for place in range(workers)]
 
-    def world_size(self, workers: int) -> int:
-        """Return ``workers``, which the code must be able to part."""
-        CODES[self._name](workers, self._spare(workers))
-        return workers
+    def _collected(self, cluster: Cluster, weights: Sequence[Any], step: int) -> Answers:
+        """Return what came of a step, with the blocks that were asked for again, so that it has every block once."""
+        answers = self._first(cluster, weights, step)
+        while decoding([row for row, _ in answers.values()])[1]:
+            code = self._code(len(cluster.dealt))
+            block = most_missed([row for row, _ in answers.values()])
+            answers[len(code) + block] = np.eye(len(code))[block], self._again(cluster, weights, step, block)
+        return answers
 
-    def figures(self) -> Mapping[str, Any]:
-        """Return how far off, at most, a step counted the blocks; 0 if every gradient was exact."""
-        return {"coding_error": self._off}
+    def _first(self, cluster: Cluster, weights: Sequence[Any], step: int) -> Answers:
+        """Return what the first workers answered, as soon as all blocks can be had from it; of equal answers one."""
+        code, place = self._code(len(cluster.dealt)), list(cluster.dealt).index
 
-    def state(self) -> Mapping[str, Any]:
-        """Return how far off it was."""
-        return {"off": self._off}
+        def ask(worker: Any) -> Any:
+            at = place(worker.name)
+            return self._ask(cluster, worker, weights, step, row=code[at], number=first_like(code, at))
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` returned."""
-        self._off = state["off"]
+        came = cluster.until(
+            lambda names: self._enough(code, [place(name) for name in names]),
+            cluster.workers,
+            ask,
+            self._least(code),
+            self._timeout_s,
+        )
+        answers: Answers = {}
+        for name, refs in came.items():
+            answers.setdefault(first_like(code, place(name)), (code[place(name)], refs))
+        return answers
 
-    def _spare(self, workers: int) -> int:
-        return min(self._stragglers, workers - 1)
+    def _again(self, cluster: Cluster, weights: Sequence[Any], step: int, block: int) -> Sequence[Any]:
+        """Return a block by itself, from whoever else has it and answers first."""
+        code = self._code(len(cluster.dealt))
+        holders = [worker for worker in cluster.workers if code[list(cluster.dealt).index(worker.name), block]]
+        missing = f"step {step}: block {block} is missing"
+        if not holders:
+            raise TooFewWorkersError(f"{missing}, and all are gone who held it: let stragglers be more, or deal anew")
+        row, number = np.eye(len(code))[block], len(code) + block
+        try:
+            came = cluster.soonest(
+                holders,
+                lambda worker: self._ask(cluster, worker, weights, step, row=row, number=number, again=True),
+                1,
+                self._timeout_s,
+            )
+        except TooFewWorkersError as error:
+            raise TooFewWorkersError(f"{missing}, and of those who hold it {error}") from None
+        return next(iter(came.values()))
+
+    def _ask(
+        self,
+        cluster: Cluster,
+        worker: Any,
+        weights: Sequence[Any],
+        step: int,
+        *,
+        row: Any,
+        number: int,
+        again: bool = False,
+    ) -> list[Any]:
+        code = self._code(len(cluster.dealt))
+        held = blocks_of(code, list(cluster.dealt).index(worker.name))
+        shares = [(part, float(row[block])) for part, block in enumerate(held) if row[block]]
+        given = cluster.addressed(worker, weights)
+        returns = self._shards + 1
+        return worker.coded(*given, shares=shares, block=number, step=step, again=again, returns=returns)  # type: ignore[no-any-return]
+
+    def _least(self, code: Code) -> int:
+        """Return from how many workers on there may be enough."""
+        return int(np.linalg.matrix_rank(code))
+
+    def _enough(self, code: Code, places: Sequence[int]) -> bool:
+        """Return whether the messages of these have every block."""
+        return decoding(code[places])[1] == 0
 
     def _code(self, workers: int) -> Code:
-        """Return the code of so many workers; where some were lost, there may not be enough for groups any more."""
-        spare = self._spare(workers)
-        return code_of("cyclic" if workers % (spare + 1) else self._name, workers, spare)
-
-    @staticmethod
-    def _blocks(code: Code, place: int) -> list[int]:
-        others = [int(block) for block in np.flatnonzero(code[place]) if block != place]
-        return [place, *others]
+        return code_of(self.code, workers, min(self._others, workers - 1))

@@ -112,6 +112,10 @@ class Cluster(Protocol):
         """Their ranks."""
 
     @property
+    def dealt(self) -> Sequence[str]:
+        """The names of those among whom the data is dealt, by their places in `Strategy.holds`; some may be gone."""
+
+    @property
     def shards(self) -> Sequence[Any]:
         """The parameter shards that were made, in order; none where nobody asked for servers."""
 
@@ -164,6 +168,16 @@ class Cluster(Protocol):
         ActorLost : nobody has answered, and somebody is dead.
         TooFewWorkersError : nobody has answered in time.
         """
+
+    def until(
+        self,
+        enough: Callable[[Collection[str]], bool],
+        workers: Sequence[Any],
+        ask: Callable[[Any], Any],
+        least: int = 1,
+        timeout_s: float | None = None,
+    ) -> Mapping[str, Any]:
+        """Do as `soonest`, but go on until at least so many have answered, and these, by their names, are ``enough``."""
 
     def first(self, pending: Mapping[str, Any]) -> str:
         """Wait until one of the workers has answered, and return its name; of several, the first to have done so.

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from chimera.core.engine import Engine
 from chimera.core.errors import ActorLost, TooFewWorkersError
 from chimera.training.watch import Watch
+
+Enough: TypeAlias = Callable[[Collection[str]], bool]
+"""Says whether what workers of these names have answered will do."""
+
+
+def _any(names: Collection[str]) -> bool:  # noqa: ARG001 - it is a matter of their number
+    return True
 
 
 class Asking:
@@ -68,7 +75,24 @@ class Asking:
         """
         if count is None and timeout_s is None:
             return {worker.name: ask(worker) for worker in workers}
-        answers = self._asked(workers, ask, count or len(workers), timeout_s)
+        return self.until(_any, workers, ask, count or len(workers), timeout_s)
+
+    def until(
+        self,
+        enough: Enough,
+        workers: Sequence[Any],
+        ask: Callable[[Any], Any],
+        least: int = 1,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Ask those of ``workers`` that are free, and return the answers once at least so many have come, and are ``enough``.
+
+        Raises
+        ------
+        ActorLost : nobody has answered, and somebody is dead.
+        TooFewWorkersError : nobody has answered in time.
+        """
+        answers = self._asked(workers, ask, least, timeout_s, enough)
         if not answers:
             if dead := self._dead() & {worker.name for worker in workers}:
                 raise ActorLost(f"{', '.join(sorted(dead))} died")
@@ -76,20 +100,28 @@ class Asking:
         return answers
 
     def _asked(
-        self, workers: Sequence[Any], ask: Callable[[Any], Any], count: int, timeout_s: float | None
+        self,
+        workers: Sequence[Any],
+        ask: Callable[[Any], Any],
+        count: int,
+        timeout_s: float | None,
+        enough: Enough = _any,
     ) -> dict[str, Any]:
         deadline = math.inf if timeout_s is None else self._engine.now() + timeout_s
-        answers = {worker.name: ask(worker) for worker in self._ready(workers, count, timeout_s)}
+        answers = {worker.name: ask(worker) for worker in self._ready(workers, count, timeout_s, enough)}
         heads = {name: _head(answer) for name, answer in answers.items()}
-        done = self._await_living(heads, min(count, len(answers)), deadline)
+        done = self._await_living(heads, min(count, len(answers)), deadline, enough)
         self._late.update({name: head for name, head in heads.items() if name not in done})
         return {name: answer for name, answer in answers.items() if name in done}
 
-    def _ready(self, workers: Sequence[Any], count: int, timeout_s: float | None) -> list[Any]:
+    def _ready(self, workers: Sequence[Any], count: int, timeout_s: float | None, enough: Enough = _any) -> list[Any]:
         """Return those that are free, once enough are, or the time is over."""
         deadline = math.inf if timeout_s is None else self._engine.now() + timeout_s
         # With a time limit, who is late has had his time: the others do not wait for him again.
-        self._free(workers, count if timeout_s is None else 1, deadline)
+        if timeout_s is None:
+            self._free(workers, count, deadline, enough)
+        else:
+            self._free(workers, 1, deadline)
         return [worker for worker in workers if worker.name not in self._late]
 
     def first(self, pending: Mapping[str, Any]) -> str:
@@ -130,25 +162,29 @@ class Asking:
         """Wait until nobody is late any more, so that the state of the run is all in servers and workers."""
         self._free(self.workers, len(self.workers), math.inf)
 
-    def _free(self, workers: Sequence[Any], needed: int, deadline: float) -> None:
-        """Wait until at least ``needed`` of the workers are not late, or the time is over."""
+    def _free(self, workers: Sequence[Any], needed: int, deadline: float, enough: Enough = _any) -> None:
+        """Wait until at least ``needed`` of the workers, and ``enough``, are not late, or the time is over."""
         names = {worker.name for worker in workers}
         late = {name: ref for name, ref in self._late.items() if name in names}
         if late:
-            enough = max(needed - (len(names) - len(late)), 0)
-            for name in self._await_living(late, enough, deadline):
+            free = names - set(late)
+            more = max(needed - len(free), 0)
+            for name in self._await_living(late, more, deadline, lambda done: enough({*free, *done})):
                 del self._late[name]
 
-    def _await_living(self, refs: dict[str, Any], count: int, deadline: float) -> set[str]:
-        """Return the names of living workers whose refs are done, ``count`` of them if time and lives allow."""
+    def _await_living(self, refs: dict[str, Any], count: int, deadline: float, enough: Enough = _any) -> set[str]:
+        """Return the names of living workers whose refs are done; ``count``, and ``enough``, if time and lives allow."""
         while True:
             left = None if math.isinf(deadline) else max(deadline - self._engine.now(), 0.0)
             gone = len(set(refs) & self._dead())
             done, pending = self._watch.wait(refs.values(), min(count + gone, len(refs)), left)
             finished, dead = set(map(id, done)), self._dead()
             living = {name for name, ref in refs.items() if id(ref) in finished and name not in dead}
-            if len(living) >= count or not pending or self._engine.now() >= deadline:
+            there = len(living) >= count
+            if (there and enough(living)) or not pending or self._engine.now() >= deadline:
                 return living
+            if there:
+                count = len(living) + 1
 
 
 def _head(answer: Any) -> Any:

@@ -89,6 +89,11 @@ class TrainingCluster(Holdings, Asking):
         """The numbers of the living workers."""
         return [self.names.index(worker.name) for worker in self.workers]
 
+    @property
+    def dealt(self) -> list[str]:
+        """The names of those among whom the data is dealt, by their places in that; some may be gone."""
+        return sorted(self._places, key=self._places.__getitem__)
+
     def servers(self, shards: int) -> list[Any]:
         """Return the parameter shards; the same ones each time."""
         if not self.shards:

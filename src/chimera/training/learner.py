@@ -25,6 +25,7 @@ from chimera.training.fragments import Fragments
 from chimera.training.gossip import Gossip
 from chimera.training.gradients import Gradients
 from chimera.training.in_group import InGroup
+from chimera.training.keyed import Key, keyed
 from chimera.training.local_training import LocalTraining
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
 from chimera.training.privacy.masking import Masking
@@ -119,17 +120,21 @@ class Learner(InGroup, Gossip, Chunks, Attacker, Masking, Fragments):
         self._step += 1
         return self._packed(gradient) if rejected is None else [rejected] * len(weights)
 
-    def coded(self, *weights: Encoded, shares: Sequence[float], step: int) -> list[Any]:
-        """Load the weights, and return a combination of the gradients of all whose data it holds, encoded, a message a shard.
+    def coded(
+        self, *weights: Encoded, shares: Sequence[tuple[int, float]], block: int, step: int, again: bool = False
+    ) -> list[Any]:
+        """Load the weights, and return a combination of gradients of those whose data it holds, encoded, a message a shard.
 
-        Each is multiplied by its share. One that is not finite is left out, as by all who compute it; which, says the `Applied`
-        that comes after the messages.
+        ``shares`` has whose, by place in its order, and by what each is multiplied. One that is not finite is left out, as by
+        all who compute it; which, says the `Applied` that comes after the messages. These have the `Key` of ``block``.
+        ``again`` if samples and losses are counted elsewhere.
         """
         self._load(weights)
         total, rejected = np.zeros_like(self._model.parameters()), []
         order: Any = self._gradients.order  # a `HeldOrder`
-        for place, (part, share) in enumerate(zip(order.parts, shares, strict=True)):
-            gradient, fault = self._gradients.of(part, self._model, step, share, own=place == 0)
+        for part, share in shares:
+            own = part == 0 and not again
+            gradient, fault = self._gradients.of(order.parts[part], self._model, step, share, own=own)
             if fault is None:
                 total += gradient
             else:
@@ -137,7 +142,10 @@ class Learner(InGroup, Gossip, Chunks, Attacker, Masking, Fragments):
         self._falsify(total, step)
         self._step = step + 1
         told = Applied(self._step, len(shares) - len(rejected), tuple(rejected))
-        return [*(self._packed(total) if told.gradients else [rejected[0]] * len(weights)), told]
+        if not told.gradients:
+            return [*([rejected[0]] * len(weights)), told]
+        key = Key(int(step / order.steps_per_epoch), step, block, self._rank)
+        return [*self._counted([keyed(message, key) for message in self._exchange.packed(total)]), told]
 
     def train(self, steps: int, group: Group | None = None) -> Applied:
         """Take ``steps`` steps of its own, with the group's mean gradient if there is one; say which of its own were rejected.

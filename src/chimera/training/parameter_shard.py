@@ -16,6 +16,7 @@ from chimera.core.parameters import Flat, Layout, all_finite, reduce_in_order
 from chimera.core.rows import SparseRows
 from chimera.training.aggregation.aggregation import AGGREGATIONS, Aggregation
 from chimera.training.downlink import Downlink
+from chimera.training.keyed import merged
 from chimera.training.optimizer import MakesStepper, OptimizerSettings
 from chimera.training.plugin import Named, named
 from chimera.training.privacy.settings import Privacy
@@ -114,6 +115,21 @@ class ParameterShard(Summing):
         if vectors and reached:
             return self._moved(givers, rejected)
         return self._stepped(givers, rejected)
+
+    def combine(self, *messages: Encoded | Rejected, shares: Mapping[int, float], step: int) -> tuple[Encoded, Applied]:
+        """Step as `update` does, with the sum of what was sent of a step, each block times its share, and say what was done.
+
+        Messages have a `Key`: one of each block counts, in whatever order they come, and those of other steps do not. One that
+        is rejected is of gradients that nobody has added. While a block is missing, the slice stays as it is.
+        """
+        rejected = [message for message in messages if isinstance(message, Rejected)]
+        there = merged((message for message in messages if isinstance(message, Encoded)), step)
+        there = {block: message for block, message in there.items() if block in shares}
+        if len(shares) - len(there) > len(rejected):
+            missing = ", ".join(str(block) for block in shares if block not in there)
+            return self._stepped(0, [*rejected, Rejected(None, step, f"nothing came of the blocks {missing}")])
+        rule = {"name": "combination", "shares": [shares[block] for block in there]}
+        return self.update(*there.values(), *rejected, aggregation=rule if there else "mean")
 
     def enclose(self, *changes: Encoded | Rejected, workers: int = 1) -> Encoded:
         """Add the sum of the changes, divided by the number of ``workers``, to the vector beside the weights; return that.

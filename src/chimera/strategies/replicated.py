@@ -1,0 +1,27 @@
+"""Fractional repetition (Tandon et al. 2017, "Gradient Coding: Avoiding Stragglers in Distributed Learning", section 3)."""
+
+from __future__ import annotations
+
+from chimera.core.errors import ConfigurationError
+from chimera.strategies.gradient_coding import GradientCoding
+from chimera.strategies.strategy import STRATEGIES
+
+
+@STRATEGIES.register("replicated")
+class Replicated(GradientCoding):
+    """As `gradient-coding`, by groups of workers that compute the same: the first copy of each block counts.
+
+    Any ``copies`` - 1 workers may be late, and more if no group is late as a whole (Tandon et al. 2017, fractional repetition).
+
+    Parameters
+    ----------
+    copies : of each block: so many workers, or more where that does not go into their number, compute it.
+    timeout_s, shards : see `gradient-coding`.
+    """
+
+    code = "repetition"
+
+    def __init__(self, *, copies: int = 2, timeout_s: float | None = None, shards: int = 1) -> None:
+        if copies < 1:
+            raise ConfigurationError(f"copies must be at least 1, not {copies}")
+        super().__init__(stragglers=copies - 1, timeout_s=timeout_s, shards=shards)
