@@ -31,11 +31,14 @@ class Resources:
     ----------
     threads : how many threads its arithmetic may use.
     gpus : how many GPUs are its own (engines that place actors on machines).
+    memory_mb : how much memory, in MB of 10^6 bytes. On ``local`` its process cannot come to use more of its own beyond
+        what it began with (by the Linux kernel; what it shares with others is not counted); Ray reserves it on a machine.
     custom : other resources by name (engines that know them).
     """
 
     threads: int = 1
     gpus: float = 0.0
+    memory_mb: float | None = None
     custom: dict[str, float] = field(default_factory=dict)
 
 

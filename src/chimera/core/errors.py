@@ -68,6 +68,10 @@ class ActorError(RunError):
     """
 
 
+class MemoryLimitError(RunError, MemoryError):
+    """An actor needed more memory than its `Resources` allow."""
+
+
 class TimeLimitError(RunError, TimeoutError):
     """A time limit passed before the result came; the call goes on unless its actor is killed."""
 

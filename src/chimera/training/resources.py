@@ -34,11 +34,11 @@ def resources_of(what: str, given: GivenResources) -> Resources:
     if made.threads < 1:
         raise ConfigurationError(f"{what}: threads must be at least 1, not {made.threads}")
     _check_gpus(what, made.gpus)
+    if made.memory_mb is not None and not 0 < made.memory_mb < float("inf"):
+        raise ConfigurationError(f"{what}: memory_mb must be above 0 and finite, not {made.memory_mb}")
     for name, amount in made.custom.items():
-        if name in ("CPU", "GPU"):
-            raise ConfigurationError(
-                f"{what}: {name!r} is no custom resource: set {'threads' if name == 'CPU' else 'gpus'}"
-            )
+        if name in _OURS:
+            raise ConfigurationError(f"{what}: {name!r} is no custom resource: set {_OURS[name]}")
         if not 0 < amount < float("inf"):
             raise ConfigurationError(f"{what}: of {name!r} must be asked more than 0, not {amount}")
     return made
@@ -71,5 +71,6 @@ def _check_gpus(what: str, gpus: float) -> None:
         raise ConfigurationError(f"{what}: gpus must be a part of one or a whole number, not {gpus:g}")
 
 
+_OURS = {"CPU": "threads", "GPU": "gpus", "memory": "memory_mb"}  # what Ray calls them
 _FIELDS = [field.name for field in dataclasses.fields(Resources)]
 _KEYS = ", ".join(_FIELDS)

@@ -75,7 +75,8 @@ class Trainer:
     faults : what is to go wrong, for experiments: sentences such as ``kill worker 2 at step 50``, or pairs (when, what); see
         `Fault.read`.
     worker_resources, server_resources : what each of them is to have: ``threads``, ``gpus`` (workers only: their model and
-        batches are on a GPU then) and ``custom``, other resources of the cluster by name; as a mapping, or as `Resources`.
+        batches are on a GPU then), ``memory_mb`` and ``custom``, other resources of the cluster by name; as a mapping, or as
+        `Resources`.
     privacy : what clients' updates are kept from, as a mapping, see `Privacy`: clipping and noise, with an epsilon, and secure
         aggregation (docs/privacy.md). By default servers see every update as it is.
     seed : of the model, the partition, the order of the data, and dropout.

@@ -106,8 +106,9 @@ class Local(RealTime):
         handle = LocalActor(self, lane)
         self._handles.append(handle)
         self.call(lane, CONSTRUCT, actor_type, *args, **kwargs)
-        threads = (resources or Resources()).threads
-        self._request({"spawn": actor, "name": lane.name, "threads": threads, "path": sys.path})
+        wanted = resources or Resources()
+        process = {"name": lane.name, "threads": wanted.threads, "memory_mb": wanted.memory_mb, "path": sys.path}
+        self._request({"spawn": actor, **process})
         return handle
 
     def put(self, value: Any) -> Ref:

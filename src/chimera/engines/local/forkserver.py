@@ -23,6 +23,7 @@ from chimera.core.engine import Disturbance
 from chimera.engines.local.asking import Asking
 from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.memory import Memory
+from chimera.engines.local.memory_limit import MemoryLimit
 from chimera.engines.local.process import ActorProcess
 from chimera.engines.signals import Disturbances
 
@@ -101,7 +102,8 @@ class ForkServer:
             _prepare_process(request["threads"], parent)
             memory = Memory(self._memory_fd, actor)
             doorbell = Doorbell(memory)
-            ActorProcess(memory, doorbell, Asking(memory, doorbell, self._requests), request["name"]).run()
+            limit = MemoryLimit(request["memory_mb"])
+            ActorProcess(memory, doorbell, Asking(memory, doorbell, self._requests), request["name"], limit).run()
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:

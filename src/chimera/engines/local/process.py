@@ -32,6 +32,7 @@ from chimera.engines.local.memory import (
     Region,
     fence,
 )
+from chimera.engines.local.memory_limit import MemoryLimit
 from chimera.engines.local.rings import has_call, read_call, write_row
 from chimera.engines.local.values import Packed, unpack
 
@@ -90,8 +91,8 @@ class LocalSurroundings(call.Surroundings):
 class ActorProcess:
     """The loop of one actor."""
 
-    def __init__(self, memory: Memory, doorbell: Doorbell, asking: Any, name: str) -> None:
-        self._memory, self._doorbell, self._name, self._asking = memory, doorbell, name, asking
+    def __init__(self, memory: Memory, doorbell: Doorbell, asking: Any, name: str, limit: MemoryLimit) -> None:
+        self._memory, self._doorbell, self._name, self._asking, self._limit = memory, doorbell, name, asking, limit
         self._surroundings = LocalSurroundings(memory, doorbell, asking)
         self._target: Any = None
         self._unmade: Failure | None = None  # why the constructor failed; every call then fails alike
@@ -132,7 +133,7 @@ class ActorProcess:
             failed, error = 1, argument.failure.kind.encode()[:24]
             bytes_out = self._write(outs, [Packed(argument.failure)] * len(outs))
         except (Exception, SystemExit) as exception:
-            failure = Failure(exception, self._name, method)
+            failure = Failure(self._limit.named(exception, self._name), self._name, method)
             if method == CONSTRUCT:
                 self._unmade = failure
             failed, error = 1, failure.kind.encode()[:24]

@@ -122,7 +122,8 @@ class Reservations:
     def bundle(self, resources: Resources) -> dict[str, float]:
         """Return Ray's amounts of what one actor takes."""
         cpus = float(resources.threads) if self._cpus_per_actor is None else self._cpus_per_actor
-        amounts = {"CPU": cpus, "GPU": resources.gpus, **resources.custom}
+        memory = (resources.memory_mb or 0.0) * 1e6
+        amounts = {"CPU": cpus, "GPU": resources.gpus, "memory": memory, **resources.custom}
         return {name: amount for name, amount in amounts.items() if amount}
 
     def check_unplaced(self, waiting: Sequence[Lane]) -> None:
