@@ -2,7 +2,6 @@
 
 import io
 import re
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -150,8 +149,7 @@ def test_a_run_that_goes_on_says_from_where():
 
 @pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])
 def test_the_end_is_a_table_with_the_path_of_the_report(kind, screen, tmp_path):
-    run = SimpleNamespace(summary=lambda: SUMMARY)
-    kind(screen, "the title").finish(run, tmp_path / "report.html")
+    kind(screen, "the title").finish(SUMMARY, tmp_path / "report.html")
     shown = screen.file.getvalue()
     for text in ("0.9512", "1,200 rounds", "23,630 samples/s", "300.0 MB", "target", "lost workers", "report.html"):
         assert text in shown
@@ -167,7 +165,7 @@ def test_the_quiet_display_takes_every_call(tmp_path):
         quiet.on_start(progress())
         quiet.on_progress(progress(1))
         quiet.on_event(Event("x", 0.0, 0))
-    quiet.finish(SimpleNamespace(summary=lambda: SUMMARY), tmp_path)
+    quiet.finish(SUMMARY, tmp_path)
 
 
 def test_workers_are_dots_until_there_are_too_many():

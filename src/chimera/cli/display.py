@@ -35,14 +35,20 @@ class Display(Callback):
     """The base, which shows nothing; also a context manager, in which the run takes place."""
 
     @classmethod
-    def of(cls, experiment: Experiment, *, quiet: bool) -> Display:
-        """Choose what suits stdout (stderr, while stdout is kept for an answer)."""
+    def of(cls, title: str, *, virtual: bool = False, quiet: bool = False) -> Display:
+        """Choose what suits stdout (stderr, while stdout is kept for an answer).
+
+        Parameters
+        ----------
+        title : of the run.
+        virtual : whether its time is.
+        """
         if quiet:
             return Display()
         console = ReaderMayGo(file=sys.stdout, highlight=False)
         if console.is_terminal and not console.is_dumb_terminal:
-            return LiveDisplay(console, title_of(experiment), virtual=_is_virtual(experiment))
-        return PlainDisplay(ReaderMayGo(file=sys.stdout, highlight=False, width=200), title_of(experiment))
+            return LiveDisplay(console, title, virtual=virtual)
+        return PlainDisplay(ReaderMayGo(file=sys.stdout, highlight=False, width=200), title)
 
     def __enter__(self) -> Self:
         return self
@@ -52,8 +58,11 @@ class Display(Callback):
     ) -> None:
         """End the picture, however the run ended."""
 
-    def finish(self, run: Run, report: Path) -> None:
-        """Show the outcome of a run and where its report is."""
+    def say(self, text: str) -> None:
+        """Show a line that the run has printed elsewhere."""
+
+    def finish(self, summary: Mapping[str, Any], report: Path | None) -> None:
+        """Show the outcome of a run and where its report is, if it is here."""
 
 
 class PlainDisplay(Display):
@@ -88,11 +97,16 @@ class PlainDisplay(Display):
         """Write what happened."""
         self._line(event_line(event))
 
-    def finish(self, run: Run, report: Path) -> None:
+    def say(self, text: str) -> None:
+        """Write a line that the run has printed elsewhere."""
+        self._line(text)
+
+    def finish(self, summary: Mapping[str, Any], report: Path | None) -> None:
         """Write the outcome, one figure a line."""
-        for name, value in outcome(run.summary()):
+        for name, value in outcome(summary):
             self._line(f"{name + ':':<14}{value}")
-        self._line(f"{'report:':<14}{report}")
+        if report is not None:
+            self._line(f"{'report:':<14}{report}")
 
     def _line(self, text: str) -> None:
         self._console.print(text, markup=False, soft_wrap=True)
@@ -147,16 +161,21 @@ class LiveDisplay(Display):
         if self._progress is not None:
             self._draw(self._progress)
 
-    def finish(self, run: Run, report: Path) -> None:
+    def say(self, text: str) -> None:
+        """Print a line that the run has printed elsewhere, above the picture."""
+        self._console.print(text, markup=False, soft_wrap=True)
+
+    def finish(self, summary: Mapping[str, Any], report: Path | None) -> None:
         """Print what happened, the outcome, and where the report is."""
         for event in self._events:
             self._console.print(_event_text(event))
         table = Table(show_header=False, box=None, pad_edge=False, title=self._title, title_justify="left")
         table.add_column(style="dim")
         table.add_column()
-        for name, value in outcome(run.summary()):
+        for name, value in outcome(summary):
             table.add_row(name, Text(value, style="bold" if name in ("metrics", "lost workers", "lost rounds") else ""))
-        table.add_row("report", Text(str(report), style=f"cyan link {report.resolve().as_uri()}", overflow="fold"))
+        if report is not None:
+            table.add_row("report", Text(str(report), style=f"cyan link {report.resolve().as_uri()}", overflow="fold"))
         self._console.print(table)
 
     def _draw(self, progress: Progress) -> None:
@@ -271,7 +290,8 @@ def _event_text(event: Event) -> Text:
     return Text(event_line(event), style="red" if "lost" in event.event else "yellow")
 
 
-def _is_virtual(experiment: Experiment) -> bool:
+def is_virtual(experiment: Experiment) -> bool:
+    """Return whether the time of such a run is virtual."""
     engine = experiment.tables.get("engine")
     return isinstance(engine, Mapping) and engine.get("name") == "simulated"
 

@@ -14,6 +14,8 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
+from chimera.cli import jobs
+from chimera.cli.cluster import app as cluster
 from chimera.cli.compare import compare
 from chimera.cli.demo import demo
 from chimera.cli.embed import app as embed
@@ -62,6 +64,9 @@ app.command("compare")(compare)
 app.command("demo")(demo)
 app.command("list")(list_plugins)
 app.command("report")(report)
+app.add_typer(cluster, name="cluster")
+for _command in (jobs.submit, jobs.jobs, jobs.follow, jobs.fetch, jobs.cancel, jobs.retry):
+    app.command(_command.__name__)(_command)
 app.add_typer(embed, name="embed")
 app.add_typer(nodes, name="nodes")
 app.add_typer(infer, name="infer")

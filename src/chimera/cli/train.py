@@ -86,10 +86,10 @@ def run_experiment(
 
     ``leaves`` makes a callback that leaves more in the folder of the run.
     """
-    from chimera.cli.display import Display
+    from chimera.cli.display import Display, is_virtual, title_of
 
     with _answers(as_json) as answers:
-        display = Display.of(experiment, quiet=quiet)
+        display = Display.of(title_of(experiment), virtual=is_virtual(experiment), quiet=quiet)
         trainer = experiment.trainer(callbacks=[display], out=out, resume=resume)
         if leaves is not None:
             trainer.callbacks.append(leaves(trainer.run_dir))
@@ -99,7 +99,7 @@ def run_experiment(
         except KeyboardInterrupt:
             _say_interrupted(trainer.run_dir, shlex.join([*command, "--out", str(trainer.run_dir), "--resume"]))
             raise typer.Exit(130) from None
-        display.finish(run, _report_of(run.run_dir))
+        display.finish(run.summary(), _report_of(run.run_dir))
         if as_json:
             answers.write(_json(run.summary()) + "\n")
             answers.flush()

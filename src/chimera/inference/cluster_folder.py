@@ -89,8 +89,8 @@ class ClusterFolder(Folder):
         return Client(self.leader, self.token())
 
     @contextlib.contextmanager
-    def claimed(self) -> Iterator[None]:
+    def claimed(self) -> Iterator[int]:
         """Be the one process that runs this cluster, until the context ends; nobody leads at first."""
-        with super().claimed():
+        with super().claimed() as lock:
             (self.path / "leader").unlink(missing_ok=True)
-            yield
+            yield lock

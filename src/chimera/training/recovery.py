@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from chimera.core.engine import Engine
-from chimera.core.errors import ActorLost, RunError
+from chimera.core.errors import ActorLost, RunError, TooFewWorkersError
 from chimera.training.announcer import Told
 from chimera.training.cluster import TrainingCluster
 from chimera.training.recruits import Recruits
@@ -61,8 +61,8 @@ class Recovery:
         Raises
         ------
         ActorLost : the error itself, if nobody of this run is dead; or somebody died meanwhile: call again.
-        RunError : the policy is to stop, or a server is dead and no restarts are left.
-        TooFewWorkersError : too few are left.
+        RunError : a server is dead and no restarts are left.
+        TooFewWorkersError : too few are left, or the policy is to stop.
         """
         workers, servers = self._cluster.drop_lost()
         mended = list(self._mend_supply())
@@ -74,7 +74,7 @@ class Recovery:
         yield from ((f"{name.split()[0]} lost", name, self._how(name)) for name in names)
         if self._policy == "stop" and names:
             said = f"{', '.join(names)} died, and on_worker_loss is 'stop'"
-            raise RunError(f"{said}; resume the run from its last checkpoint")
+            raise TooFewWorkersError(f"{said}; resume the run from its last checkpoint")
         self._servers += servers
         held = self._cluster.shards or self._cluster.workers
         self._parameters_lost |= bool(servers) or not held or (bool(workers) and self._cluster.replicas == "parts")

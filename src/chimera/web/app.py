@@ -69,6 +69,7 @@ def create_app(
     routers: Sequence[APIRouter],
     about: About | Callable[[], About],
     metrics: Metrics | None = None,
+    open_reads: bool = False,
 ) -> FastAPI:
     """Return an app with these routes, and with ``/health``, ``/metrics``, ``/docs`` and ``/openapi.json``.
 
@@ -84,6 +85,7 @@ def create_app(
         or ``worker``; a function is asked each time. The latency of a master's requests goes into the time log; that of a
         worker's is written by the master who asks.
     metrics : by default those of requests alone.
+    open_reads : whether this machine may read without the token; for servers that listen on loopback only.
     """
     counted = Metrics() if metrics is None else metrics
     told = about() if callable(about) else about
@@ -94,6 +96,7 @@ def create_app(
         token=settings.token,
         max_body_bytes=settings.max_body_bytes,
         metrics=counted,
+        open_reads=open_reads,
         logs_latency=str(told.get("kind", "")).endswith("master"),
     )
     app = _NodeApp(gate, title=title, version=__version__, docs_url=None, redoc_url=None)

@@ -20,18 +20,12 @@ MOST_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask a process of the cluster: whoever bears its token.
-
-    Attributes
-    ----------
-    open_reads : whether those on this machine may read without it, which only a process that listens on loopback allows.
-    """
+    """Who may ask a process of the cluster: whoever bears its token."""
 
     token: str
     max_body_bytes: int = MOST_BYTES
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    open_reads: bool = False
 
 
 class Folder:
@@ -83,8 +77,10 @@ class Folder:
         return token
 
     @contextlib.contextmanager
-    def claimed(self) -> Iterator[None]:
+    def claimed(self) -> Iterator[int]:
         """Be the one process that runs this cluster, until the context ends; the kernel takes the claim from one that dies.
+
+        The context has the descriptor of the claim, for one that hands it on to a child.
 
         Raises
         ------
@@ -95,7 +91,7 @@ class Folder:
             raise ConfigurationError(f"the cluster in {self.path} is up already; {self._down!r} ends it")
         try:
             note_holder(lock, os.getpid())
-            yield
+            yield lock
         finally:
             os.close(lock)
 

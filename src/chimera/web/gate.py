@@ -17,7 +17,7 @@ from chimera.web.errors import BodyTooLargeError, UnauthorizedError, error_respo
 from chimera.web.logs import log_latency
 from chimera.web.metrics import Metrics
 from chimera.web.routing import Endpoint
-from chimera.web.security import bears
+from chimera.web.security import bears, from_here
 
 OPEN_PATHS = frozenset({"/health", "/docs"})  # the page at /docs is bare: what it shows, it asks for with a token
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
@@ -33,6 +33,7 @@ class Gate:
     token : what every request must bear, except for `OPEN_PATHS`; None lets everybody in.
     max_body_bytes : a longer body is refused: by its announced length before it is read, else as soon as it is too long.
     metrics : where requests are counted.
+    open_reads : whether GET is answered without a token too, by a name of this machine; a wrong token is refused all the same.
     logs_latency : whether the time log gets a line for each request that a route has answered, as a ``master``'s.
     """
 
@@ -45,9 +46,10 @@ class Gate:
         max_body_bytes: int,
         metrics: Metrics,
         logs_latency: bool,
+        open_reads: bool = False,
     ) -> None:
         self._app, self._endpoints, self._token, self._limit = app, endpoints, token, max_body_bytes
-        self._metrics, self._logs_latency = metrics, logs_latency
+        self._metrics, self._logs_latency, self._open_reads = metrics, logs_latency, open_reads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -97,11 +99,15 @@ class Gate:
             self._note(scope, status, time.perf_counter() - began)
 
     def _check(self, scope: Scope) -> None:
-        if self._token and scope["path"] not in OPEN_PATHS and not bears(scope["headers"], self._token):
+        if self._token and scope["path"] not in OPEN_PATHS and not self._is_let_in(scope, self._token):
             raise UnauthorizedError
         for name, value in scope["headers"]:
             if name == b"content-length" and value.isdigit() and (len(value) > 18 or int(value) > self._limit):
                 raise BodyTooLargeError(self._limit)
+
+    def _is_let_in(self, scope: Scope, token: str) -> bool:
+        reads_here = self._open_reads and scope["method"] == "GET" and from_here(scope["headers"])
+        return reads_here or bears(scope["headers"], token)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         method, path = scope["method"], scope["path"]

@@ -6,6 +6,7 @@ import hmac
 import ipaddress
 import sys
 from collections.abc import Iterable
+from urllib.parse import urlsplit
 
 from chimera.web.logs import status
 
@@ -21,6 +22,16 @@ def bears(headers: Iterable[tuple[bytes, bytes]], token: str) -> bool:
     scheme, _, credentials = given[0].partition(b" ")
     same = hmac.compare_digest(credentials.strip(), token.encode())
     return same and scheme.lower() == b"bearer"
+
+
+def from_here(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether a request bears no token, and asks for this machine by a name that no other site can have.
+
+    Without the second a page of any site, opened here, could read what this machine answers (DNS rebinding).
+    """
+    given = dict(headers)
+    host = given.get(b"host", b"").decode("latin-1")
+    return b"authorization" not in given and is_loopback((urlsplit(f"//{host}").hostname or "") if host else "")
 
 
 def is_loopback(host: str) -> bool:

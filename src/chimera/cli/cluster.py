@@ -1,0 +1,91 @@
+"""``chimera cluster``: workers that wait for jobs, on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from chimera.cli.rows import line, table
+from chimera.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from chimera.jobs.folder import ClusterFolder
+
+app = typer.Typer(help="Keep workers up that run jobs; see 'chimera submit'.", no_args_is_help=True)
+
+Folder = Annotated[
+    Path, typer.Option("--folder", metavar="DIR", envvar="CHIMERA_CLUSTER_FOLDER", help="The folder of the cluster.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+HERE = Path("runs/cluster")
+
+
+@app.command("up")
+def up(
+    workers: Annotated[int, typer.Option("--workers", min=1, metavar="N", help="How many workers.")] = 2,
+    address: Annotated[
+        str, typer.Option("--address", metavar="HOST:PORT", help="Where it answers; port 0 is any that is free.")
+    ] = "127.0.0.1:0",
+    limit_per_user: Annotated[
+        int | None, typer.Option("--limit-per-user", min=1, metavar="N", help="So many workers a user has at once.")
+    ] = None,
+    as_json: Json = False,
+    folder: Folder = HERE,
+) -> None:
+    """Start a daemon and its workers, which live on until `chimera cluster down`; the terminal may be closed."""
+    from chimera.jobs.folder import ClusterFolder, Options
+    from chimera.jobs.session import up as start
+
+    host, port = _address(address)
+    place = ClusterFolder(folder)
+    start(place, Options(workers=workers, host=host, port=port, limit_per_user=limit_per_user))
+    found = place.options()
+    assert found is not None
+    if as_json:
+        typer.echo(line({"address": found.address, "workers": found.workers, "folder": str(place.path)}))
+    else:
+        typer.echo(f"{found.workers} workers wait for jobs at {found.address}; {place.down!r} ends them")
+
+
+@app.command("status")
+def status(as_json: Json = False, folder: Folder = HERE) -> None:
+    """Show every process of the cluster; with exit code 1 if it is not up."""
+    place = _folder(folder)
+    if place.claimant() is None:
+        typer.echo(line([]) if as_json else f"no cluster runs from {place.path}; {place.up!r} starts one")
+        raise typer.Exit(1)
+    from chimera.jobs.client import Client
+
+    rows = Client.of(place).processes()
+    if as_json:
+        typer.echo(line(rows))
+    else:
+        table(rows, ("name", "role", "state", "job", "host", "pid"))
+
+
+@app.command("down")
+def down(as_json: Json = False, folder: Folder = HERE) -> None:
+    """End the cluster; its jobs and their runs stay, and go on with the next `chimera cluster up`."""
+    from chimera.jobs.session import down as end
+
+    place = _folder(folder)
+    was_up = end(place)
+    if as_json:
+        typer.echo(line({"was_up": was_up}))
+    else:
+        typer.echo("the cluster has ended" if was_up else f"no cluster runs from {place.path}")
+
+
+def _folder(folder: Path) -> ClusterFolder:
+    from chimera.jobs.folder import ClusterFolder
+
+    return ClusterFolder(folder)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ConfigurationError(f"--address must be HOST:PORT, such as 127.0.0.1:8765, not {text!r}")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,137 @@
+"""``chimera submit`` and what follows it: jobs that nobody has to wait for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from chimera.cli.cluster import HERE, Folder, Json
+from chimera.cli.rows import line, table
+
+if TYPE_CHECKING:
+    from chimera.cli.display import Display
+    from chimera.jobs.client import Client
+
+Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's number.")]
+
+
+def submit(
+    file: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment file.")],
+    workers: Annotated[int | None, typer.Option("--workers", min=1, metavar="N", help="How many workers.")] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="What to call it.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Show how it goes, until it is over or Ctrl-C.")] = False,
+    after: Annotated[
+        list[str] | None, typer.Option("--after", metavar="JOB", help="Begin when this job is done. Repeatable.")
+    ] = None,
+    priority: Annotated[int, typer.Option("--priority", metavar="P", help="Higher ones go first.")] = 0,
+    as_json: Json = False,
+    folder: Folder = HERE,
+) -> None:
+    """Hand an experiment in to the cluster, with the code beside it; its number is printed at once."""
+    from chimera.jobs.handle import submit as hand_in
+
+    job = hand_in(file, workers=workers, name=name, after=list(after or []), priority=priority, cluster=folder)
+    typer.echo(line({"job": job.id}) if as_json else f"job {job.id}")
+    if follow:
+        _follow(_client(folder), job.id, as_json=as_json, from_start=True)
+
+
+def jobs(as_json: Json = False, folder: Folder = HERE) -> None:
+    """List all jobs: their state, how far they are, their workers, since when."""
+    rows = _client(folder).jobs()
+    if as_json:
+        typer.echo(line(rows))
+    else:
+        table([_shown(row) for row in rows], ("job", "name", "user", "state", "progress", "workers", "since", "reason"))
+
+
+def follow(
+    job: Job,
+    now: Annotated[bool, typer.Option("--now", help="From now on, and not from the start.")] = False,
+    as_json: Json = False,
+    folder: Folder = HERE,
+) -> None:
+    """Show what a job prints and how it goes, until it is over; Ctrl-C ends the showing alone."""
+    _follow(_client(folder), job, as_json=as_json, from_start=not now)
+
+
+def fetch(
+    job: Job,
+    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR", help="Where to; runs/job-JOB.")] = None,
+    as_json: Json = False,
+    folder: Folder = HERE,
+) -> None:
+    """Get the folder of a job's run: logs, metrics, trace, weights, report; as far as they are there."""
+    from chimera.jobs.handle import JobHandle
+
+    client = _client(folder)
+    place = JobHandle(client, job).fetch(out)
+    row = client.job(job)
+    typer.echo(line({"job": job, "folder": str(place), "state": row["state"]}) if as_json else str(place))
+
+
+def cancel(job: Job, as_json: Json = False, folder: Folder = HERE) -> None:
+    """Let a job go no further; what it has left stays."""
+    _client(folder).cancel(job)
+    typer.echo(line({"job": job}) if as_json else f"job {job} is cancelled")
+
+
+def retry(job: Job, as_json: Json = False, folder: Folder = HERE) -> None:
+    """Let a job that failed or was cancelled go on from its checkpoint."""
+    _client(folder).retry(job)
+    typer.echo(line({"job": job}) if as_json else f"job {job} waits again")
+
+
+def _client(folder: Path) -> Client:
+    from chimera.jobs.client import Client
+    from chimera.jobs.folder import ClusterFolder
+
+    return Client.of(ClusterFolder(folder))
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["since_s"]))
+    return {**row, "progress": f"{100 * row['progress']:.0f} %", "since": since}
+
+
+def _follow(client: Client, job: str, *, as_json: bool, from_start: bool) -> None:
+    """Show what a job tells; with exit code 1 if it was not done at last."""
+    from chimera.cli.display import Display
+
+    state, row = "", client.job(job)
+    display = Display.of(f"job {job}: {row['name']}", quiet=as_json)
+    with display:
+        for told in client.follow(job, from_start=from_start):
+            state = told["job"]["state"] if "job" in told else state
+            if as_json:
+                typer.echo(line(told))
+            else:
+                _show(told, display)
+    if state != "done":
+        raise typer.Exit(1)
+
+
+def _show(told: Mapping[str, Any], display: Display) -> None:
+    import msgspec
+
+    from chimera.training.callback import Event, Progress
+
+    if "job" in told:
+        row = told["job"]
+        display.say(f"job {row['job']} is {row['state']}" + (f": {row['reason']}" if row["reason"] else ""))
+    elif "log" in told:
+        display.say(told["log"])
+    else:
+        ((what, value),) = told["told"].items()
+        if what == "start":
+            display.on_start(msgspec.convert(value, Progress))
+        elif what == "progress":
+            display.on_progress(msgspec.convert(value, Progress))
+        elif what == "event":
+            display.on_event(msgspec.convert(value, Event))
+        else:
+            display.finish(value, None)

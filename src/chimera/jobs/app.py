@@ -1,0 +1,246 @@
+"""The routes by which people, and `chimera submit` and its kin, ask the daemon."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import orjson
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
+
+from chimera.core.errors import ConfigurationError, ConflictError, DataError
+from chimera.jobs.promises import Needs
+from chimera.jobs.records import Job, Submission
+from chimera.jobs.requirements import unmet
+from chimera.jobs.states import OVER, Event
+from chimera.jobs.tar import packed
+from chimera.jobs.watching import Tail
+from chimera.web.app import create_app
+from chimera.web.background import in_thread
+from chimera.web.body import answer, read_object, required
+from chimera.web.folder import Access
+from chimera.web.routing import documented, plain_router
+from chimera.web.security import is_loopback
+
+if TYPE_CHECKING:
+    from chimera.jobs.daemon import Daemon
+
+PREFIX = "/v1/jobs"
+_ANY: dict[str, Any] = {"type": "object"}
+_ROWS: dict[str, Any] = {"type": "object", "properties": {"rows": {"type": "array", "items": _ANY}}}
+_JOB = {"type": "object", "properties": {"job": {"type": "string"}}, "required": ["job"]}
+_FOLLOW_S = 0.1
+_ALIVE_S = 2.0  # so often a stream says that it lives
+
+
+def create_jobs_app(daemon: Daemon) -> tuple[FastAPI, Access]:
+    """Return the daemon's app, and who may ask it."""
+    access = Access(daemon.folder.token())
+    app = create_app(
+        title="Chimera jobs",
+        settings=access,
+        routers=[jobs_router(daemon)],
+        about={"name": "jobs", "kind": "daemon"},
+        open_reads=is_loopback(daemon.options.host),
+    )
+    return app, access
+
+
+def jobs_router(daemon: Daemon) -> APIRouter:
+    """Return the routes."""
+    router = plain_router(prefix=PREFIX, tags=["jobs"])
+    store = daemon.store
+
+    @router.get("", **documented("All jobs, and how they stand.", answer=_ROWS))
+    async def jobs(request: Request) -> Response:
+        return answer(request, {"rows": await in_thread(lambda: [row_of(daemon, job) for job in store.jobs()])})
+
+    @router.get("/processes", **documented("All processes of the cluster.", answer=_ROWS))
+    async def processes(request: Request) -> Response:
+        return answer(request, {"rows": await in_thread(daemon.rows)})
+
+    @router.post(
+        "/missing",
+        **documented(
+            "Which of these files are not here yet, by their SHA-256.",
+            body={"type": "object", "properties": {"files": {"type": "array", "items": {"type": "string"}}}},
+            answer={"type": "object"}, answer_example={"files": []}, errors=(422,),
+        ),
+    )  # fmt: skip
+    async def missing(request: Request) -> Response:
+        (files,) = required(await read_object(request), "files")
+        return answer(request, {"files": [file for file in files if not _place(daemon, file).exists()]})
+
+    @router.put("/files/{sha256}", **documented("Send a file.", answer=_ANY, errors=(422,), binary=False))
+    async def put(request: Request) -> Response:
+        sha256 = str(request.path_params["sha256"])
+        place = _place(daemon, sha256)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        draft = place.with_name(f".{sha256}.{os.urandom(4).hex()}")
+        digest = hashlib.sha256()
+        try:
+            with draft.open("wb") as file:
+                async for part in request.stream():
+                    digest.update(part)
+                    file.write(part)
+            if digest.hexdigest() != sha256:
+                raise DataError(f"the file that came is not the one of SHA-256 {sha256}")
+            draft.replace(place)
+        finally:
+            draft.unlink(missing_ok=True)
+        return answer(request, {"sha256": sha256})
+
+    @router.post(
+        "", **documented("Take a job on.", body=_ANY, answer=_JOB, answer_example={"job": "1"}, errors=(409, 422))
+    )
+    async def submit(request: Request) -> Response:
+        key, given = required(await read_object(request), "key", "submission")
+        try:
+            submission = msgspec.convert(given, Submission)
+            key = msgspec.convert(key, str)
+        except msgspec.ValidationError as error:
+            raise DataError(f"the submission cannot be used: {error}") from error
+        return answer(request, {"job": await in_thread(_taken_on, daemon, submission, key)})
+
+    @router.get("/{job}", **documented("How a job stands.", answer=_ANY, errors=(422,)))
+    async def job(request: Request) -> Response:
+        return answer(request, await in_thread(lambda: row_of(daemon, store.job(_job(request)))))
+
+    for name, event, told in (
+        ("cancel", Event.CANCEL, "Let a job go no further; what it has left stays."),
+        ("retry", Event.RETRY, "Let a job that failed or was cancelled go on from its checkpoint."),
+    ):
+        router.post(f"/{{job}}/{name}", **documented(told, answer=_JOB, errors=(409, 422)))(_doing(daemon, event))
+
+    @router.get(
+        "/{job}/follow",
+        **documented(
+            "What a job tells, a JSON object a line, until it is over; from bytes ``log`` and ``watch`` of its files on, or "
+            "from ``now``.", answer={"type": "string"}, binary=False, errors=(422,),
+        ),
+    )  # fmt: skip
+    async def follow(request: Request) -> Response:
+        one = await in_thread(lambda: store.job(_job(request)))
+        given = request.query_params
+        place = daemon.folder.job(one.id)
+        tails = {
+            name: Tail(file, _count(given.get(name, "0")))
+            for name, file in (("log", place.log), ("watch", place.watch))
+        }
+        if "now" in given:
+            for tail in tails.values():
+                tail.to_end()
+        return StreamingResponse(_told(daemon, one.id, tails), media_type="application/jsonl")
+
+    @router.get(
+        "/{job}/run",
+        **documented(
+            "The folder of the run, as a tar archive; as far as it is there.", answer={"type": "string"}, binary=False,
+            errors=(422,),
+        ),
+    )  # fmt: skip
+    async def run(request: Request) -> Response:
+        one = await in_thread(lambda: store.job(_job(request)))
+        place = daemon.folder.job(one.id)
+        return StreamingResponse(packed(place.run, {"log": place.log}), media_type="application/x-tar")
+
+    return router
+
+
+def row_of(daemon: Daemon, job: Job) -> dict[str, Any]:
+    """Return what is shown of a job."""
+    submission = job.submission
+    return {
+        "job": job.id,
+        "name": submission.name,
+        "user": submission.user,
+        "kind": submission.kind,
+        "state": job.state.value,
+        "progress": job.progress,
+        "workers": submission.workers,
+        "on": list(job.workers),
+        "reason": daemon.waits.get(job.id, "") or job.reason,
+        "attempt": job.attempt,
+        "priority": submission.priority,
+        "after": list(submission.after),
+        "since_s": job.since_s,
+        "submitted_s": job.submitted_s,
+    }
+
+
+def _taken_on(daemon: Daemon, submission: Submission, key: str) -> str:
+    if why := unmet(Needs(requires=submission.requires)):  # a worker checks it again, with the versions
+        raise ConfigurationError(f"the job cannot run on this cluster: {why}")
+    if submission.workers > daemon.options.workers:
+        raise ConfigurationError(
+            f"the job needs {submission.workers} workers, and the cluster has {daemon.options.workers}: "
+            "'chimera cluster up --workers N' starts one with more"
+        )
+    for path, file in submission.manifest.items():
+        if not _place(daemon, file.sha256).exists():
+            raise ConflictError(f"the file {path!r} has not arrived")
+    job = daemon.store.submit(submission, key, time.time())
+    daemon.wake()
+    return job.id
+
+
+def _doing(daemon: Daemon, event: Event) -> Callable[[Request], Any]:
+    async def do(request: Request) -> Response:
+        await in_thread(lambda: daemon.store.apply(_job(request), event, now_s=time.time()))
+        daemon.wake()
+        return answer(request, {"job": _job(request)})
+
+    return do
+
+
+def _told(daemon: Daemon, job: str, tails: dict[str, Tail]) -> Iterator[bytes]:
+    """Yield what a job tells, each with where its files stood after it; at last how the job ended."""
+    shown: dict[str, Any] = {}
+    silent_s = 0.0
+    while True:
+        row = row_of(daemon, daemon.store.job(job))
+        over = row["state"] in OVER and daemon.folder.job(job).driver() is None
+        said = False
+        for name in ("watch", "log"):
+            for line in tails[name].lines(last=over):
+                said = True
+                told = {"log": line.decode("utf-8", "replace")} if name == "log" else {"told": orjson.Fragment(line)}
+                yield orjson.dumps(
+                    {**told, "at": {name: tail.at for name, tail in tails.items()}}, option=orjson.OPT_APPEND_NEWLINE
+                )
+        state = {key: row[key] for key in ("state", "reason", "attempt")}
+        if state != shown and not said:
+            shown, said = state, True
+            yield orjson.dumps({"job": row}, option=orjson.OPT_APPEND_NEWLINE)
+        if said:
+            silent_s = 0.0
+            continue
+        if over:
+            return
+        time.sleep(_FOLLOW_S)
+        silent_s += _FOLLOW_S
+        if silent_s >= _ALIVE_S:
+            silent_s = 0.0
+            yield b"\n"
+
+
+def _place(daemon: Daemon, sha256: object) -> Any:
+    if not isinstance(sha256, str) or not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise DataError(f"{sha256!r} is no SHA-256")
+    return daemon.folder.files / sha256
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 15:
+        raise DataError(f"{text[:40]!r} is no whole number from 0")
+    return int(text)
+
+
+def _job(request: Request) -> str:
+    return str(request.path_params["job"])

@@ -1,0 +1,154 @@
+"""What a person's process asks of a cluster for jobs."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from chimera.core.errors import ChimeraError, RunError, TimeLimitError, UnavailableError
+from chimera.jobs.folder import ClusterFolder
+from chimera.jobs.records import Submission
+from chimera.jobs.states import OVER
+from chimera.jobs.tar import unpack
+from chimera.web import request
+from chimera.web.client import TRY_S, WebClient
+
+_JSON = "application/json"
+_SEND_S = 600.0  # a file may be large
+_POLL_S = 0.05
+
+
+class Client(WebClient):
+    """The operations on a cluster; each is sent again while its daemon is being replaced.
+
+    Parameters
+    ----------
+    address : where the daemon answers, such as ``http://127.0.0.1:40123``.
+    token : of the cluster.
+    up : what a person types to start it.
+    """
+
+    def __init__(self, address: str, token: str, *, up: str = "chimera cluster up") -> None:
+        super().__init__(lambda: address, token, prefix="/v1/jobs", who="the daemon", up=up)
+
+    @classmethod
+    def of(cls, folder: ClusterFolder) -> Client:
+        """Return the client of a cluster of this machine.
+
+        Raises
+        ------
+        ConfigurationError : there is none.
+        UnavailableError : it is not up.
+        """
+        token, options = folder.token(), folder.options()
+        if folder.claimant() is None or options is None:
+            raise UnavailableError(f"the cluster in {folder.path} is not up; start it with {folder.up!r}")
+        return cls(options.address, token, up=folder.up)
+
+    def submit(self, submission: Submission, files: Mapping[str, Path]) -> str:
+        """Hand a job in, with those of its files that the cluster lacks, and return its number.
+
+        Parameters
+        ----------
+        files : where each file lies, by its SHA-256.
+        """
+        if files:
+            asked = self.object("POST", "/missing", _body(files=list(files)), content_type=_JSON)
+            for sha256 in asked["files"]:
+                self.object(
+                    "PUT", f"/files/{sha256}", files[sha256].read_bytes(),
+                    content_type="application/octet-stream", try_s=_SEND_S,
+                )  # fmt: skip
+        body = _body(key=uuid.uuid4().hex, submission=submission)
+        return str(self.object("POST", "", body, content_type=_JSON)["job"])
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Return a row for each job."""
+        return list(self.object("GET", "")["rows"])
+
+    def job(self, job: str) -> dict[str, Any]:
+        """Return the row of one."""
+        return self.object("GET", f"/{_quoted(job)}")
+
+    def processes(self) -> list[dict[str, Any]]:
+        """Return a row for each process of the cluster."""
+        return list(self.object("GET", "/processes")["rows"])
+
+    def cancel(self, job: str) -> str:
+        """Let a job go no further."""
+        return str(self.object("POST", f"/{_quoted(job)}/cancel", b"")["job"])
+
+    def retry(self, job: str) -> str:
+        """Let a job that failed or was cancelled go on."""
+        return str(self.object("POST", f"/{_quoted(job)}/retry", b"")["job"])
+
+    def follow(self, job: str, *, from_start: bool = True) -> Iterator[dict[str, Any]]:
+        """Yield what a job tells until it is over: ``{"job": row}``, ``{"log": line}`` or ``{"told": progress or event}``.
+
+        If the daemon is replaced meanwhile, it goes on where it was.
+        """
+        at = "" if from_start else "?now"
+        deadline_s = time.monotonic() + self._patience_s
+        while True:
+            try:
+                with self.again(
+                    partial(self.once, "GET", f"/{_quoted(job)}/follow{at}", None, _JSON, 4 * TRY_S)
+                ) as lines:
+                    for line in lines:
+                        deadline_s = time.monotonic() + self._patience_s
+                        if not line.strip():
+                            continue
+                        row = json.loads(line)
+                        if "at" in row:
+                            at = "?" + "&".join(f"{name}={count}" for name, count in row.pop("at").items())
+                        yield row
+                        if "job" in row and row["job"]["state"] in OVER:
+                            return
+            except ChimeraError:
+                raise  # what it says is not going to change
+            except (OSError, ValueError, http.client.HTTPException) as error:  # it died in the middle of a line, say
+                if time.monotonic() > deadline_s:
+                    raise UnavailableError(f"job {job}: nobody tells of it now: {error}") from error
+
+    def fetch(self, job: str, folder: Path) -> list[str]:
+        """Put the folder of a job's run, as far as it is there, into ``folder``; return the names of its files."""
+        answer = self.again(partial(self.once, "GET", f"/{_quoted(job)}/run", None, _JSON, _SEND_S))
+        with answer:
+            try:
+                return unpack(answer, folder)
+            except http.client.HTTPException as error:
+                raise request.Unanswered(f"the answer breaks off: {error}") from error
+
+    def wait(self, job: str, timeout_s: float | None = None) -> dict[str, Any]:
+        """Return the row of a job once it is over.
+
+        Raises
+        ------
+        TimeLimitError : it is not, in time.
+        """
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while (row := self.job(job))["state"] not in OVER:
+            if deadline_s is not None and time.monotonic() > deadline_s:
+                raise TimeLimitError(f"job {job} is {row['state']} after {timeout_s:g} s")
+            time.sleep(_POLL_S)
+        return row
+
+
+def _body(**values: Any) -> bytes:
+    try:
+        return msgspec.json.encode(values)
+    except (TypeError, ValueError) as error:
+        raise RunError(f"the request cannot be sent: {error}") from error
+
+
+def _quoted(job: str) -> str:
+    return quote(job, safe="")

@@ -1,0 +1,157 @@
+"""The process that runs one attempt of a job: forked from one that has imported the heavy libraries, it lives on by itself.
+
+It needs nobody while it runs. It holds the job's lock until its end, and writes how that came before it goes; whoever looks
+after the job finds both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
+
+from chimera.core.errors import ActorError, ActorLost, ChimeraError, RunError, TooFewWorkersError
+from chimera.engines.local.standby import close_all_but, stand_by
+from chimera.jobs.folder import JobFolder, Outcome
+from chimera.jobs.records import Submission
+from chimera.jobs.watching import Told
+from chimera.web.folder import note_holder
+
+if TYPE_CHECKING:
+    from chimera.training.experiment import Experiment
+
+STOP_S = 5.0
+"""How long a driver that is told to stop may take to a checkpoint."""
+
+
+def start(folder: JobFolder, attempt: int, submission: Submission) -> int | None:
+    """Fork a driver and return its process; None if this attempt has run, or another process works on the job still.
+
+    The process that calls this has one thread.
+    """
+    lock = folder.claim()
+    if lock is None:
+        return None
+    try:
+        if folder.outcome(attempt) is not None:
+            return None
+        pid = os.fork()
+        if pid == 0:
+            _become_driver(folder, attempt, submission, lock)
+        note_holder(lock, pid)
+        return pid
+    finally:
+        os.close(lock)  # the driver has a copy, and holds the lock by it
+
+
+def stop(folder: JobFolder, pid: int) -> None:
+    """Let a driver end: with a checkpoint if it comes to one soon, else without; returns when it has ended."""
+    for number, wait_s in ((signal.SIGINT, STOP_S), (signal.SIGKILL, math.inf)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        deadline_s = time.monotonic() + wait_s
+        while time.monotonic() < deadline_s:
+            if folder.driver() != pid:
+                return
+            time.sleep(0.01)
+
+
+def _become_driver(folder: JobFolder, attempt: int, submission: Submission, lock: int) -> NoReturn:
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        note_holder(lock, os.getpid())
+        _redirect(folder)
+        close_all_but(0, 1, 2, lock)
+        folder.note_outcome(attempt, _outcome(folder, submission))
+        _flush()
+        os._exit(0)
+    except KeyboardInterrupt:  # told to stop: the last checkpoint is written
+        sys.stderr.write("interrupted\n")
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _flush()
+        os._exit(1)  # without teardown: what its parent had open, and its exit handlers, are not this process's
+
+
+def _redirect(folder: JobFolder) -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(folder.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for old, new in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(old, new)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+
+
+def _outcome(folder: JobFolder, submission: Submission) -> Outcome:
+    """Run it, and return how it ended."""
+    run = _KINDS[submission.kind]
+    try:
+        folder.code.mkdir(parents=True, exist_ok=True)
+        os.chdir(folder.code)
+        stand_by()  # before anything has started a thread
+        sys.path.insert(0, str(folder.code))
+        run(folder, submission)
+    except _LostError as error:
+        return Outcome("broke", str(error))
+    except (Exception, SystemExit) as error:
+        remote = error if isinstance(error, ActorError) else error.__cause__
+        if not isinstance(error, ChimeraError) or isinstance(remote, ActorError):
+            traceback.print_exc()
+        line = " ".join(str(remote if isinstance(remote, ActorError) else error).split("\n", 1)[0].split())
+        return Outcome("failed", line if isinstance(error, ChimeraError) else f"{type(error).__name__}: {line}")
+    return Outcome("done")
+
+
+def _run_experiment(folder: JobFolder, submission: Submission) -> None:
+    from chimera.training.experiment import Experiment
+
+    experiment = Experiment.load(folder.code / "experiment.toml").with_settings(submission.settings)
+    stops = _may_stop(experiment)
+    if stops:
+        experiment = experiment.with_settings(["train.on_worker_loss=stop"])
+    try:
+        experiment.trainer(callbacks=[Told(folder.watch)], out=folder.run, resume=True).fit()
+    except (TooFewWorkersError, ActorLost) as error:
+        if stops:
+            raise _LostError(str(error)) from error
+        raise
+
+
+def _may_stop(experiment: Experiment) -> bool:
+    """Return whether the loss of an actor is to end the attempt, so that the next one goes on from the checkpoint.
+
+    That has the bits of a run in which nobody died; a replaced worker has not, since a round may have done without it. Where
+    the experiment says what a loss is to mean, or lets actors die by itself, and where bits are not promised, it stays so.
+    """
+    from chimera.strategies.strategy import STRATEGIES
+    from chimera.training.plugin import named
+
+    tables = experiment.tables
+    if tables.get("engine", {"name": "local"})["name"] != "local" or {"on_worker_loss", "faults"} & set(
+        tables["train"]
+    ):
+        return False
+    name, _ = named(tables.get("strategy", "parameter-server"))
+    return getattr(STRATEGIES.find(name).factory, "family", "") != "asynchronous"
+
+
+class _LostError(RunError):
+    """The attempt is lost, and not the job."""
+
+
+_KINDS: dict[str, Callable[[JobFolder, Submission], None]] = {"experiment": _run_experiment}

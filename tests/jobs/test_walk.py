@@ -1,0 +1,40 @@
+"""What a person types: up, submit, follow, jobs, fetch, down; on real processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.jobs.cluster_kit import chimera, experiment, running, said
+
+from chimera.jobs.folder import ClusterFolder
+
+
+def test_a_job_is_submitted_followed_and_fetched_and_the_cluster_leaves_nothing(tmp_path: Path) -> None:
+    file = experiment(tmp_path, rounds=40)
+    with running(tmp_path / "runs" / "cluster"):  # where the commands look by default
+        status = said("cluster", "status", cwd=tmp_path)
+        assert [row["role"] for row in status] == ["supervisor", "daemon", "worker", "worker"]
+        assert all({"role", "host", "pid", "state"} <= set(row) for row in status)
+        followed = chimera("submit", file, "--follow", cwd=tmp_path)
+        assert followed.returncode == 0, followed.stderr
+        assert followed.stdout.startswith("job 1\n")
+        assert "accuracy" in followed.stdout
+        assert followed.stdout.rstrip().endswith("job 1 is done")
+        (row,) = said("jobs", cwd=tmp_path)
+        assert (row["job"], row["state"], row["progress"], row["workers"], row["reason"]) == ("1", "done", 1.0, 2, "")
+        assert chimera("fetch", "1", "-o", "mine", cwd=tmp_path).returncode == 0
+    for name in ("log", "metrics.jsonl", "trace.jsonl", "weights.safetensors", "report.html", "summary.json"):
+        assert (tmp_path / "mine" / name).exists(), name
+    assert json.loads((tmp_path / "mine" / "summary.json").read_bytes())["rounds"] == 40
+
+
+@pytest.mark.parametrize("command", [("submit", "digits.toml"), ("jobs",), ("fetch", "1"), ("cluster", "status")])
+def test_without_a_cluster_the_command_says_what_to_type(tmp_path: Path, command: tuple[str, ...]) -> None:
+    experiment(tmp_path)
+    ClusterFolder(tmp_path / "runs" / "cluster").create()
+    ran = chimera(*command, cwd=tmp_path)
+    assert ran.returncode != 0
+    assert len((ran.stdout + ran.stderr).splitlines()) == 1
+    assert "'chimera cluster up'" in ran.stdout + ran.stderr
