@@ -246,6 +246,11 @@ def _syntax_error(error: tomllib.TOMLDecodeError, text: str) -> str:
     return f"{numbers_found[0]}:{numbers_found[1]}: not valid TOML: {what}"
 
 
+def is_path(key: str, value: str) -> bool:
+    """Whether the value of an option is a path here, by the option's name; a URL is none."""
+    return (key == "path" or key.endswith("_path")) and "://" not in value
+
+
 def _anchored(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Make relative paths in the plug-ins' tables absolute, so that they mean the same file from anywhere."""
 
@@ -259,8 +264,7 @@ def _anchored(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         if key == "name":
             place, colon, attribute = value.rpartition(":")
             return f"{folder / Path(place).expanduser()}:{attribute}" if colon and place.endswith(".py") else value
-        is_path = (key == "path" or key.endswith("_path")) and "://" not in value
-        return str(folder / Path(value).expanduser()) if is_path else value
+        return str(folder / Path(value).expanduser()) if is_path(key, value) else value
 
     return {
         name: walk("name" if isinstance(v, str) else name, v) if name in PLUGINS else v for name, v in tables.items()

@@ -32,7 +32,7 @@ def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> list[str]:
             below += _table((*path, key), value)
             continue
         try:
-            lines.append(f"{_key(key)} = {_literal(value)}")
+            lines.append(f"{_key(key)} = {literal(value)}")
         except TypeError:
             lines.append(_comment(_key(key), value))
     return [*lines, "", *below]
@@ -46,10 +46,16 @@ def _comment(what: str, value: Any) -> str:
 
 
 def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _literal(key)
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else literal(key)
 
 
-def _literal(value: Any) -> str:
+def literal(value: Any) -> str:
+    """Return a value as TOML writes it in one line.
+
+    Raises
+    ------
+    TypeError : TOML has no such value.
+    """
     if isinstance(value, str | Path):
         return json.dumps(str(value), ensure_ascii=False).replace(
             "\x7f", "\\u007f"
@@ -63,7 +69,7 @@ def _literal(value: Any) -> str:
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_literal, value))}]"
+        return f"[{', '.join(map(literal, value))}]"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_key(k)} = {_literal(v)}' for k, v in value.items())}}}"
+        return f"{{{', '.join(f'{_key(k)} = {literal(v)}' for k, v in value.items())}}}"
     raise TypeError(type(value).__name__)

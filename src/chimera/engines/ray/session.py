@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from chimera.core.errors import ConfigurationError
-from chimera.engines.ray.user_code import CHIMERA, stage
+from chimera.core.user_code import CHIMERA, stage
 
 HEALTH_CHECKS = {
     "health_check_initial_delay_ms": 1000,

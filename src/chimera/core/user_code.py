@@ -11,7 +11,7 @@ from pathlib import Path
 
 from chimera.core.errors import ConfigurationError
 
-CHIMERA = Path(__file__).resolve().parents[2]
+CHIMERA = Path(__file__).resolve().parents[1]
 """The folder of this package, which is shipped too."""
 MOST_BYTES = 20 << 20
 _NOT_CODE = {"__pycache__", "node_modules", "site-packages"}
@@ -25,7 +25,7 @@ def stage(target: Path) -> None:
     ConfigurationError : they are more than 20 MB, so that these cannot be just the experiment's.
     """
     total = 0
-    for folder in reversed(_user_folders()):  # what comes first on the path wins
+    for folder in reversed(user_folders()):  # what comes first on the path wins
         for file in _python_files(folder):
             total += file.stat().st_size
             if total > MOST_BYTES:
@@ -38,16 +38,21 @@ def stage(target: Path) -> None:
             shutil.copyfile(file, copy)
 
 
-def _user_folders() -> list[Path]:
+def user_folders() -> list[Path]:
     """Return the folders on the import path that belong to no installation."""
-    installed = [Path(path).resolve() for path in {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()}]
-    installed += [Path(path).resolve() for path in (*site.getsitepackages(), site.getusersitepackages())]
     folders = [Path(entry or ".").resolve() for entry in sys.path]
     return [
         folder
         for folder in dict.fromkeys(folders)
-        if folder.is_dir() and folder != CHIMERA.parent and not any(folder.is_relative_to(place) for place in installed)
+        if folder.is_dir() and folder != CHIMERA.parent and not is_installed(folder)
     ]
+
+
+def is_installed(path: Path) -> bool:
+    """Whether a file or folder belongs to an installation of Python, or of packages in it."""
+    installed = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()}
+    installed |= {*site.getsitepackages(), site.getusersitepackages()}
+    return any(path.is_relative_to(Path(place).resolve()) for place in installed)
 
 
 def _python_files(folder: Path) -> Iterator[Path]:

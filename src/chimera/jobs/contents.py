@@ -1,0 +1,195 @@
+"""Files by their content: what was uploaded once is there for every job, and becomes the folder that a job runs in."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.jobs.records import File
+
+MOST_FILES = 100_000
+_LINKED_BYTES = 1 << 20  # larger files are not copied into a job's folder, but linked
+_NONE: Mapping[str, str] = MappingProxyType({})
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
+class Contents:
+    """A folder of files that are called as the SHA-256 of what is in them; several processes may use it at once.
+
+    Parameters
+    ----------
+    folder : it is made when the first file comes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def has(self, file: File) -> bool:
+        """Whether it is there, whole."""
+        try:
+            return self._place(file).stat().st_size == file.size
+        except OSError:
+            return False
+
+    def missing(self, manifest: Mapping[str, File]) -> list[File]:
+        """Return what of a manifest has to be uploaded, each content once.
+
+        Raises
+        ------
+        ConfigurationError : a path of the manifest leads out of the folder, or the disk has no room for them.
+        """
+        check(manifest)
+        missing = list({file.sha256: file for file in manifest.values() if not self.has(file)}.values())
+        self._folder.mkdir(parents=True, exist_ok=True)
+        wanted, free = sum(file.size for file in missing), shutil.disk_usage(self._folder).free
+        if wanted > free:
+            raise ConfigurationError(
+                f"the job's files have {wanted} bytes, and the disk of {self._folder} has {free} left"
+            )
+        return missing
+
+    def add(self, file: File, chunks: Iterable[bytes]) -> None:
+        """Take a file in pieces; it is there once all of it has come and is what its name says.
+
+        Raises
+        ------
+        DataError : it is not. Nothing of it is kept, and no more than its size is read.
+        """
+        place = self._place(file)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        draft = self._folder / f".{file.sha256}.{os.getpid()}.{secrets.token_hex(4)}"
+        digest, size = hashlib.sha256(), 0
+        try:
+            with draft.open("xb") as opened:
+                for chunk in chunks:
+                    size += len(chunk)
+                    if size > file.size:
+                        raise DataError(f"the file {file.sha256} is longer than the {file.size} bytes announced")
+                    digest.update(chunk)
+                    opened.write(chunk)
+                if size < file.size or digest.hexdigest() != file.sha256:
+                    raise DataError(f"what came for the file {file.sha256} is not that: {size} of {file.size} bytes")
+                os.fchmod(opened.fileno(), 0o444)  # it may be linked into folders of jobs
+                opened.flush()
+                os.fsync(opened.fileno())
+            draft.replace(place)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def unpack(self, manifest: Mapping[str, File], target: Path, texts: Mapping[str, str] = _NONE) -> None:
+        """Make a folder of the files of a manifest, whole or not at all; one that is there already stays.
+
+        Small files are copies, that a job may change; large ones are links, which are only to be read.
+
+        Parameters
+        ----------
+        texts : files to write besides, by their path there.
+
+        Raises
+        ------
+        ConfigurationError : a path of the manifest leads out of the folder.
+        DataError : a file is not there.
+        """
+        check([*manifest, *texts])
+        if target.exists():
+            return
+        draft = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        draft.mkdir(parents=True)
+        try:
+            for path, file in manifest.items():
+                if not self.has(file):
+                    raise DataError(
+                        f"the file {path!r} of the job was not uploaded: its content {file.sha256} is not there"
+                    )
+                copy = draft / path
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                _put(self._place(file), copy, file.size)
+            for path, text in texts.items():
+                (draft / path).write_bytes(text.encode())
+            with contextlib.suppress(OSError):  # another process has made it meanwhile
+                draft.rename(target)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        if not target.is_dir():
+            raise DataError(f"the folder {target} of the job cannot be made")
+
+    def _place(self, file: File) -> Path:
+        if not _SHA256.fullmatch(file.sha256):
+            raise ConfigurationError(f"{file.sha256!r} is not a SHA-256")
+        return self._folder / file.sha256
+
+
+def described(path: Path) -> File:
+    """Return what a file is by its content, read piece by piece.
+
+    Raises
+    ------
+    ConfigurationError : it cannot be read, or changes meanwhile.
+    """
+    try:
+        with path.open("rb") as opened:
+            sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+            size, end = os.fstat(opened.fileno()).st_size, opened.tell()
+    except OSError as error:
+        raise ConfigurationError(f"the file {path} cannot be read: {error.strerror or error}") from error
+    if size != end:
+        raise ConfigurationError(f"the file {path} changes while it is read: submit it when it is complete")
+    return File(sha256, size)
+
+
+def of_text(text: str) -> File:
+    """Return what a file with this text is by its content."""
+    body = text.encode()
+    return File(hashlib.sha256(body).hexdigest(), len(body))
+
+
+def verify(manifest: Mapping[str, File], folder: Path) -> str:
+    """Return which file of a folder is not as its manifest says, in one line; nothing if all are."""
+    for path, file in manifest.items():
+        place = folder / path
+        try:
+            if place.stat().st_size == file.size and described(place) == file:
+                continue
+        except (OSError, ConfigurationError):
+            pass
+        return f"its file {path!r} is not the one that was submitted"
+    return ""
+
+
+def check(manifest: Collection[str]) -> None:
+    """Refuse paths of a manifest that name a place outside of its folder, or two things at one place.
+
+    Raises
+    ------
+    ConfigurationError : naming the path.
+    """
+    if len(manifest) > MOST_FILES:
+        raise ConfigurationError(f"a job travels with at most {MOST_FILES} files, and this one has {len(manifest)}")
+    taken = set(manifest)
+    if len(taken) < len(manifest):
+        raise ConfigurationError("two of the job's files would have the same path")
+    for path in manifest:
+        parts = path.split("/")
+        if any(part in ("", ".", "..") or len(part.encode()) > 255 for part in parts) or len(path.encode()) > 2000:
+            raise ConfigurationError(f"the path {path!r} of a job's file is none below the job's folder")
+        if any(ord(letter) < 32 or letter in "\\\x7f" for letter in path):
+            raise ConfigurationError(f"the path {path!r} of a job's file has a character that none may have")
+        above = next((str(folder) for folder in PurePosixPath(path).parents if str(folder) in taken), None)
+        if above is not None:
+            raise ConfigurationError(f"the job's files {above!r} and {path!r} cannot both be there")
+
+
+def _put(source: Path, copy: Path, size: int) -> None:
+    if size > _LINKED_BYTES:
+        with contextlib.suppress(OSError):  # another disk, say
+            copy.hardlink_to(source)
+            return
+    shutil.copyfile(source, copy)

@@ -1,0 +1,457 @@
+"""What travels with a job, and how it is found again."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.jobs.bundle import EXPERIMENT, Bundle, load_function, of_experiment, of_function
+from chimera.jobs.contents import Contents, check, described, of_text, verify
+from chimera.jobs.imports import Found, follow
+from chimera.jobs.promises import Needs
+from chimera.jobs.records import File, Function
+from chimera.jobs.requirements import unmet, versions
+from chimera.training.experiment import Experiment
+
+PLAIN = """
+[data]
+name = "csv"
+path = "{path}"
+[model]
+name = "linear-regression"
+[train]
+epochs = 1
+workers = 2
+[engine]
+name = "simulated"
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of an experiment, with the data beside it, and another folder to stand in."""
+    home = tmp_path / "home"
+    (home / "data").mkdir(parents=True)
+    (home / "data" / "rows.csv").write_text("x,y\n" + "\n".join(f"{i},{2 * i}.5" for i in range(40)))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return home
+
+
+def _write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(textwrap.dedent(text))
+
+
+def _experiment(home: Path, text: str = PLAIN, path: str = "data/rows.csv") -> Path:
+    file = home / "own.toml"
+    file.write_text(text.format(path=path))
+    return file
+
+
+def _delivered(bundle: Bundle, to: Path) -> Path:
+    """Upload what is missing, and return the folder that the job gets."""
+    contents = Contents(to / "files")
+    by_content = {file.sha256: bundle.sources[path] for path, file in bundle.manifest.items()}
+    for file in contents.missing(bundle.manifest):
+        contents.add(file, [by_content[file.sha256].read_bytes()])
+    contents.unpack(bundle.manifest, to / "code", {EXPERIMENT: bundle.experiment} if bundle.experiment else {})
+    return to / "code"
+
+
+def _there(bundle: Bundle, code: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the tables of the experiment as a driver in the job's folder reads them."""
+    monkeypatch.chdir(code)
+    return Experiment.load(Path(EXPERIMENT)).with_settings(bundle.settings).tables
+
+
+def test_what_lies_beside_the_experiment_keeps_its_place_and_nothing_is_rewritten(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = of_experiment(_experiment(home))
+    assert bundle.manifest == {"data/rows.csv": described(home / "data" / "rows.csv")}
+    assert (bundle.settings, bundle.requires) == ((), ())
+    code = _delivered(bundle, tmp_path / "there")
+    assert (code / EXPERIMENT).read_text() == (home / "own.toml").read_text()
+    assert _there(bundle, code, monkeypatch)["data"]["path"] == str(code / "data" / "rows.csv")
+
+
+@pytest.mark.parametrize(
+    "spelt", ["{home}/data/rows.csv", "../away/rows.csv", "{home}/../away/rows.csv", "data/../data/rows.csv"]
+)
+def test_a_path_that_would_mean_something_else_there_is_set(
+    home: Path, tmp_path: Path, spelt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(tmp_path, **{"away/rows.csv": "x,y\n7,7\n"})
+    spelt = spelt.format(home=home)
+    bundle = of_experiment(_experiment(home, path=spelt))
+    code = _delivered(bundle, tmp_path / "there")
+    found = Path(_there(bundle, code, monkeypatch)["data"]["path"])
+    assert found.is_relative_to(code)
+    assert found.read_text() == (home / spelt).read_text()
+    assert found.name == "rows.csv"
+    assert str(tmp_path) not in "".join([*bundle.manifest, *bundle.settings])
+
+
+def test_settings_of_the_user_go_along_and_their_files_too(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("mine.csv").write_text("x,y\n1,1\n")
+    for path in ("mine.csv", str(Path("mine.csv").absolute()), str(home / "data" / "rows.csv")):
+        here = Experiment.load(_experiment(home)).with_settings([f"data.path={path}"]).tables["data"]["path"]
+        bundle = of_experiment(_experiment(home), ["train.epochs=3", f"data.path={path}"])
+        code = _delivered(bundle, tmp_path / hashlib.sha256(path.encode()).hexdigest())
+        with monkeypatch.context() as there:
+            tables = _there(bundle, code, there)
+        assert tables["train"]["epochs"] == 3
+        assert Path(tables["data"]["path"]).is_relative_to(code)
+        assert Path(tables["data"]["path"]).read_text() == Path(here).read_text()
+
+
+def test_lists_of_files_and_whole_folders_travel(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write(home, **{"text/a.txt": "a b", "text/deep/b.txt": "c d", "text/.hidden": "no", "more.txt": "e"})
+    text = '[data]\nname = "text"\npath = {path}\n[model]\nname = "x"\n'
+    away = tmp_path / "away.txt"
+    away.write_text("f")
+    bundle = of_experiment(_experiment(home, text, f'["text", "more.txt", "{away}"]'))
+    assert sorted(bundle.manifest)[0] == "more.txt"
+    assert sorted(bundle.manifest)[2:] == ["text/a.txt", "text/deep/b.txt"]
+    found = _there(bundle, _delivered(bundle, tmp_path / "there"), monkeypatch)["data"]["path"]
+    assert [Path(one).name for one in found] == ["text", "more.txt", "away.txt"]
+    assert all(Path(one).exists() and Path(one).is_relative_to(tmp_path / "there") for one in found)
+
+
+def test_code_travels_with_what_it_imports_of_its_own(home: Path, tmp_path: Path) -> None:
+    _write(
+        home,
+        **{
+            "plans.py": """
+                import numpy as np
+                import os.path
+                from typing import TYPE_CHECKING
+                if TYPE_CHECKING:
+                    import only_for_checkers
+                from parts.first import thing
+                try:
+                    import quick
+                except ImportError:
+                    quick = None
+                def late():
+                    import sub.module as m
+                    return m
+                """,
+            "parts/__init__.py": "from . import second",
+            "parts/first.py": "from .second import other as thing; from .. import plans",
+            "parts/second.py": "import sklearn.linear_model\nother = 1",
+            "parts/unused.py": "import never",
+            "sub/module.py": "import snafu",
+            "unused.py": "import never",
+        },
+    )
+    text = PLAIN + '[strategy]\nname = "plans.py:Mine"\n'
+    bundle = of_experiment(_experiment(home, text))
+    code = {path for path in bundle.manifest if path.endswith(".py")}
+    assert code == {"plans.py", "parts/__init__.py", "parts/first.py", "parts/second.py", "sub/module.py"}
+    assert bundle.requires == ("numpy", "sklearn", "snafu")
+    assert bundle.settings == ()
+
+
+def test_code_from_elsewhere_finds_its_neighbours_there(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(tmp_path / "lib", **{"codecs_of_mine.py": "import helper_of_mine", "helper_of_mine.py": ""})
+    _write(
+        tmp_path / "path",
+        **{
+            "package_of_mine/__init__.py": "",
+            "package_of_mine/models.py": "from . import net",
+            "package_of_mine/net.py": "",
+        },
+    )
+    monkeypatch.syspath_prepend(tmp_path / "path")
+    text = (
+        PLAIN.replace("linear-regression", "package_of_mine.models:Net")
+        + '[codec]\nname = "../lib/codecs_of_mine.py:Mine"\n'
+    )
+    bundle = of_experiment(_experiment(home, text))
+    places = set(bundle.manifest) - {"data/rows.csv"}
+    assert {place for place in places if not place.startswith("outside/")} == {
+        f"package_of_mine/{name}.py" for name in ("__init__", "models", "net")
+    }
+    outside = sorted(place for place in places if place.startswith("outside/"))
+    assert [Path(place).name for place in outside] == ["codecs_of_mine.py", "helper_of_mine.py"]
+    assert len({Path(place).parent for place in outside}) == 1
+    assert bundle.settings == (f'codec.name="{outside[0]}:Mine"',)
+
+
+_STRATEGY = """
+from chimera.strategies.parameter_server import ParameterServer
+from parts import SHARDS
+class Mine(ParameterServer):
+    def __init__(self):
+        super().__init__(shards=SHARDS)
+"""
+
+
+def test_an_experiment_with_code_of_its_own_runs_where_only_the_bundle_is(home: Path, tmp_path: Path) -> None:
+    _write(home, **{"own.py": _STRATEGY, "parts.py": "SHARDS = 2"})
+    bundle = of_experiment(_experiment(home, PLAIN + '[strategy]\nname = "own.py:Mine"\n'))
+    code = _delivered(bundle, tmp_path / "there")
+    for file in home.rglob("*.*"):
+        file.unlink()
+    program = (
+        "from chimera.training.experiment import Experiment; import parts;"
+        f"run = Experiment.load('{EXPERIMENT}').trainer().fit(); print(parts.__file__)"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2] / "src"), str(code)])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=code,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(code / "parts.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (PLAIN.replace("{path}", "none.csv"), r"data\.path: there is no file .*none\.csv"),
+        (PLAIN + '[strategy]\nname = "none.py:S"\n', r"no file '.*none\.py'"),
+        (PLAIN + '[strategy]\nname = "broken.py:S"\n', r"broken\.py:1 cannot be read as Python"),
+    ],
+)
+def test_what_is_not_there_is_told_before_anything_is_sent(home: Path, text: str, said: str) -> None:
+    _write(home, **{"broken.py": "def"})
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        of_experiment(_experiment(home, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_included_travels_but_the_experiment_file_only_once(home: Path) -> None:
+    text = PLAIN.format(path="data/rows.csv")
+    (home / EXPERIMENT).write_text(text)
+    (home / "notes.txt").write_text("x")
+    bundle = of_experiment(home / EXPERIMENT, include=[home / "notes.txt", home / EXPERIMENT])
+    assert sorted(bundle.manifest) == ["data/rows.csv", "notes.txt"]
+    (home / "own.toml").write_text(text + "\n")
+    with pytest.raises(ConfigurationError, match=r"would both be 'experiment\.toml'"):
+        of_experiment(home / "own.toml", include=[home / EXPERIMENT])
+
+
+# --- functions
+
+
+def _module(path: Path, name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def unloaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget what a test imports."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = dict(sys.modules)
+    yield
+    for name in set(sys.modules) - set(before):
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("unloaded")
+def test_a_function_is_found_again_with_its_arguments(home: Path, tmp_path: Path) -> None:
+    _write(
+        home,
+        **{"mine/tools/greet.py": "from .words import hello\ndef greet(name, *, loud=False): return hello, name, loud"},
+    )
+    _write(home, **{"mine/__init__.py": "", "mine/tools/__init__.py": "", "mine/tools/words.py": "hello = 'hi'"})
+    sys.path.insert(0, str(home))
+    greet = importlib.import_module("mine.tools.greet").greet
+    function, bundle = of_function(greet, "ada", loud=True)
+    assert function == Function("mine/tools/greet.py", "greet", msgspec.msgpack.encode([["ada"], {"loud": True}]))
+    assert sorted(bundle.manifest) == [
+        f"mine/{name}.py" for name in ("__init__", "tools/__init__", "tools/greet", "tools/words")
+    ]
+    code = _delivered(bundle, tmp_path / "there")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
+        del sys.modules[name]
+    sys.path.remove(str(home))
+    found, args, kwargs = load_function(function, code)
+    assert found(*args, **kwargs) == ("hi", "ada", True)
+    assert Path(found.__code__.co_filename).is_relative_to(code)
+
+
+@pytest.mark.usefixtures("unloaded")
+def test_what_has_no_name_in_a_file_of_ones_own_cannot_travel(home: Path) -> None:
+    _write(
+        home,
+        **{
+            "mine.py": "def outer():\n    def inner(): pass\n    return inner\ndef plain(x): pass\nanonymous = lambda: 0"
+        },
+    )
+    module = _module(home / "mine.py", "mine")
+    for wrong in (module.outer(), module.anonymous, len, msgspec.json.Encoder().encode):
+        with pytest.raises(ConfigurationError, match="cannot travel"):
+            of_function(wrong)
+    with pytest.raises(ConfigurationError, match="part of what is installed"):
+        of_function(given)
+    with pytest.raises(ConfigurationError, match="arguments of plain cannot travel"):
+        of_function(module.plain, object())
+    for function in (Function("none.py", "f"), Function("mine.py", "f"), Function("mine.py", "plain", b"\xff")):
+        with pytest.raises(ConfigurationError, match="cannot be had"):
+            load_function(function, home)
+
+
+# --- contents
+
+
+def _file(body: bytes) -> File:
+    return File(hashlib.sha256(body).hexdigest(), len(body))
+
+
+def test_what_was_uploaded_once_is_missing_no_more(tmp_path: Path) -> None:
+    contents, one, two = Contents(tmp_path / "files"), _file(b"one"), _file(b"two")
+    manifest = {"a": one, "b": two, "c/d": one}
+    assert contents.missing(manifest) == [one, two]
+    contents.add(one, [b"o", b"", b"ne"])
+    assert contents.missing(manifest) == [two]
+    with pytest.raises(DataError, match="'b' of the job was not uploaded"):
+        contents.unpack(manifest, tmp_path / "code")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["files"]
+    contents.add(two, [b"two"])
+    contents.unpack(manifest, tmp_path / "code")
+    assert {path: (tmp_path / "code" / path).read_bytes() for path in manifest} == {
+        "a": b"one",
+        "b": b"two",
+        "c/d": b"one",
+    }
+    assert verify(manifest, tmp_path / "code") == ""
+    (tmp_path / "code" / "a").write_bytes(b"ONE")  # a copy: what is kept stays
+    assert verify(manifest, tmp_path / "code") == "its file 'a' is not the one that was submitted"
+    assert contents.missing(manifest) == []
+    contents.unpack(manifest, tmp_path / "code")
+    assert (tmp_path / "code" / "a").read_bytes() == b"ONE"
+    (tmp_path / "code" / "b").unlink()
+    assert "'b'" in verify({"b": two}, tmp_path / "code")
+
+
+@pytest.mark.parametrize("chunks", [[b"onf"], [b"on"], [b"one", b"more"], []])
+def test_nothing_is_kept_of_what_is_not_what_its_name_says(tmp_path: Path, chunks: list[bytes]) -> None:
+    contents = Contents(tmp_path / "files")
+    taken = []
+
+    def sent() -> Iterator[bytes]:
+        for chunk in [*chunks, *([b"x"] * 1000 if len(chunks) == 2 else [])]:
+            taken.append(chunk)
+            yield chunk
+
+    with pytest.raises(DataError):
+        contents.add(_file(b"one"), sent())
+    assert list((tmp_path / "files").iterdir()) == []
+    assert len(taken) <= 2  # no more is read than was announced
+
+
+def test_a_large_file_is_there_once_and_only_to_be_read(tmp_path: Path) -> None:
+    contents, body = Contents(tmp_path / "files"), bytes(2 << 20)
+    contents.add(_file(body), [body[: 1 << 20], body[1 << 20 :]])
+    contents.unpack({"large": _file(body)}, tmp_path / "code")
+    assert (tmp_path / "code" / "large").samefile(tmp_path / "files" / _file(body).sha256)
+    assert not (tmp_path / "code" / "large").stat().st_mode & 0o222
+
+
+def test_more_than_the_disk_holds_is_refused_before_anything_comes(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"has \d+ left"):
+        Contents(tmp_path / "files").missing({"a": File("0" * 64, 1 << 60)})
+    with pytest.raises(ConfigurationError, match="is not a SHA-256"):
+        Contents(tmp_path / "files").add(File("../../x", 0), [])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "../a",
+        "a/../../b",
+        "a//b",
+        "",
+        ".",
+        "a/.",
+        "a\\b",
+        "a\nb",
+        "a\0",
+        "x" * 300,
+        "a/" * 999 + "a" * 10,
+        "é" * 200,
+    ],
+)
+def test_no_path_leads_out_of_the_folder(tmp_path: Path, path: str) -> None:
+    contents, file = Contents(tmp_path / "files"), _file(b"one")
+    contents.add(file, [b"one"])
+    for refused in (lambda: contents.unpack({path: file}, tmp_path / "code"), lambda: contents.missing({path: file})):
+        with pytest.raises(ConfigurationError, match="the path"):
+            refused()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["files"]
+
+
+def test_two_files_do_not_share_a_place(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot both be there"):
+        check(["a/b", "a"])
+    with pytest.raises(ConfigurationError, match="the same path"):
+        Contents(tmp_path).unpack({EXPERIMENT: of_text("x")}, tmp_path / "code", {EXPERIMENT: "x"})
+
+
+@given(st.lists(st.text(st.sampled_from("ab./\\ \0ü"), max_size=6), max_size=4))
+def test_every_path_that_passes_stays_below_its_folder(paths: list[str]) -> None:
+    try:
+        check(paths)
+    except ConfigurationError:
+        return
+    for path in paths:
+        assert os.path.normpath(f"/home/{path}") == f"/home/{path}"
+        assert not any(other.startswith(f"{path}/") for other in paths)
+
+
+# --- requirements
+
+
+def test_a_machine_says_what_it_lacks() -> None:
+    here = {"chimera": "0.3.1", "python": "3.12.1", "torch": "2.6.0+cpu"}
+    assert unmet(Needs(here, ("json", "numpy")), here) == ""
+    assert unmet(Needs({"chimera": "0.3.9", "python": "3.12.9", "torch": "2.6.1"}), here) == ""
+    assert unmet(Needs({"python": "3.11.2"}), here) == "its python is 3.12.1, and the job's is 3.11.2"
+    assert unmet(Needs({"torch": "2.6"}), {"chimera": "0.3"}) == "its torch is none, and the job's is 2.6"
+    assert unmet(Needs({}, ("numpy",)), here) == ""
+    lacks = unmet(Needs({}, ("snafu", "numpy", "fubar.deep")), here)
+    assert lacks.startswith("it cannot import 'fubar.deep' and 'snafu', which the job's code imports")
+    assert unmet(Needs(versions())) == ""
+
+
+def test_imports_in_a_circle_end(tmp_path: Path) -> None:
+    _write(tmp_path, **{"a.py": "import b", "b.py": "import a, c", "c.py": "from b import *"})
+    found = Found()
+    follow(tmp_path / "a.py", tmp_path, [], found)
+    assert sorted(file.name for file in found.files) == ["a.py", "b.py", "c.py"]
+    assert found.requires == set()
