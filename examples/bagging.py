@@ -41,6 +41,7 @@ def accuracies(bag: Bagging, inputs: Any, targets: Any) -> list[float]:
 
 
 def main() -> None:
+    """Fit the three ensembles, draw, save."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--picture", type=Path, default=Path("bagging.png"))
     picture = parser.parse_args().picture
