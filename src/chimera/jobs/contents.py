@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
@@ -57,11 +57,18 @@ class Contents:
         return missing
 
     def add(self, file: File, chunks: Iterable[bytes]) -> None:
-        """Take a file in pieces; it is there once all of it has come and is what its name says.
+        """Take a file in pieces; raises as `receiving` does."""
+        with self.receiving(file) as write:
+            for chunk in chunks:
+                write(chunk)
+
+    @contextlib.contextmanager
+    def receiving(self, file: File) -> Iterator[Callable[[bytes], None]]:
+        """Take a file in pieces: yields what takes one; the file is there once the context ends well.
 
         Raises
         ------
-        DataError : it is not. Nothing of it is kept, and no more than its size is read.
+        DataError : what came is not what its name says. Nothing of it is kept, and no more than its size is taken.
         """
         place = self._place(file)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -69,12 +76,16 @@ class Contents:
         digest, size = hashlib.sha256(), 0
         try:
             with draft.open("xb") as opened:
-                for chunk in chunks:
+
+                def write(chunk: bytes) -> None:
+                    nonlocal size
                     size += len(chunk)
                     if size > file.size:
                         raise DataError(f"the file {file.sha256} is longer than the {file.size} bytes announced")
                     digest.update(chunk)
                     opened.write(chunk)
+
+                yield write
                 if size < file.size or digest.hexdigest() != file.sha256:
                     raise DataError(f"what came for the file {file.sha256} is not that: {size} of {file.size} bytes")
                 os.fchmod(opened.fileno(), 0o444)  # it may be linked into folders of jobs

@@ -14,6 +14,7 @@ from chimera.jobs.records import Happened, Job, Submission, Use, advanced
 from chimera.jobs.states import Event, State
 
 FORMAT = 1
+_KNOWN = 10_000  # submissions kept in memory
 
 _TABLES = """
 CREATE TABLE submissions (id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT UNIQUE NOT NULL, body BLOB NOT NULL);
@@ -36,7 +37,7 @@ CREATE INDEX uses_by_end ON uses (to_s)
 """
 _KIND = Kind("store of jobs", 0x43484A42, FORMAT, _TABLES)
 _COLUMNS = "state, reason, attempt, broken, refused, progress, reached, workers, since_s, submitted_s"
-_READ = f"SELECT id, body, {_COLUMNS} FROM jobs JOIN submissions USING (id)"
+_READ = f"SELECT id, {_COLUMNS} FROM jobs"
 _SET = ", ".join(f"{column} = ?" for column in _COLUMNS.split(", "))
 _SUBMISSION = msgspec.msgpack.Decoder(Submission)
 
@@ -58,6 +59,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self._channel = Channel(path, _KIND)
+        self._submissions: dict[int, Submission] = {}
         try:
             self._channel.prepare()
         except BaseException:
@@ -87,7 +89,7 @@ class Store:
                     )
                 return str(known[0])
             for other in submission.after:
-                _one(db, other)
+                self._one(db, other)
             number = db.execute("INSERT INTO submissions (key, body) VALUES (?, ?)", (key, body)).lastrowid
             job = Job(id=str(number), submission=submission, since_s=now_s, submitted_s=now_s)
             values = (number, *_row(job))
@@ -121,7 +123,7 @@ class Store:
         """
 
         def change(db: sqlite3.Connection) -> Job | None:
-            old = _one(db, job)
+            old = self._one(db, job)
             if attempt is not None and attempt != old.attempt:
                 return None
             try:
@@ -152,12 +154,14 @@ class Store:
         ------
         ConfigurationError : there is none of that number.
         """
-        return self._channel.read(lambda db: _one(db, job))
+        return self._channel.read(lambda db: self._one(db, job))
 
     def jobs(self, states: Collection[State] = tuple(State)) -> list[Job]:
         """Return the jobs in these states, in the order in which they were submitted."""
         question = f"{_READ} WHERE state IN ({', '.join('?' * len(states))}) ORDER BY id"
-        return [_read(row) for row in self._channel.rows(question, tuple(states))]
+        return self._channel.read(
+            lambda db: [self._read(db, row) for row in db.execute(question, tuple(states)).fetchall()]
+        )
 
     def events(self, job: str) -> list[Happened]:
         """Return what happened to a job, in order."""
@@ -176,36 +180,43 @@ class Store:
         """Let go of the file."""
         self._channel.close()
 
+    def _one(self, db: sqlite3.Connection, job: str) -> Job:
+        row = db.execute(f"{_READ} WHERE id = ?", (_number(job),)).fetchone()
+        if row is None:
+            raise ConfigurationError(f"there is no job {job!r}; 'chimera jobs' lists those that there are")
+        return self._read(db, row)
+
+    def _read(self, db: sqlite3.Connection, row: tuple) -> Job:  # type: ignore[type-arg] # of SQLite
+        number, state, reason, attempt, broken, refused, progress, reached, workers, since_s, submitted_s = row
+        return Job(
+            id=str(number),
+            submission=self._submission(db, number),
+            state=State(state),
+            reason=reason,
+            attempt=attempt,
+            broken=broken,
+            refused=refused,
+            progress=progress,
+            reached=reached,
+            workers=tuple(msgspec.json.decode(workers)),
+            since_s=since_s,
+            submitted_s=submitted_s,
+        )
+
+    def _submission(self, db: sqlite3.Connection, number: int) -> Submission:
+        """Return what was submitted; it never changes, and its manifest may be long, so it is read once."""
+        found = self._submissions.get(number)
+        if found is None:
+            (body,) = db.execute("SELECT body FROM submissions WHERE id = ?", (number,)).fetchone()
+            found = self._submissions[number] = _SUBMISSION.decode(body)
+            if len(self._submissions) > _KNOWN:
+                del self._submissions[next(iter(self._submissions))]
+        return found
+
 
 def _number(job: str) -> int:
     """Return the number of a job, or one that none has."""
     return int(job) if job.isascii() and job.isdecimal() and len(job) < 19 else -1
-
-
-def _one(db: sqlite3.Connection, job: str) -> Job:
-    row = db.execute(f"{_READ} WHERE id = ?", (_number(job),)).fetchone()
-    if row is None:
-        raise ConfigurationError(f"there is no job {job!r}; 'chimera jobs' lists those that there are")
-    return _read(row)
-
-
-def _read(row: tuple) -> Job:  # type: ignore[type-arg] # of SQLite
-    number, body, state, *rest = row
-    reason, attempt, broken, refused, progress, reached, workers, since_s, submitted_s = rest
-    return Job(
-        id=str(number),
-        submission=_SUBMISSION.decode(body),
-        state=State(state),
-        reason=reason,
-        attempt=attempt,
-        broken=broken,
-        refused=refused,
-        progress=progress,
-        reached=reached,
-        workers=tuple(msgspec.json.decode(workers)),
-        since_s=since_s,
-        submitted_s=submitted_s,
-    )
 
 
 def _row(job: Job) -> tuple:  # type: ignore[type-arg]
