@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
+from chimera.strategies.strategy import STRATEGIES, Cluster, Family, Round, Strategy
 
 
 @STRATEGIES.register("all-reduce")
@@ -16,8 +16,8 @@ class AllReduce(Strategy):
     has a form for it (`powersgd`) shortens what is reduced.
     """
 
-    family = "synchronous"
-    sends: ClassVar[Literal["collectives", "nothing"]] = "collectives"
+    family: ClassVar[Family] = "synchronous"
+    sends: ClassVar[Literal["collectives", "peers", "nothing"]] = "collectives"
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield several steps at a time."""

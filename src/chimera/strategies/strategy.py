@@ -271,7 +271,10 @@ class Strategy(ABC):
         return None
 
     def holds(self, workers: int) -> Sequence[Sequence[int]] | None:  # noqa: ARG002 - most have their own only
-        """Return whose data each of so many workers holds, by place, its own first; None if nobody holds another's."""
+        """Return which blocks of a step each of so many workers holds, its own first; None if nobody holds another's.
+
+        A block is the batch of one of as many readers as there are blocks: without more of them than workers, that of a worker.
+        """
         return None
 
     def batches_per_round(self, workers: int) -> int:

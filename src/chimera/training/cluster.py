@@ -44,7 +44,7 @@ class Actors(Protocol):
         return np.concatenate(pieces)
 
 
-class TrainingCluster(Holdings, Asking):
+class TrainingCluster(Asking, Holdings):
     """What the trainer hands to a strategy.
 
     Parameters

@@ -19,7 +19,7 @@ class Dealing:
     samples_per_round : how many samples so many workers process in a round.
     steps_per_round : by how many steps a worker goes on in a round.
     readers : how many workers, one after another, read the same data.
-    holds : whose data each of so many workers holds, by place, its own first; None if nobody holds another's.
+    holds : which blocks each of so many workers holds, see `Strategy.holds`; None if nobody holds another's.
 
     Attributes
     ----------
@@ -77,8 +77,9 @@ class Dealing:
         return names
 
     def _made(self) -> list[Any]:
-        streams = self.supply.orders(self._world_size // self._readers, since=self.since, begin=self._begin)
         held = self._holds(self._world_size)
+        readers = self._world_size // self._readers if held is None else 1 + max(map(max, held))
+        streams = self.supply.orders(readers, since=self.since, begin=self._begin)
         if held is not None:
-            return [HeldOrder(tuple(streams[place] for place in places)) for places in held]
+            return [HeldOrder(tuple(streams[block] for block in blocks)) for blocks in held]
         return [order for order in streams for _ in range(self._readers)]

@@ -30,6 +30,10 @@ class Holdings:
         """Return the parameter shards."""
         raise NotImplementedError
 
+    def on_time(self) -> list[Any]:
+        """Return the workers that are not late."""
+        raise NotImplementedError
+
     def deal(self) -> None:
         """Part the data anew."""
         raise NotImplementedError
@@ -47,7 +51,7 @@ class Holdings:
 
         Of a model that is cut everybody's.
         """
-        holders = [] if self.shards else self.workers[:1]
+        holders = [] if self.shards else (self.on_time() or self.workers)[:1]
         if self.replicas == "parts" or (self.replicas == "own" and not self.shards):
             holders = self.workers
         return {

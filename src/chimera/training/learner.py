@@ -20,6 +20,7 @@ from chimera.models.device import move, near
 from chimera.models.model import Model
 from chimera.training.attack import Attacker
 from chimera.training.chunks import Chunks
+from chimera.training.coded_shuffle import CodedShuffle
 from chimera.training.exchange import Exchange
 from chimera.training.fragments import Fragments
 from chimera.training.gossip import Gossip
@@ -36,7 +37,7 @@ from chimera.training.tally import Tally
 from chimera.training.wanted_rows import WantedRows
 
 
-class Learner(InGroup, Gossip, Chunks, Attacker, Masking, Fragments):
+class Learner(InGroup, Gossip, Chunks, CodedShuffle, Attacker, Masking, Fragments):
     """One worker. Where nodes own the data, it is made there, see `chimera.nodes.workers.learner`.
 
     Parameters
