@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from chimera.data.dataset import Dataset, Split
     from chimera.embeddings.recipe import embed
     from chimera.inference.session import InferenceCluster, InferenceJob, infer
+    from chimera.jobs.handle import JobHandle, submit
     from chimera.models.sklearn_model import SklearnModel
     from chimera.models.torch_model import TorchModel
     from chimera.nodes.run import run
@@ -40,6 +41,7 @@ _PLACES = {
     "Experiment": "chimera.training.experiment",
     "InferenceCluster": "chimera.inference.session",
     "InferenceJob": "chimera.inference.session",
+    "JobHandle": "chimera.jobs.handle",
     "Progress": "chimera.training.callback",
     "Run": "chimera.training.run",
     "SklearnModel": "chimera.models.sklearn_model",
@@ -51,6 +53,7 @@ _PLACES = {
     "get": "chimera.core.call",
     "infer": "chimera.inference.session",
     "run": "chimera.nodes.run",
+    "submit": "chimera.jobs.handle",
     "train": "chimera.training.trainer",
 }
 
@@ -62,6 +65,7 @@ __all__ = [
     "Experiment",
     "InferenceCluster",
     "InferenceJob",
+    "JobHandle",
     "Progress",
     "Run",
     "SklearnModel",
@@ -76,6 +80,7 @@ __all__ = [
     "infer",
     "remote",
     "run",
+    "submit",
     "train",
     "utils",
 ]

@@ -18,8 +18,17 @@ app = typer.Typer(help="Keep workers up that run jobs; see 'chimera submit'.", n
 Folder = Annotated[
     Path, typer.Option("--folder", metavar="DIR", envvar="CHIMERA_CLUSTER_FOLDER", help="The folder of the cluster.")
 ]
+Where = Annotated[
+    str,
+    typer.Option(
+        "--folder",
+        metavar="DIR|URL",
+        envvar="CHIMERA_CLUSTER_FOLDER",
+        help="The folder of the cluster; or its address, with its token in CHIMERA_TOKEN.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-HERE = Path("runs/cluster")
+HERE = "runs/cluster"
 
 
 @app.command("up")
@@ -32,7 +41,7 @@ def up(
         int | None, typer.Option("--limit-per-user", min=1, metavar="N", help="So many workers a user has at once.")
     ] = None,
     as_json: Json = False,
-    folder: Folder = HERE,
+    folder: Folder = Path(HERE),
 ) -> None:
     """Start a daemon and its workers, which live on until `chimera cluster down`; the terminal may be closed."""
     from chimera.jobs.folder import ClusterFolder, Options
@@ -50,15 +59,11 @@ def up(
 
 
 @app.command("status")
-def status(as_json: Json = False, folder: Folder = HERE) -> None:
+def status(as_json: Json = False, folder: Where = HERE) -> None:
     """Show every process of the cluster; with exit code 1 if it is not up."""
-    place = _folder(folder)
-    if place.claimant() is None:
-        typer.echo(line([]) if as_json else f"no cluster runs from {place.path}; {place.up!r} starts one")
-        raise typer.Exit(1)
-    from chimera.jobs.client import Client
+    from chimera.jobs.handle import client_of
 
-    rows = Client.of(place).processes()
+    rows = client_of(folder).processes()
     if as_json:
         typer.echo(line(rows))
     else:
@@ -66,7 +71,7 @@ def status(as_json: Json = False, folder: Folder = HERE) -> None:
 
 
 @app.command("down")
-def down(as_json: Json = False, folder: Folder = HERE) -> None:
+def down(as_json: Json = False, folder: Folder = Path(HERE)) -> None:
     """End the cluster; its jobs and their runs stay, and go on with the next `chimera cluster up`."""
     from chimera.jobs.session import down as end
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chimera.cli.cluster import HERE, Folder, Json
+from chimera.cli.cluster import HERE, Json, Where
 from chimera.cli.rows import line, table
 
 if TYPE_CHECKING:
@@ -28,19 +28,32 @@ def submit(
         list[str] | None, typer.Option("--after", metavar="JOB", help="Begin when this job is done. Repeatable.")
     ] = None,
     priority: Annotated[int, typer.Option("--priority", metavar="P", help="Higher ones go first.")] = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a value of the file, as for 'chimera train'. Repeatable."
+        ),
+    ] = None,
+    include: Annotated[
+        list[Path] | None,
+        typer.Option("--include", metavar="PATH", help="Let this file or folder travel with it, too. Repeatable."),
+    ] = None,
     as_json: Json = False,
-    folder: Folder = HERE,
+    folder: Where = HERE,
 ) -> None:
     """Hand an experiment in to the cluster, with the code beside it; its number is printed at once."""
     from chimera.jobs.handle import submit as hand_in
 
-    job = hand_in(file, workers=workers, name=name, after=list(after or []), priority=priority, cluster=folder)
+    job = hand_in(
+        file, workers=workers, name=name, after=after or [], priority=priority, settings=settings or [],
+        include=include or [], cluster=folder,
+    )  # fmt: skip
     typer.echo(line({"job": job.id}) if as_json else f"job {job.id}")
     if follow:
         _follow(_client(folder), job.id, as_json=as_json, from_start=True)
 
 
-def jobs(as_json: Json = False, folder: Folder = HERE) -> None:
+def jobs(as_json: Json = False, folder: Where = HERE) -> None:
     """List all jobs: their state, how far they are, their workers, since when."""
     rows = _client(folder).jobs()
     if as_json:
@@ -53,7 +66,7 @@ def follow(
     job: Job,
     now: Annotated[bool, typer.Option("--now", help="From now on, and not from the start.")] = False,
     as_json: Json = False,
-    folder: Folder = HERE,
+    folder: Where = HERE,
 ) -> None:
     """Show what a job prints and how it goes, until it is over; Ctrl-C ends the showing alone."""
     _follow(_client(folder), job, as_json=as_json, from_start=not now)
@@ -63,7 +76,7 @@ def fetch(
     job: Job,
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR", help="Where to; runs/job-JOB.")] = None,
     as_json: Json = False,
-    folder: Folder = HERE,
+    folder: Where = HERE,
 ) -> None:
     """Get the folder of a job's run: logs, metrics, trace, weights, report; as far as they are there."""
     from chimera.jobs.handle import JobHandle
@@ -74,23 +87,22 @@ def fetch(
     typer.echo(line({"job": job, "folder": str(place), "state": row["state"]}) if as_json else str(place))
 
 
-def cancel(job: Job, as_json: Json = False, folder: Folder = HERE) -> None:
+def cancel(job: Job, as_json: Json = False, folder: Where = HERE) -> None:
     """Let a job go no further; what it has left stays."""
     _client(folder).cancel(job)
     typer.echo(line({"job": job}) if as_json else f"job {job} is cancelled")
 
 
-def retry(job: Job, as_json: Json = False, folder: Folder = HERE) -> None:
+def retry(job: Job, as_json: Json = False, folder: Where = HERE) -> None:
     """Let a job that failed or was cancelled go on from its checkpoint."""
     _client(folder).retry(job)
     typer.echo(line({"job": job}) if as_json else f"job {job} waits again")
 
 
-def _client(folder: Path) -> Client:
-    from chimera.jobs.client import Client
-    from chimera.jobs.folder import ClusterFolder
+def _client(cluster: str) -> Client:
+    from chimera.jobs.handle import client_of
 
-    return Client.of(ClusterFolder(folder))
+    return client_of(cluster)
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:

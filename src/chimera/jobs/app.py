@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import re
+import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,8 +13,9 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from chimera.core.errors import ConfigurationError, ConflictError, DataError
+from chimera.jobs.contents import Contents
 from chimera.jobs.promises import Needs
-from chimera.jobs.records import Job, Submission
+from chimera.jobs.records import File, Job, Submission
 from chimera.jobs.requirements import unmet
 from chimera.jobs.states import OVER, Event
 from chimera.jobs.tar import packed
@@ -35,13 +34,15 @@ PREFIX = "/v1/jobs"
 _ANY: dict[str, Any] = {"type": "object"}
 _ROWS: dict[str, Any] = {"type": "object", "properties": {"rows": {"type": "array", "items": _ANY}}}
 _JOB = {"type": "object", "properties": {"job": {"type": "string"}}, "required": ["job"]}
+_BODY_BYTES = 64 << 20  # of what is no file
+_MOST_BYTES = 1 << 40  # of a file
 _FOLLOW_S = 0.1
 _ALIVE_S = 2.0  # so often a stream says that it lives
 
 
 def create_jobs_app(daemon: Daemon) -> tuple[FastAPI, Access]:
     """Return the daemon's app, and who may ask it."""
-    access = Access(daemon.folder.token())
+    access = Access(daemon.folder.token(), max_body_bytes=_MOST_BYTES)
     app = create_app(
         title="Chimera jobs",
         settings=access,
@@ -55,7 +56,7 @@ def create_jobs_app(daemon: Daemon) -> tuple[FastAPI, Access]:
 def jobs_router(daemon: Daemon) -> APIRouter:
     """Return the routes."""
     router = plain_router(prefix=PREFIX, tags=["jobs"])
-    store = daemon.store
+    store, contents = daemon.store, Contents(daemon.folder.files)
 
     @router.get("", **documented("All jobs, and how they stand.", answer=_ROWS))
     async def jobs(request: Request) -> Response:
@@ -68,44 +69,28 @@ def jobs_router(daemon: Daemon) -> APIRouter:
     @router.post(
         "/missing",
         **documented(
-            "Which of these files are not here yet, by their SHA-256.",
-            body={"type": "object", "properties": {"files": {"type": "array", "items": {"type": "string"}}}},
-            answer={"type": "object"}, answer_example={"files": []}, errors=(422,),
+            "Which contents of a manifest, the files of a job by path, are not here yet.", body=_ANY, answer=_ANY,
+            example={"manifest": {"mine.py": {"sha256": "2c26b46b...", "size": 3}}}, answer_example={"files": []},
+            errors=(422,),
         ),
     )  # fmt: skip
     async def missing(request: Request) -> Response:
-        (files,) = required(await read_object(request), "files")
-        return answer(request, {"files": [file for file in files if not _place(daemon, file).exists()]})
+        manifest = _converted(await read_object(request, _BODY_BYTES), "manifest", dict[str, File])
+        files = await in_thread(contents.missing, manifest)
+        return answer(request, {"files": msgspec.to_builtins(files)})
 
-    @router.put("/files/{sha256}", **documented("Send a file.", answer=_ANY, errors=(422,), binary=False))
+    @router.put("/files/{sha256}/{size}", **documented("Send a content.", answer=_ANY, errors=(422,), binary=False))
     async def put(request: Request) -> Response:
-        sha256 = str(request.path_params["sha256"])
-        place = _place(daemon, sha256)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        draft = place.with_name(f".{sha256}.{os.urandom(4).hex()}")
-        digest = hashlib.sha256()
-        try:
-            with draft.open("wb") as file:
-                async for part in request.stream():
-                    digest.update(part)
-                    file.write(part)
-            if digest.hexdigest() != sha256:
-                raise DataError(f"the file that came is not the one of SHA-256 {sha256}")
-            draft.replace(place)
-        finally:
-            draft.unlink(missing_ok=True)
-        return answer(request, {"sha256": sha256})
+        file = _converted(request.path_params | {"size": int(request.path_params["size"])}, None, File)
+        await in_thread(contents.add, file, _parts(request, asyncio.get_running_loop()))
+        return answer(request, {"sha256": file.sha256})
 
     @router.post(
         "", **documented("Take a job on.", body=_ANY, answer=_JOB, answer_example={"job": "1"}, errors=(409, 422))
     )
     async def submit(request: Request) -> Response:
-        key, given = required(await read_object(request), "key", "submission")
-        try:
-            submission = msgspec.convert(given, Submission)
-            key = msgspec.convert(key, str)
-        except msgspec.ValidationError as error:
-            raise DataError(f"the submission cannot be used: {error}") from error
+        body = await read_object(request, _BODY_BYTES)
+        submission, key = _converted(body, "submission", Submission), _converted(body, "key", str)
         return answer(request, {"job": await in_thread(_taken_on, daemon, submission, key)})
 
     @router.get("/{job}", **documented("How a job stands.", answer=_ANY, errors=(422,)))
@@ -182,9 +167,8 @@ def _taken_on(daemon: Daemon, submission: Submission, key: str) -> str:
             f"the job needs {submission.workers} workers, and the cluster has {daemon.options.workers}: "
             "'chimera cluster up --workers N' starts one with more"
         )
-    for path, file in submission.manifest.items():
-        if not _place(daemon, file.sha256).exists():
-            raise ConflictError(f"the file {path!r} has not arrived")
+    if missing := Contents(daemon.folder.files).missing(submission.manifest):
+        raise ConflictError(f"{len(missing)} of the job's files have not arrived")
     job = daemon.store.submit(submission, key, time.time())
     daemon.wake()
     return job.id
@@ -230,10 +214,23 @@ def _told(daemon: Daemon, job: str, tails: dict[str, Tail]) -> Iterator[bytes]:
             yield b"\n"
 
 
-def _place(daemon: Daemon, sha256: object) -> Any:
-    if not isinstance(sha256, str) or not re.fullmatch("[0-9a-f]{64}", sha256):
-        raise DataError(f"{sha256!r} is no SHA-256")
-    return daemon.folder.files / sha256
+def _converted(body: Mapping[str, Any], key: str | None, type_: Any) -> Any:
+    """Return what a body has under a key, as it has to be."""
+    given = body if key is None else required(dict(body), key)[0]
+    try:
+        return msgspec.convert(given, type_)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{key or 'the request'} cannot be used: {error}") from error
+
+
+def _parts(request: Request, loop: asyncio.AbstractEventLoop) -> Iterator[bytes]:
+    """Yield the body of a request as it comes, in a thread beside its event loop."""
+    stream = request.stream()
+    while True:
+        part = asyncio.run_coroutine_threadsafe(anext(stream, None), loop).result()
+        if part is None:
+            return
+        yield part
 
 
 def _count(text: str) -> int:

@@ -54,22 +54,28 @@ class Client(WebClient):
             raise UnavailableError(f"the cluster in {folder.path} is not up; start it with {folder.up!r}")
         return cls(options.address, token, up=folder.up)
 
-    def submit(self, submission: Submission, files: Mapping[str, Path]) -> str:
+    def submit(self, submission: Submission, sources: Mapping[str, Path]) -> str:
         """Hand a job in, with those of its files that the cluster lacks, and return its number.
 
         Parameters
         ----------
-        files : where each file lies, by its SHA-256.
+        sources : where each file of the manifest lies here.
         """
-        if files:
-            asked = self.object("POST", "/missing", _body(files=list(files)), content_type=_JSON)
-            for sha256 in asked["files"]:
-                self.object(
-                    "PUT", f"/files/{sha256}", files[sha256].read_bytes(),
-                    content_type="application/octet-stream", try_s=_SEND_S,
-                )  # fmt: skip
+        manifest = submission.manifest
+        if manifest:
+            missing = self.object("POST", "/missing", _body(manifest=manifest), content_type=_JSON)["files"]
+            places = {file.sha256: sources[path] for path, file in manifest.items()}
+            for file in missing:
+                self._upload(places[file["sha256"]], f"/files/{file['sha256']}/{file['size']}")
         body = _body(key=uuid.uuid4().hex, submission=submission)
         return str(self.object("POST", "", body, content_type=_JSON)["job"])
+
+    def _upload(self, file: Path, path: str) -> None:
+        def send() -> bytes:
+            with file.open("rb") as opened:
+                return request.read(self.once("PUT", path, opened, "application/octet-stream", _SEND_S))
+
+        self.again(send)
 
     def jobs(self) -> list[dict[str, Any]]:
         """Return a row for each job."""

@@ -7,6 +7,7 @@ after the job finds both.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import signal
@@ -18,8 +19,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from chimera.core.errors import ActorError, ActorLost, ChimeraError, RunError, TooFewWorkersError
 from chimera.engines.local.standby import close_all_but, stand_by
+from chimera.jobs.bundle import EXPERIMENT, load_function
 from chimera.jobs.folder import JobFolder, Outcome
 from chimera.jobs.records import Submission
+from chimera.jobs.results import write_results
 from chimera.jobs.watching import Told
 from chimera.web.folder import note_holder
 
@@ -120,7 +123,7 @@ def _outcome(folder: JobFolder, submission: Submission) -> Outcome:
 def _run_experiment(folder: JobFolder, submission: Submission) -> None:
     from chimera.training.experiment import Experiment
 
-    experiment = Experiment.load(folder.code / "experiment.toml").with_settings(submission.settings)
+    experiment = Experiment.load(folder.code / EXPERIMENT).with_settings(submission.settings)
     stops = _may_stop(experiment)
     if stops:
         experiment = experiment.with_settings(["train.on_worker_loss=stop"])
@@ -154,4 +157,19 @@ class _LostError(RunError):
     """The attempt is lost, and not the job."""
 
 
-_KINDS: dict[str, Callable[[JobFolder, Submission], None]] = {"experiment": _run_experiment}
+def _run_function(folder: JobFolder, submission: Submission) -> None:
+    from chimera import remote
+
+    assert submission.function is not None  # the store has checked it
+    function, args, kwargs = load_function(submission.function, folder.code)
+    called = functools.partial(function, **kwargs) if kwargs else function
+    try:
+        write_results(remote.run(called, *args, workers=submission.workers), folder.run)
+    except ActorLost as error:
+        raise _LostError(str(error)) from error
+
+
+_KINDS: dict[str, Callable[[JobFolder, Submission], None]] = {
+    "experiment": _run_experiment,
+    "function": _run_function,
+}

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import getpass
+import inspect
 import os
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from chimera.core.errors import ConfigurationError, RunError
+from chimera.jobs.bundle import of_experiment, of_function
 from chimera.jobs.client import Client
 from chimera.jobs.folder import DEFAULT, ClusterFolder
 from chimera.jobs.records import Submission
 from chimera.jobs.requirements import versions
+from chimera.jobs.results import read_results
 from chimera.jobs.states import State
+from chimera.training.experiment import Experiment
+from chimera.training.trainer import Trainer
 
 
 class JobHandle:
@@ -37,12 +43,12 @@ class JobHandle:
         """Yield what it tells until it is over: ``{"job": row}``, ``{"log": line}`` or ``{"told": progress or event}``."""
         return self._client.follow(self.id, from_start=from_start)
 
-    def result(self, out: str | os.PathLike[str] | None = None, timeout_s: float | None = None) -> Path:
-        """Return the folder of its run, fetched, once it is done.
+    def result(self, out: str | os.PathLike[str] | None = None, timeout_s: float | None = None) -> Any:
+        """Return what came of it, once it is done: the folder of the run, fetched, or the results of a function by rank.
 
         Parameters
         ----------
-        out : where to; by default ``runs/job-<number>``.
+        out : where to; by default ``runs/job-<number>``, and for a function a folder that does not stay.
 
         Raises
         ------
@@ -53,7 +59,10 @@ class JobHandle:
         if row["state"] != State.DONE:
             why = f": {row['reason']}" if row["reason"] else ""
             raise RunError(f"job {self.id} is {row['state']}{why}")
-        return self.fetch(out)
+        if row["kind"] == "experiment":
+            return self.fetch(out)
+        with tempfile.TemporaryDirectory(prefix="chimera-job-") as folder:
+            return read_results(self.fetch(folder if out is None else out))
 
     def fetch(self, out: str | os.PathLike[str] | None = None) -> Path:
         """Return the folder of its run, fetched as far as it is there."""
@@ -71,41 +80,83 @@ class JobHandle:
 
 
 def submit(
-    experiment: str | os.PathLike[str],
-    *,
+    what: str | os.PathLike[str] | Callable[..., Any],
+    *args: Any,
     workers: int | None = None,
     name: str | None = None,
-    after: str | JobHandle | list[str | JobHandle] | None = None,
+    after: str | JobHandle | Sequence[str | JobHandle] = (),
     priority: int = 0,
+    settings: Sequence[str] = (),
+    include: Sequence[str | os.PathLike[str]] = (),
     cluster: str | os.PathLike[str] = DEFAULT,
 ) -> JobHandle:
-    """Hand an experiment in to a cluster (`chimera cluster up`); returns at once.
+    """Hand an experiment or a function in to a cluster (`chimera cluster up`); returns at once.
 
     Parameters
     ----------
-    experiment : its file.
-    workers : how many it needs; by default as many as the file says.
-    name : what to call it; by default as its file is called.
+    what : the file of an experiment, or a function of a file, which each worker runs as `chimera.remote.run` lets it.
+    args : of the function, plain ones: numbers, text, bytes, lists, dicts.
+    workers : how many it needs; by default as many as the file says, and 2 for a function.
+    name : what to call it; by default as its file or the function is called.
     after : jobs that must be done before.
     priority : higher ones go first.
-    cluster : the folder of the cluster.
+    settings : changes of the experiment, as of ``chimera train --set``.
+    include : further files or folders that are to travel with it.
+    cluster : its folder, or its address, ``http://host:port``; then its token is taken from ``CHIMERA_TOKEN``.
 
     Raises
     ------
     ConfigurationError : something of this cannot be used.
     UnavailableError : the cluster is not up.
     """
-    earlier = [] if after is None else after if isinstance(after, list) else [after]
-    client = Client.of(ClusterFolder(Path(cluster)))
-    submission, files = _bundled(
-        Path(experiment),
-        name=name,
-        user=user(),
-        workers=workers,
-        priority=priority,
-        after=tuple(one.id if isinstance(one, JobHandle) else str(one) for one in earlier),
-    )
-    return JobHandle(client, client.submit(submission, files))
+    client = client_of(cluster)
+    earlier = [after] if isinstance(after, str | JobHandle) else after
+    given: dict[str, Any] = {
+        "user": user(),
+        "priority": priority,
+        "after": tuple(one.id if isinstance(one, JobHandle) else str(one) for one in earlier),
+        "versions": versions(),
+    }
+    if callable(what):
+        function, bundle = of_function(what, *args)
+        given |= {"kind": "function", "function": function, "workers": workers or 2, "name": name or what.__name__}
+    else:
+        if args:
+            raise ConfigurationError("an experiment takes no arguments: change it by settings")
+        changes = [*settings, *([] if workers is None else [f"train.workers={workers}"])]
+        bundle = of_experiment(Path(what), changes, include=list(map(Path, include)))
+        given |= {"experiment": bundle.experiment, "settings": bundle.settings, "name": name or Path(what).stem}
+        given["workers"] = _slots(Experiment.load(Path(what)).with_settings(changes))
+    submission = Submission(manifest=bundle.manifest, requires=bundle.requires, **given)
+    return JobHandle(client, client.submit(submission, bundle.sources))
+
+
+def client_of(cluster: str | os.PathLike[str]) -> Client:
+    """Return the client of a cluster by its folder, or by its address.
+
+    Raises
+    ------
+    ConfigurationError : there is none in that folder, or no token for the address.
+    UnavailableError : it is not up.
+    """
+    where = os.fspath(cluster)
+    if "://" not in where:
+        return Client.of(ClusterFolder(Path(where)))
+    token = os.environ.get("CHIMERA_TOKEN", "")
+    if not token:
+        raise ConfigurationError(
+            f"the cluster at {where} asks for its token: set CHIMERA_TOKEN to what its 'token' file has"
+        )
+    return Client(where.rstrip("/"), token)
+
+
+def _slots(experiment: Experiment) -> int:
+    """Return how many workers of the cluster a run needs: one where the engine's are elsewhere, or none but a program."""
+    engine = experiment.tables.get("engine", {"name": "local"})["name"]
+    if engine not in ("local", "ray"):
+        return 1
+    workers = experiment.tables["train"].get("workers")
+    return int(inspect.signature(Trainer).parameters["workers"].default if workers is None else workers)
 
 
 def user() -> str:
@@ -114,18 +165,3 @@ def user() -> str:
         return getpass.getuser()
     except (OSError, KeyError) as error:
         raise ConfigurationError(f"who submits is unknown; set LOGNAME: {error}") from error
-
-
-def _bundled(
-    path: Path, *, name: str | None, workers: int | None, **options: Any
-) -> tuple[Submission, dict[str, Path]]:
-    """Return what travels."""
-    from chimera.training.experiment import Experiment
-
-    experiment = Experiment.load(path)
-    count = workers or int(experiment.tables["train"].get("workers", 2))
-    submission = Submission(
-        name=name or path.stem, experiment=path.read_text("utf-8"), workers=count,
-        settings=(f"train.workers={count}",), versions=versions(), **options,
-    )  # fmt: skip
-    return submission, {}

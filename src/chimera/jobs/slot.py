@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import socket
 import time
@@ -16,8 +17,10 @@ from typing import Any
 
 import msgspec
 
-from chimera.core.errors import ChimeraError
+from chimera.core.errors import ChimeraError, DataError
 from chimera.jobs import driver
+from chimera.jobs.bundle import EXPERIMENT
+from chimera.jobs.contents import Contents, of_text, verify
 from chimera.jobs.folder import ClusterFolder, JobFolder
 from chimera.jobs.promises import Begin, Check, End, Limits, ToSeat, Verify
 from chimera.jobs.records import Submission
@@ -131,13 +134,26 @@ class Slot:
             why = "its last attempt has not ended yet"
         else:
             try:
-                if asked.order["lead"]:
-                    unpack(job, _submission(asked.order))
+                self._receive_files(job, _submission(asked.order), lead=asked.order["lead"])
             except ChimeraError as error:
                 why, lasting = str(error), True
             except OSError as error:
                 why = f"it cannot receive the job's files: {error}"
         self._do(self._seat.did(asked.attempt, time.monotonic(), why=why, lasting=lasting))
+
+    def _receive_files(self, job: JobFolder, submission: Submission, *, lead: bool) -> None:
+        """See that all files are here, and where this slot leads, that the job's folder is as it was submitted."""
+        contents, manifest = Contents(self._folder.files), submission.manifest
+        if missing := contents.missing(manifest):
+            raise DataError(f"a file of the job was not uploaded: its content {missing[0].sha256} is not there")
+        if lead:
+            texts = {EXPERIMENT: submission.experiment} if submission.experiment else {}
+            expected = {**manifest, **{path: of_text(text) for path, text in texts.items()}}
+            if job.code.exists() and verify(expected, job.code):  # an attempt before has changed its own files
+                shutil.rmtree(job.code)
+            contents.unpack(manifest, job.code, texts)
+            if wrong := verify(expected, job.code):
+                raise DataError(wrong)
 
     def _job(self) -> JobFolder:
         assert self._seat.attempt is not None
@@ -163,12 +179,6 @@ class Slot:
 
 def _submission(order: Mapping[str, Any]) -> Submission:
     return msgspec.convert(order["submission"], Submission)
-
-
-def unpack(job: JobFolder, submission: Submission) -> None:
-    """Rebuild the experiment's folder."""
-    job.code.mkdir(parents=True, exist_ok=True)
-    (job.code / "experiment.toml").write_text(submission.experiment, "utf-8")
 
 
 def run(folder: ClusterFolder, name: str, lifeline: int) -> None:

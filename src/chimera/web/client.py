@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from chimera.core.errors import (
     ChimeraError,
@@ -91,7 +91,7 @@ class WebClient:
         self,
         verb: str,
         path: str,
-        body: bytes | None = None,
+        body: bytes | IO[bytes] | None = None,
         content_type: str = wire.CONTENT_TYPE,
         try_s: float = TRY_S,
     ) -> http.client.HTTPResponse:

@@ -6,6 +6,7 @@ import http.client
 import select
 import time
 from collections.abc import Callable, Mapping
+from typing import IO
 from urllib.parse import urlsplit
 
 _LOOK_S = 0.1  # how often to look whether whoever was asked still leads
@@ -21,7 +22,7 @@ def opened(
     path: str,
     *,
     headers: Mapping[str, str],
-    body: bytes | None,
+    body: bytes | IO[bytes] | None,
     timeout_s: float,
     leads: Callable[[], bool],
 ) -> http.client.HTTPResponse:

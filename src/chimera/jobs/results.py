@@ -1,0 +1,41 @@
+"""What a function has returned on each worker, in a file of its run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from chimera.core.errors import RunError
+from chimera.training.history import write_atomically
+
+_FILE = "results.msgpack"
+
+
+def write_results(results: list[Any], run: Path) -> None:
+    """Write them down.
+
+    Raises
+    ------
+    RunError : they are not plain: numbers, text, bytes, lists, dicts.
+    """
+    try:
+        body = msgspec.msgpack.encode(results)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RunError(f"what the function returned cannot travel: {error}; plain values can") from error
+    run.mkdir(parents=True, exist_ok=True)
+    write_atomically(run / _FILE, body)
+
+
+def read_results(run: Path) -> list[Any]:
+    """Return them, in rank order.
+
+    Raises
+    ------
+    RunError : there are none.
+    """
+    try:
+        return msgspec.msgpack.decode((run / _FILE).read_bytes(), type=list[Any])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RunError(f"the results in {run} cannot be read: {error}") from error

@@ -1,0 +1,221 @@
+"""What becomes of jobs on a cluster of real processes."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.jobs.cluster_kit import Running, experiment, running, said
+
+import chimera
+from chimera.core.errors import ConfigurationError, RunError
+from chimera.jobs.client import Client
+from chimera.jobs.handle import JobHandle
+from chimera.jobs.records import Submission
+from chimera.jobs.requirements import versions
+
+pytestmark = pytest.mark.long
+PATIENCE_S = 60.0
+STRATEGY = """
+from itertools import count
+from turns import turn
+from chimera.strategies.strategy import Round, Strategy
+
+class Cyclic(Strategy):
+    family = "synchronous"
+
+    def rounds(self, cluster):
+        (server,) = cluster.servers(1)
+        weights = [server.weights()]
+        for step in count(cluster.round):
+            worker = turn(cluster.workers, step)
+            (gradient,) = worker.gradient(*weights, returns=1)
+            updated, done = server.update(gradient, returns=2)
+            weights = [updated]
+            yield Round([done])
+
+    def batches_per_round(self, workers):
+        return 1
+"""
+
+
+def ranks(worker: Any, factor: int) -> list[int]:
+    """Return who one is, and the sum of all."""
+    return [worker.rank * factor, int(worker.all_reduce(worker.rank + 1))]
+
+
+def fails(worker: Any) -> None:
+    """Fail on the last worker."""
+    if worker.rank:
+        raise ValueError("the well is dry")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("jobs") / "cluster") as started:
+        yield started
+
+
+@pytest.fixture
+def submit(cluster: Running) -> Callable[..., JobHandle]:
+    return lambda what, *args, **options: chimera.submit(what, *args, cluster=cluster.folder.path, **options)
+
+
+def until(known: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not known():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_code_beside_the_experiment_needs_no_installation(submit: Any, tmp_path: Path) -> None:
+    file = experiment(tmp_path / "mine", rounds=20, strategy="cyclic.py:Cyclic")
+    (tmp_path / "mine" / "cyclic.py").write_text(STRATEGY)
+    (tmp_path / "mine" / "turns.py").write_text("def turn(workers, step):\n    return workers[step % len(workers)]\n")
+    run = submit(file).result(tmp_path / "run", PATIENCE_S)
+    assert msgspec.json.decode((run / "summary.json").read_bytes())["rounds"] == 20
+
+
+def test_a_function_runs_on_each_worker_and_its_results_come_back(submit: Any) -> None:
+    assert submit(ranks, 10).result(timeout_s=PATIENCE_S) == [[0, 3], [10, 3]]
+
+
+def test_what_a_function_raises_is_the_reason_of_the_failure(submit: Any) -> None:
+    with pytest.raises(RunError, match=r"is failed: ValueError.*the well is dry"):
+        submit(fails).result(timeout_s=PATIENCE_S)
+
+
+def test_a_job_that_is_cancelled_and_retried_ends_with_the_bits_of_one_left_alone(
+    submit: Any, cluster: Running, tmp_path: Path
+) -> None:
+    file = experiment(tmp_path, rounds=600)
+    alone = submit(file)
+    alone.result(tmp_path / "alone", PATIENCE_S)
+    job, waiting = submit(file), submit(file)
+    checkpoints = cluster.folder.job(job.id).run / "checkpoints"
+    until(lambda: len(list(checkpoints.glob("*.safetensors"))) > 1)
+    waiting.cancel()
+    job.cancel()
+    assert waiting.status["state"] == job.status["state"] == "cancelled"
+    until(lambda: not cluster.pids("driver"))
+    partial = job.fetch(tmp_path / "partial")
+    assert (partial / "metrics.jsonl").exists()
+    assert not (partial / "summary.json").exists()
+    job.retry()
+    job.result(tmp_path / "run", PATIENCE_S)
+    assert job.status["attempt"] == 2
+    told = [row["told"] for row in job.follow() if "told" in row]
+    starts = [row["start"]["rounds"] for row in told if "start" in row]
+    assert starts[0] == 0 < starts[1]
+    assert cluster.weights(job.id) == cluster.weights(alone.id)
+
+
+def test_what_is_left_while_it_runs_can_be_fetched(submit: Any, cluster: Running, tmp_path: Path) -> None:
+    job = submit(experiment(tmp_path, rounds=100_000))
+    until(lambda: (cluster.folder.job(job.id).run / "metrics.jsonl").exists() and job.status["progress"] > 0)
+    partial = job.fetch(tmp_path / "partial")
+    rows = (partial / "metrics.jsonl").read_bytes()
+    assert rows.endswith(b"\n")
+    assert all(map(msgspec.json.decode, rows.splitlines()))
+    assert (partial / "experiment.toml").exists()
+    assert not (partial / "summary.json").exists()
+    job.cancel()
+
+
+def test_a_job_begins_after_those_it_is_after_and_fails_with_them(submit: Any, tmp_path: Path) -> None:
+    file = experiment(tmp_path, rounds=40)
+    first = submit(file)
+    second = submit(file, after=first, priority=5)
+    broken = submit(experiment(tmp_path / "broken", rounds=10, more="[codec]\nname = 'top-k'\nratio = 7.0\n"))
+    third = submit(file, after=[second, broken])
+    second.result(tmp_path / "second", PATIENCE_S)
+    assert first.status["state"] == "done"
+    assert first.status["since_s"] <= second.status["since_s"]
+    with pytest.raises(RunError, match=f"job {broken.id}, which it is after, is failed: .*ratio"):
+        third.result(timeout_s=PATIENCE_S)
+
+
+def test_of_those_that_wait_the_highest_priority_is_next(submit: Any, tmp_path: Path) -> None:
+    file = experiment(tmp_path, rounds=60)
+    blocking = submit(file)
+    low, high = submit(file), submit(file, priority=1)
+    for job in (blocking, low, high):
+        job.result(tmp_path / job.id, PATIENCE_S)
+    assert high.status["since_s"] < low.status["since_s"]
+
+
+def test_what_the_workers_lack_is_told_before_the_job_starts(submit: Any, cluster: Running, tmp_path: Path) -> None:
+    file = experiment(tmp_path, strategy="mine.py:Mine")
+    (tmp_path / "mine.py").write_text("import no_such_library\nfrom chimera.strategies.fed_avg import FedAvg as Mine\n")
+    before = len(cluster.client.jobs())
+    with pytest.raises(ConfigurationError, match="no_such_library"):
+        submit(file)
+    assert len(cluster.client.jobs()) == before
+
+
+def test_another_version_is_refused_before_anything_begins(cluster: Running, tmp_path: Path) -> None:
+    text = experiment(tmp_path).read_text()
+    other = {**versions(), "chimera": "0.0.1"}
+    job = cluster.client.submit(Submission(name="old", user="ada", experiment=text, workers=2, versions=other), {})
+    row = cluster.client.wait(job, PATIENCE_S)
+    assert row["state"] == "failed"
+    assert "0.0.1" in row["reason"]
+    assert not cluster.folder.job(job).log.exists()
+
+
+def test_more_workers_than_there_are_is_a_mistake(submit: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="needs 3 workers, and the cluster has 2"):
+        submit(experiment(tmp_path), workers=3)
+
+
+def test_a_user_has_no_more_workers_at_once_than_the_limit(tmp_path: Path) -> None:
+    text = experiment(tmp_path, rounds=4000).read_text()
+    with running(tmp_path / "cluster", workers=4, limit_per_user=2) as cluster:
+
+        def submitted(user: str, rounds: int) -> str:
+            given = {"settings": (f"train.rounds={rounds}",), "workers": 2, "experiment": text}
+            return cluster.client.submit(Submission(name="digits", user=user, **given), {})
+
+        first, second, other = submitted("ada", 4000), submitted("ada", 10), submitted("bob", 10)
+        assert cluster.client.wait(other, PATIENCE_S)["state"] == "done"
+        row = cluster.client.job(second)
+        assert row["state"] == "queued"
+        assert "ada may have 2 workers at once" in row["reason"]
+        cluster.client.cancel(first)
+        assert cluster.client.wait(second, PATIENCE_S)["state"] == "done"
+
+
+def test_who_has_no_token_may_look_from_this_machine_and_change_nothing(
+    cluster: Running, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options = cluster.folder.options()
+    assert options is not None
+    url = f"{options.address}/v1/jobs"
+    with urllib.request.urlopen(url) as answer:
+        assert "rows" in msgspec.json.decode(answer.read())
+    elsewhere = urllib.request.Request(url, headers={"Host": "pages.example.com"})
+    change = urllib.request.Request(f"{url}/1/cancel", method="POST")
+    for refused in (elsewhere, change):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(refused)
+    with pytest.raises(RunError, match="token"):
+        Client(options.address, "wrong").jobs()
+    with pytest.raises(ConfigurationError, match="CHIMERA_TOKEN"):
+        chimera.submit(experiment(tmp_path), cluster=options.address)
+    monkeypatch.setenv("CHIMERA_TOKEN", cluster.folder.token())
+    assert said("jobs", "--folder", options.address, cwd=tmp_path) == cluster.client.jobs()
+
+
+def test_beyond_this_machine_nobody_looks_without_the_token(tmp_path: Path) -> None:
+    with running(tmp_path / "cluster", workers=1, host="0.0.0.0") as cluster:
+        options = cluster.folder.options()
+        assert options is not None
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"http://127.0.0.1:{options.port}/v1/jobs")
+        assert Client(f"http://127.0.0.1:{options.port}", cluster.folder.token()).jobs() == []
