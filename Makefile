@@ -12,6 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 TESTABLE := $(VENV)/testable
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
 .PHONY: demo test test-long check bench bench-codecs bench-accuracy clean install
@@ -21,10 +22,10 @@ demo: $(INSTALLED)
 	$(BIN)/chimera demo
 
 test: check
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-long: $(TESTABLE)
-	$(BIN)/python -m pytest -m "long and not slow"
+	$(PYTEST) -m "long and not slow"
 
 check: $(TESTABLE)
 	$(BIN)/ruff format --check .

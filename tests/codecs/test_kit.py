@@ -158,7 +158,7 @@ def test_a_codec_that_is_restored_goes_on_the_same(setup: str) -> None:
         assert same(codec.encode(NORMAL, layout), later.encode(NORMAL, layout))
 
 
-@pytest.mark.parametrize("setup", set(SETUPS) - {"identity", "random-k", "random-k scaled"})
+@pytest.mark.parametrize("setup", [name for name in SETUPS if name not in {"identity", "random-k", "random-k scaled"}])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_refused(setup: str, bad: float) -> None:
     vector = NORMAL.copy()
