@@ -276,6 +276,17 @@ def test_damaged_files_raise_nothing_but_errors_of_ours(ending: str, tmp_path: P
         WordVectors.load(path)
 
 
+def test_whichever_byte_of_an_hdf5_file_is_wrong_the_error_is_ours(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    path = tmp_path / "x.h5"
+    SOME.save(path)
+    good = path.read_bytes()
+    for place in range(len(good)):
+        path.write_bytes(good[:place] + b"\xff" + good[place + 1 :])
+        with suppress(ChimeraError):
+            WordVectors.load(path)
+
+
 def test_hdf5_takes_nothing_from_elsewhere(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     (tmp_path / "secret").write_bytes(b"a" * 400)

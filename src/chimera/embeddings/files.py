@@ -232,7 +232,9 @@ def _read_hdf5(path: Path) -> Content:
                 if part.nbytes > size:
                     raise DataError(f"{path}: the data set {name!r} states more than the file's {size} bytes hold")
                 found[name] = part[()]
-    except OSError as error:
+    except DataError:
+        raise
+    except (OSError, RuntimeError, KeyError, ValueError) as error:  # whichever h5py makes of the damage
         raise DataError(f"{path} is no HDF5 file: {error}") from error
     return _unpacked(found, path)
 
