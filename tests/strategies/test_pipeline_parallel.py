@@ -202,6 +202,23 @@ def test_what_cannot_be_is_refused_in_one_line(fit: Fit, workers: int, options: 
     assert "\n" not in str(caught.value)
 
 
+class Faulty(nn.Module):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            raise ValueError("nothing but trouble")
+        return inputs
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_fault_of_a_layer_arrives_as_itself(fit: Fit, stage: int) -> None:
+    def faulty() -> nn.Module:
+        layers: list[nn.Module] = [nn.Linear(64, 32), nn.Linear(32, 10)]
+        return nn.Sequential(*layers[: stage + 1], Faulty(), *layers[stage + 1 :])
+
+    with pytest.raises(ValueError, match="nothing but trouble"):
+        fit(2, model=faulty, cuts=[2 - stage])
+
+
 def test_a_network_that_diverges_says_so(fit: Fit) -> None:
     with pytest.raises(RunError, match=r"diverged"):
         fit(2, optimizer={"name": "sgd", "lr": 1e38})

@@ -51,6 +51,7 @@ class TorchStage:
         self._model, self._flat, self._recompute = model, flat, recompute
         layers = list(model.module.children())[first : first + len(numbers)]
         self._layers = list(zip(numbers, layers, strict=True))
+        self._begins = 0 in numbers  # nobody asks for the gradient of the network's inputs
         self._ways: dict[int, _Way] = {}
         self._kept: dict[
             int, dict[int, int]
@@ -74,7 +75,7 @@ class TorchStage:
         import torch
 
         tensor = self._model.tensor_of(inputs)
-        if tensor.is_floating_point():
+        if tensor.is_floating_point() and not self._begins:
             tensor.requires_grad_()
         keep = torch.no_grad() if self._recompute else self._counted(micro)
         with keep:

@@ -67,14 +67,17 @@ class Parts:
 
     Attributes
     ----------
-    stages : into how many parts; worker r holds part r modulo ``stages``, and reads the data of pipeline r // ``stages``.
+    stages : into how many parts of successive layers.
+    slices : into how many slices the layers of a stage are cut, as far as they can be. Worker r holds slice r modulo ``slices``
+        of stage r // ``slices`` modulo ``stages``, and reads the data of pipeline r // ``readers``.
     micro_batches : into how many pieces a batch is cut.
     balance : what is spread evenly over the parts, ``parameters`` or ``time``, unless ``cuts`` says before which layers.
     recompute : whether activations are computed again on the way back.
     """
 
-    stages: int
-    micro_batches: int
+    stages: int = 1
+    slices: int = 1
+    micro_batches: int = 1
     balance: Literal["parameters", "time"] = "parameters"
     cuts: tuple[int, ...] | None = None
     recompute: bool = False
@@ -82,7 +85,7 @@ class Parts:
     @property
     def readers(self) -> int:
         """How many workers, one after another, read the same data."""
-        return self.stages
+        return self.stages * self.slices
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,14 @@ from chimera.training.watch import Watch
 
 
 class Actors(Protocol):
-    """What makes the actors; ``addressed`` and ``by_rows`` say what servers send, see `TrainingCluster.addressed`."""
+    """What makes the actors; ``addressed`` and ``by_rows`` say what servers send, see `TrainingCluster.addressed`.
+
+    ``bounds`` are the numbers of the layers before which a model was cut by its cost, which may be another tomorrow.
+    """
 
     addressed: bool
     by_rows: bool
+    bounds: Sequence[int] = ()
 
     def reserve_workers(self, count: int, timeout_s: float | None = None) -> None:
         """See `Engine.reserve`."""
@@ -133,6 +137,11 @@ class TrainingCluster(Asking, Holdings):
     def get(self, refs: Any) -> Any:
         """Return values to the driver."""
         return self._watch.get(refs)
+
+    @property
+    def cut(self) -> list[int]:
+        """The numbers of the layers before which the model is cut."""
+        return list(self._actors.bounds)
 
     def drop_lost(self) -> tuple[list[str], list[int]]:
         """Leave out the workers that are dead; return their names, and which servers are."""

@@ -37,30 +37,40 @@ class Part:
         self.model, self.layers, self.share = model, layers, share
 
 
-def cut(model: Any, parts: Parts, inputs: NDArray[Any], sizes: Sequence[int] | None = None) -> list[Part]:
-    """Return the parts of a model whose module is an ``nn.Sequential``; nested ones are taken apart.
+def cut(model: Any, parts: Parts, inputs: NDArray[Any], bounds: Sequence[int] | None = None) -> list[Part]:
+    """Return the parts of a model whose module is an ``nn.Sequential``, or any if it is cut into slices only.
+
+    They come stage by stage, and slice by slice of each.
 
     Parameters
     ----------
     inputs : a few rows, for when the layers' time is measured.
-    sizes : how many parameters each part has, if that stands already.
+    bounds : where to cut, as `balanced` returns it, if that stands already.
 
     Raises
     ------
     ConfigurationError : it is no such model, or cannot be cut so.
     """
-    layers = layers_of(model)
+    layers = _sequence_of(model) if parts.stages > 1 else layers_of(model)
     counts = _counts(layers)
     costs: Sequence[float] = counts
-    if parts.cuts is None and sizes is None and parts.balance == "time":
+    if parts.cuts is None and bounds is None and parts.balance == "time":
         costs = _seconds(model, layers, inputs)
-    bounds = _bounds(parts, counts, costs, sizes)
+    bounds = _bounds(parts, counts, costs, bounds)
     _refuse_shared(layers, bounds)
+    stages = [range(begin, end) for begin, end in itertools.pairwise(bounds)]
     total = sum(costs)
-    return [
-        Part(model.part_of(_copied(layers[begin:end])), range(begin, end), sum(costs[begin:end]) / total)
-        for begin, end in itertools.pairwise(bounds)
+    made = [
+        (own, stage, sum(costs[i] for i in stage) / total * share)
+        for stage in stages
+        for own, share in _slices([layers[i] for i in stage], parts.slices)
     ]
+    if parts.slices > 1 and not any(hasattr(p, "place") for own, _, _ in made for p in own.parameters()):
+        raise ConfigurationError(
+            f"no layer of the model can be cut into {parts.slices} slices: linear, embedding and attention layers can, with as "
+            "many columns, words or heads at least"
+        )
+    return [Part(model.part_of(own), stage, share) for own, stage, share in made]
 
 
 def halved(model: Any, halves: Halves) -> list[Part]:
@@ -70,7 +80,7 @@ def halved(model: Any, halves: Halves) -> list[Part]:
     ------
     ConfigurationError : it is no such model, or has no such layers.
     """
-    layers = layers_of(model)
+    layers = _sequence_of(model)
     counts, n = _counts(layers), len(layers)
     head = n if halves.head is None else halves.head
     if halves.cut >= head or head > n - (halves.head is not None):
@@ -118,7 +128,7 @@ def _counts(layers: Sequence[nn.Module]) -> list[int]:
     return [sum(p.numel() for p in layer.parameters() if p.requires_grad) for layer in layers]
 
 
-def _bounds(parts: Parts, counts: Sequence[int], costs: Sequence[float], sizes: Sequence[int] | None) -> list[int]:
+def _bounds(parts: Parts, counts: Sequence[int], costs: Sequence[float], saved: Sequence[int] | None) -> Sequence[int]:
     if parts.cuts is not None:
         bounds = [0, *parts.cuts, len(counts)]
         if len(bounds) != parts.stages + 1 or any(a >= b for a, b in itertools.pairwise(bounds)):
@@ -128,40 +138,58 @@ def _bounds(parts: Parts, counts: Sequence[int], costs: Sequence[float], sizes: 
         if empty := [i for i, (a, b) in enumerate(itertools.pairwise(bounds)) if not sum(counts[a:b])]:
             raise ConfigurationError(f"with these cuts stage {empty[0]} has nothing to train")
         return bounds
-    if sizes is None:
+    if saved is None:
         return balanced(costs, parts.stages, counts)
-    sums = list(itertools.accumulate(counts, initial=0))
-    wanted = list(itertools.accumulate(sizes, initial=0))
-    if len(sizes) != parts.stages or not set(wanted) <= set(sums) or wanted[-1] != sums[-1]:
+    if len(saved) != parts.stages + 1 or saved[-1] != len(counts):
         raise ConfigurationError(
-            f"the checkpoint has stages of {', '.join(map(str, sizes))} parameters: the model cannot be cut so over "
-            f"{parts.stages} workers; resume with as many workers and the model that it was written with"
+            f"the checkpoint has {len(saved) - 1} stages of {saved[-1]} layers, and here are {parts.stages} of {len(counts)}: "
+            "resume with as many workers and the model that it was written with"
         )
-    return [*(sums.index(size) for size in wanted[:-1]), len(counts)]
+    return saved
+
+
+def _slices(layers: Sequence[nn.Module], slices: int) -> Iterator[tuple[nn.Sequential, float]]:
+    """Yield copies of the layers, cut into slices if there are more than one, and what share of the whole each is."""
+    whole = sum(_counts(layers))
+    for index in range(slices):
+        own = _copied(layers)
+        if slices > 1:
+            from chimera.models.slices.layers import Slice
+            from chimera.models.slices.slicing import slice_layers
+
+            slice_layers(own, Slice(index, slices))
+        yield own, sum(_counts([own])) / whole
 
 
 def layers_of(model: Any) -> list[nn.Module]:
-    """Return the layers of a model whose module is an ``nn.Sequential``, those of nested ones in their places.
+    """Return the layers of a model whose module is an ``nn.Sequential``, those of nested ones in their places, or its module.
 
     Raises
     ------
-    ConfigurationError : it is no such model.
+    ConfigurationError : it has none.
     """
     from torch import nn
 
-    module = getattr(model, "module", None)
-    if not isinstance(module, nn.Sequential) or not hasattr(model, "part_of"):
-        what = type(module if module is not None else model).__name__
-        raise ConfigurationError(f"this strategy cuts an nn.Sequential, and the model is a {what}")
+    def flattened(layer: nn.Module) -> Iterator[nn.Module]:
+        if type(layer) is nn.Sequential:
+            for each in layer:
+                yield from flattened(each)
+        else:
+            yield layer
 
-    def flattened(sequence: nn.Sequential) -> Iterator[nn.Module]:
-        for layer in sequence:
-            if type(layer) is nn.Sequential:
-                yield from flattened(layer)
-            else:
-                yield layer
+    if not hasattr(model, "part_of"):
+        raise ConfigurationError(f"this strategy cuts torch modules, and the model is a {type(model).__name__}")
+    return list(flattened(model.module))
 
-    return list(flattened(module))
+
+def _sequence_of(model: Any) -> list[nn.Module]:
+    """Return the layers of a model whose module must be an ``nn.Sequential``."""
+    layers = layers_of(model)
+    if layers == [model.module]:
+        raise ConfigurationError(
+            f"this strategy cuts an nn.Sequential, and the model is a {type(model.module).__name__}"
+        )
+    return layers
 
 
 def _copied(layers: Sequence[nn.Module]) -> nn.Sequential:

@@ -22,8 +22,13 @@ class Holdings:
     _places: dict[str, int]
     attacks: dict[str, Attack]
 
-    def get(self, refs: Any) -> Any:
+    @property
+    def cut(self) -> Sequence[int]:
         """See `TrainingCluster`, here and below."""
+        raise NotImplementedError
+
+    def get(self, refs: Any) -> Any:
+        """Return values."""
         raise NotImplementedError
 
     def servers(self, shards: int) -> Sequence[Any]:
@@ -78,6 +83,7 @@ class Holdings:
             "steps": self.get([worker.step() for worker in self.workers]),
             "buffers": self.get([worker.buffers() for worker in self.workers]),
             "dealing": self._dealing.state(),
+            "cut": self.cut,
             "places": self._places,
             "codecs": {worker.name: self.get(worker.codec_states()) for worker in self.workers},
             "attacks": {name: (attack.kind, attack.scale) for name, attack in self.attacks.items()},

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from chimera.core.parameters import Flat
 from chimera.models.module_buffers import buffer_names
 from chimera.training.cutting import Part, layers_of
+
+if TYPE_CHECKING:
+    from chimera.models.slices.layers import Place
 
 
 class Joint:
@@ -28,7 +31,8 @@ class Joint:
         self._buffers = _Places([module.get_buffer(name) for name in buffer_names(module)])
         for part in parts:
             held = [layers[number] for number in part.layers]
-            self._parameters.add(p for layer in held for p in layer.parameters() if p.requires_grad)
+            own = [p for p in part.model.module.parameters() if p.requires_grad]
+            self._parameters.add((p for layer in held for p in layer.parameters() if p.requires_grad), own)
             self._buffers.add(layer.get_buffer(name) for layer in held for name in buffer_names(layer))
 
     def parameters(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
@@ -48,19 +52,21 @@ class _Places:
         self._slices = [slice(end - tensor.numel(), end) for tensor, end in zip(tensors, ends, strict=True)]
         self._of = {id(tensor): place for place, tensor in enumerate(tensors)}
         self._size = ends[-1] if ends else 0
-        self._parts: list[list[slice]] = []
+        self._parts: list[list[tuple[slice, Place | None]]] = []
 
-    def add(self, tensors: Iterable[Any]) -> None:
-        """Add a part that has these; one that comes twice lies in its vector once."""
+    def add(self, tensors: Iterable[Any], own: Sequence[Any] = ()) -> None:
+        """Add a part that has these, as ``own`` if they are slices; one that comes twice lies in its vector once."""
         places = dict.fromkeys(self._of[id(tensor)] for tensor in tensors)
-        self._parts.append([self._slices[place] for place in places])
+        cuts = [getattr(each, "place", None) for each in own] or [None] * len(places)
+        self._parts.append([(self._slices[place], cut) for place, cut in zip(places, cuts, strict=True)])
 
     def joined(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
         whole = np.empty(self._size, np.float32) if out is None else out
         for piece, places in zip(pieces, self._parts, strict=True):
             begin = 0
-            for place in places:
-                end = begin + place.stop - place.start
-                whole[place] = piece[begin:end]
+            for place, cut in places:
+                target = whole[place] if cut is None else whole[place].reshape(cut.shape)[cut.picked]
+                end = begin + target.size
+                target[...] = piece[begin:end].reshape(target.shape)
                 begin = end
         return whole

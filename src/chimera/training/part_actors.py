@@ -117,13 +117,15 @@ class Stages(PartActors):
         if self._batch_size < micro_batches:
             raise ConfigurationError(f"a batch of {self._batch_size} cannot be cut into {micro_batches} micro-batches")
         few = train.inputs[: max(self._batch_size // micro_batches, 1)]
-        return cut(model, self._parts, few, _sizes_in(saved, self._parts.stages))
+        made = cut(model, self._parts, few, saved["cluster"]["cut"] if saved else None)
+        self.bounds = [0, *(part.layers[-1] + 1 for part in made[:: self._parts.slices])]
+        return made
 
     def worker(self, rank: int, order: Order) -> Any:
         """Start the worker of a rank."""
-        stage = rank % self._parts.stages
-        dataset = self._dataset if stage in (0, self._parts.stages - 1) else None
-        return self._spawned(Stage, rank, self._cut[stage], dataset, order, parts=self._parts)
+        part = rank % self._parts.readers
+        dataset = self._dataset if part // self._parts.slices in (0, self._parts.stages - 1) else None
+        return self._spawned(Stage, rank, self._cut[part], dataset, order, parts=self._parts)
 
 
 class Sides(PartActors):
@@ -152,11 +154,3 @@ class Sides(PartActors):
 
 
 ACTORS: Mapping[type[Parts] | type[Halves], type[PartActors]] = {Parts: Stages, Halves: Sides}
-
-
-def _sizes_in(saved: Mapping[str, Any] | None, stages: int) -> list[int] | None:
-    """Return how many parameters each part has in a checkpoint."""
-    if saved is None:
-        return None
-    replicas = saved["cluster"]["replicas"]
-    return [replicas[f"worker {stage}"]["weights"].size for stage in range(stages) if f"worker {stage}" in replicas]

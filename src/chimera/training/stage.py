@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -45,12 +46,16 @@ class Stage(PartHolder):
     ) -> None:
         super().__init__(f"worker {rank}", rank, part, dataset, order, optimizer=optimizer, seed=seed, device=device)
         self._parts = parts
-        self._pipeline, place = divmod(rank, parts.stages)
-        self._last = place == parts.stages - 1
+        self._pipeline, place = divmod(rank, parts.readers)
+        stage, self._slice = divmod(place, parts.slices)
+        self._last = stage == parts.stages - 1
         self._passes = part.model.stage(part.layers, recompute=parts.recompute)
 
-    def forward(self, micro: int, inputs: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Send a micro-batch through, and return the activations, or the loss; the first stage reads its inputs itself."""
+    def forward(self, micro: int, inputs: NDArray[Any] | None = None, team: Group | None = None) -> NDArray[Any]:
+        """Send a micro-batch through, and return the activations, or the loss; the first stage reads its inputs itself.
+
+        ``team`` are the workers that hold the slices of this stage, in order; all make the same calls.
+        """
         if micro == 0:
             self._passes.begin()
             self._loss = 0.0
@@ -58,22 +63,24 @@ class Stage(PartHolder):
         if inputs is None:
             assert self._dataset is not None
             inputs = self._dataset.take(rows)[0]
-            work(samples=len(rows), effort=0)
+            work(samples=0 if self._slice else len(rows), effort=0)
         targets = self._dataset.take(rows)[1] if self._last and self._dataset is not None else None
         weight = len(rows) / batch
-        outputs = self._passes.forward(micro, inputs, self._seed_of(micro), targets, weight)
         work(effort=len(rows) * self._share * THERE)
+        with self._meeting(team):
+            outputs = self._passes.forward(micro, inputs, self._seed_of(micro), targets, weight)
         if self._last:
             self._loss += weight * float(outputs)
         else:
             self._sends(outputs)
         return outputs
 
-    def backward(self, micro: int, gradient: NDArray[Any] | None = None) -> NDArray[Any]:
+    def backward(self, micro: int, gradient: NDArray[Any] | None = None, team: Group | None = None) -> NDArray[Any]:
         """Send the gradient of the activations back, and return that of the inputs; the last stage begins from the loss."""
         rows, _ = self._rows(micro)
-        back = self._passes.backward(micro, None if self._last else gradient)
         work(effort=len(rows) * self._share * (BACK + THERE * self._parts.recompute))
+        with self._meeting(team):
+            back = self._passes.backward(micro, None if self._last else gradient)
         self._sends(back)
         return back
 
@@ -86,10 +93,21 @@ class Stage(PartHolder):
         """
         gradient = self._passes.gradient()
         if group is not None:
-            self._tally.gave(gradient)
+            self._gives(gradient)
             group.all_reduce(gradient)
-            self._tally.reduced(gradient)
-        return self._stepped(gradient, losses=int(self._last))
+        return self._stepped(gradient, losses=int(self._last and self._slice == 0))
+
+    def _gives(self, array: NDArray[np.float32]) -> None:
+        """Count what a collective is given."""
+        self._tally.gave(array)
+        self._tally.reduced(array)
+
+    def _meeting(self, team: Group | None) -> AbstractContextManager[None]:
+        if team is None:
+            return nullcontext()
+        from chimera.models.slices.together import together
+
+        return together(team, self._gives)
 
     def _peak_bytes(self) -> int:
         return self._passes.peak_bytes
