@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from torch import Tensor, nn
 
-from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import Dataset
 from cut_kit import Fit, assert_same, fit_in, parameters, plain, random_and_normalised
 
@@ -142,6 +142,18 @@ def test_what_cannot_be_is_refused_in_one_line(fit: Fit, workers: int, options: 
     assert "\n" not in str(caught.value)
 
 
-def test_a_network_that_diverges_says_so(fit: Fit) -> None:
-    with pytest.raises(RunError, match=r"diverged"):
-        fit(2, optimizer={"name": "sgd", "lr": 1e38})
+class Poisoned(nn.Linear):
+    """Fails in one group only: that which reads the row with the largest number."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if inputs.max() > 99:
+            raise ValueError("nothing but trouble")
+        return super().forward(inputs)
+
+
+def test_a_fault_in_one_group_does_not_leave_the_other_waiting(fit: Fit) -> None:
+    rows = np.zeros((64, 8), np.float32)
+    rows[5] = 100.0
+    options: dict[str, Any] = {"model": lambda: nn.Sequential(Poisoned(8, 4), nn.Linear(4, 2)), "batch_size": 4}
+    with pytest.raises(ValueError, match="nothing but trouble"):
+        fit(4, 2, data=Dataset(rows, np.arange(64) % 2), **options)

@@ -187,7 +187,9 @@ class FlatModule:
         return self.gradient
 
     def near_gradient(self) -> Any:
-        """Return that where the module computes, also if the module cleared its gradients on the way."""
+        """Return that where the module computes, also if the module cleared its gradients on the way, or never had any."""
+        if self._gradient_tensor is None:
+            self._place_gradient()
         if self._parameters[0].grad is not self._gradient_views[0]:
             for parameter, view in zip(self._parameters, self._gradient_views, strict=True):
                 if parameter.grad is not view:

@@ -77,7 +77,7 @@ class CutOverWorkers(Strategy):
                 for ref in self._flow(stages[first : first + shape.stages], teams[first : first + shape.stages], tasks)
             ]
             steps = [worker.update(copies[place % shape.parts]) for place, worker in enumerate(workers)]
-            yield Round([*steps, *ends])
+            yield Round([*ends, *steps])
 
     def _flow(self, stages: Sequence[Sequence[Any]], teams: Sequence[Any], tasks: Sequence[Any]) -> Iterator[Any]:
         """Let the micro-batches of a step go through and back; yield what the first stage returns, of which nothing is needed.
