@@ -199,6 +199,7 @@ class World:
             assert self.now_s - since_s <= PARTIAL_S, "an attempt had a part of the cluster for too long"
         else:
             self.partial_since.setdefault(attempt, self.now_s)
+            self.seen["two jobs hold a part"] += len({other.job for other in self.partial_since}) > 1
 
     def _born(self, slot: int) -> SeatProcess:
         return SeatProcess(f"w{slot}.{next(self.lives)}")
