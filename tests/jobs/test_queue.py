@@ -63,6 +63,8 @@ def test_limits_of_a_user_hold_and_keep_no_other_one_waiting() -> None:
     waiting = [job(1, user="a", workers=2), job(2, user="a"), job(3, user="b")]
     assert _started(waiting, under_way=running, rules=Rules(jobs_per_user=1)) == ["3"]
     assert _started(waiting, under_way=running, rules=Rules(workers_per_user=3)) == ["3", "2"]
+    assert _started(waiting[:2], rules=Rules(jobs_per_user=1)) == ["1"]  # what begins now counts already
+    assert _started(waiting[:2], rules=Rules(workers_per_user=2)) == ["1"]
     told = choose(
         waiting, running, {}, [], free=4, total=8, now_s=0.0, rules=Rules(jobs_per_user=1, patience_s=0.0)
     ).waits

@@ -56,6 +56,16 @@ def test_whatever_is_tried_a_job_stays_one_that_makes_sense(steps: list[tuple[Ev
         assert ends == (now.state in OVER)
 
 
+def test_a_job_that_comes_further_each_time_may_break_as_often_as_it_likes() -> None:
+    now = job()
+    for number in range(2 * MOST_BROKEN):
+        now = advanced(now, Event.PICKED, now_s=0.0, workers=("w0",))
+        now = advanced(now, Event.COMMITTED, now_s=0.0)
+        now = msgspec.structs.replace(now, progress=(number + 1) / 100)
+        now = advanced(now, Event.BROKE, now_s=0.0, reason="the driver died")
+        assert (now.state, now.broken) == (State.QUEUED, 1)
+
+
 def test_a_job_whose_attempts_break_without_coming_further_has_failed_and_says_how_often() -> None:
     now = job()
     for number in range(MOST_BROKEN):
