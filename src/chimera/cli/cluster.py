@@ -40,6 +40,14 @@ def up(
     limit_per_user: Annotated[
         int | None, typer.Option("--limit-per-user", min=1, metavar="N", help="So many workers a user has at once.")
     ] = None,
+    ray: Annotated[
+        str, typer.Option("--ray", metavar="ADDRESS", help="Let the Ray there run the jobs: 'auto' or HOST:PORT.")
+    ] = "",
+    hosts: Annotated[
+        Path | None,
+        typer.Option("--hosts", metavar="FILE", help="Start a Ray on the machines of this file, for the jobs."),
+    ] = None,
+    page: Annotated[bool, typer.Option("--page", help="Show a web page, too.")] = False,
     as_json: Json = False,
     folder: Folder = Path(HERE),
 ) -> None:
@@ -48,14 +56,17 @@ def up(
     from chimera.jobs.session import up as start
 
     host, port = _address(address)
+    ray = _ray(ray, hosts)
     place = ClusterFolder(folder)
-    start(place, Options(workers=workers, host=host, port=port, limit_per_user=limit_per_user))
+    start(place, Options(workers=workers, host=host, port=port, limit_per_user=limit_per_user, page=page, ray=ray))
     found = place.options()
     assert found is not None
     if as_json:
         typer.echo(line({"address": found.address, "workers": found.workers, "folder": str(place.path)}))
     else:
         typer.echo(f"{found.workers} workers wait for jobs at {found.address}; {place.down!r} ends them")
+        if page:
+            typer.echo(f"the page: {found.address}/")
 
 
 @app.command("status")
@@ -87,6 +98,21 @@ def _folder(folder: Path) -> ClusterFolder:
     from chimera.jobs.folder import ClusterFolder
 
     return ClusterFolder(folder)
+
+
+def _ray(address: str, hosts: Path | None) -> str:
+    """Return the address of the Ray that is to run the jobs, once it takes some; empty for none."""
+    if hosts is not None:
+        if address:
+            raise ConfigurationError("--hosts starts a Ray, and --ray names one that runs: give one of them")
+        from chimera.jobs.hosts import Hosts
+
+        address = Hosts.load(hosts).start()
+    if address:
+        from chimera.jobs.ray import connect
+
+        connect(address)
+    return address
 
 
 def _address(text: str) -> tuple[str, int]:

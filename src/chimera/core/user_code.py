@@ -6,7 +6,7 @@ import shutil
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from chimera.core.errors import ConfigurationError
@@ -17,15 +17,15 @@ MOST_BYTES = 20 << 20
 _NOT_CODE = {"__pycache__", "node_modules", "site-packages"}
 
 
-def stage(target: Path) -> None:
-    """Copy the Python files of the user's import paths into the folder ``target``.
+def stage(target: Path, folders: Sequence[Path] | None = None) -> None:
+    """Copy the Python files of these folders, by default the user's import paths, into the folder ``target``.
 
     Raises
     ------
     ConfigurationError : they are more than 20 MB, so that these cannot be just the experiment's.
     """
     total = 0
-    for folder in reversed(user_folders()):  # what comes first on the path wins
+    for folder in reversed(user_folders() if folders is None else folders):  # what comes first on the path wins
         for file in _python_files(folder):
             total += file.stat().st_size
             if total > MOST_BYTES:

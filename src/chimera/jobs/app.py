@@ -42,11 +42,14 @@ _ALIVE_S = 2.0  # so often a stream says that it lives
 
 def create_jobs_app(daemon: Daemon) -> tuple[FastAPI, Access]:
     """Return the daemon's app, and who may ask it."""
-    access = Access(daemon.folder.token(), max_body_bytes=_MOST_BYTES)
+    from chimera.jobs.page.stream import bare_page_router, page_router
+
+    access, page = Access(daemon.folder.token(), max_body_bytes=_MOST_BYTES), daemon.options.page
     app = create_app(
         title="Chimera jobs",
         settings=access,
-        routers=[jobs_router(daemon)],
+        routers=[jobs_router(daemon), *([page_router(daemon)] if page else [])],
+        bare=[bare_page_router()] if page else [],
         about={"name": "jobs", "kind": "daemon"},
         open_reads=is_loopback(daemon.options.host),
     )

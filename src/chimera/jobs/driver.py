@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
-from chimera.core.errors import ActorError, ActorLost, ChimeraError, RunError, TooFewWorkersError
+from chimera.core.errors import ActorError, ActorLost, ChimeraError, RunError, TimeLimitError, TooFewWorkersError
 from chimera.engines.local.standby import close_all_but, stand_by
 from chimera.jobs.bundle import EXPERIMENT, load_function
 from chimera.jobs.folder import JobFolder, Outcome
@@ -33,10 +33,10 @@ STOP_S = 5.0
 """How long a driver that is told to stop may take to a checkpoint."""
 
 
-def start(folder: JobFolder, attempt: int, submission: Submission) -> int | None:
+def start(folder: JobFolder, attempt: int, submission: Submission, ray: str = "") -> int | None:
     """Fork a driver and return its process; None if this attempt has run, or another process works on the job still.
 
-    The process that calls this has one thread.
+    The process that calls this has one thread. With the address of a ``ray``, the driver has that run the attempt.
     """
     lock = folder.claim()
     if lock is None:
@@ -46,7 +46,7 @@ def start(folder: JobFolder, attempt: int, submission: Submission) -> int | None
             return None
         pid = os.fork()
         if pid == 0:
-            _become_driver(folder, attempt, submission, lock)
+            _become_driver(folder, attempt, submission, lock, ray)
         note_holder(lock, pid)
         return pid
     finally:
@@ -65,7 +65,7 @@ def stop(folder: JobFolder, pid: int) -> None:
             time.sleep(0.01)
 
 
-def _become_driver(folder: JobFolder, attempt: int, submission: Submission, lock: int) -> NoReturn:
+def _become_driver(folder: JobFolder, attempt: int, submission: Submission, lock: int, ray: str) -> NoReturn:
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
@@ -73,9 +73,11 @@ def _become_driver(folder: JobFolder, attempt: int, submission: Submission, lock
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         note_holder(lock, os.getpid())
-        _redirect(folder)
+        redirect(folder)
         close_all_but(0, 1, 2, lock)
-        folder.note_outcome(attempt, _outcome(folder, submission))
+        folder.note_outcome(
+            attempt, _attended(folder, attempt, submission, ray) if ray else outcome_of(folder, submission)
+        )
         _flush()
         os._exit(0)
     except KeyboardInterrupt:  # told to stop: the last checkpoint is written
@@ -87,7 +89,8 @@ def _become_driver(folder: JobFolder, attempt: int, submission: Submission, lock
         os._exit(1)  # without teardown: what its parent had open, and its exit handlers, are not this process's
 
 
-def _redirect(folder: JobFolder) -> None:
+def redirect(folder: JobFolder) -> None:
+    """Let what this process prints go into the job's log."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     log = os.open(folder.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for old, new in ((nothing, 0), (log, 1), (log, 2)):
@@ -100,16 +103,26 @@ def _flush() -> None:
             stream.flush()
 
 
-def _outcome(folder: JobFolder, submission: Submission) -> Outcome:
-    """Run it, and return how it ended."""
+def _attended(folder: JobFolder, attempt: int, submission: Submission, address: str) -> Outcome:
+    from chimera.jobs.ray import attend
+
+    return attend(folder, attempt, submission, address)
+
+
+def outcome_of(folder: JobFolder, submission: Submission, engine: str = "local") -> Outcome:
+    """Run it, in this process, and return how it ended; ``engine`` stands in for ``local``."""
     run = _KINDS[submission.kind]
+    lost = (
+        (_LostError,) if engine == "local" else (_LostError, TimeLimitError)
+    )  # elsewhere there may be no room in time
     try:
         folder.code.mkdir(parents=True, exist_ok=True)
         os.chdir(folder.code)
-        stand_by()  # before anything has started a thread
+        if engine == "local":
+            stand_by()  # before anything has started a thread
         sys.path.insert(0, str(folder.code))
-        run(folder, submission)
-    except _LostError as error:
+        run(folder, submission, engine)
+    except lost as error:
         return Outcome("broke", str(error))
     except (Exception, SystemExit) as error:
         remote = error if isinstance(error, ActorError) else error.__cause__
@@ -120,10 +133,12 @@ def _outcome(folder: JobFolder, submission: Submission) -> Outcome:
     return Outcome("done")
 
 
-def _run_experiment(folder: JobFolder, submission: Submission) -> None:
+def _run_experiment(folder: JobFolder, submission: Submission, engine: str) -> None:
     from chimera.training.experiment import Experiment
 
     experiment = Experiment.load(folder.code / EXPERIMENT).with_settings(submission.settings)
+    if "engine" not in experiment.tables or experiment.tables["engine"]["name"] == "local":
+        experiment = experiment.with_table("engine", engine)
     stops = _may_stop(experiment)
     if stops:
         experiment = experiment.with_settings(["train.on_worker_loss=stop"])
@@ -145,9 +160,8 @@ def _may_stop(experiment: Experiment) -> bool:
     from chimera.training.plugin import named
 
     tables = experiment.tables
-    if tables.get("engine", {"name": "local"})["name"] != "local" or {"on_worker_loss", "faults"} & set(
-        tables["train"]
-    ):
+    real = tables.get("engine", {"name": "local"})["name"] in ("local", "ray")
+    if not real or {"on_worker_loss", "faults"} & set(tables["train"]):
         return False
     name, _ = named(tables.get("strategy", "parameter-server"))
     return getattr(STRATEGIES.find(name).factory, "family", "") != "asynchronous"
@@ -157,19 +171,19 @@ class _LostError(RunError):
     """The attempt is lost, and not the job."""
 
 
-def _run_function(folder: JobFolder, submission: Submission) -> None:
+def _run_function(folder: JobFolder, submission: Submission, engine: str) -> None:
     from chimera import remote
 
     assert submission.function is not None  # the store has checked it
     function, args, kwargs = load_function(submission.function, folder.code)
     called = functools.partial(function, **kwargs) if kwargs else function
     try:
-        write_results(remote.run(called, *args, workers=submission.workers), folder.run)
+        write_results(remote.run(called, *args, workers=submission.workers, engine=engine), folder.run)
     except ActorLost as error:
         raise _LostError(str(error)) from error
 
 
-_KINDS: dict[str, Callable[[JobFolder, Submission], None]] = {
+_KINDS: dict[str, Callable[[JobFolder, Submission, str], None]] = {
     "experiment": _run_experiment,
     "function": _run_function,
 }

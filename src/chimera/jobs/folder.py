@@ -23,6 +23,8 @@ class Options(Struct, frozen=True):
     workers : how many slots it has.
     host, port : where it answers.
     limit_per_user : how many workers one user's jobs may have at once; None is any number.
+    page : whether it shows its web page.
+    ray : the address of the Ray that runs its jobs; empty where this machine does by itself.
     pid : the process that keeps it up.
     """
 
@@ -30,6 +32,8 @@ class Options(Struct, frozen=True):
     host: str = "127.0.0.1"
     port: int = 0
     limit_per_user: int | None = None
+    page: bool = False
+    ray: str = ""
     pid: int = 0
 
     @property

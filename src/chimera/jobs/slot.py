@@ -39,10 +39,11 @@ class Slot:
     folder : of the cluster; this process is in it.
     name : of the slot.
     lifeline : readable when the cluster has ended, and the slot ends with it.
+    ray : the address of the Ray that is to run what this slot leads; empty for none.
     """
 
-    def __init__(self, folder: ClusterFolder, name: str, lifeline: int, limits: Limits) -> None:
-        self._folder, self._name, self._lifeline = folder, name, lifeline
+    def __init__(self, folder: ClusterFolder, name: str, lifeline: int, limits: Limits, ray: str = "") -> None:
+        self._folder, self._name, self._lifeline, self._ray = folder, name, lifeline, ray
         self._seat = Seat(limits)
         self._daemon: Connection[ToSeat] | None = None
         self._order: Mapping[str, Any] = {}
@@ -117,7 +118,7 @@ class Slot:
             elif isinstance(each, Begin):
                 if self._order["lead"]:
                     job = self._folder.job(each.attempt.job)
-                    self._driver = driver.start(job, each.attempt.number, _submission(self._order)) or 0
+                    self._driver = driver.start(job, each.attempt.number, _submission(self._order), self._ray) or 0
             elif isinstance(each, End):
                 self._end_driver()
             else:
@@ -181,6 +182,6 @@ def _submission(order: Mapping[str, Any]) -> Submission:
     return msgspec.convert(order["submission"], Submission)
 
 
-def run(folder: ClusterFolder, name: str, lifeline: int) -> None:
+def run(folder: ClusterFolder, name: str, lifeline: int, ray: str = "") -> None:
     """Be a slot."""
-    Slot(folder, name, lifeline, Limits()).serve()
+    Slot(folder, name, lifeline, Limits(), ray).serve()

@@ -99,7 +99,7 @@ class Supervisor:
         lifeline = self._lifeline
         self._daemon = Child("the daemon", lambda: daemon.run(folder, options, web, slots, lifeline))
         self._slots = [
-            Child(name, lambda name=name: slot.run(folder, name, lifeline))  # type: ignore[misc]
+            Child(name, lambda name=name: slot.run(folder, name, lifeline, options.ray))  # type: ignore[misc]
             for name in (f"w{i}" for i in range(options.workers))
         ]
         self._strangers = web.fileno(), slots.fileno()

@@ -57,7 +57,7 @@ class Access(Protocol):
 
 STOP_S = 3  # how long requests under way may take once the node is told to stop
 KEEP_ALIVE_S = 300  # how long an idle connection stays open; masters keep theirs between iterations
-_PAGE_POLICY = (
+PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
 )
 
@@ -70,6 +70,7 @@ def create_app(
     about: About | Callable[[], About],
     metrics: Metrics | None = None,
     open_reads: bool = False,
+    bare: Sequence[APIRouter] = (),
 ) -> FastAPI:
     """Return an app with these routes, and with ``/health``, ``/metrics``, ``/docs`` and ``/openapi.json``.
 
@@ -86,13 +87,14 @@ def create_app(
         worker's is written by the master who asks.
     metrics : by default those of requests alone.
     open_reads : whether this machine may read without the token; for servers that listen on loopback only.
+    bare : routes that need no token, because they show nothing by themselves; their paths are among `OPEN_PATHS`.
     """
     counted = Metrics() if metrics is None else metrics
     told = about() if callable(about) else about
-    locked, opened = (*routers, _metrics_router()), _open_router(about)
+    locked, opened = (*routers, _metrics_router()), (_open_router(about), *bare)
     gate = partial(
         Gate,
-        endpoints=endpoints((*locked, opened)),
+        endpoints=endpoints((*locked, *opened)),
         token=settings.token,
         max_body_bytes=settings.max_body_bytes,
         metrics=counted,
@@ -107,7 +109,8 @@ def create_app(
     )  # for the pages; the Gate checks
     for router in locked:
         app.include_router(router, dependencies=locks)
-    app.include_router(opened)
+    for router in opened:
+        app.include_router(router)
     return app
 
 
@@ -139,7 +142,7 @@ def _open_router(about: About | Callable[[], About]) -> APIRouter:
 
     @router.get("/docs", include_in_schema=False)
     async def docs(_: Request) -> Response:
-        return Response(page, media_type="text/html", headers={"Content-Security-Policy": _PAGE_POLICY})
+        return Response(page, media_type="text/html", headers={"Content-Security-Policy": PAGE_POLICY})
 
     return router
 

@@ -19,7 +19,7 @@ from chimera.web.metrics import Metrics
 from chimera.web.routing import Endpoint
 from chimera.web.security import bears, from_here
 
-OPEN_PATHS = frozenset({"/health", "/docs"})  # the page at /docs is bare: what it shows, it asks for with a token
+OPEN_PATHS = frozenset({"/health", "/docs", "/"})  # the pages are bare: what they show, they ask for with a token
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 

@@ -111,7 +111,7 @@ def _start(stack: contextlib.ExitStack, cpus: int | None, object_store_bytes: in
 def _join(stack: contextlib.ExitStack, address: str, working_dir: str | None, show_output: bool) -> None:
     import ray
 
-    _check_reachable(address)
+    check_reachable(address)
     stack.enter_context(_environment(_ENVIRONMENT))
     stack.enter_context(_switches(show_output, only_this_machine=False))
     stack.callback(ray.shutdown)
@@ -128,11 +128,18 @@ def _join(stack: contextlib.ExitStack, address: str, working_dir: str | None, sh
             )
         except (ConnectionError, ValueError) as error:
             said = str(error).splitlines()[0] if str(error) else type(error).__name__
+            if "AuthToken" in str(error.__cause__):  # Ray of late guards what `ray start` starts, where it has a token
+                said = "it asks for Ray's token: set RAY_AUTH_MODE=token"
             raise ConfigurationError(f"no Ray could be joined at address {address!r}: {said}") from error
 
 
-def _check_reachable(address: str) -> None:
-    """Knock at the address; Ray itself would try for minutes, also where a cluster that it finds by itself is gone."""
+def check_reachable(address: str) -> None:
+    """Knock at the address; Ray itself would try for minutes, also where a cluster that it finds by itself is gone.
+
+    Raises
+    ------
+    ConfigurationError : nobody listens there, or it is no address.
+    """
     found = _found_by_ray() if address == "auto" else address
     host, _, port = found.rpartition(":")
     if not host or not port.isdigit() or "/" in host:

@@ -1,0 +1,108 @@
+"""Jobs on Ray: an attempt is a job of Ray's own, submitted by the job's driver, which waits for it and ends it.
+
+The daemon, its store and its slots are the same as on one machine. What runs as Ray's job, on Ray's head, is
+`chimera.jobs.ray_job`: it drives the training, whose workers are Ray's actors, in places that Ray reserves all or none.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from chimera.core.errors import ConfigurationError, MissingExtraError
+from chimera.core.user_code import CHIMERA, stage
+from chimera.engines.ray.session import check_reachable
+from chimera.jobs.bundle import OUTSIDE
+from chimera.jobs.folder import JobFolder, Outcome
+from chimera.jobs.records import Submission
+
+_LOOK_S = 0.2
+_SILENT_S = 60.0  # so long Ray's server of jobs may not answer
+_PROGRAM = "chimera.jobs.ray_job"
+
+
+def connect(address: str) -> Any:
+    """Return a client of Ray's own server of jobs.
+
+    Parameters
+    ----------
+    address : of a Ray, ``auto`` or ``host:port``, or of its dashboard, ``http://host:8265``.
+
+    Raises
+    ------
+    ConfigurationError : none is there, or it takes no jobs.
+    """
+    try:
+        from ray.exceptions import AuthenticationError
+        from ray.job_submission import JobSubmissionClient
+    except ImportError as error:
+        raise MissingExtraError("a cluster on Ray", "ray", "ray") from error
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    if "://" not in address:
+        check_reachable(address)
+    try:
+        return JobSubmissionClient(address)
+    except AuthenticationError as error:
+        raise ConfigurationError(f"the Ray at {address!r} asks for Ray's token: set RAY_AUTH_MODE=token") from error
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        said = str(error).strip().partition("\n")[0]
+        raise ConfigurationError(
+            f"no Ray that takes jobs answers at {address!r}: {said}. 'ray start --head' starts one, with ray[default] installed"
+        ) from error
+
+
+def attend(folder: JobFolder, attempt: int, submission: Submission, address: str) -> Outcome:
+    """Have Ray run an attempt, and return how it ended; an interrupt ends it."""
+    name = f"chimera-{folder.path.name}-{attempt}-{uuid.uuid4().hex[:8]}"
+    submitted(folder).write_bytes(msgspec.json.encode(submission))
+    try:
+        client = connect(address)
+        _submit(client, name, folder, attempt, submission)
+    except (ConfigurationError, ConnectionError, RuntimeError) as error:  # it took jobs when the cluster was started
+        return Outcome("broke", f"Ray took no job: {str(error).strip().partition(chr(10))[0]}")
+    try:
+        said = _await(client, name)
+    except BaseException:
+        client.stop_job(name)
+        _await(client, name)
+        raise
+    return folder.outcome(attempt) or Outcome("broke", f"Ray's job {name} ended: {said}")
+
+
+def _submit(client: Any, name: str, folder: JobFolder, attempt: int, submission: Submission) -> None:
+    with tempfile.TemporaryDirectory(prefix="chimera-code-") as code:
+        stage(Path(code), [folder.code, *(folder.code / OUTSIDE).glob("*")])
+        client.submit_job(
+            entrypoint=shlex.join([sys.executable, "-m", _PROGRAM, str(folder.path.absolute()), str(attempt)]),
+            submission_id=name,
+            runtime_env={"working_dir": code, "py_modules": [str(CHIMERA)]},
+            metadata={"name": submission.name, "user": submission.user, "workers": str(submission.workers)},
+        )
+
+
+def submitted(folder: JobFolder) -> Path:
+    """Return the file from which Ray's job reads what it is to run."""
+    return folder.path / "submission.json"
+
+
+def _await(client: Any, name: str) -> str:
+    """Return what Ray says of a job once it is over."""
+    heard_s = time.monotonic()
+    while True:
+        try:
+            info = client.get_job_info(name)
+            if info.status.is_terminal():
+                return str(info.message).strip().partition("\n")[0].partition(", last available logs")[0]
+            heard_s = time.monotonic()
+        except (ConnectionError, RuntimeError) as error:
+            if time.monotonic() > heard_s + _SILENT_S:
+                return f"Ray has not answered for {_SILENT_S:g} s: {error}"
+        time.sleep(_LOOK_S)

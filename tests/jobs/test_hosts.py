@@ -1,0 +1,86 @@
+"""A file of machines starts Ray on them, or says what to type."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chimera.core.errors import ConfigurationError
+from chimera.jobs.hosts import Hosts
+
+FILE = """
+[server]
+host = "{server}"
+
+[[worker]]
+host = "10.255.0.2"
+user = "ada"
+
+[[worker]]
+host = "10.255.0.3"
+ray = "/opt/venv/bin/ray"
+"""
+
+
+def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, **codes: int) -> Path:
+    """Put programs on the search path that note what they are asked, and exit with a code; return the notes."""
+    for name, code in codes.items():
+        program = folder / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >> "{folder}/notes"\necho "not today" >&2\nexit {code}\n')
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder / "notes"
+
+
+def hosts(folder: Path, server: str = "localhost", more: str = "") -> Hosts:
+    (folder / "workers.toml").write_text(FILE.format(server=server) + more)
+    return Hosts.load(folder / "workers.toml")
+
+
+def test_ray_starts_here_without_and_elsewhere_with_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = programs(tmp_path, monkeypatch, ray=0, ssh=0)
+    assert hosts(tmp_path).start() == "localhost:6379"
+    head, first, second = notes.read_text().splitlines()
+    assert head == "ray start --head --port=6379 --node-ip-address=localhost"
+    assert first.startswith("ssh ")
+    assert first.endswith(" ada@10.255.0.2 ray start --address=localhost:6379")
+    assert second.endswith(" 10.255.0.3 /opt/venv/bin/ray start --address=localhost:6379")
+
+
+def test_where_ssh_fails_the_commands_to_type_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs(tmp_path, monkeypatch, ray=0, ssh=255)
+    with pytest.raises(ConfigurationError, match=r"on 10\.255\.0\.2 \(not today\)") as caught:
+        hosts(tmp_path).start()
+    assert "on 10.255.0.2: ray start --address=localhost:6379; on 10.255.0.3: /opt/venv/bin/ray start" in str(
+        caught.value
+    )
+    assert "on localhost: chimera cluster up --ray localhost:6379" in str(caught.value)
+
+
+def test_jobs_are_kept_on_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs(tmp_path, monkeypatch, ray=0, ssh=0)
+    with pytest.raises(
+        ConfigurationError, match=r"type there, on 10\.255\.0\.1: chimera cluster up --ray 10\.255\.0\.1:6379"
+    ):
+        hosts(tmp_path, server="10.255.0.1").start()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[server]\n", "missing required field `host`"),
+        ('[server]\nhost = "a"\nport = 3\n', "unknown field `port`"),
+        ('[server]\nhost = "a; rm -rf /"\n', "matching regex"),
+        ('[server]\nhost = "-oProxyCommand=evil"\n', "matching regex"),
+        ("[server\n", "Expected"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told_apart(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "workers.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=said):
+        Hosts.load(file)
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        Hosts.load(tmp_path / "none.toml")

@@ -1,0 +1,87 @@
+"""The page of a cluster shows jobs, workers and curves as they come, and nothing to whom it should not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from tests.jobs.cluster_kit import experiment, running, said
+
+from chimera.jobs.page.stream import point_of
+
+BROWSERS = [path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))]
+
+
+def shown(browser: str, url: str, profile: Path) -> str:
+    """Return the body of a page, as a browser has it after a while."""
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--dump-dom"]
+    options += ["--disable-background-networking", "--virtual-time-budget=5000", f"--user-data-dir={profile}"]
+    done = subprocess.run([browser, *options, url], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.partition("<body>")[2].partition("<script>")[0]
+
+
+def first_event(url: str, token: str = "") -> tuple[str, dict]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30) as answer:
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        kind, data = answer.readline().decode(), answer.readline().decode()
+    return kind.removeprefix("event: ").strip(), json.loads(data.removeprefix("data: "))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("browser", BROWSERS)
+def test_a_browser_shows_jobs_workers_and_curves(browser: str, tmp_path: Path) -> None:
+    with running(tmp_path / "runs" / "cluster", page=True) as cluster:
+        address = cluster.folder.options().address
+        job = said("submit", experiment(tmp_path, rounds=60), "--name", "<b>bold</b>", cwd=tmp_path)["job"]
+        assert cluster.client.wait(job, 60)["state"] == "done"
+        kind, told = first_event(f"{address}/v1/page/events")
+        assert kind == "cluster"
+        assert [row["state"] for row in told["jobs"]] == ["done"]
+        assert [row["role"] for row in told["processes"]] == ["supervisor", "daemon", "worker", "worker"]
+        page = shown(browser, f"{address}/", tmp_path / "profile")
+    assert "live · 0 of 2 workers busy" in page
+    assert "&lt;b&gt;bold&lt;/b&gt;" in page
+    assert "<b>" not in page
+    assert page.count("<polyline") >= 3  # loss, accuracy, training loss
+    assert 'class="done">done' in page
+    assert 'id="lock" hidden=""' in page
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("browser", BROWSERS)
+def test_beyond_loopback_nothing_is_shown_without_the_token(browser: str, tmp_path: Path) -> None:
+    with running(tmp_path / "cluster", page=True, host="0.0.0.0") as cluster:
+        address = f"http://127.0.0.1:{cluster.folder.options().port}"
+        for token in ("", "wrong"):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                first_event(f"{address}/v1/page/events", token)
+            assert refused.value.code == 401
+            refused.value.close()
+        assert first_event(f"{address}/v1/page/events", cluster.folder.token())[0] == "cluster"
+        page = shown(browser, f"{address}/", tmp_path / "profile")
+    assert "this cluster asks for its token" in page
+    assert 'id="lock" hidden' not in page
+    assert "w0" not in page
+
+
+@pytest.mark.parametrize(
+    ("line", "point"),
+    [
+        (b'{"start":{"rounds":20,"loss":null,"metrics":{}}}', {"round": 20, "values": {}}),
+        (
+            b'{"progress":{"rounds":40,"loss":0.5,"metrics":{"accuracy":0.9}}}',
+            {"round": 40, "values": {"accuracy": 0.9, "training loss": 0.5}},
+        ),
+        (b'{"event":{"event":"worker lost"}}', None),
+        (b'{"progress":{"rounds":40', None),
+        (b"[]", None),
+    ],
+)
+def test_a_line_of_progress_is_a_point_of_curves(line: bytes, point: dict | None) -> None:
+    assert point_of(line) == point

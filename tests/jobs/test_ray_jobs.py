@@ -1,0 +1,112 @@
+"""A cluster on Ray: the same commands; attempts are Ray's own jobs, and resume as those of one machine do."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.jobs.cluster_kit import Running, chimera, experiment, running, said
+
+from chimera.core.errors import ConfigurationError
+from chimera.web.folder import holder
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed"),
+]
+WAIT_S = 240.0
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run a Ray as ``ray start`` does, and give its address."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RAY_AUTH_MODE", "disabled")  # whether there is a token in the home of whoever runs this
+    folder = tmp_path_factory.mktemp("ray")
+    port, page, agent, listens = free_ports(4)
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
+    command += [f"--port={port}", f"--dashboard-port={page}", f"--dashboard-agent-grpc-port={agent}", "--num-cpus=4"]
+    command += [f"--dashboard-agent-listen-port={listens}", f"--temp-dir={folder}", "--object-store-memory=100000000"]
+    with (folder / "out").open("wb") as out:
+        process = subprocess.Popen([*command, "--disable-usage-stats"], stdout=out, stderr=out, start_new_session=True)
+    try:
+        address = f"127.0.0.1:{port}"
+        until(lambda: process.poll() is not None or takes_jobs(address))
+        assert process.poll() is None, (folder / "out").read_text()
+        yield address
+    finally:
+        process.terminate()
+        process.wait(60)
+        patch.undo()
+
+
+def takes_jobs(address: str) -> bool:
+    from chimera.jobs.ray import connect
+
+    try:
+        connect(address)
+    except ConfigurationError:
+        return False
+    return True
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def ended_by(cluster: Running, job: str, kill: Callable[[], int | None]) -> None:
+    """Kill a process of a job that has come some way."""
+    until(lambda: cluster.client.job(job)["progress"] > 0.1)
+    pid = kill()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_jobs_run_on_ray_and_survive_the_death_of_ray_s_job_and_of_its_attendant(ray: str, tmp_path: Path) -> None:
+    file = experiment(tmp_path, rounds=600)
+    with running(tmp_path / "runs" / "cluster", ray=ray) as cluster:
+        whole = said("submit", file, cwd=tmp_path)["job"]
+        assert cluster.client.wait(whole, WAIT_S)["state"] == "done", cluster.folder.job(whole).log.read_text()
+        assert chimera("fetch", whole, "-o", "mine", cwd=tmp_path).returncode == 0
+        assert json.loads((tmp_path / "mine" / "summary.json").read_bytes())["rounds"] == 600
+        assert json.loads((tmp_path / "mine" / "environment.json").read_bytes())
+        assert 'name = "ray"' in (tmp_path / "mine" / "experiment.toml").read_text()
+        killed = said("submit", file, cwd=tmp_path)["job"]
+        place = cluster.folder.job(killed)
+        ended_by(cluster, killed, lambda: holder(place.path / "ray.lock"))
+        row = cluster.client.wait(killed, WAIT_S)
+        assert (row["state"], row["attempt"]) == ("done", 2), place.log.read_text()
+        assert cluster.weights(killed) == cluster.weights(whole)
+        left = said("submit", file, cwd=tmp_path)["job"]
+        ended_by(cluster, left, cluster.folder.job(left).driver)
+        until(lambda: cluster.client.job(left)["attempt"] > 1)
+        chimera("cancel", left, cwd=tmp_path)
+        until(lambda: holder(cluster.folder.job(left).path / "ray.lock") is None)  # nothing of it goes on
+        assert cluster.client.job(left)["state"] == "cancelled"
+
+
+def test_where_no_ray_takes_jobs_the_cluster_does_not_start(tmp_path: Path) -> None:
+    ran = chimera("cluster", "up", "--ray", f"127.0.0.1:{free_ports(1)[0]}", cwd=tmp_path, timeout_s=120)
+    assert ran.returncode == 2
+    assert "no Ray could be joined at address" in ran.stderr
+    assert len(ran.stderr.strip().splitlines()) == 1
