@@ -99,6 +99,20 @@ def test_the_python_api_in_fifteen_lines(tmp_path):
     assert list(tmp_path.rglob("*.png"))
 
 
+@pytest.mark.long
+def test_gradient_coding_waits_for_no_straggler_and_its_picture_is_drawn(tmp_path):
+    command = [sys.executable, EXAMPLES / "coding.py", "--picture", tmp_path / "coding.png"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    reached = {
+        name: (accuracy, float(seconds))
+        for name, accuracy, seconds in re.findall(r"(\S+): accuracy (\S+) after (\S+) s", done.stdout)
+    }
+    assert reached["gradient-coding"][0] == reached["replicated"][0] == reached["parameter-server"][0]
+    assert 3 * reached["gradient-coding"][1] < reached["parameter-server"][1]
+    assert (tmp_path / "coding.png").stat().st_size < 100_000
+
+
 def readme(language, containing):
     blocks = re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     (block,) = [block for block in blocks if containing in block]

@@ -177,6 +177,13 @@ def test_on_processes_the_weights_are_those_of_all(fit: Fit, whole: np.ndarray, 
     np.testing.assert_allclose(parameters(fit({}, engine=engine)), whole, atol=2e-6)
 
 
+def test_who_flips_labels_flips_them_here_too(fit: Fit, whole: np.ndarray) -> None:
+    run = fit({"stragglers": 0}, faults=["label flip worker 1 at step 0"])
+    expected = fit("parameter-server", faults=["label flip worker 1 at step 0"])
+    np.testing.assert_allclose(parameters(run), parameters(expected), atol=2e-6)
+    assert np.abs(parameters(run) - whole).max() > 0.01
+
+
 PACE = {"name": "simulated", "compute": {"seconds_per_sample": 1e-2}}  # a gradient of two blocks takes 0.16 s
 
 

@@ -47,7 +47,7 @@ class Gradients:
 
     def of(self, part: Any, model: Any, step: int, share: float, *, own: bool) -> tuple[Any, Rejected | None]:
         """Return ``share`` times the gradient of the batch of one whose data are here too, as that one would compute it."""
-        buffers, batch = self.buffers(), self._dataset.take(part.batch(step))
+        buffers, batch = self.buffers(), self._taken(part, step)
         self._model.reseed((self._seed * 1_000_003 + part.rank) * 1_000_003 + step)
         work(samples=len(batch[0]) if own else 0, effort=len(batch[0]))
         gradient, loss = model.gradient(batch)
@@ -88,7 +88,7 @@ class Gradients:
 
     def ahead(self, step: int) -> Batch:
         """Return the batch of a step that is still to come, with the model's randomness as it will be then."""
-        self._ahead[step] = batch = self._taken(step)
+        self._ahead[step] = batch = self._taken(self.order, step)
         self._reseed(step)
         return batch
 
@@ -97,14 +97,14 @@ class Gradients:
         self._ahead = {}
 
     def _batch(self, step: int, again: bool = False) -> Batch:
-        batch = self._ahead.pop(step, None) or self._taken(step)
+        batch = self._ahead.pop(step, None) or self._taken(self.order, step)
         self._reseed(step)
         if not again:
             work(samples=len(batch[0]))
         return batch
 
-    def _taken(self, step: int) -> Batch:
-        inputs, targets = self._dataset.take(self.order.batch(step))
+    def _taken(self, order: Any, step: int) -> Batch:
+        inputs, targets = self._dataset.take(order.batch(step))
         return inputs, self._dataset.outputs - 1 - targets if self.flips_labels else targets
 
     def _reseed(self, step: int) -> None:

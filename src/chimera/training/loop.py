@@ -136,7 +136,9 @@ class TrainingLoop:
         self._meter.began_s = state["began_s"] if goes_on else self._engine.now() - self.counters.seconds
 
     def _horizon(self) -> int:
-        samples = self._strategy.samples_per_round(len(self._cluster.workers), self._batch_size, self._train_size)
+        # Where others have the data of those who are gone, a round computes it all the same.
+        workers = self._cluster.dealt if self._strategy.counts else self._cluster.workers
+        samples = self._strategy.samples_per_round(len(workers), self._batch_size, self._train_size)
         left = self._budget.rounds_left(self.counters, self._train_size, samples)
         next_fault = self._faults.rounds_left(self.counters.rounds)
         joining = _AHEAD if self._recovery.expecting else None
