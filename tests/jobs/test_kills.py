@@ -1,0 +1,104 @@
+"""Whoever is killed, whenever: the job ends once, with the weights of a run in which nobody was, or failed with the reason."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.jobs.cluster_kit import Running, experiment, running
+
+import chimera
+from chimera.jobs.states import OVER
+from chimera.jobs.store import Store
+
+PATIENCE_S = 120.0
+ROUNDS = 800
+VICTIMS = ("daemon", "worker", "actor", "driver", "supervisor", "terminal")
+
+
+class Scene:
+    """A cluster, an experiment, and what it leaves and takes where nobody disturbs it."""
+
+    def __init__(self, cluster: Running, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        self.file = experiment(folder, rounds=ROUNDS)
+        began_s = time.monotonic()
+        job = chimera.submit(self.file, cluster=cluster.folder.path)
+        cluster.client.wait(job.id, PATIENCE_S)
+        self.seconds = time.monotonic() - began_s
+        self.weights = cluster.weights(job.id)
+
+    def play(self, victim: str, moment: float) -> None:
+        """Submit, kill somebody at a moment of the job's life, and see what comes of it."""
+        client, known = self.cluster.client, len(self.cluster.client.jobs())
+        terminal = self._terminal()
+        with terminal:
+            time.sleep(moment * (self.seconds + 1.0))  # the program takes its time to begin, too
+            self._kill(victim, terminal)
+            if victim == "supervisor":
+                self.cluster.again()
+                client = self.cluster.client
+            if victim == "terminal" and len(client.jobs()) == known:
+                return  # it had not come to submit anything
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                terminal.wait(PATIENCE_S)
+            terminal.kill()
+        rows = client.jobs()[known:]
+        assert len(rows) == 1, "a job is neither lost nor there twice"
+        row = client.wait(rows[0]["job"], PATIENCE_S)
+        if row["state"] == "done":
+            assert self.cluster.weights(row["job"]) == self.weights
+        else:
+            assert row["state"] == "failed"
+            assert row["reason"]
+        store = Store(self.cluster.folder.store)
+        ends = [happened for happened in store.events(row["job"]) if happened.state in OVER]
+        store.close()
+        assert len(ends) == 1, "it ends once"
+
+    def _terminal(self) -> subprocess.Popen[bytes]:
+        """Submit in a program of its own, which shows how it goes."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "chimera", "submit", self.file, "--follow", "--folder", self.cluster.folder.path],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+
+    def _kill(self, victim: str, terminal: subprocess.Popen[bytes]) -> None:
+        pids = [terminal.pid] if victim == "terminal" else self.cluster.pids("driver" if victim == "actor" else victim)
+        if victim == "actor":
+            with contextlib.suppress(psutil.NoSuchProcess):
+                pids = [child.pid for pid in pids for child in psutil.Process(pid).children(recursive=True)]
+        if pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(random.choice(pids), signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("kills")
+    with running(folder / "cluster") as cluster:
+        yield Scene(cluster, folder)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_kill_at_any_moment_changes_nothing_in_the_end(scene: Scene, victim: str) -> None:
+    for moment in (random.uniform(0.0, 0.5), random.uniform(0.5, 1.0)):
+        scene.play(victim, moment)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_twenty_kills_at_random_moments_change_nothing_in_the_end(scene: Scene, victim: str) -> None:
+    for moment in (random.uniform(0.0, 1.0) for _ in range(20)):
+        scene.play(victim, moment)
