@@ -43,6 +43,15 @@ class JobHandle:
         """Yield what it tells until it is over: ``{"job": row}``, ``{"log": line}`` or ``{"told": progress or event}``."""
         return self._client.follow(self.id, from_start=from_start)
 
+    def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """Return its `status` once it is over.
+
+        Raises
+        ------
+        TimeLimitError : it is not, in time.
+        """
+        return self._client.wait(self.id, timeout_s)
+
     def result(self, out: str | os.PathLike[str] | None = None, timeout_s: float | None = None) -> Any:
         """Return what came of it, once it is done: the folder of the run, fetched, or the results of a function by rank.
 
@@ -55,7 +64,7 @@ class JobHandle:
         RunError : it failed or was cancelled; the message says why. `fetch` has what it left.
         TimeLimitError : it is not over, in time.
         """
-        row = self._client.wait(self.id, timeout_s)
+        row = self.wait(timeout_s)
         if row["state"] != State.DONE:
             why = f": {row['reason']}" if row["reason"] else ""
             raise RunError(f"job {self.id} is {row['state']}{why}")
