@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -114,6 +115,23 @@ def test_a_job_that_is_cancelled_and_retried_ends_with_the_bits_of_one_left_alon
     starts = [row["start"]["rounds"] for row in told if "start" in row]
     assert starts[0] == 0 < starts[1]
     assert cluster.weights(job.id) == cluster.weights(alone.id)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_what_is_forked_has_one_thread(cluster: Running) -> None:
+    for pid in (*cluster.pids("supervisor"), *cluster.pids("worker")):
+        threads = [task.joinpath("comm").read_text().strip() for task in Path(f"/proc/{pid}/task").iterdir()]
+        assert len([name for name in threads if name != "jemalloc_bg_thd"]) == 1  # which knows of forks
+
+
+def test_a_job_that_runs_when_the_cluster_goes_down_goes_on_with_the_next(tmp_path: Path) -> None:
+    with running(tmp_path / "cluster") as cluster:
+        job = chimera.submit(experiment(tmp_path, rounds=600), cluster=cluster.folder.path)
+        checkpoints = cluster.folder.job(job.id).run / "checkpoints"
+        until(lambda: len(list(checkpoints.glob("*.safetensors"))) > 1)
+    with running(tmp_path / "cluster") as cluster:
+        row = cluster.client.wait(job.id, PATIENCE_S)
+        assert (row["state"], row["attempt"]) == ("done", 2)
 
 
 def test_what_is_left_while_it_runs_can_be_fetched(submit: Any, cluster: Running, tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ def outcome_of(folder: JobFolder, submission: Submission, engine: str = "local")
         os.chdir(folder.code)
         if engine == "local":
             stand_by()  # before anything has started a thread
+            _use_all_processors()
         sys.path.insert(0, str(folder.code))
         run(folder, submission, engine)
     except lost as error:
@@ -131,6 +132,13 @@ def outcome_of(folder: JobFolder, submission: Submission, engine: str = "local")
         line = " ".join(str(remote if isinstance(remote, ActorError) else error).split("\n", 1)[0].split())
         return Outcome("failed", line if isinstance(error, ChimeraError) else f"{type(error).__name__}: {line}")
     return Outcome("done")
+
+
+def _use_all_processors() -> None:
+    """Let torch have them here; actors have what they ask for, and the process that this was forked from has one thread."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(os.cpu_count() or 1)
 
 
 def _run_experiment(folder: JobFolder, submission: Submission, engine: str) -> None:

@@ -36,7 +36,7 @@ def up(folder: ClusterFolder, options: Options) -> Client:
     started = subprocess.run(
         [sys.executable, "-m", "chimera.jobs.supervisor", str(folder.path), msgspec.json.encode(options).decode()],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True, check=False,
-        env={**dict.fromkeys(_THREADS, "1"), **os.environ},
+        env={**dict.fromkeys(_THREADS, "1"), **os.environ, "OPENBLAS_NUM_THREADS": "1"},  # which else has threads before forks
     )  # fmt: skip
     if started.returncode:
         told = started.stderr.strip().rpartition("\n")[2]
