@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 import chimera
+from chimera.data.dataset import Dataset
 
 Fit = Callable[..., chimera.Run]
 
@@ -38,6 +39,23 @@ def random_and_normalised() -> nn.Module:
         nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 24), nn.BatchNorm1d(24),
         nn.Dropout(0.3), nn.Tanh(), nn.Linear(24, 10),
     )  # fmt: skip
+
+
+class Pooled(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs.mean(1)
+
+
+def transformer(layers: int = 2) -> nn.Module:
+    """Return words, layers of attention with dropout, and an answer."""
+    stacked = [nn.TransformerEncoderLayer(16, 4, 32, dropout=0.1, batch_first=True) for _ in range(layers)]
+    return nn.Sequential(nn.Embedding(20, 16), *stacked, Pooled(), nn.Linear(16, 5))
+
+
+def sentences() -> Dataset:
+    """Return 200 sentences of 7 words."""
+    words = np.random.default_rng(0).integers(0, 20, (200, 7))
+    return Dataset(words, words.sum(1) % 5)
 
 
 def parameters(run: chimera.Run) -> np.ndarray[Any, Any]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import Dataset
-from cut_kit import Fit, assert_same, fit_in, parameters, plain, random_and_normalised
+from cut_kit import Fit, assert_same, fit_in, parameters, plain, random_and_normalised, sentences, transformer
 
 
 @pytest.fixture
@@ -23,22 +23,6 @@ def fit(tmp_path: Path) -> Fit:
 @pytest.fixture
 def whole(tmp_path: Path) -> Fit:
     return fit_in(tmp_path / "whole", plain)
-
-
-class Pooled(nn.Module):
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs.mean(1)
-
-
-def transformer() -> nn.Module:
-    """Words, two layers of attention with dropout, and an answer."""
-    layers = [nn.TransformerEncoderLayer(16, 4, 32, dropout=0.1, batch_first=True) for _ in range(2)]
-    return nn.Sequential(nn.Embedding(20, 16), *layers, Pooled(), nn.Linear(16, 5))
-
-
-def sentences() -> Dataset:
-    words = np.random.default_rng(0).integers(0, 20, (200, 7))
-    return Dataset(words, words.sum(1) % 5)
 
 
 @pytest.mark.parametrize(
