@@ -74,10 +74,10 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def ended_by(cluster: Running, job: str, kill: Callable[[], int | None]) -> None:
-    """Kill a process of a job that has come some way."""
-    until(lambda: cluster.client.job(job)["progress"] > 0.1)
-    pid = kill()
+def killed_at(cluster: Running, job: str, progress: float, process: Callable[[], int | None]) -> None:
+    """Kill a process of a job that has come so far."""
+    until(lambda: cluster.client.job(job)["progress"] > progress)
+    pid = process()
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
 
@@ -93,15 +93,16 @@ def test_jobs_run_on_ray_and_survive_the_death_of_ray_s_job_and_of_its_attendant
         assert 'name = "ray"' in (tmp_path / "mine" / "experiment.toml").read_text()
         killed = said("submit", file, cwd=tmp_path)["job"]
         place = cluster.folder.job(killed)
-        ended_by(cluster, killed, lambda: holder(place.path / "ray.lock"))
+        killed_at(cluster, killed, 0.1, lambda: holder(place.path / "ray.lock"))
+        killed_at(cluster, killed, 0.4, place.driver)
         row = cluster.client.wait(killed, WAIT_S)
-        assert (row["state"], row["attempt"]) == ("done", 2), place.log.read_text()
+        assert (row["state"], row["attempt"]) == ("done", 3), place.log.read_text()
         assert cluster.weights(killed) == cluster.weights(whole)
         left = said("submit", file, cwd=tmp_path)["job"]
-        ended_by(cluster, left, cluster.folder.job(left).driver)
-        until(lambda: cluster.client.job(left)["attempt"] > 1)
+        place = cluster.folder.job(left)
+        until(lambda: holder(place.path / "ray.lock") is not None)
         chimera("cancel", left, cwd=tmp_path)
-        until(lambda: holder(cluster.folder.job(left).path / "ray.lock") is None)  # nothing of it goes on
+        until(lambda: holder(place.path / "ray.lock") is None and place.driver() is None)  # nothing of it goes on
         assert cluster.client.job(left)["state"] == "cancelled"
 
 

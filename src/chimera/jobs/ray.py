@@ -7,6 +7,7 @@ The daemon, its store and its slots are the same as on one machine. What runs as
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import sys
 import tempfile
@@ -78,10 +79,11 @@ def attend(folder: JobFolder, attempt: int, submission: Submission, address: str
 
 
 def _submit(client: Any, name: str, folder: JobFolder, attempt: int, submission: Submission) -> None:
+    words = [sys.executable, "-m", _PROGRAM, str(folder.path.absolute()), str(attempt), str(os.getpid())]
     with tempfile.TemporaryDirectory(prefix="chimera-code-") as code:
         stage(Path(code), [folder.code, *(folder.code / OUTSIDE).glob("*")])
         client.submit_job(
-            entrypoint=shlex.join([sys.executable, "-m", _PROGRAM, str(folder.path.absolute()), str(attempt)]),
+            entrypoint=shlex.join(words),
             submission_id=name,
             runtime_env={"working_dir": code, "py_modules": [str(CHIMERA)]},
             metadata={"name": submission.name, "user": submission.user, "workers": str(submission.workers)},

@@ -22,15 +22,15 @@ _FREE_S = 30.0  # so long an earlier attempt may need to end
 
 
 def main() -> None:
-    """Run an attempt, and write down how it ended: ``python -m chimera.jobs.ray_job FOLDER ATTEMPT``."""
-    folder, attempt = JobFolder(Path(sys.argv[1])), int(sys.argv[2])
+    """Run an attempt, and write down how it ended: ``python -m chimera.jobs.ray_job FOLDER ATTEMPT DRIVER``."""
+    folder, attempt, attendant = JobFolder(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
     try:
         submission = msgspec.json.decode(submitted(folder).read_bytes(), type=Submission)
     except FileNotFoundError:
         raise SystemExit(f"Ray's head does not see {folder.path}: type 'chimera cluster up --ray' there") from None
     lock = _alone(folder.path / "ray.lock")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray stops a job by it; a checkpoint is written first
-    threading.Thread(target=_end_with_attendant, args=(folder,), name="chimera attendant", daemon=True).start()
+    threading.Thread(target=_end_with, args=(folder, attendant), name="chimera attendant", daemon=True).start()
     redirect(folder)
     import ray
 
@@ -49,9 +49,9 @@ def _alone(file: Path) -> int:
     return lock
 
 
-def _end_with_attendant(folder: JobFolder) -> None:
+def _end_with(folder: JobFolder, attendant: int) -> None:
     """End this process when the driver that waits for it is no more: nobody would take its end into the store."""
-    while folder.driver() is not None:
+    while folder.driver() == attendant:
         time.sleep(_LOOK_S)
     os.kill(os.getpid(), signal.SIGINT)
 

@@ -83,19 +83,18 @@ class View:
 
 
 def point_of(line: bytes) -> dict[str, Any] | None:
-    """Return the point of the curves that a line of a job's progress is: its round and its values; None if it is none.
+    """Return the point of the curves that a line of a job's progress is: its round, training loss and last evaluation.
 
-    The first of an attempt has no values: what came after its round is void.
+    The first of an attempt has but a round: what came after that is void. None if the line is something else.
     """
     try:
         told = msgspec.json.decode(line)
         progress = told.get("progress") or told.get("start")
         if not progress:
             return None
-        values = {name: value for name, value in progress["metrics"].items() if isinstance(value, int | float)}
-        if progress["loss"] is not None:
-            values["training loss"] = progress["loss"]
-        return {"round": progress["rounds"], "values": {} if "start" in told else values}
+        if "start" in told:
+            return {"round": progress["rounds"], "loss": None, "metrics": {}}
+        return {"round": progress["rounds"], "loss": progress["loss"], "metrics": progress["metrics"]}
     except (msgspec.DecodeError, AttributeError, KeyError, TypeError):
         return None  # an event, or what another version of Chimera has written
 
