@@ -176,6 +176,13 @@ def test_what_is_missing_after_the_time_limit_is_had_from_another_holder(
     assert len(in_time) >= 3 * 20, "somebody was waited for"
 
 
+@pytest.mark.long
+def test_on_processes_it_is_had_from_another_holder_too(fit: Fit, whole: np.ndarray) -> None:
+    run = fit({"timeout_s": 5}, engine="local", faults=["hang worker 0 for 15 s at step 5"])
+    np.testing.assert_array_equal(parameters(run), whole)
+    assert {event.event for event in run.events} == {"fault"}
+
+
 def test_who_is_back_gets_the_weights_of_the_others(fit: Fit, whole: np.ndarray) -> None:
     """Another one hangs when the first is back, which then has the weights that the rest of the run needs."""
     faults = [*hung(1, for_s=1), "hang worker 0 for 30 s at step 16"]

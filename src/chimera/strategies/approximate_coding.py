@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from chimera.core.errors import ConfigurationError
-from chimera.strategies.codes import Code, decoding
-from chimera.strategies.gradient_coding import Answers, GradientCoding
-from chimera.strategies.strategy import STRATEGIES, Cluster
+from chimera.strategies.coded_step import CodedStep
+from chimera.strategies.gradient_coding import GradientCoding
+from chimera.strategies.strategy import STRATEGIES
 
 
 @STRATEGIES.register("approximate-coding")
@@ -50,14 +50,7 @@ class ApproximateCoding(GradientCoding):
         """Take back what `state` returned."""
         self._off = state["off"]
 
-    def _collected(self, cluster: Cluster, weights: Sequence[Any], step: int) -> Answers:
-        """Return what has come, and take note of how far off it is."""
-        answers = self._first(cluster, weights, step)
-        self._off = max(self._off, decoding([row for row, _ in answers.values()])[1])
-        return answers
-
-    def _least(self, code: Code) -> int:
-        return max(len(code) - self._stragglers, 1)
-
-    def _enough(self, code: Code, places: Sequence[int]) -> bool:  # noqa: ARG002 - their number decides
-        return True
+    def _collect(self, step: CodedStep, workers: int) -> None:
+        """Take what has come, and take note of how far off it is."""
+        step.ask(max(workers - self._stragglers, 1), exact=False)
+        self._off = max(self._off, step.off)

@@ -1,0 +1,99 @@
+"""One step in which several workers compute each block: who is asked for what, and for what again, until it is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import TooFewWorkersError
+from chimera.strategies.codes import Code, blocks_of, decoding, first_like, most_missed
+from chimera.strategies.strategy import Cluster
+
+
+class CodedStep:
+    """What has come of a step. What is sent has a number: the first place of those who send the same, or n + a block by itself.
+
+    Parameters
+    ----------
+    cluster : whom to ask.
+    code : what each computes and sends, by its place.
+    weights : refs of the weights of this step, shard by shard.
+    step : its number.
+    timeout_s : how long each question waits for answers.
+
+    Attributes
+    ----------
+    answers : refs of what has come, by number: a message for each shard, and what was rejected.
+    """
+
+    def __init__(
+        self, cluster: Cluster, code: Code, weights: Sequence[Any], step: int, timeout_s: float | None
+    ) -> None:
+        self._cluster, self._code, self._weights = cluster, code, weights
+        self._step, self._timeout_s = step, timeout_s
+        self._places = {name: place for place, name in enumerate(cluster.dealt)}
+        self._rows: dict[int, NDArray[np.float64]] = {}
+        self.answers: dict[int, Sequence[Any]] = {}
+
+    @property
+    def shares(self) -> dict[int, float]:
+        """By what to multiply each answer, so that their sum is the mean of all blocks, or comes nearest to it."""
+        found, _ = decoding([*self._rows.values()])
+        return {number: float(share) / len(self._code) for number, share in zip(self._rows, found, strict=True)}
+
+    @property
+    def off(self) -> float:
+        """How far off that is, see `decoding`."""
+        return decoding([*self._rows.values()])[1]
+
+    def ask(self, least: int, *, exact: bool) -> None:
+        """Ask all who are free, until at least so many have answered, and all blocks can be had ``exact``."""
+
+        def enough(names: Collection[str]) -> bool:
+            return not (exact and decoding(self._code[[self._places[name] for name in names]])[1])
+
+        def ask(worker: Any) -> list[Any]:
+            place = self._places[worker.name]
+            return self._coded(worker, self._code[place], first_like(self._code, place))
+
+        came = self._cluster.until(enough, self._cluster.workers, ask, least, self._timeout_s)
+        for place, refs in ((self._places[name], refs) for name, refs in came.items()):
+            number = first_like(self._code, place)
+            self._rows.setdefault(number, self._code[place])
+            self.answers.setdefault(number, refs)
+
+    def ask_again(self) -> None:
+        """Ask for blocks that are missing, one by one, whoever else holds them, until all can be had.
+
+        Raises
+        ------
+        TooFewWorkersError : nobody who holds one has answered in time.
+        """
+        while self.off:
+            block = most_missed([*self._rows.values()])
+            row, number = np.eye(len(self._code))[block], len(self._code) + block
+            holders = [worker for worker in self._cluster.workers if self._code[self._places[worker.name], block]]
+            missing = f"step {self._step}: block {block} is missing, and"
+            if not holders:
+                raise TooFewWorkersError(
+                    f"{missing} all are gone who held it: let more hold each, or deal the data anew"
+                )
+            try:
+                came = self._cluster.soonest(
+                    holders,
+                    lambda worker: self._coded(worker, row, number, again=True),  # noqa: B023
+                    1,
+                    self._timeout_s,
+                )
+            except TooFewWorkersError as error:
+                raise TooFewWorkersError(f"{missing} of those who hold it {error}") from None
+            self._rows[number], self.answers[number] = row, next(iter(came.values()))
+
+    def _coded(self, worker: Any, row: NDArray[np.float64], number: int, *, again: bool = False) -> list[Any]:
+        held = blocks_of(self._code, self._places[worker.name])
+        shares = [(part, float(row[block])) for part, block in enumerate(held) if row[block]]
+        given, returns = self._cluster.addressed(worker, self._weights), len(self._weights) + 1
+        return worker.coded(*given, shares=shares, block=number, step=self._step, again=again, returns=returns)  # type: ignore[no-any-return]

@@ -1,0 +1,146 @@
+"""One step of coded distributed computing (Li et al. 2018): who maps, sends and adds up, also for those who are late."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from chimera.core.errors import TooFewWorkersError
+from chimera.core.trace import TraceRow
+from chimera.strategies.shuffle import Shuffle
+from chimera.strategies.strategy import Cluster
+
+
+class ShuffledStep:
+    """What has come of a step.
+
+    Parameters
+    ----------
+    cluster : whom to ask.
+    shuffle : who holds which blocks, and sends what.
+    step : its number.
+    timeout_s : how long each question waits for answers.
+
+    Attributes
+    ----------
+    workers : those that are living, by their places among those that the data is dealt to.
+    there : the places of those who take part.
+    """
+
+    def __init__(self, cluster: Cluster, shuffle: Shuffle, step: int, timeout_s: float | None) -> None:
+        self._cluster, self._shuffle, self._step, self._timeout_s = cluster, shuffle, step, timeout_s
+        self.workers = by_place(cluster)
+        self.there = tuple(self.workers)
+        self._places = {worker.name: place for place, worker in self.workers.items()}
+        self._packets: dict[int, Any] = {}
+        self._told: dict[int, Any] = {}
+
+    def map(self, ahead: Collection[int]) -> None:
+        """Let all who are free compute their blocks and send; who is not ``ahead`` gets the weights of one who is."""
+        self._check()
+        numbers = _by_sender(self._shuffle.senders(self.there))
+        source = next((self.workers[place] for place in ahead if place in self.workers), None)
+
+        def ask(worker: Any) -> list[Any]:
+            place = self._places[worker.name]
+            if place not in ahead and source is not None:
+                worker.restore(source.state())
+            told = worker.map_blocks(self._shuffle, place, self._step)
+            return [*_sent(worker, numbers.get(place, [])), told]
+
+        came = self._cluster.soonest(list(self.workers.values()), ask, None, self._timeout_s)
+        for place, (*packets, told) in ((self._places[name], refs) for name, refs in came.items()):
+            self._told[place] = told
+            self._packets.update(zip(numbers.get(place, []), packets, strict=True))
+        self.there = tuple(self._told)
+
+    def complete(self) -> None:
+        """Ask those who are there for the packets that are missing, in the place of those who are late, until all are there.
+
+        Raises
+        ------
+        TooFewWorkersError : nobody who holds a block has answered in time.
+        """
+        while True:
+            self._check()
+            senders = self._shuffle.senders(self.there)
+            numbers = _by_sender({n: place for n, place in senders.items() if n not in self._packets})
+            if not numbers:
+                return
+            asked = [self.workers[place] for place in numbers]
+            try:
+                came = self._cluster.soonest(
+                    asked,
+                    lambda worker: _sent(worker, numbers[self._places[worker.name]]),  # noqa: B023
+                    len(asked),
+                    self._timeout_s,
+                )
+            except TooFewWorkersError:  # there may be others still
+                came = {}
+            for name, packets in came.items():
+                self._packets.update(zip(numbers[self._places[name]], packets, strict=True))
+            self.there = tuple(p for p in self.there if p not in numbers or self.workers[p].name in came)
+
+    def reduce(self) -> list[Any]:
+        """Let those who are there add up their parts, and step; return refs of what stands when it is over."""
+        sums: list[Any] = []
+        for place in self.there:
+            needed = [self._packets[number] for number in self._shuffle.needs(place, self.there)]
+            parts = self._shuffle.parts(place, self.there)
+            sums += self.workers[place].reduced(self.there, *needed, returns=len(parts))
+        done = [self.workers[place].step_shuffled(*sums) for place in self.there]
+        return [*done, *(self._told[place] for place in self.there)]
+
+    def _check(self) -> None:
+        if lost := self._shuffle.lost(self.there):
+            when = "" if self._timeout_s is None else f" in {self._timeout_s} s"
+            raise TooFewWorkersError(
+                f"step {self._step}: block {lost[0]} is missing, and nobody who holds it is there or has answered{when}: "
+                "let copies be more"
+            )
+
+
+class Load:
+    """How much was sent in shuffles, as a share of all parts of all blocks."""
+
+    def __init__(self) -> None:
+        self._sent = self._whole = 0
+        self._theory = 0.0
+
+    def add(self, rows: Iterable[TraceRow], shuffle: Shuffle) -> None:
+        """Count calls that ended; the sums of all parts say how large these are."""
+        for row in rows:
+            self._sent += row.bytes_out if row.call == "shuffled" else 0
+            self._whole += shuffle.count * row.bytes_out if row.call == "reduced" else 0
+        self._theory = shuffle.load
+
+    def figures(self) -> dict[str, float]:
+        """Return it, and in theory; what several receive counts once, as in the paper."""
+        share = self._sent / self._whole if self._whole else 0.0
+        return {"shuffle_bytes": self._sent, "shuffle_load": share, "shuffle_load_in_theory": self._theory}
+
+    def state(self) -> dict[str, float]:
+        """Return what was counted."""
+        return {"sent": self._sent, "whole": self._whole, "theory": self._theory}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` returned."""
+        self._sent, self._whole, self._theory = state["sent"], state["whole"], state["theory"]
+
+
+def by_place(cluster: Cluster) -> dict[int, Any]:
+    """Return the living workers by their places among those that the data is dealt to."""
+    places = {name: place for place, name in enumerate(cluster.dealt)}
+    return {places[worker.name]: worker for worker in cluster.workers}
+
+
+def _by_sender(senders: Mapping[int, int]) -> dict[int, list[int]]:
+    """Return the numbers of the packets that each is to send, by its place."""
+    numbers: dict[int, list[int]] = {}
+    for number, place in sorted(senders.items()):
+        numbers.setdefault(place, []).append(number)
+    return numbers
+
+
+def _sent(worker: Any, numbers: list[int]) -> list[Any]:
+    return worker.shuffled(numbers, returns=len(numbers)) if numbers else []
