@@ -146,6 +146,18 @@ def test_what_is_left_while_it_runs_can_be_fetched(submit: Any, cluster: Running
     job.cancel()
 
 
+def test_what_was_sent_once_is_not_sent_again(submit: Any, cluster: Running, tmp_path: Path) -> None:
+    file = experiment(tmp_path, rounds=10)
+    (tmp_path / "large.bin").write_bytes(bytes(range(256)) * 20_000)
+    first = submit(file, include=[tmp_path / "large.bin"])
+    files = {place: place.stat().st_mtime_ns for place in cluster.folder.files.iterdir()}
+    second = submit(file, include=[tmp_path / "large.bin"])
+    assert {place: place.stat().st_mtime_ns for place in cluster.folder.files.iterdir()} == files
+    for job in (first, second):
+        job.wait(PATIENCE_S)
+        assert (cluster.folder.job(job.id).code / "large.bin").read_bytes() == (tmp_path / "large.bin").read_bytes()
+
+
 def test_a_job_begins_after_those_it_is_after_and_fails_with_them(submit: Any, tmp_path: Path) -> None:
     file = experiment(tmp_path, rounds=40)
     first = submit(file)
@@ -223,7 +235,7 @@ def test_who_has_no_token_may_look_from_this_machine_and_change_nothing(
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(refused)
     with pytest.raises(RunError, match="token"):
-        Client(options.address, "wrong").jobs()
+        Client(lambda: options.address, "wrong").jobs()
     with pytest.raises(ConfigurationError, match="CHIMERA_TOKEN"):
         chimera.submit(experiment(tmp_path), cluster=options.address)
     monkeypatch.setenv("CHIMERA_TOKEN", cluster.folder.token())
@@ -236,4 +248,4 @@ def test_beyond_this_machine_nobody_looks_without_the_token(tmp_path: Path) -> N
         assert options is not None
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(f"http://127.0.0.1:{options.port}/v1/jobs")
-        assert Client(f"http://127.0.0.1:{options.port}", cluster.folder.token()).jobs() == []
+        assert Client(lambda: f"http://127.0.0.1:{options.port}", cluster.folder.token()).jobs() == []

@@ -49,12 +49,11 @@ class Scene:
                 client = self.cluster.client
             if victim == "terminal" and len(client.jobs()) == known:
                 return  # it had not come to submit anything
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                terminal.wait(PATIENCE_S)
-            terminal.kill()
+            shown = terminal.wait(PATIENCE_S)
         rows = client.jobs()[known:]
         assert len(rows) == 1, "a job is neither lost nor there twice"
         row = client.wait(rows[0]["job"], PATIENCE_S)
+        assert shown == {"done": 0, "failed": 1}[row["state"]] or victim == "terminal"
         if row["state"] == "done":
             assert self.cluster.weights(row["job"]) == self.weights
         else:

@@ -71,7 +71,7 @@ def up(
 
 @app.command("status")
 def status(as_json: Json = False, folder: Where = HERE) -> None:
-    """Show every process of the cluster; with exit code 1 if it is not up."""
+    """Show every process of the cluster."""
     from chimera.jobs.handle import client_of
 
     rows = client_of(folder).processes()

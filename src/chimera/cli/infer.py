@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chimera.cli.infer_views import line, show
+from chimera.cli.infer_views import show
+from chimera.cli.rows import line
 from chimera.core.errors import ConfigurationError, MissingExtraError
 
 if TYPE_CHECKING:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from chimera.cli.rows import line, printed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,13 +18,6 @@ if TYPE_CHECKING:
 REFRESH_S = 0.5
 
 
-def line(value: Any) -> str:
-    """Return a value as one line of JSON."""
-    import msgspec
-
-    return msgspec.json.encode(value).decode()
-
-
 def show(client: Client, what: str, *, as_json: bool, watch: bool) -> None:
     """Show rows: once, or live until Ctrl-C; with JSON a line of all rows each time."""
     if not watch:
@@ -31,7 +25,7 @@ def show(client: Client, what: str, *, as_json: bool, watch: bool) -> None:
         if as_json:
             typer.echo(line(rows))
         else:
-            _printed(_table(what, rows))
+            printed(_table(what, rows))
         return
     for rows in _again(lambda: client.rows(what)):
         if as_json:
@@ -54,12 +48,6 @@ def _live(what: str, client: Client, rows: list[dict[str, Any]]) -> None:
     with Live(_table(what, rows), console=Console(), auto_refresh=False) as live:
         for rows in _again(lambda: client.rows(what)):
             live.update(_table(what, rows), refresh=True)
-
-
-def _printed(table: Table) -> None:
-    from rich.console import Console
-
-    (Console() if sys.stdout.isatty() else Console(width=10_000)).print(table)
 
 
 def _table(what: str, rows: Iterable[Mapping[str, Any]]) -> Table:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def line(value: Any) -> str:
@@ -15,8 +18,7 @@ def line(value: Any) -> str:
 
 
 def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Print these columns of rows, in full where nobody looks at a terminal."""
-    from rich.console import Console
+    """Print these columns of rows."""
     from rich.table import Table
 
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -24,4 +26,11 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
         shown.add_column(name, no_wrap=True)
     for row in rows:
         shown.add_row(*("-" if row.get(name) in (None, "") else str(row[name]) for name in columns))
-    (Console() if sys.stdout.isatty() else Console(width=10_000)).print(shown)
+    printed(shown)
+
+
+def printed(table: Table) -> None:
+    """Print a table, in full where nobody looks at a terminal."""
+    from rich.console import Console
+
+    (Console() if sys.stdout.isatty() else Console(width=10_000)).print(table)

@@ -6,7 +6,7 @@ import http.client
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from chimera.core.errors import ChimeraError, RunError, TimeLimitError, UnavailableError
+from chimera.core.errors import ChimeraError, ConfigurationError, RunError, TimeLimitError, UnavailableError
 from chimera.jobs.folder import ClusterFolder
 from chimera.jobs.records import Submission
 from chimera.jobs.states import OVER
@@ -22,6 +22,8 @@ from chimera.jobs.tar import unpack
 from chimera.web import request
 from chimera.web.client import TRY_S, WebClient
 
+PATIENCE_S = 30.0
+"""How long a request is tried again; a cluster that is started anew imports for some seconds."""
 _JSON = "application/json"
 _SEND_S = 600.0  # a file may be large
 _POLL_S = 0.05
@@ -32,27 +34,26 @@ class Client(WebClient):
 
     Parameters
     ----------
-    address : where the daemon answers, such as ``http://127.0.0.1:40123``.
+    address : returns where the daemon answers just now, such as ``http://127.0.0.1:40123``; None while none does.
     token : of the cluster.
     up : what a person types to start it.
     """
 
-    def __init__(self, address: str, token: str, *, up: str = "chimera cluster up") -> None:
-        super().__init__(lambda: address, token, prefix="/v1/jobs", who="the daemon", up=up)
+    def __init__(self, address: Callable[[], str | None], token: str, *, up: str = "chimera cluster up") -> None:
+        super().__init__(address, token, prefix="/v1/jobs", who="the daemon", up=up, patience_s=PATIENCE_S)
 
     @classmethod
     def of(cls, folder: ClusterFolder) -> Client:
-        """Return the client of a cluster of this machine.
+        """Return the client of a cluster of this machine; should it be started anew, the client goes on with the new one.
 
         Raises
         ------
-        ConfigurationError : there is none.
-        UnavailableError : it is not up.
+        ConfigurationError : there is none, or it is not up.
         """
-        token, options = folder.token(), folder.options()
-        if folder.claimant() is None or options is None:
-            raise UnavailableError(f"the cluster in {folder.path} is not up; start it with {folder.up!r}")
-        return cls(options.address, token, up=folder.up)
+        token = folder.token()
+        if folder.claimant() is None:
+            raise ConfigurationError(f"the cluster in {folder.path} is not up; start it with {folder.up!r}")
+        return cls(folder.address, token, up=folder.up)
 
     def submit(self, submission: Submission, sources: Mapping[str, Path]) -> str:
         """Hand a job in, with those of its files that the cluster lacks, and return its number.

@@ -91,6 +91,11 @@ class ClusterFolder(Folder):
         """Write down how the cluster that is up was started."""
         _write(self.path / "options.json", msgspec.json.encode(options))
 
+    def address(self) -> str | None:
+        """Return where the cluster answers; None if it is not up."""
+        options = self.options()
+        return options.address if options is not None and options.pid == self.claimant() else None
+
     def options(self) -> Options | None:
         """Return how the cluster was started that is up, or was last."""
         try:

@@ -115,8 +115,8 @@ def submit(
 
     Raises
     ------
-    ConfigurationError : something of this cannot be used.
-    UnavailableError : the cluster is not up.
+    ConfigurationError : something of this cannot be used, or the cluster is not up.
+    UnavailableError : it does not answer.
     """
     client = client_of(cluster)
     earlier = [after] if isinstance(after, str | JobHandle) else after
@@ -145,8 +145,7 @@ def client_of(cluster: str | os.PathLike[str]) -> Client:
 
     Raises
     ------
-    ConfigurationError : there is none in that folder, or no token for the address.
-    UnavailableError : it is not up.
+    ConfigurationError : there is none in that folder, it is not up, or there is no token for the address.
     """
     where = os.fspath(cluster)
     if "://" not in where:
@@ -156,7 +155,7 @@ def client_of(cluster: str | os.PathLike[str]) -> Client:
         raise ConfigurationError(
             f"the cluster at {where} asks for its token: set CHIMERA_TOKEN to what its 'token' file has"
         )
-    return Client(where.rstrip("/"), token)
+    return Client(lambda: where.rstrip("/"), token)
 
 
 def _slots(experiment: Experiment) -> int:
