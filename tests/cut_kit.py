@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from torch import Tensor, nn
 
 import chimera
+from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import Dataset
 
 Fit = Callable[..., chimera.Run]
@@ -69,3 +71,10 @@ def assert_same(run: chimera.Run, whole: chimera.Run) -> None:
     assert run.cost.samples == whole.cost.samples
     losses = [[row["train_loss"] for row in each.rows if "train_loss" in row] for each in (run, whole)]
     np.testing.assert_allclose(*losses, atol=1e-5)
+
+
+def assert_refused(why: str, fit: Fit, *given: Any, **options: Any) -> None:
+    """The run is refused before it begins, in one line that says why."""
+    with pytest.raises(ConfigurationError, match=why) as caught:
+        fit(*given, **options)
+    assert "\n" not in str(caught.value)

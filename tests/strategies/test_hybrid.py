@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chimera.core.errors import ConfigurationError
-from cut_kit import Fit, assert_same, fit_in, parameters, plain, random_and_normalised
+from cut_kit import Fit, assert_refused, assert_same, fit_in, parameters, plain, random_and_normalised
 
 
 @pytest.fixture
@@ -70,5 +69,4 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(fit: Fit, tmp_path
     ids=str,
 )
 def test_what_cannot_be_is_refused_in_one_line(fit: Fit, shape: tuple[int, int, int], why: str) -> None:
-    with pytest.raises(ConfigurationError, match=why):
-        fit(*shape)
+    assert_refused(why, fit, *shape)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import chimera
-from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.errors import RunError
 from chimera.training.cutting import balanced
+from cut_kit import Fit, assert_refused, parameters, plain, random_and_normalised
 
-Fit = Callable[..., chimera.Run]
 ADAM = {"name": "adam", "lr": 0.01}
 
 
@@ -51,21 +50,6 @@ def fit(tmp_path: Path) -> Fit:
         )
 
     return fit
-
-
-def plain() -> nn.Module:
-    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Sequential(nn.Linear(32, 24), nn.Tanh()), nn.Linear(24, 10))
-
-
-def random_and_normalised() -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 24), nn.BatchNorm1d(24),
-        nn.Dropout(0.3), nn.Tanh(), nn.Linear(24, 10),
-    )  # fmt: skip
-
-
-def parameters(run: chimera.Run) -> np.ndarray:
-    return run.trained.parameters().copy()
 
 
 @pytest.mark.parametrize(
@@ -197,9 +181,7 @@ def tied() -> nn.Module:
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_one_line(fit: Fit, workers: int, options: dict[str, Any], why: str) -> None:
-    with pytest.raises(ConfigurationError, match=why) as caught:
-        fit(workers, **options)
-    assert "\n" not in str(caught.value)
+    assert_refused(why, fit, workers, **options)
 
 
 class Faulty(nn.Module):

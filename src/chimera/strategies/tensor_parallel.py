@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from chimera.strategies.cut_over_workers import CutOverWorkers, Shape, at_least_1, evenly
 from chimera.strategies.strategy import STRATEGIES, Parts
 
@@ -33,3 +36,7 @@ class TensorParallel(CutOverWorkers):
     def parts(self, workers: int) -> Parts:
         """Return how the model is cut."""
         return Parts(slices=self.shape(workers).slices)
+
+    def figures(self) -> Mapping[str, Any]:
+        """Return nothing: slices have no bubble."""
+        return {}

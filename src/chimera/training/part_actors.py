@@ -117,7 +117,7 @@ class Stages(PartActors):
         if self._batch_size < micro_batches:
             raise ConfigurationError(f"a batch of {self._batch_size} cannot be cut into {micro_batches} micro-batches")
         few = train.inputs[: max(self._batch_size // micro_batches, 1)]
-        made = cut(model, self._parts, few, saved["cluster"]["cut"] if saved else None)
+        made = cut(model, self._parts, few, saved["cluster"].get("cut") if saved else None)
         self.bounds = [0, *(part.layers[-1] + 1 for part in made[:: self._parts.slices])]
         return made
 
