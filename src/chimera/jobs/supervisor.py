@@ -102,7 +102,7 @@ class Supervisor:
             Child(name, lambda name=name: slot.run(folder, name, lifeline, options.ray))  # type: ignore[misc]
             for name in (f"w{i}" for i in range(options.workers))
         ]
-        self._strangers = web.fileno(), slots.fileno()
+        self._sockets = web, slots
 
     def run(self) -> None:
         """Work until SIGTERM or SIGINT, and end them all."""
@@ -111,8 +111,9 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         try:
             while not self._stopped:
-                for child in (self._daemon, *self._slots):
-                    child.start(self._separate)
+                self._daemon.start(self._separate)
+                for child in self._slots:
+                    child.start(self._separate_slot)
                 if select.select([self._wake], [], [], 0.1)[0]:
                     os.read(self._wake, 4096)
                 self._reap()
@@ -131,6 +132,12 @@ class Supervisor:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for descriptor in self._own:
             os.close(descriptor)
+
+    def _separate_slot(self) -> None:
+        """Let go of the daemon's sockets besides."""
+        self._separate()
+        for each in self._sockets:
+            each.close()
 
     def _reap(self) -> None:
         while True:

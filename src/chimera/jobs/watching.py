@@ -28,8 +28,7 @@ class Told(Callback):
     """
 
     def __init__(self, file: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._file = file.open("ab", buffering=0)
-        self._clock, self._next_s = clock, 0.0
+        self._file, self._clock, self._next_s = file, clock, 0.0
         self._last: Progress | None = None
         self._metrics: dict[str, float] = {}
 
@@ -57,7 +56,8 @@ class Told(Callback):
         self._write(summary=run.summary())
 
     def _write(self, **told: Any) -> None:
-        self._file.write(msgspec.json.encode(told, enc_hook=_plain) + b"\n")
+        with self._file.open("ab", buffering=0) as file:
+            file.write(msgspec.json.encode(told, enc_hook=_plain) + b"\n")
 
 
 def fraction_of(file: Path) -> float | None:

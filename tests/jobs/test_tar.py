@@ -1,0 +1,64 @@
+"""What arrives of a run's folder is what was there, as far as it was there whole."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera.core.errors import RunError
+from chimera.jobs.tar import packed, unpack
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b.bin", "deep/c", "deep/er/d"]), st.binary(max_size=3000)))
+def test_files_arrive_as_they_are(tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]) -> None:
+    here, there = tmp_path_factory.mktemp("here"), tmp_path_factory.mktemp("there")
+    for name, content in files.items():
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_bytes(content)
+    names = unpack(io.BytesIO(b"".join(packed(here, {}))), there)
+    assert {name: (there / name).read_bytes() for name in names} == files
+
+
+@given(st.lists(st.binary(min_size=1, max_size=50).filter(lambda line: b"\n" not in line)), st.booleans())
+def test_of_lines_only_whole_ones_arrive(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], half: bool
+) -> None:
+    here, there = tmp_path_factory.mktemp("here"), tmp_path_factory.mktemp("there")
+    whole = b"".join(line + b"\n" for line in lines)
+    (here / "metrics.jsonl").write_bytes(whole + b'{"rou' * half)
+    (here / "weights.part").write_bytes(b"half of it")
+    assert unpack(io.BytesIO(b"".join(packed(here, {"log": here / "no log yet"}))), there) == ["metrics.jsonl"]
+    assert (there / "metrics.jsonl").read_bytes() == whole
+
+
+def test_a_file_that_is_cut_while_it_travels_keeps_the_archive_whole(tmp_path: Path) -> None:
+    (tmp_path / "trace").write_bytes(bytes([1]) * 3_000_000)
+    parts = packed(tmp_path, {})
+    head = next(parts), next(parts)
+    (tmp_path / "trace").write_bytes(b"")
+    names = unpack(io.BytesIO(b"".join((*head, *parts))), tmp_path / "there")
+    assert names == ["trace"]
+    assert (tmp_path / "there" / "trace").stat().st_size == 3_000_000
+
+
+@pytest.mark.parametrize("name", ["../outside", "deep/../../outside"])
+def test_nothing_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
+    body = io.BytesIO()
+    with tarfile.open(fileobj=body, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo(name))
+    body.seek(0)
+    with pytest.raises(RunError):
+        unpack(body, tmp_path / "there")
+    assert not (tmp_path / "outside").exists()
+
+
+def test_an_archive_that_breaks_off_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(5000))
+    whole = b"".join(packed(tmp_path, {}))
+    with pytest.raises(RunError, match="whole"):
+        unpack(io.BytesIO(whole[:2000]), tmp_path / "there")
