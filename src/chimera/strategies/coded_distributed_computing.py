@@ -1,4 +1,4 @@
-"""Coded distributed computing (Li et al. 2018, "A Fundamental Tradeoff Between Computation and Communication ...")."""
+"""Coded computing (Li et al. 2018, "A Fundamental Tradeoff Between Computation and Communication in Distributed Computing")."""
 
 from __future__ import annotations
 

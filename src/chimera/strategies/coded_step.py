@@ -36,18 +36,25 @@ class CodedStep:
         self._step, self._timeout_s = step, timeout_s
         self._places = {name: place for place, name in enumerate(cluster.dealt)}
         self._rows: dict[int, NDArray[np.float64]] = {}
+        self._decoded: tuple[NDArray[np.float64], float] | None = None  # of so many rows as it has shares
         self.answers: dict[int, Sequence[Any]] = {}
 
     @property
     def shares(self) -> dict[int, float]:
         """By what to multiply each answer, so that their sum is the mean of all blocks, or comes nearest to it."""
-        found, _ = decoding([*self._rows.values()])
+        found, _ = self._decoding
         return {number: float(share) / len(self._code) for number, share in zip(self._rows, found, strict=True)}
 
     @property
     def off(self) -> float:
         """How far off that is, see `decoding`."""
-        return decoding([*self._rows.values()])[1]
+        return self._decoding[1]
+
+    @property
+    def _decoding(self) -> tuple[NDArray[np.float64], float]:
+        if self._decoded is None or len(self._decoded[0]) < len(self._rows):
+            self._decoded = decoding([*self._rows.values()])
+        return self._decoded
 
     def ask(self, least: int, *, exact: bool) -> None:
         """Ask all who are free, until at least so many have answered, and all blocks can be had ``exact``."""

@@ -58,6 +58,12 @@ def code_of(name: str, workers: int, stragglers: int) -> Code:
     return code
 
 
+@lru_cache(maxsize=8)
+def fewest(name: str, workers: int, stragglers: int) -> int:
+    """Return from how many messages on all blocks may be had: no fewer span them."""
+    return int(np.linalg.matrix_rank(code_of(name, workers, stragglers)))
+
+
 def blocks_of(code: Code, place: int) -> list[int]:
     """Return the blocks that a worker holds, its own first."""
     return [place, *(int(block) for block in np.flatnonzero(code[place]) if block != place)]

@@ -6,11 +6,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-import numpy as np
-
 from chimera.core.errors import ConfigurationError
 from chimera.strategies.coded_step import CodedStep
-from chimera.strategies.codes import Code, blocks_of, code_of
+from chimera.strategies.codes import Code, blocks_of, code_of, fewest
 from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
 
 
@@ -69,8 +67,11 @@ class GradientCoding(Strategy):
 
     def _collect(self, step: CodedStep, workers: int) -> None:
         """Ask until every block counts once."""
-        step.ask(int(np.linalg.matrix_rank(self._code(workers))), exact=True)
+        step.ask(fewest(self.code, workers, self._spare(workers)), exact=True)
         step.ask_again()
 
     def _code(self, workers: int) -> Code:
-        return code_of(self.code, workers, min(self._others, workers - 1))
+        return code_of(self.code, workers, self._spare(workers))
+
+    def _spare(self, workers: int) -> int:
+        return min(self._others, workers - 1)
