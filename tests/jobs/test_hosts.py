@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -34,37 +35,45 @@ def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, **codes: int) -> Pat
     return folder / "notes"
 
 
-def hosts(folder: Path, server: str = "localhost", more: str = "") -> Hosts:
-    (folder / "workers.toml").write_text(FILE.format(server=server) + more)
+def hosts(folder: Path, server: str = "localhost") -> Hosts:
+    """Return machines on a port where nobody listens."""
+    (folder / "workers.toml").write_text("port = 6\n" + FILE.format(server=server))
     return Hosts.load(folder / "workers.toml")
 
 
 def test_ray_starts_here_without_and_elsewhere_with_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes = programs(tmp_path, monkeypatch, ray=0, ssh=0)
-    assert hosts(tmp_path).start() == "localhost:6379"
+    assert hosts(tmp_path).start() == "localhost:6"
     head, first, second = notes.read_text().splitlines()
-    assert head == "ray start --head --port=6379 --node-ip-address=localhost"
+    assert head == "ray start --head --port=6 --node-ip-address=localhost"
     assert first.startswith("ssh ")
-    assert first.endswith(" ada@10.255.0.2 ray start --address=localhost:6379")
-    assert second.endswith(" 10.255.0.3 /opt/venv/bin/ray start --address=localhost:6379")
+    assert first.endswith(" ada@10.255.0.2 ray start --address=localhost:6")
+    assert second.endswith(" 10.255.0.3 /opt/venv/bin/ray start --address=localhost:6")
 
 
 def test_where_ssh_fails_the_commands_to_type_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs(tmp_path, monkeypatch, ray=0, ssh=255)
     with pytest.raises(ConfigurationError, match=r"on 10\.255\.0\.2 \(not today\)") as caught:
         hosts(tmp_path).start()
-    assert "on 10.255.0.2: ray start --address=localhost:6379; on 10.255.0.3: /opt/venv/bin/ray start" in str(
-        caught.value
-    )
-    assert "on localhost: chimera cluster up --ray localhost:6379" in str(caught.value)
+    assert "on 10.255.0.2: ray start --address=localhost:6; on 10.255.0.3: /opt/venv/bin/ray start" in str(caught.value)
+    assert "on localhost: chimera cluster up --ray localhost:6" in str(caught.value)
 
 
 def test_jobs_are_kept_on_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs(tmp_path, monkeypatch, ray=0, ssh=0)
     with pytest.raises(
-        ConfigurationError, match=r"type there, on 10\.255\.0\.1: chimera cluster up --ray 10\.255\.0\.1:6379"
+        ConfigurationError, match=r"type there, on 10\.255\.0\.1: chimera cluster up --ray 10\.255\.0\.1:6"
     ):
         hosts(tmp_path, server="10.255.0.1").start()
+
+
+def test_where_that_ray_runs_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = programs(tmp_path, monkeypatch, ray=1, ssh=1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        (tmp_path / "workers.toml").write_text(f"port = {port}\n" + FILE.format(server="127.0.0.1"))
+        assert Hosts.load(tmp_path / "workers.toml").start() == f"127.0.0.1:{port}"
+    assert not notes.exists()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ import pytest
 from tests.jobs.cluster_kit import Running, chimera, experiment, running, said
 
 from chimera.core.errors import ConfigurationError
+from chimera.core.registry import load_object
+from chimera.jobs.handle import submit
 from chimera.web.folder import holder
 
 pytestmark = [
@@ -24,6 +26,10 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed"),
 ]
 WAIT_S = 240.0
+FUNCTION = """
+def total(worker, count):
+    return worker.all_reduce(sum(range(worker.rank, count, worker.world_size)))
+"""
 
 
 def free_ports(count: int) -> list[int]:
@@ -84,7 +90,7 @@ def killed_at(cluster: Running, job: str, progress: float, process: Callable[[],
 
 def test_jobs_run_on_ray_and_survive_the_death_of_ray_s_job_and_of_its_attendant(ray: str, tmp_path: Path) -> None:
     file = experiment(tmp_path, rounds=600)
-    with running(tmp_path / "runs" / "cluster", ray=ray) as cluster:
+    with running(tmp_path / "runs" / "cluster", ray=ray, workers=3) as cluster:
         whole = said("submit", file, cwd=tmp_path)["job"]
         assert cluster.client.wait(whole, WAIT_S)["state"] == "done", cluster.folder.job(whole).log.read_text()
         assert chimera("fetch", whole, "-o", "mine", cwd=tmp_path).returncode == 0
@@ -98,6 +104,9 @@ def test_jobs_run_on_ray_and_survive_the_death_of_ray_s_job_and_of_its_attendant
         row = cluster.client.wait(killed, WAIT_S)
         assert (row["state"], row["attempt"]) == ("done", 3), place.log.read_text()
         assert cluster.weights(killed) == cluster.weights(whole)
+        (tmp_path / "total.py").write_text(FUNCTION)
+        total = load_object(f"{tmp_path / 'total.py'}:total")
+        assert submit(total, 1000, workers=3, cluster=tmp_path / "runs" / "cluster").result() == [499_500] * 3
         left = said("submit", file, cwd=tmp_path)["job"]
         place = cluster.folder.job(left)
         until(lambda: holder(place.path / "ray.lock") is not None)

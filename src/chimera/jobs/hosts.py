@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from chimera.core.errors import ConfigurationError
+from chimera.engines.ray.session import check_reachable
 
 START_S = 120.0
 """How long a machine may take to start Ray."""
@@ -70,15 +71,22 @@ class Hosts(Struct, frozen=True, forbid_unknown_fields=True):
             *((host, [host.ray, "start", f"--address={self.address}"]) for host in self.worker),
         ]
 
+    def _runs(self) -> bool:
+        try:
+            check_reachable(self.address)
+        except ConfigurationError:
+            return False
+        return True
+
     def start(self) -> str:
-        """Start Ray on all machines over ssh, on this one without, and return its address.
+        """Start Ray on all machines over ssh, on this one without, and return its address; one that runs there stays as it is.
 
         Raises
         ------
         ConfigurationError : a machine cannot be reached or did not start it, or this one is not the server; says what to type.
         """
         then = f"on {self.server.host}: chimera cluster up --ray {self.address}"
-        commands = self.commands()
+        commands = [] if self._runs() else self.commands()
         for at, (host, command) in enumerate(commands):
             local = _is_here(host.host)
             try:

@@ -26,7 +26,7 @@ from chimera.jobs.folder import JobFolder, Outcome
 from chimera.jobs.records import Submission
 
 _LOOK_S = 0.2
-_SILENT_S = 60.0  # so long Ray's server of jobs may not answer
+_SILENT_S = 60.0  # so long Ray's server of jobs may not answer, or take no jobs
 _PROGRAM = "chimera.jobs.ray_job"
 
 
@@ -46,7 +46,7 @@ def connect(address: str) -> Any:
         from ray.job_submission import JobSubmissionClient
     except ImportError as error:
         raise MissingExtraError("a cluster on Ray", "ray", "ray") from error
-    logging.getLogger("ray").setLevel(logging.ERROR)
+    logging.getLogger("ray.dashboard.modules.dashboard_sdk").setLevel(logging.ERROR)
     if "://" not in address:
         check_reachable(address)
     try:
@@ -64,11 +64,16 @@ def attend(folder: JobFolder, attempt: int, submission: Submission, address: str
     """Have Ray run an attempt, and return how it ended; an interrupt ends it."""
     name = f"chimera-{folder.path.name}-{attempt}-{uuid.uuid4().hex[:8]}"
     submitted(folder).write_bytes(msgspec.json.encode(submission))
-    try:
-        client = connect(address)
-        _submit(client, name, folder, attempt, submission)
-    except (ConfigurationError, ConnectionError, RuntimeError) as error:  # it took jobs when the cluster was started
-        return Outcome("broke", f"Ray took no job: {str(error).strip().partition(chr(10))[0]}")
+    asked_s = time.monotonic()
+    while True:
+        try:
+            client = connect(address)
+            _submit(client, name, folder, attempt, submission)
+            break
+        except (ConfigurationError, ConnectionError, RuntimeError) as error:  # it is starting, or was there until now
+            if time.monotonic() > asked_s + _SILENT_S:
+                return Outcome("broke", f"Ray took no job: {str(error).strip().partition(chr(10))[0]}")
+        time.sleep(_LOOK_S)
     try:
         said = _await(client, name)
     except BaseException:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from chimera.core.errors import RunError
 from chimera.training.history import write_atomically
@@ -14,18 +15,24 @@ _FILE = "results.msgpack"
 
 
 def write_results(results: list[Any], run: Path) -> None:
-    """Write them down.
+    """Write them down; NumPy's numbers as numbers, its arrays as lists.
 
     Raises
     ------
     RunError : they are not plain: numbers, text, bytes, lists, dicts.
     """
     try:
-        body = msgspec.msgpack.encode(results)
+        body = msgspec.msgpack.encode(results, enc_hook=_plain)
     except (TypeError, ValueError, OverflowError) as error:
         raise RunError(f"what the function returned cannot travel: {error}; plain values can") from error
     run.mkdir(parents=True, exist_ok=True)
     write_atomically(run / _FILE, body)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} is not plain")
 
 
 def read_results(run: Path) -> list[Any]:
