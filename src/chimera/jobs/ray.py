@@ -63,17 +63,23 @@ def connect(address: str) -> Any:
 def attend(folder: JobFolder, attempt: int, submission: Submission, address: str) -> Outcome:
     """Have Ray run an attempt, and return how it ended; an interrupt ends it."""
     name = f"chimera-{folder.path.name}-{attempt}-{uuid.uuid4().hex[:8]}"
+    words = [sys.executable, "-m", _PROGRAM, str(folder.path.absolute()), str(attempt), str(os.getpid())]
     submitted(folder).write_bytes(msgspec.json.encode(submission))
-    asked_s = time.monotonic()
-    while True:
+    with tempfile.TemporaryDirectory(prefix="chimera-code-") as code:
         try:
-            client = connect(address)
-            _submit(client, name, folder, attempt, submission)
-            break
-        except (ConfigurationError, ConnectionError, RuntimeError) as error:  # it is starting, or was there until now
-            if time.monotonic() > asked_s + _SILENT_S:
-                return Outcome("broke", f"Ray took no job: {str(error).strip().partition(chr(10))[0]}")
-        time.sleep(_LOOK_S)
+            stage(Path(code), [folder.code, *(folder.code / OUTSIDE).glob("*")])
+        except ConfigurationError as error:
+            return Outcome("failed", str(error))
+        order = {
+            "entrypoint": shlex.join(words),
+            "submission_id": name,
+            "runtime_env": {"working_dir": code, "py_modules": [str(CHIMERA)]},
+            "metadata": {"name": submission.name, "user": submission.user, "workers": str(submission.workers)},
+        }
+        try:
+            client = _submit(address, order)
+        except (ConfigurationError, ConnectionError, RuntimeError) as error:
+            return Outcome("broke", f"Ray took no job: {str(error).strip().partition(chr(10))[0]}")
     try:
         said = _await(client, name)
     except BaseException:
@@ -83,16 +89,20 @@ def attend(folder: JobFolder, attempt: int, submission: Submission, address: str
     return folder.outcome(attempt) or Outcome("broke", f"Ray's job {name} ended: {said}")
 
 
-def _submit(client: Any, name: str, folder: JobFolder, attempt: int, submission: Submission) -> None:
-    words = [sys.executable, "-m", _PROGRAM, str(folder.path.absolute()), str(attempt), str(os.getpid())]
-    with tempfile.TemporaryDirectory(prefix="chimera-code-") as code:
-        stage(Path(code), [folder.code, *(folder.code / OUTSIDE).glob("*")])
-        client.submit_job(
-            entrypoint=shlex.join(words),
-            submission_id=name,
-            runtime_env={"working_dir": code, "py_modules": [str(CHIMERA)]},
-            metadata={"name": submission.name, "user": submission.user, "workers": str(submission.workers)},
-        )
+def _submit(address: str, order: dict[str, Any]) -> Any:
+    """Hand a job to a Ray, which may be starting still, and return the client that did it; raises what Ray said at last."""
+    began_s = time.monotonic()
+    while True:
+        try:
+            client = connect(address)
+            client.submit_job(**order)
+            return client
+        except (ConfigurationError, ConnectionError, RuntimeError) as error:
+            if "already exists" in str(error):  # the answer to the last try was lost
+                return client
+            if time.monotonic() > began_s + _SILENT_S:
+                raise
+        time.sleep(_LOOK_S)
 
 
 def submitted(folder: JobFolder) -> Path:
