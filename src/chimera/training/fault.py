@@ -168,6 +168,10 @@ def check_attacks(faults: Iterable[Any], strategy: Strategy, data: Any) -> None:
     for fault in map(Fault.read, faults):
         if not isinstance(fault.disturbance, Attack):
             continue
+        if strategy.replicas == "parts":
+            raise ConfigurationError(
+                f"{fault.text!r}: attackers falsify what they learn of a whole model, and here it is cut"
+            )
         if fault.disturbance.in_messages and strategy.sends != "messages":
             raise ConfigurationError(
                 f"{fault.text!r}: with this strategy workers send no messages to servers, which an attacker could falsify"

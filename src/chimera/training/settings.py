@@ -83,6 +83,10 @@ class Settings:
         optimizer, local = _optimizers(strategy, name, table, workers)
         used = strategy.world_size(workers)
         check_aggregation(strategy, codec[0], used)
+        if given["evaluate_clients"] and strategy.replicas == "parts":
+            raise ConfigurationError(
+                f"evaluate_clients: with {name!r} each worker has a part of the model, and none can evaluate the whole"
+            )
         privacy = Privacy.of(given["privacy"])
         if privacy is not None:
             privacy.check(strategy, name, codec, used)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.call import work
+from chimera.core.device import put, to_host
 from chimera.core.engine import Group
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
@@ -93,8 +94,11 @@ class Stage(PartHolder):
         """
         gradient = self._passes.gradient()
         if group is not None:
-            self._gives(gradient)
-            group.all_reduce(gradient)
+            mean = to_host(gradient)
+            self._gives(mean)
+            group.all_reduce(mean)
+            if mean is not gradient:
+                put(mean, gradient)
         return self._stepped(gradient, losses=int(self._last and self._slice == 0))
 
     def _gives(self, array: NDArray[np.float32]) -> None:
