@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.jobs.cluster_kit import chimera, experiment, running, said
+from typer.testing import CliRunner
 
+from chimera.cli.main import app
 from chimera.jobs.folder import ClusterFolder
 
 
@@ -31,10 +33,16 @@ def test_a_job_is_submitted_followed_and_fetched_and_the_cluster_leaves_nothing(
 
 
 @pytest.mark.parametrize("command", [("submit", "digits.toml"), ("jobs",), ("fetch", "1"), ("cluster", "status")])
-def test_without_a_cluster_the_command_says_what_to_type(tmp_path: Path, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("was_up", [False, True])
+def test_without_a_cluster_the_command_says_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], was_up: bool
+) -> None:
     experiment(tmp_path)
-    ClusterFolder(tmp_path / "runs" / "cluster").create()
-    ran = chimera(*command, cwd=tmp_path)
-    assert ran.returncode != 0
-    assert len((ran.stdout + ran.stderr).splitlines()) == 1
-    assert "'chimera cluster up'" in ran.stdout + ran.stderr
+    if was_up:
+        ClusterFolder(tmp_path / "runs" / "cluster").create()
+    monkeypatch.chdir(tmp_path)
+    ran = CliRunner().invoke(app, command)
+    assert ran.exit_code == 2
+    (line,) = ran.output.splitlines()
+    assert line.startswith("error: ")
+    assert "'chimera cluster up'" in line

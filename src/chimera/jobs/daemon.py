@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import sys
 import threading
@@ -17,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from chimera.jobs import driver
+from chimera.jobs.ending import Ending
 from chimera.jobs.folder import ClusterFolder, Options
 from chimera.jobs.promises import Act, Attempt, Decide, Limits, Needs, Over, Release, Send, ToCoordinator
 from chimera.jobs.queue import Rules, choose
@@ -53,7 +52,7 @@ class Daemon:
         self._rules = Rules(workers_per_user=options.limit_per_user or 0)
         self._connections: dict[str, Connection[Any]] = {}
         self._starts: dict[str, Start] = {}
-        self._ending: dict[str, _Ending] = {}
+        self._ending: dict[str, Ending] = {}
         self._lock, self._woken, self._stopped = threading.RLock(), threading.Event(), threading.Event()
         self._began_s, self._progress_s = time.monotonic(), 0.0
         self._take_up()
@@ -145,7 +144,7 @@ class Daemon:
             if place.driver() is None:
                 self._drop(start, "it has ended", broke="its process was ended")
 
-    def _look_at_end(self, ending: _Ending, now_s: float) -> None:
+    def _look_at_end(self, ending: Ending, now_s: float) -> None:
         """Take the end of an attempt into the store, once its driver is no more."""
         attempt = ending.attempt
         place = self.folder.job(attempt.job)
@@ -172,7 +171,7 @@ class Daemon:
     def _end(self, attempt: Attempt, *, broke: str = "") -> None:
         self._starts.pop(attempt.job, None)
         lead = next(iter(self.store.job(attempt.job).workers), "") if attempt.number else ""
-        self._ending[attempt.job] = _Ending(attempt, broke, lead)
+        self._ending[attempt.job] = Ending(attempt, broke, lead)
         self._woken.set()
 
     def _act(self, start: Start, acts: list[Act]) -> None:
@@ -278,31 +277,6 @@ class Daemon:
             with contextlib.suppress(OSError):
                 connection.send(Release(held, "it is over"))
         self._woken.set()
-
-
-class _Ending:
-    """An attempt that is over, and may have a driver still.
-
-    Parameters
-    ----------
-    broke : why, if what becomes of the job depends on what the driver has left; else empty, for the store knows already.
-    lead : the slot that ends the driver.
-    """
-
-    def __init__(self, attempt: Attempt, broke: str, lead: str) -> None:
-        self.attempt, self.broke, self.lead = attempt, broke, lead
-        self._asked_s: float | None = None
-
-    def press(self, pid: int, now_s: float, *, alone: bool) -> None:
-        """End the driver, if nobody else does, or nobody has."""
-        if self._asked_s is None:
-            self._asked_s = now_s
-            number = signal.SIGINT if alone else None
-        else:
-            number = signal.SIGKILL if now_s - self._asked_s > 2 * driver.STOP_S else None
-        if number is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
 
 
 def run(folder: ClusterFolder, options: Options, web: socket.socket, slots: socket.socket, lifeline: int) -> None:
