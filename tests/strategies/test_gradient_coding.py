@@ -204,6 +204,15 @@ def test_too_few_make_the_best_of_it_where_the_code_is_approximate(fit: Fit) -> 
     assert run.metrics["accuracy"] > 0.85
 
 
+def test_of_groups_one_of_each_is_enough(fit: Fit) -> None:
+    """Four of six are late, twice as many as any code that knows nothing of who they are could do without."""
+    options: dict[str, Any] = {"workers": 6, "engine": PACE}
+    late = [f"hang worker {rank} for 100 s at step 0" for rank in (0, 2, 3, 4)]
+    run = fit({"name": "replicated", "copies": 3}, faults=late, **options)
+    np.testing.assert_allclose(parameters(run), parameters(fit("parameter-server", **options)), atol=2e-6)
+    assert last_step_s(run) < 100
+
+
 def test_a_block_that_is_missing_after_the_time_limit_is_asked_for_again(fit: Fit, whole: np.ndarray) -> None:
     """Two of five are too many for the code; but all blocks are with the three who are left."""
     run = fit({"timeout_s": 0.5}, engine=PACE, faults=hung(0, 2))
