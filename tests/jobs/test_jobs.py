@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 import urllib.error
@@ -240,6 +241,20 @@ def test_who_has_no_token_may_look_from_this_machine_and_change_nothing(
         chimera.submit(experiment(tmp_path), cluster=options.address)
     monkeypatch.setenv("CHIMERA_TOKEN", cluster.folder.token())
     assert said("jobs", "--folder", options.address, cwd=tmp_path) == cluster.client.jobs()
+
+
+@pytest.mark.long
+def test_nothing_that_is_sent_is_a_500_and_all_answers_are_as_documented(cluster: Running, tmp_path: Path) -> None:
+    options = cluster.folder.options()
+    assert options is not None
+    command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{options.address}/openapi.json"]
+    command += ["-H", f"Authorization: Bearer {cluster.folder.token()}", "--phases", "examples,coverage,fuzzing"]
+    command += ["--max-examples", "10", "--seed", "1", "--continue-on-failure", "--checks", "all", "--exclude-checks"]
+    # What a job has to be no schema can say in full; and whoever is on this machine may read without the token.
+    command += ["positive_data_acceptance,ignored_auth,missing_required_header"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
 
 
 def test_beyond_this_machine_nobody_looks_without_the_token(tmp_path: Path) -> None:

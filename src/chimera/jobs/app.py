@@ -84,7 +84,7 @@ def jobs_router(daemon: Daemon) -> APIRouter:
 
     @router.put("/files/{sha256}/{size}", **documented("Send a content.", answer=_ANY, errors=(422,), binary=False))
     async def put(request: Request) -> Response:
-        file = _converted(request.path_params | {"size": int(request.path_params["size"])}, None, File)
+        file = _converted(request.path_params | {"size": _count(request.path_params["size"])}, None, File)
         await in_thread(contents.add, file, _parts(request, asyncio.get_running_loop()))
         return answer(request, {"sha256": file.sha256})
 
@@ -110,7 +110,7 @@ def jobs_router(daemon: Daemon) -> APIRouter:
         "/{job}/follow",
         **documented(
             "What a job tells, a JSON object a line, until it is over; from bytes ``log`` and ``watch`` of its files on, or "
-            "from ``now``.", answer={"type": "string"}, binary=False, errors=(422,),
+            "from ``now``.", answer={"type": "string"}, binary=False, media="application/jsonl", errors=(422,),
         ),
     )  # fmt: skip
     async def follow(request: Request) -> Response:
@@ -130,7 +130,7 @@ def jobs_router(daemon: Daemon) -> APIRouter:
         "/{job}/run",
         **documented(
             "The folder of the run, as a tar archive; as far as it is there.", answer={"type": "string"}, binary=False,
-            errors=(422,),
+            media="application/x-tar", errors=(422,),
         ),
     )  # fmt: skip
     async def run(request: Request) -> Response:

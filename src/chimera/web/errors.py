@@ -17,6 +17,7 @@ from pydantic.alias_generators import to_camel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from chimera.core.errors import (
     ActorLost,
@@ -150,10 +151,17 @@ def _said(error: RequestValidationError) -> str:
     return "; ".join(said) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
 
 
+def _methods_at(app: FastAPI, path: str) -> list[str]:
+    routes = [route for route in app.routes if isinstance(route, Route) and route.path_regex.match(path)]
+    return sorted({method for route in routes for method in route.methods or ()})
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Let the app answer every exception in the one form."""
 
-    async def answer(_: Request, error: Exception) -> Response:
+    async def answer(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            error.headers = {"Allow": ", ".join(_methods_at(app, request.url.path))}  # each route knows its own only
         return response_to(error)
 
     for kind in (ChimeraError, HTTPException, RequestValidationError, Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeAlias
 
@@ -16,6 +17,14 @@ Endpoint: TypeAlias = Callable[[Request], Coroutine[Any, Any, Response]]
 
 class _Plain(APIRoute):
     """A route without dependencies to resolve and without a body to validate."""
+
+    def __init__(self, path: str, endpoint: Endpoint, **options: Any) -> None:
+        places = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+            for name in re.findall(r"{(\w+)", path)
+        ]
+        extra = {**(options.pop("openapi_extra", None) or {}), **({"parameters": places} if places else {})}
+        super().__init__(path, endpoint, openapi_extra=extra, **options)
 
     def get_route_handler(self) -> Endpoint:
         endpoint: Endpoint = self.endpoint
@@ -47,6 +56,7 @@ def documented(
     answer_example: Any = None,
     example: Any = None,
     binary: bool = True,
+    media: str = "application/json",
 ) -> dict[str, Any]:
     """Return the options of a plain route that make its OpenAPI page.
 
@@ -57,11 +67,12 @@ def documented(
     answer, answer_example : the same of the answer.
     errors : statuses beside 401, 413 and 500 that it may answer with.
     binary : whether body and answer may also be of the form of `wire`.
+    media : the type of the answer.
     """
     extra: dict[str, Any] = (
         {"requestBody": {"required": True, "content": _content(body, example, binary)}} if body else {}
     )
-    ok = {"description": "Done.", "content": _content(answer, answer_example, binary)}
+    ok = {"description": "Done.", "content": _content(answer, answer_example, binary, media)}
     return {
         "summary": summary,
         "openapi_extra": extra,
@@ -70,8 +81,8 @@ def documented(
     }
 
 
-def _content(schema: dict[str, Any], example: Any, binary: bool) -> dict[str, Any]:
-    content: dict[str, Any] = {"application/json": {"schema": schema, "example": example}}
+def _content(schema: dict[str, Any], example: Any, binary: bool, media: str = "application/json") -> dict[str, Any]:
+    content: dict[str, Any] = {media: {"schema": schema, "example": example}}
     if binary:
         content[wire.CONTENT_TYPE] = {"schema": {"type": "string", "format": "binary"}}
     return content

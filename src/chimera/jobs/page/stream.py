@@ -35,7 +35,7 @@ def page_router(daemon: Daemon) -> APIRouter:
         "/events",
         **documented(
             "What the page shows, as server-sent events: ``cluster`` with rows of jobs and processes, ``points`` of a job's "
-            "curves.", answer={"type": "string"}, binary=False,
+            "curves.", answer={"type": "string"}, binary=False, media="text/event-stream",
         ),
     )  # fmt: skip
     async def events(_: Request) -> Response:
