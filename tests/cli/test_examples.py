@@ -73,6 +73,23 @@ def test_federated_tells_how_each_client_fares(summary):
     assert metrics["client_accuracy_worst_tenth"] < metrics["client_accuracy_mean"]
 
 
+def test_clinics_that_split_a_network_learn_and_keep_their_labels(summary):
+    outcome = summary("split_learning.toml", "--set", "train.epochs=5")
+    assert outcome["metrics"]["accuracy"] > 0.85
+    trace = (Path(outcome["run_dir"]) / "trace.jsonl").read_text(encoding="utf-8")
+    calls = {row["call"] for row in map(json.loads, trace.splitlines()) if row["actor"] == "server 0"}
+    assert {"forward", "update"} <= calls
+    assert "train" not in calls  # for which it would need labels
+
+
+def test_slices_of_a_stage_are_alike_and_so_are_replicas(summary):
+    outcome = summary("hybrid.toml", "--set", "train.epochs=1")
+    peaks = [outcome["peak_mb"][f"worker {rank}"] for rank in range(8)]
+    assert peaks[:4] == peaks[4:]
+    assert peaks[0] == peaks[1] > peaks[2] == peaks[3]
+    assert 0.15 < outcome["bubble"] < 0.3  # a fifth, if stages were equal
+
+
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_a_parameter_server_in_fifteen_lines(engine):
     path = EXAMPLES / "parameter_server_in_15_lines.py"
