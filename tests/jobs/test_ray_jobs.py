@@ -88,7 +88,7 @@ def killed_at(cluster: Running, job: str, progress: float, process: Callable[[],
     os.kill(pid, signal.SIGKILL)
 
 
-def test_jobs_run_on_ray_and_survive_the_death_of_ray_s_job_and_of_its_attendant(ray: str, tmp_path: Path) -> None:
+def test_jobs_run_on_ray_and_survive_the_death_of_ray_s_job_its_attendant_and_a_slot(ray: str, tmp_path: Path) -> None:
     file = experiment(tmp_path, rounds=600)
     with running(tmp_path / "runs" / "cluster", ray=ray, workers=3) as cluster:
         whole = said("submit", file, cwd=tmp_path)["job"]
@@ -101,8 +101,9 @@ def test_jobs_run_on_ray_and_survive_the_death_of_ray_s_job_and_of_its_attendant
         place = cluster.folder.job(killed)
         killed_at(cluster, killed, 0.1, lambda: holder(place.path / "ray.lock"))
         killed_at(cluster, killed, 0.4, place.driver)
+        killed_at(cluster, killed, 0.6, lambda: cluster.pids("worker")[0])
         row = cluster.client.wait(killed, WAIT_S)
-        assert (row["state"], row["attempt"]) == ("done", 3), place.log.read_text()
+        assert (row["state"], row["attempt"]) == ("done", 4), (row, place.log.read_text())
         assert cluster.weights(killed) == cluster.weights(whole)
         (tmp_path / "total.py").write_text(FUNCTION)
         total = load_object(f"{tmp_path / 'total.py'}:total")

@@ -29,12 +29,12 @@ def main() -> None:
     except FileNotFoundError:
         raise SystemExit(f"Ray's head does not see {folder.path}: type 'chimera cluster up --ray' there") from None
     lock = _alone(folder.path / "ray.lock")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray stops a job by it; a checkpoint is written first
     threading.Thread(target=_end_with, args=(folder, attendant), name="chimera attendant", daemon=True).start()
     redirect(folder)
     import ray
 
     ray.init(address="auto", logging_level="ERROR")
+    signal.signal(signal.SIGTERM, _interrupt)  # Ray stops a job by it, and has just set a handler of its own
     folder.note_outcome(attempt, outcome_of(folder, submission, engine="ray"))
     os.close(lock)
 
@@ -53,6 +53,11 @@ def _end_with(folder: JobFolder, attendant: int) -> None:
     """End this process when the driver that waits for it is no more: nobody would take its end into the store."""
     while folder.driver() == attendant:
         time.sleep(_LOOK_S)
+    _interrupt()
+
+
+def _interrupt(*_: object) -> None:
+    """End as a driver does that is told to: with a checkpoint, if it comes to one soon."""
     os.kill(os.getpid(), signal.SIGINT)
 
 
