@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
+
+from chimera.core.errors import ActorLost
+from chimera.engines.local.engine import Local
 
 PROGRAM = """
 import os, signal, sys
@@ -54,3 +58,11 @@ def test_standby_serves_one_engine_and_nothing_of_it_stays(tmp_path: Path) -> No
         left = [pid for pid in map(int, ran.stdout.split()) if psutil.pid_exists(pid)]
         gone, alive = psutil.wait_procs([psutil.Process(pid) for pid in left], timeout=10)
         assert not alive, gone
+
+
+def test_an_actor_that_is_asked_for_after_the_fork_server_died_is_lost() -> None:
+    with Local(preload=[]) as engine:
+        psutil.Process(engine._server.pid).kill()
+        engine._monitor.join(10)
+        with pytest.raises(ActorLost):
+            engine.get(engine.spawn(dict).keys(), timeout_s=10)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -39,7 +38,7 @@ from chimera.engines.local.process import CONSTRUCT, SPIN_S, read_value
 from chimera.engines.local.refs import Lane, LocalActor, Ref
 from chimera.engines.local.relay import Relay
 from chimera.engines.local.rings import ROWS
-from chimera.engines.local.server import end, start_server, watch
+from chimera.engines.local.server import end, mark_dead, start_server, watch
 from chimera.engines.real_time import RealTime
 
 _MIRRORED = ("numpy", "torch", "sklearn")
@@ -232,8 +231,13 @@ class Local(RealTime):
         self._doorbell.await_calls(room, {lane.actor: lane.rows_read + 1}, SPIN_S)
 
     def _request(self, request: dict[str, Any]) -> None:
-        with contextlib.suppress(BrokenPipeError):  # the server died: the monitor counts every actor as lost
+        try:
             self._control.sendall(json.dumps(request).encode() + b"\n")
+        except (
+            BrokenPipeError,
+            ConnectionResetError,
+        ):  # the server died; the monitor may not have seen the newest actors
+            mark_dead([lane for lane in self._lanes if not lane.dead], self._lanes, self._deaths, self._doorbell)
 
 
 def _keep(ref: Ref) -> None:

@@ -67,12 +67,13 @@ def watch(
                 dead.append(lane)
             else:
                 lane.disturbed += 1
-        _mark_dead(dead, lanes, deaths, doorbell)
+        mark_dead(dead, lanes, deaths, doorbell)
         tell()
-    _mark_dead([lane for lane in lanes if not lane.dead], lanes, deaths, doorbell)
+    mark_dead([lane for lane in lanes if not lane.dead], lanes, deaths, doorbell)
 
 
-def _mark_dead(dead: list[Lane], lanes: list[Lane], deaths: list[Lane], doorbell: Doorbell) -> None:
+def mark_dead(dead: list[Lane], lanes: list[Lane], deaths: list[Lane], doorbell: Doorbell) -> None:
+    """Note deaths, and wake everybody."""
     for lane in dead:
         lane.died_s = time.monotonic()
         deaths.append(lane)
