@@ -28,6 +28,7 @@ def pretended() -> Iterator[None]:
     import ray
 
     ray.init(
+        "local",
         num_cpus=8,
         num_gpus=2,
         resources={"fast_disk": 4},

@@ -27,7 +27,7 @@ def own_session() -> Iterator[None]:
     """Run a Ray that the engine has not started."""
     import ray
 
-    ray.init(num_cpus=4, object_store_memory=100 << 20, include_dashboard=False, logging_level="ERROR")
+    ray.init("local", num_cpus=4, object_store_memory=100 << 20, include_dashboard=False, logging_level="ERROR")
     yield
     ray.shutdown()
 

@@ -79,7 +79,7 @@ def test_one_key_can_be_set_from_outside() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"cpus": 2}, "worker_resources has no key 'cpus'; its keys: threads, gpus, custom"),
+        ({"cpus": 2}, "worker_resources has no key 'cpus'; its keys: threads, gpus, memory_mb, custom"),
         ({"threads": 0}, "threads must be at least 1, not 0"),
         ({"threads": "two"}, "worker_resources: Expected int, got str"),
         ({"gpus": -1}, "gpus must be at least 0, not -1"),
@@ -87,7 +87,7 @@ def test_one_key_can_be_set_from_outside() -> None:
         ({"gpus": 1.5}, "a part of one or a whole number, not 1.5"),
         ({"custom": {"GPU": 1}}, "'GPU' is no custom resource: set gpus"),
         ({"custom": {"disk": 0}}, "of 'disk' must be asked more than 0, not 0"),
-        (3, "worker_resources = 3 cannot be used: give a table with threads, gpus, custom"),
+        (3, "worker_resources = 3 cannot be used: give a table with threads, gpus, memory_mb, custom"),
     ],
 )
 def test_a_mistake_is_one_line(fit: Fit, given: Any, message: str) -> None:
