@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 TESTABLE := $(VENV)/testable
-PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
 .PHONY: demo test test-long check bench bench-codecs bench-accuracy clean install

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile("shared-machine", deadline=None)  # how long an example takes says nothing on a busy machine
 settings.load_profile("shared-machine")
@@ -13,9 +15,15 @@ settings.load_profile("shared-machine")
 _SHARED = re.compile(r"(?<![a-z])(ray|docker)(?![a-z])")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let all tests on Ray run in one process, so that none finds the Ray of another; those with containers too."""
-    for item in items:
-        if shared := _SHARED.search(item.nodeid):
-            item.add_marker(pytest.mark.xdist_group(shared.group()))
+class _Turns(LoadScopeScheduling):
+    """All tests on Ray go to one process, so that none finds the Ray of another; those with containers too."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        shared = _SHARED.search(nodeid)
+        return shared.group() if shared else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Turns:
+    """Say which process runs which tests, under ``-n``."""
+    return _Turns(config, log)
