@@ -1,6 +1,6 @@
 # make demo   train something and watch it            make check  format, lint, types, layers
 # make test   check everything and run the tests      make bench  the benchmarks        make clean  remove all that was made but runs
-# make test-long   the tests that would take the former too long: the rest of those on Ray, and containers
+# make test-long   the tests that would take the former too long: the rest of those on Ray, and containers; one at a time, as many measure time
 # make bench-codecs   how fast each codec is beside a copy of memory
 # make bench-accuracy what each codec costs in accuracy on MNIST, which it downloads unless $CHIMERA_DATA has it
 #
@@ -25,7 +25,7 @@ test: check
 	$(PYTEST)
 
 test-long: $(TESTABLE)
-	$(PYTEST) -m "long and not slow"
+	$(BIN)/python -m pytest -m "long and not slow"
 
 check: $(TESTABLE)
 	$(BIN)/ruff format --check .
