@@ -51,10 +51,10 @@ def test_one_that_hangs_or_is_cut_off_answers_nothing_is_not_lost_and_is_named(
 
 def test_a_call_under_way_does_not_end_once_its_actor_hangs(engine: Engine, world: World) -> None:
     victim, _ = spawned(engine, world)
-    under_way = world.compute(victim, 1.0)
+    under_way = world.compute(victim, 3.0)
     engine.wait([under_way], timeout_s=LOOK_S)
     engine.disturb(victim, Disturbance("hang"))
-    assert engine.wait([under_way], timeout_s=2.0) == ([], [under_way])
+    assert engine.wait([under_way], timeout_s=4.0) == ([], [under_way])
 
 
 def test_who_waits_is_not_silent(engine: Engine, world: World) -> None:
