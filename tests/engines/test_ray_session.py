@@ -81,7 +81,7 @@ def test_where_no_ray_was_ever_started_none_is_found(tmp_path: Path, monkeypatch
     from ray._private.services import find_gcs_addresses
 
     if find_gcs_addresses():
-        pytest.skip("somebody's Ray runs on this machine")
+        pytest.skip("somebody's Ray runs on this machine: end it ('ray stop') to test what is said where none does")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # where Ray remembers the last cluster
     with pytest.raises(ConfigurationError, match="address 'auto': none runs on this machine"):

@@ -118,7 +118,7 @@ def test_a_job_that_is_cancelled_and_retried_ends_with_the_bits_of_one_left_alon
     assert cluster.weights(job.id) == cluster.weights(alone.id)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's threads in /proc")
 def test_what_is_forked_has_one_thread(cluster: Running) -> None:
     for pid in (*cluster.pids("supervisor"), *cluster.pids("worker")):
         threads = [task.joinpath("comm").read_text().strip() for task in Path(f"/proc/{pid}/task").iterdir()]

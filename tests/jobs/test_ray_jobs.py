@@ -23,7 +23,9 @@ from chimera.web.folder import holder
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'chimera-dml[ray]'"
+    ),
 ]
 WAIT_S = 240.0
 FUNCTION = """
