@@ -19,6 +19,8 @@ from tests.jobs.cluster_kit import Running, chimera, experiment, running, said
 from chimera.core.errors import ConfigurationError
 from chimera.core.registry import load_object
 from chimera.jobs.handle import submit
+from chimera.jobs.states import Event, State
+from chimera.jobs.store import Store
 from chimera.web.folder import holder
 
 pytestmark = [
@@ -116,6 +118,26 @@ def test_jobs_run_on_ray_and_survive_the_death_of_ray_s_job_its_attendant_and_a_
         chimera("cancel", left, cwd=tmp_path)
         until(lambda: holder(place.path / "ray.lock") is None and place.driver() is None)  # nothing of it goes on
         assert cluster.client.job(left)["state"] == "cancelled"
+
+
+def test_a_job_for_which_ray_has_no_room_returns_to_the_queue_with_the_reason_until_there_is(
+    ray: str, tmp_path: Path
+) -> None:
+    engine = '\n[engine]\nname = "ray"\nreserve_timeout_s = 1\n'  # two workers and a server, of Ray's four processors
+    file, small = experiment(tmp_path, rounds=100_000), experiment(tmp_path / "small", more=engine)
+    with running(tmp_path / "runs" / "cluster", ray=ray, workers=4) as cluster:
+        first = said("submit", file, cwd=tmp_path)["job"]
+        until(lambda: cluster.client.job(first)["progress"] > 0)
+        second = said("submit", small, cwd=tmp_path)["job"]
+        store = Store(cluster.folder.store)
+        until(lambda: Event.REFUSED in [each.event for each in store.events(second)])
+        (refused, *_) = [each for each in store.events(second) if each.event is Event.REFUSED]
+        store.close()
+        assert refused.state is State.QUEUED
+        assert "CPU" in refused.reason
+        assert cluster.client.job(first)["state"] == "running"  # nothing was taken from it
+        chimera("cancel", first, cwd=tmp_path)
+        assert cluster.client.wait(second, WAIT_S)["state"] == "done", cluster.folder.job(second).log.read_text()
 
 
 def test_where_no_ray_takes_jobs_the_cluster_does_not_start(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ LOOK_S = 0.05
 """How often it looks whether drivers have ended."""
 _PROGRESS_S = 0.5
 _COLUMNS = ("role", "name", "pid", "state", "job")
-_EVENTS = {"done": Event.ENDED, "failed": Event.FAILED, "broke": Event.BROKE}
+_EVENTS = {"done": Event.ENDED, "failed": Event.FAILED, "broke": Event.BROKE, "refused": Event.REFUSED}
 _APPEAR_S = 5.0  # so long a new daemon waits for the slots of the jobs that it finds running
 
 
@@ -105,9 +105,7 @@ class Daemon:
             try:
                 with self._lock:
                     self._step()
-            except (
-                Exception
-            ):  # a daemon that hangs is worse than one that dies: the next one takes up what stands in the store
+            except Exception:  # better dead than hung: the next one takes up what stands in the store
                 sys.excepthook(*sys.exc_info())
                 os._exit(1)
 

@@ -112,9 +112,6 @@ def _attended(folder: JobFolder, attempt: int, submission: Submission, address: 
 def outcome_of(folder: JobFolder, submission: Submission, engine: str = "local") -> Outcome:
     """Run it, in this process, and return how it ended; ``engine`` stands in for ``local``."""
     run = _KINDS[submission.kind]
-    lost = (
-        (_LostError,) if engine == "local" else (_LostError, TimeLimitError)
-    )  # elsewhere there may be no room in time
     try:
         folder.code.mkdir(parents=True, exist_ok=True)
         os.chdir(folder.code)
@@ -123,9 +120,11 @@ def outcome_of(folder: JobFolder, submission: Submission, engine: str = "local")
             _use_all_processors()
         sys.path.insert(0, str(folder.code))
         run(folder, submission, engine)
-    except lost as error:
+    except _LostError as error:
         return Outcome("broke", str(error))
     except (Exception, SystemExit) as error:
+        if isinstance(error, TimeLimitError) and engine != "local":  # no room in time: others have it
+            return Outcome("refused", str(error))
         remote = error if isinstance(error, ActorError) else error.__cause__
         if not isinstance(error, ChimeraError) or isinstance(remote, ActorError):
             traceback.print_exc()

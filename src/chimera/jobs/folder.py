@@ -43,9 +43,9 @@ class Options(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """How an attempt came to its end by itself; one that ``broke`` goes on from its checkpoint."""
+    """How an attempt came to its end by itself: one that ``broke`` goes on from its checkpoint, one ``refused`` had no room."""
 
-    state: Literal["done", "failed", "broke"]
+    state: Literal["done", "failed", "broke", "refused"]
     reason: str = ""
 
 

@@ -23,9 +23,9 @@ class State(StrEnum):
 class Event(StrEnum):
     """What happens to a job.
 
-    ``picked`` from the queue, an attempt begins · ``refused`` by a worker or too late, back to the queue · ``committed``: all
-    its workers are ready, and from here on the attempt counts · ``ended`` well · ``broke``: the attempt is lost, and the next
-    one goes on from the checkpoint · ``failed`` for good · ``cancel`` and ``retry`` come from people.
+    ``picked`` from the queue, an attempt begins · ``refused``: a worker or Ray has no place, or is late; back to the queue
+    · ``committed``: all its workers are ready, and from here on the attempt counts · ``ended`` well · ``broke``: the attempt is
+    lost, and the next one goes on from the checkpoint · ``failed`` for good · ``cancel`` and ``retry`` come from people.
     """
 
     PICKED = "picked"
@@ -49,6 +49,7 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = MappingProxyType(
         (State.STARTING, Event.CANCEL): State.CANCELLED,
         (State.RUNNING, Event.ENDED): State.DONE,
         (State.RUNNING, Event.BROKE): State.QUEUED,
+        (State.RUNNING, Event.REFUSED): State.QUEUED,  # what runs it beyond this machine had no room
         (State.RUNNING, Event.FAILED): State.FAILED,
         (State.RUNNING, Event.CANCEL): State.CANCELLED,
         (State.FAILED, Event.RETRY): State.QUEUED,
