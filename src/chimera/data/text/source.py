@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-import gzip
+import contextlib
 import itertools
 import os
 import warnings
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from chimera.core.errors import DataError
+from chimera.data.text.packed_file import PackedFile
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -46,7 +47,8 @@ class TextFile:
 class Source:
     """Files one after the other, with one line end after each; places in it count bytes, unpacked.
 
-    Entering a plain file anywhere is cheap. A gzip file is unpacked from its beginning, or from where it was read last.
+    Entering a plain file anywhere is cheap. A gzip file is unpacked from its beginning, or from somewhere before that it was
+    read before.
     """
 
     files: tuple[TextFile, ...]
@@ -97,7 +99,7 @@ class Reader:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._at, self._kept = 0, b""
-        self._open: tuple[int, gzip.GzipFile] | None = None  # of gzip files only: their place is costly to find again
+        self._open: tuple[int, PackedFile] | None = None  # of gzip files only: their place is costly to find again
 
     def read(self, begin: int, end: int) -> bytes:
         """Return the bytes from ``begin`` to ``end``, or to the end of the source."""
@@ -129,11 +131,8 @@ class Reader:
     def _of_packed(self, index: int, place: int, size: int) -> bytes:
         if self._open is None or self._open[0] != index:
             self.close()
-            self._open = index, gzip.GzipFile(self._source.files[index].path)
-        stream = self._open[1]
-        if stream.tell() != place:
-            stream.seek(place)
-        return stream.read(size)
+            self._open = index, PackedFile(self._source.files[index].path)
+        return self._open[1].read(place, size)
 
     def close(self) -> None:
         """Close the file it has open, if any."""
@@ -170,11 +169,8 @@ def _looked_at(path: Path) -> TextFile:
             raise DataError(f"there is no text file {str(path)!r}")
         size = path.stat().st_size
         if packed:
-            with gzip.open(path) as stream:
-                begin, size = stream.read(_PROBE_BYTES), 0
-                while stream.read(1 << 20):
-                    pass
-                size = stream.tell()
+            with contextlib.closing(PackedFile(str(path))) as file:
+                begin, size = file.read(0, _PROBE_BYTES), file.size()
         else:
             begin = _of_plain(str(path), 0, _PROBE_BYTES)
     except (OSError, EOFError, zlib.error) as error:
@@ -188,6 +184,6 @@ def _looked_at(path: Path) -> TextFile:
 
 
 def _unreadable(path: str, error: Exception) -> DataError:
-    if isinstance(error, gzip.BadGzipFile | EOFError | zlib.error):
+    if isinstance(error, EOFError | zlib.error):
         return DataError(f"{path} is not a whole gzip file: {error}")
     return DataError(f"{path} cannot be read: {error}")
