@@ -163,6 +163,23 @@ def test_a_state_that_is_kept_is_in_the_checkpoint(fit: Fit) -> None:
     assert forgotten == {name: {} for name in names}
 
 
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+@pytest.mark.parametrize("privacy", [None, {"clip": 1.0}])
+def test_who_takes_the_place_of_the_dead_goes_on_with_the_momenta_of_another(
+    fit: Fit, engine: str, privacy: dict[str, float] | None
+) -> None:
+    faults = ["kill worker 1 at step 4"]
+    run = fit({"local_steps": 3, "local_optimizer": ADAM}, engine=engine, faults=faults, privacy=privacy)
+    assert [event.event for event in run.events] == ["fault", "worker lost", "worker respawned"]
+    state = Checkpoints(str(run.run_dir / "checkpoints")).read_last()
+    assert state is not None
+    taken = {name: held["tensor.step"].item() for name, held in state["cluster"]["local"].items()}
+    if privacy is None:
+        assert min(taken.values()) >= 12 * 3
+    else:  # what an optimizer remembers tells of the data
+        assert taken["worker 1"] <= 8 * 3
+
+
 def test_data_that_is_dealt_anew_goes_on_where_it_was(fit: Fit) -> None:
     supply = Parted(DATASETS.create("digits").train, PARTITIONERS.create("iid"), BATCH, SEED)
     dealing = Dealing(supply, 3, lambda workers: workers * 4 * BATCH, steps_per_round=4)

@@ -163,12 +163,17 @@ class TrainingCluster(Asking, Holdings):
     def admit(self, worker: Any) -> None:
         """Let a worker in; where there are no servers, as a copy of the furthest. One more gets its share of the data.
 
+        Where there are, its local optimizer takes over what another's remembers: one that begins anew steps far too long at
+        first, and would spoil the mean.
+
         Raises
         ------
         ActorLost : it is dead, or one of the others is; it is not part of the cluster.
         """
         if self.shards or not self.workers or self.replicas == "parts":
             self.get(worker.go_to(self._dealing.step_of(self.round)))
+            if self.shards and self.replicas != "parts":
+                self.get([worker.restore_local(other.momenta()) for other in (self.on_time() or self.workers)[:1]])
         else:
             steps = self.get([other.step() for other in self.workers])
             self.get(worker.restore(self.workers[steps.index(max(steps))].state()))

@@ -124,6 +124,10 @@ class LocalRounds:
         own = {} if self._part is None else {_PERSONAL: self.personal()}
         return {**self._local.state(), **own}
 
+    def momenta(self) -> Mapping[str, Any]:
+        """Return what its local optimizer remembers, for a newcomer; nothing where updates are private, which it tells of."""
+        return self._local.momenta() if self._privacy is None else {}
+
     def restore_local(self, state: Mapping[str, Any]) -> None:
         """Take back what `local_state` returned."""
         self._local.restore({key: value for key, value in state.items() if key != _PERSONAL})

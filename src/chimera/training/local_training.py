@@ -73,11 +73,14 @@ class LocalTraining:
         """Begin anew, as if no step had been taken; what a rule remembers stays."""
         self._optimizer, self._kept = None, {}
 
+    def momenta(self) -> Mapping[str, NDArray[Any]]:
+        """Return what the optimizer remembers."""
+        return self._kept if self._optimizer is None else self._optimizer.state()
+
     def state(self) -> Mapping[str, NDArray[Any]]:
         """Return what the optimizer and the rule remember."""
-        optimizer = self._kept if self._optimizer is None else self._optimizer.state()
         rule = self._kept_of_rule if self._rule is None else self._rule.state()
-        return {**optimizer, **{_RULE + key: value for key, value in rule.items()}}
+        return {**self.momenta(), **{_RULE + key: value for key, value in rule.items()}}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `state` returned."""
