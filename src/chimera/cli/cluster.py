@@ -40,6 +40,10 @@ def up(
     limit_per_user: Annotated[
         int | None, typer.Option("--limit-per-user", min=1, metavar="N", help="So many workers a user has at once.")
     ] = None,
+    keep_days: Annotated[
+        float | None,
+        typer.Option("--keep-days", min=0, metavar="D", help="Forget a job, and its run, so long after its end."),
+    ] = None,
     ray: Annotated[
         str, typer.Option("--ray", metavar="ADDRESS", help="Let the Ray there run the jobs: 'auto' or HOST:PORT.")
     ] = "",
@@ -54,11 +58,16 @@ def up(
     """Start a daemon and its workers, which live on until `chimera cluster down`; the terminal may be closed."""
     from chimera.jobs.folder import ClusterFolder, Options
     from chimera.jobs.session import up as start
+    from chimera.web.keeping import keep_s
 
     host, port = _address(address)
-    ray = _ray(ray, hosts)
+    keep_s(keep_days)
     place = ClusterFolder(folder)
-    start(place, Options(workers=workers, host=host, port=port, limit_per_user=limit_per_user, page=page, ray=ray))
+    options = Options(
+        workers=workers, host=host, port=port, limit_per_user=limit_per_user, keep_days=keep_days, page=page,
+        ray=_ray(ray, hosts),
+    )  # fmt: skip
+    start(place, options)
     found = place.options()
     assert found is not None
     if as_json:

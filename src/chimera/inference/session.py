@@ -20,8 +20,8 @@ from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.inputs import queries
 from chimera.inference.models import read
 from chimera.inference.policies.policy import POLICIES
-from chimera.inference.supervisor import check_keep_days
 from chimera.web.client import PATIENCE_S
+from chimera.web.keeping import keep_s
 
 WORKERS = 2
 _STOP_S = 20.0
@@ -63,7 +63,7 @@ class InferenceCluster:
         for what, value, least in (("workers", workers, 1), ("standbys", standbys, 0)):
             if type(value) is not int or value < least:
                 raise ConfigurationError(f"{what} must be a whole number from {least}, not {value!r}")
-        check_keep_days(keep_days)
+        keep_s(keep_days)
         POLICIES.create(policy)
         if folder is not None and ClusterFolder(Path(folder)).claimant() is not None:
             raise ConfigurationError(f"the cluster in {folder} is up already: name it where one is asked for")

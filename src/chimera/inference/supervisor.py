@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import signal
 import socket
@@ -18,18 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from chimera.core.errors import ChimeraError, ConfigurationError
+from chimera.core.errors import ChimeraError
 from chimera.engines.leash import hold
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.worker import KEEP_MODELS
+from chimera.web.keeping import keep_s
 
 STOP_S = 5.0
 """How long members have to end by themselves."""
 _POLL_S = 0.02
 _QUICK_S = 2.0  # who lives no longer than this is started anew later and later
 _LONGEST_S = 10.0
-_DAY_S = 86_400.0
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -140,7 +139,7 @@ def keep_up(
     ConfigurationError : there is no such policy, the folder cannot be written, or its cluster is up already.
     """
     POLICIES.create(policy)
-    check_keep_days(keep_days)
+    keep_s(keep_days)
     folder.create()
     if ray:
         from chimera.engines.ray.session import Session
@@ -156,13 +155,6 @@ def keep_up(
             folder, workers=workers, standbys=standbys, policy=policy, preload=preload, ray=ray, voters=voters,
             keep_days=keep_days, keep_models=keep_models, gpus=gpus, say=say, stopped=lambda: bool(ended),
         )  # fmt: skip
-
-
-def check_keep_days(keep_days: float | None) -> None:
-    """Raise ConfigurationError unless jobs can be kept for so long after their end."""
-    number = isinstance(keep_days, int | float) and not isinstance(keep_days, bool)
-    if keep_days is not None and not (number and 0 <= keep_days < math.inf):
-        raise ConfigurationError(f"keep_days must be a number of days from 0, not {keep_days!r}")
 
 
 def is_here(address: str) -> bool:
@@ -207,7 +199,7 @@ def supervise(
     given = {name: value for name, value in one_thread.items() if name not in os.environ}
     leading = ["chimera.inference.member", *at, "--policy", policy, *(["--ray", ray] if ray else [])]
     if keep_days is not None:
-        leading += ["--keep-s", str(keep_days * _DAY_S)]
+        leading += ["--keep-s", str(keep_s(keep_days))]
     leading.append("--name")
     working = ["chimera.inference.worker_process", *at, "--keep-models", str(keep_models)]
     working += [*(["--preload", preload] if preload else []), "--name"]

@@ -33,11 +33,15 @@ class Contents:
         self._folder = folder
 
     def has(self, file: File) -> bool:
-        """Whether it is there, whole."""
+        """Whether it is there, whole; it counts as sent anew then, so that it is not forgotten before its job comes."""
+        place = self._place(file)
         try:
-            return self._place(file).stat().st_size == file.size
+            whole = place.stat().st_size == file.size
+            if whole:
+                os.utime(place)
         except OSError:
             return False
+        return whole
 
     def missing(self, manifest: Mapping[str, File]) -> list[File]:
         """Return what of a manifest has to be uploaded, each content once.
@@ -55,6 +59,20 @@ class Contents:
                 f"the job's files have {wanted} bytes, and the disk of {self._folder} has {free} left"
             )
         return missing
+
+    def older(self, than_s: float) -> set[str]:
+        """Return the files, and what is left of uploads, that nobody has sent or asked for since."""
+        found = set()
+        for place in self._folder.glob("*") if self._folder.exists() else ():
+            with contextlib.suppress(FileNotFoundError):
+                if place.stat().st_mtime < than_s:
+                    found.add(place.name)
+        return found
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Remove files; folders of jobs that link to them keep what they have."""
+        for name in names:
+            (self._folder / name).unlink(missing_ok=True)
 
     def add(self, file: File, chunks: Iterable[bytes]) -> None:
         """Take a file in pieces; raises as `receiving` does."""

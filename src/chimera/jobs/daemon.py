@@ -16,8 +16,10 @@ from typing import Any
 
 import msgspec
 
+from chimera.core.errors import ChimeraError
 from chimera.jobs.ending import Ending
 from chimera.jobs.folder import ClusterFolder, Options
+from chimera.jobs.forgetting import EVERY_S, forget
 from chimera.jobs.promises import Act, Attempt, Decide, Limits, Needs, Over, Release, Send, ToCoordinator
 from chimera.jobs.queue import Rules, choose
 from chimera.jobs.records import Job
@@ -26,6 +28,7 @@ from chimera.jobs.states import Event, State
 from chimera.jobs.store import Store
 from chimera.jobs.watching import fraction_of
 from chimera.jobs.wire import Connection, Hello, to_slot
+from chimera.web.keeping import keep_s
 
 LOOK_S = 0.05
 """How often it looks whether drivers have ended."""
@@ -63,7 +66,8 @@ class Daemon:
 
     def begin(self) -> None:
         """Work, in threads of its own."""
-        for work in (self._accept, self._loop):
+        keeping = [] if self.options.keep_days is None else [self._forget]
+        for work in (self._accept, self._loop, *keeping):
             threading.Thread(target=work, name=f"chimera {work.__name__}", daemon=True).start()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -97,6 +101,16 @@ class Daemon:
         for lock in self.folder.path.glob("jobs/*/driver.lock"):
             if lock.parent.name not in self._starts:
                 self._end(Attempt(lock.parent.name, 0))
+
+    def _forget(self) -> None:
+        after_s = keep_s(self.options.keep_days)
+        assert after_s is not None
+        while not self._stopped.is_set():
+            try:
+                forget(self.folder, self.store, after_s, self._rules.memory_s)
+            except (ChimeraError, OSError) as error:  # a full disk, say: the next look tries again
+                sys.stderr.write(f"nothing could be forgotten: {error}\n")
+            self._stopped.wait(EVERY_S)
 
     def _loop(self) -> None:
         while not self._stopped.is_set():
@@ -207,7 +221,7 @@ class Daemon:
         busy = {name for job in under_way for name in job.workers}
         free = [name for name in sorted(self._connections) if name not in busy]
         before = {other: self.store.job(other) for job in waiting for other in job.submission.after}
-        uses = self.store.uses(now_s - 10 * self._rules.half_life_s)
+        uses = self.store.uses(now_s - self._rules.memory_s)
         choice = choose(
             waiting, under_way, before, uses,
             free=len(free), total=self.options.workers, now_s=now_s, rules=self._rules,

@@ -23,6 +23,7 @@ class Options(Struct, frozen=True):
     workers : how many slots it has.
     host, port : where it answers.
     limit_per_user : how many workers one user's jobs may have at once; None is any number.
+    keep_days : so many days after its end a job is forgotten, with its run; None is never.
     page : whether it shows its web page.
     ray : the address of the Ray that runs its jobs; empty where this machine does by itself.
     pid : the process that keeps it up.
@@ -32,6 +33,7 @@ class Options(Struct, frozen=True):
     host: str = "127.0.0.1"
     port: int = 0
     limit_per_user: int | None = None
+    keep_days: float | None = None
     page: bool = False
     ray: str = ""
     pid: int = 0

@@ -31,6 +31,11 @@ class Rules:
     half_life_s: float = 3600.0
     patience_s: float = 60.0
 
+    @property
+    def memory_s(self) -> float:
+        """What a user had longer ago counts for nothing."""
+        return 10 * self.half_life_s
+
     def __post_init__(self) -> None:
         if not (self.half_life_s > 0 and min(self.jobs_per_user, self.workers_per_user, self.patience_s) >= 0):
             raise ConfigurationError("a queue needs a half-life above 0 s, and limits and patience of at least 0")

@@ -11,7 +11,7 @@ import msgspec
 from chimera.core.errors import ConfigurationError, ConflictError
 from chimera.core.sqlite_channel import Channel, Kind
 from chimera.jobs.records import Happened, Job, Submission, Use, advanced
-from chimera.jobs.states import Event, State
+from chimera.jobs.states import OVER, Event, State
 
 FORMAT = 1
 _KNOWN = 10_000  # submissions kept in memory
@@ -175,6 +175,29 @@ class Store:
         """Return which workers users have, or had after ``since_s``."""
         question = "SELECT user, workers, from_s, to_s FROM uses WHERE to_s IS NULL OR to_s > ?"
         return [Use(*row) for row in self._channel.rows(question, (since_s,))]
+
+    def forget(self, before_s: float, uses_before_s: float) -> None:
+        """Drop the jobs that have been over since before a time, but for those that others are still to come after.
+
+        Numbers are not given again.
+
+        Parameters
+        ----------
+        uses_before_s : whose workers were whose until then is dropped as well.
+        """
+
+        def drop(db: sqlite3.Connection) -> None:
+            rows = db.execute("SELECT id, state, since_s FROM jobs").fetchall()
+            over = {number for number, state, since_s in rows if state in OVER and since_s < before_s}
+            left = [number for number, state, _ in rows if state not in OVER]
+            over -= {int(other) for number in left for other in self._submission(db, number).after}
+            for table, column in (("events", "job"), ("jobs", "id"), ("submissions", "id")):
+                db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(number,) for number in over])
+            db.execute("DELETE FROM uses WHERE to_s < ?", (uses_before_s,))
+            for number in over:
+                self._submissions.pop(number, None)
+
+        self._channel.write(drop)
 
     def close(self) -> None:
         """Let go of the file."""

@@ -1,0 +1,131 @@
+"""What a cluster forgets, and what it must not."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.jobs.cluster_kit import chimera, experiment, running, said
+
+from chimera.core.errors import ConfigurationError
+from chimera.jobs.contents import Contents, of_text
+from chimera.jobs.folder import ClusterFolder
+from chimera.jobs.forgetting import UPLOAD_S, forget
+from chimera.jobs.records import File, Job
+from chimera.jobs.states import Event
+from chimera.jobs.store import Store
+from chimera.web.folder import note_holder
+from jobs.samples import submission
+
+DAY_S = 86_400.0
+USES_S = 36_000.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ClusterFolder:
+    return ClusterFolder(tmp_path)
+
+
+@pytest.fixture
+def store(folder: ClusterFolder) -> Iterator[Store]:
+    store = Store(folder.store)
+    yield store
+    store.close()
+
+
+def ended(folder: ClusterFolder, store: Store, days_ago: float, text: str = "", **given: object) -> Job:
+    """Return a job that was cancelled so long ago, and whose folder and file are there."""
+    at_s = time.time() - days_ago * DAY_S
+    job = store.submit(submission(manifest={"mine.py": uploaded(folder, text)}, **given), f"key {text}", at_s)
+    folder.job(job.id).run.mkdir(parents=True)
+    told = store.apply(job.id, Event.CANCEL, now_s=at_s)
+    assert told is not None
+    return told
+
+
+def uploaded(folder: ClusterFolder, text: str) -> File:
+    """Return a file that came long ago."""
+    file = of_text(text)
+    Contents(folder.files).add(file, [text.encode()])
+    os.utime(folder.files / file.sha256, (0, 0))
+    return file
+
+
+def test_what_has_been_over_for_longer_goes_with_its_folder_and_its_files(folder: ClusterFolder, store: Store) -> None:
+    old, young = ended(folder, store, 3, "old"), ended(folder, store, 1, "young")
+    waiting = store.submit(submission(), "waits", time.time() - 9 * DAY_S)
+    forget(folder, store, 2 * DAY_S, USES_S)
+    assert [job.id for job in store.jobs()] == [young.id, waiting.id]
+    assert [place.name for place in (folder.path / "jobs").iterdir()] == [young.id]
+    assert [file.name for file in folder.files.iterdir()] == [of_text("young").sha256]
+    assert store.events(old.id) == []
+    with pytest.raises(ConfigurationError, match="there is no job '1'"):
+        store.job(old.id)
+    assert store.submit(submission(), "next", time.time()).id == "4"  # no number is given twice
+
+
+def test_what_a_job_is_to_come_after_stays_for_it(folder: ClusterFolder, store: Store) -> None:
+    first = ended(folder, store, 3, "first")
+    second = store.submit(submission(after=(first.id,)), "second", time.time())
+    forget(folder, store, 0.0, USES_S)
+    assert [job.id for job in store.jobs()] == [first.id, second.id]
+    store.apply(second.id, Event.FAILED, now_s=time.time() - DAY_S, reason="what it is after was cancelled")
+    forget(folder, store, 0.0, USES_S)
+    assert store.jobs() == []
+
+
+def test_a_file_that_was_asked_for_waits_for_its_job(folder: ClusterFolder, store: Store) -> None:
+    contents = Contents(folder.files)
+    asked, forgotten = uploaded(folder, "asked for"), uploaded(folder, "forgotten")
+    (folder.files / f".{forgotten.sha256}.1.draft").touch()
+    os.utime(
+        folder.files / f".{forgotten.sha256}.1.draft", (0, time.time() - UPLOAD_S - 1)
+    )  # of an upload that was cut off
+    assert contents.missing({"mine.py": asked}) == []
+    forget(folder, store, 0.0, USES_S)
+    assert [file.name for file in folder.files.iterdir()] == [asked.sha256]
+
+
+def test_a_folder_whose_job_is_forgotten_already_goes_and_one_that_a_process_works_in_stays(
+    folder: ClusterFolder, store: Store
+) -> None:
+    lock = folder.job("7").claim()
+    folder.job("8").run.mkdir(parents=True)
+    assert lock is not None
+    note_holder(lock, os.getpid())
+    forget(folder, store, 0.0, USES_S)
+    assert [place.name for place in (folder.path / "jobs").iterdir()] == ["7"]
+    os.close(lock)
+    forget(folder, store, 0.0, USES_S)
+    assert list((folder.path / "jobs").iterdir()) == []
+
+
+def test_whose_workers_were_whose_is_kept_for_as_long_as_the_queue_wants_it(
+    folder: ClusterFolder, store: Store
+) -> None:
+    now_s = time.time()
+    job = store.submit(submission(), "key", now_s)
+    store.apply(job.id, Event.PICKED, attempt=0, now_s=now_s - 20.0, workers=("w0",))
+    store.apply(job.id, Event.CANCEL, now_s=now_s - 10.0)
+    forget(folder, store, 0.0, 60.0)
+    assert [use.user for use in store.uses(0.0)] == ["ada"]
+    forget(folder, store, 0.0, 5.0)
+    assert store.uses(0.0) == []
+
+
+def test_a_cluster_that_keeps_nothing_forgets_what_the_last_one_ran(tmp_path: Path) -> None:
+    file, place = experiment(tmp_path, rounds=5), tmp_path / "runs" / "cluster"
+    with running(place) as cluster:
+        job = said("submit", file, cwd=tmp_path)["job"]
+        assert cluster.client.wait(job, 60.0)["state"] == "done"
+    with running(place, keep_days=0.0) as cluster:
+        deadline_s = time.monotonic() + 10.0
+        while cluster.client.jobs() or cluster.folder.job(job).path.exists():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+    ran = chimera("cluster", "up", "--keep-days", "inf", cwd=tmp_path)
+    assert ran.returncode == 2
+    assert "keep_days must be a number of days from 0, not inf" in ran.stderr
