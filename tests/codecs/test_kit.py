@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from chimera.codecs.codec import CODECS, Codec, Held, decode, decode_with
+from chimera.codecs.codec import CODECS, Codec, Held, decode, decode_pieces, decode_with
+from chimera.codecs.kernels.layout import CHUNK
+from chimera.codecs.scratch import Scratch
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -143,6 +145,19 @@ def test_decoding_remembers_nothing(setup: str) -> None:
         else:
             assert decode(message, NORMAL.size).tobytes() == expected.tobytes()
             assert codec.decode(message).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+def test_pieces_make_up_the_vector(setup: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chimera.codecs.pieces.PIECE", CHUNK)  # short, so that one of these vectors has several
+    for name, vector in VECTORS.items():
+        encoded, at, scratch = sent(setup, vector), 0, Scratch()
+        expected, found = decode(encoded, vector.size), np.full_like(vector, 7)
+        for where, values in decode_pieces(encoded, vector, scratch):
+            assert where.start == at, name
+            found[where], at = values, where.stop
+        assert at == vector.size, name
+        assert found.tobytes() == expected.tobytes(), name
 
 
 @pytest.mark.parametrize("setup", SETUPS)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.codec import CODECS, Codec, Curvature, State, Table, decode
+from chimera.codecs.codec import CODECS, Codec, Curvature, State, Table, decode, decode_pieces
 from chimera.codecs.moments import moments
+from chimera.codecs.scratch import Scratch
 from chimera.core.call import bandwidth_bytes_s as speed_here
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
@@ -89,6 +90,10 @@ class Adaptive(Codec):
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Decode a message of one of the codecs."""
         return decode(encoded, encoded.size, out)
+
+    def decode_pieces(self, encoded: Encoded, like: Flat, scratch: Scratch) -> Iterator[tuple[slice, Flat]]:
+        """Decode a message of one of the codecs as that does."""
+        return decode_pieces(encoded, like, scratch)
 
     def use_curvature(self, curvature: Curvature) -> None:
         """Tell all codecs."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from chimera.codecs.codec import CODECS, Codec
+from collections.abc import Iterator
+
+from chimera.codecs.codec import CODECS
 from chimera.codecs.moments import Moments
+from chimera.codecs.pieces import Piecewise, Target
 from chimera.codecs.scratch import Scratch
 from chimera.codecs.signs import decode_signs, encode_signs
 from chimera.core.message import Encoded
@@ -11,14 +14,12 @@ from chimera.core.parameters import Flat, Layout
 
 
 @CODECS.register("binary")
-class Binary(Codec):
+class Binary(Piecewise):
     """Rastegari et al., 2016: XNOR-Net, for gradients: signs times a scale, which is the standard deviation here.
 
     Each element becomes plus or minus the standard deviation of its tensor: what a sign says of a normal distribution, and a
     quarter more than `sign` sends. 1 bit.
     """
-
-    on_device = True
 
     def __init__(self) -> None:
         self._scratch = Scratch()
@@ -27,9 +28,9 @@ class Binary(Codec):
         """Pack signs and deviations."""
         return encode_signs("binary", vector, layout, _deviations, self._scratch)
 
-    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+    def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
         """Return the deviations."""
-        return decode_signs(encoded, out)
+        return decode_signs(encoded, target)
 
 
 def _deviations(tensor: Moments) -> tuple[float, float]:

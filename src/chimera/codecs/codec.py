@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.codecs.fields import room
+from chimera.codecs.scratch import Scratch
 from chimera.core.device import on_host, put, to_host
 from chimera.core.errors import CodecError, ConfigurationError, UnknownNameError
 from chimera.core.message import Encoded
@@ -117,6 +118,19 @@ class Codec(ABC):
         if found is not out:
             put(found, room(encoded, out))
         return out, held
+
+    def decode_pieces(self, encoded: Encoded, like: Flat, scratch: Scratch) -> Iterator[tuple[slice, Flat]]:
+        """Decode piece by piece, in order: yield which elements these are, and their values, which hold until the next piece.
+
+        Who adds them to a vector finds them in the cache, and needs no memory of the vector's size. Here all is one piece.
+
+        Parameters
+        ----------
+        encoded : a message of this codec.
+        like : a vector that lies where the pieces are to be.
+        scratch : memory of the caller's, for the pieces.
+        """
+        yield slice(0, encoded.size), self.unpack(encoded, scratch.beside(like, "decoded", encoded.size, "float32"))
 
     def rows(self, encoded: Encoded, layout: RowLayout) -> SparseRows | None:  # noqa: ARG002 - most messages hold all rows
         """Return the rows that a message consists of, if it leaves out others; None if it has to be decoded.
@@ -261,6 +275,11 @@ def decode(encoded: Encoded, size: int, out: Any = None) -> Flat:
 def decode_with(held: Held, encoded: Encoded, size: int, out: Any = None) -> tuple[Flat, Held]:
     """Unpack, as `decode` does, for a receiver who has ``held`` of this sender; return what he has from now on, too."""
     return _decoder_of(encoded, size).unpack_with(held, encoded, out)
+
+
+def decode_pieces(encoded: Encoded, like: Flat, scratch: Scratch) -> Iterator[tuple[slice, Flat]]:
+    """Unpack a message of any codec piece by piece, see `Codec.decode_pieces`; as many elements as ``like`` has."""
+    return _decoder_of(encoded, len(like)).decode_pieces(encoded, like, scratch)
 
 
 def rows_of(encoded: Encoded, layout: RowLayout) -> SparseRows | None:

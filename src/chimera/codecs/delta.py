@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.codec import CODECS, Codec, Curvature, Held, State, Table
-from chimera.codecs.envelope import decode_parts, header_of, read_header
+from chimera.codecs.codec import CODECS, Codec, Curvature, Held, State, Table, decode, decode_pieces
+from chimera.codecs.envelope import header_of, read_header
 from chimera.codecs.fields import array, number, room, whole
 from chimera.codecs.scratch import Scratch
 from chimera.core.errors import CodecError, ConfigurationError
@@ -70,8 +70,9 @@ class Delta(Codec):
             with np.errstate(over="ignore"):  # the codec refuses what is not finite
                 difference = np.subtract(vector, old, out=self._scratch.array("difference", old.size, np.float32))
             message = _kept(self._inner.encode(difference, layout))
-            value, reference = _moved(old, self._inner.decode(message), self._rate)
-            meta = {"upon": held.number, "sum": _sum_of(old), "rate": self._rate}
+            said = self._inner.decode_pieces(message, difference, self._scratch)
+            value, reference, total = _moved(old, said, self._rate)
+            meta = {"upon": held.number, "sum": total, "rate": self._rate}
         self.count += 1
         arrays = (header_of([message]), *message.arrays)
         return Encoded("delta", vector.size, arrays, {"number": self.count, **meta}), Held(self.count, reference, value)
@@ -96,16 +97,18 @@ class Delta(Codec):
         if len(described) != 1 or len(kinds) != len(encoded.arrays) - 1:
             raise CodecError(f"a delta message has {len(encoded.arrays) - 1} arrays, its header says {len(kinds)}")
         arrays = [array(encoded, i, kind, size) for i, (kind, size) in enumerate(kinds, 1)]
-        decoded = decode_parts(described, arrays, room(encoded, out))
+        inner = Encoded(described[0].codec, described[0].size, tuple(arrays), described[0].meta)
         if not upon or held.reference is None:
+            decoded = decode(inner, encoded.size, room(encoded, out))
             if not all_finite(decoded):
                 raise CodecError("a delta message holds NaN or infinity")
             return decoded, Held(own, decoded.copy())
-        if _sum_of(held.reference) != total:
+        said = decode_pieces(inner, held.reference, Scratch())
+        value, reference, found = _moved(held.reference, said, rate, None if out is None else room(encoded, out))
+        if found != total:
             raise CodecError(
                 f"number {upon}, which a delta message builds upon, is not the same here and where it was made"
             )
-        value, reference = _moved(held.reference, decoded, rate)
         return value, Held(own, reference)
 
     def use_curvature(self, curvature: Curvature) -> None:
@@ -130,23 +133,43 @@ class Delta(Codec):
         self._inner.restore({name[6:]: value for name, value in state.items() if name.startswith("codec.")})
 
 
-def _moved(reference: Flat, decoded: Flat, rate: float) -> tuple[Flat, Flat]:
-    """Return the vector of a message, and the next reference: by the same operations, so the same bits, on both sides."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        value = reference + decoded
-        following = value if rate == 1 else reference + np.float32(rate) * decoded
-    if not all_finite(value):
-        raise CodecError("a delta message leads to NaN or infinity")
-    return value, following
+def _moved(
+    reference: Flat, said: Iterator[tuple[slice, Flat]], rate: float, out: Flat | None = None
+) -> tuple[Flat, Flat, int]:
+    """Return the vector of a message, the next reference, and the sum over the last one's bits.
+
+    By the same operations, so the same bits, on both sides. The vector is in ``out``, if that is given, and then apart from the
+    reference.
+    """
+    value, total = np.empty_like(reference) if out is None else out, 0
+    following = value if rate == 1 and out is None else np.empty_like(reference)
+    for where, decoded in said:
+        old = reference[where]
+        with np.errstate(over="ignore", invalid="ignore"):
+            new = np.add(old, decoded, out=value[where])
+            if rate != 1:
+                np.add(old, np.float32(rate) * decoded, out=following[where])
+            elif following is not value:
+                following[where] = new
+        if not all_finite(new):
+            raise CodecError("a delta message leads to NaN or infinity")
+        total += _sum_of(old, where.start)
+    return value, following, (total ^ total >> 48) & _SUM
 
 
-def _sum_of(reference: Flat) -> int:
-    """Return a sum over the bits, by which two references that have drifted apart are told."""
-    pairs = reference.size // 2
-    total = int(np.add.reduce(reference[: 2 * pairs].view(np.uint64)))
-    for last in reference[2 * pairs :].view(np.uint32):
+def _sum_of(piece: Flat, begin: int) -> int:
+    """Return a sum over the bits of elements from number ``begin`` on, by which two references that drifted apart are told.
+
+    It is that of all pairs of elements as numbers of 64 bits, the first of a pair below, wherever pieces begin.
+    """
+    bits = piece[begin % 2 :]
+    pairs = bits.size // 2
+    total = int(np.add.reduce(bits[: 2 * pairs].view(np.uint64)))
+    for first in piece[: begin % 2].view(np.uint32):
+        total += int(first) << 32
+    for last in bits[2 * pairs :].view(np.uint32):
         total += int(last)
-    return (total ^ total >> 48) & _SUM
+    return total
 
 
 def _kept(message: Encoded) -> Encoded:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.codec import CODECS, Codec, State
+from chimera.codecs.codec import CODECS, State
 from chimera.codecs.largest import by_sample, share
 from chimera.codecs.moments import moments
+from chimera.codecs.pieces import Piecewise, Target
 from chimera.codecs.sparse import decode_places, encode_places
 from chimera.codecs.top_k import check_ratio
 from chimera.core.device import beside, namespace, to_host
@@ -21,7 +22,7 @@ from chimera.core.parameters import Flat, Layout
 
 
 @CODECS.register("dgc")
-class DGC(Codec):
+class DGC(Piecewise):
     """Lin et al., 2018: Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed Training.
 
     Each worker has the momentum, and sends the largest elements of what its momentum adds up to; those are then forgotten in
@@ -35,8 +36,6 @@ class DGC(Codec):
         the root of the number of workers.
     warm_up : messages over which the ratio falls from 0.25 to its end, by equal factors.
     """
-
-    on_device = True
 
     def __init__(self, *, ratio: float = 0.001, momentum: float = 0.9, clip: float = 0.0, warm_up: int = 0) -> None:
         check_ratio(ratio)
@@ -68,9 +67,9 @@ class DGC(Codec):
         self._total[places] = 0
         return encoded
 
-    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+    def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
         """Return the elements among zeros."""
-        return decode_places(encoded, out)
+        return decode_places(encoded, target)
 
     def state(self) -> State:
         """Return velocity and total."""

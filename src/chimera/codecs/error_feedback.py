@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, Codec, Curvature, State, Table
 from chimera.codecs.reduction import Mean, Reduction
-from chimera.core.device import beside, namespace, to_host
+from chimera.codecs.scratch import Scratch
+from chimera.core.device import beside, namespace, on_host, to_host
 from chimera.core.errors import CodecError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite
@@ -32,7 +33,8 @@ class ErrorFeedback(Codec):
     def __init__(self, *, codec: Table | Codec = "identity") -> None:
         self._inner = CODECS.inside("error-feedback", codec)
         self._memory: Flat | None = None
-        self._decoded: Flat | None = None
+        self._spare: Flat | None = None  # memory that a message may view
+        self._scratch = Scratch()
 
     @property
     def carries(self) -> bool:
@@ -52,22 +54,24 @@ class ErrorFeedback(Codec):
         """
         xp = namespace(vector)
         if self._memory is None or len(self._memory) != len(vector):
-            self._memory, self._decoded = xp.zeros_like(vector), None
-        if self._decoded is None:
-            self._decoded = xp.empty_like(vector)
+            self._memory, self._spare = xp.zeros_like(vector), None
         memory = beside(self._memory, vector)  # it may come from a checkpoint
         with np.errstate(over="ignore"):
             total = xp.add(vector, memory, out=memory)
         try:
             encoded = self._inner.pack(total, layout)
-            with np.errstate(over="ignore"):
-                left = xp.subtract(total, self._inner.unpack(encoded, self._decoded), out=self._decoded)
-            if not all_finite(left):
-                raise CodecError("the error that is to be fed back is not finite")
+            left = total
+            if _views(encoded, total):
+                left, self._spare = xp.empty_like(total) if self._spare is None else self._spare, total
+            for where, said in self._inner.decode_pieces(encoded, total, self._scratch):
+                with np.errstate(over="ignore"):
+                    piece = xp.subtract(total[where], said, out=left[where])
+                if not all_finite(piece):
+                    raise CodecError("the error that is to be fed back is not finite")
         except CodecError:
             self._memory = None  # the sum was written over it, and cannot be packed
             raise
-        self._memory, self._decoded = left, memory
+        self._memory = left
         return encoded
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
@@ -94,10 +98,15 @@ class ErrorFeedback(Codec):
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `state` returned."""
-        self._memory = self._decoded = None
+        self._memory = self._spare = None
         if "memory" in state:
             self._memory = np.array(state["memory"], np.float32)
         self._inner.restore({name[6:]: value for name, value in state.items() if name.startswith("codec.")})
+
+
+def _views(encoded: Encoded, vector: Flat) -> bool:
+    """Return whether a message holds memory of the vector that it was made of, which must not be written to then."""
+    return on_host(vector) and any(np.may_share_memory(array, vector) for array in encoded.arrays)
 
 
 class FeedbackReduction(Reduction):

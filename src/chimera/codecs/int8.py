@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from chimera.codecs.codec import CODECS, Codec
+from collections.abc import Iterator
+
+from chimera.codecs.codec import CODECS
 from chimera.codecs.fields import tensor_bounds
 from chimera.codecs.levels import Levels, decode_levels, encode_levels
+from chimera.codecs.pieces import Piecewise, Target
 from chimera.codecs.scratch import Scratch
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 
 
 @CODECS.register("int8")
-class Int8(Codec):
+class Int8(Piecewise):
     """Linear quantization to 8 bits; with blocks as in Dettmers, 2016: 8-Bit Approximations for Parallelism in Deep Learning.
 
     Parameters
@@ -21,8 +24,6 @@ class Int8(Codec):
     stochastic : round to a neighbouring level at random, without bias, instead of to the nearest.
     """
 
-    on_device = True
-
     def __init__(self, *, block: int = 0, stochastic: bool = False) -> None:
         self._how, self._scratch = Levels(levels=127, block=block, stochastic=stochastic), Scratch()
 
@@ -31,6 +32,6 @@ class Int8(Codec):
         key, bounds = self.next_key(), tensor_bounds(layout, len(vector))
         return encode_levels("int8", vector, bounds, self._how, self._scratch, key=key)
 
-    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+    def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
         """Return the levels' values."""
-        return decode_levels(encoded, out)
+        return decode_levels(encoded, target)

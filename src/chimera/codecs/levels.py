@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.fields import array, bounds_of, finite, lengths_of, packable, room, whole
+from chimera.codecs.fields import array, bounds_of, finite, lengths_of, packable, whole
 from chimera.codecs.kernels import kernels
 from chimera.codecs.kernels.layout import CHUNK, code_width, packed_size
 from chimera.codecs.moments import moments
+from chimera.codecs.pieces import Target
 from chimera.codecs.scratch import Scratch
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
@@ -101,8 +103,8 @@ def _norms(vector: Flat, bounds: list[int], euclidean: bool) -> NDArray[np.float
     return np.array([kernels(vector).abs_max(vector[b:e]) for b, e in itertools.pairwise(bounds)], np.float32)
 
 
-def decode_levels(encoded: Encoded, out: Flat | None) -> Flat:
-    """Undo `encode_levels`."""
+def decode_levels(encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
+    """Undo `encode_levels`, piece by piece."""
     how = Levels(levels=whole(encoded, "levels", 1, MAX_LEVELS), block=_block(encoded))
     bounds, width = bounds_of(encoded, 2), how.width
     if how.block and len(bounds) > 2:
@@ -113,16 +115,16 @@ def decode_levels(encoded: Encoded, out: Flat | None) -> Flat:
     norms = array(encoded, 1, np.float32, -(-encoded.size // how.block) if how.block else len(spans))
     if norms.size and finite(encoded, norms, "scales").min() < 0:
         raise CodecError(f"scales of a {encoded.codec} message are negative")
-    out, codes, at = room(encoded, out), np.empty(CHUNK, _code_type(how.levels)), 0
+    k, codes, at = kernels(target.memory), np.empty(CHUNK, _code_type(how.levels)), 0
     for i, (begin, end) in enumerate(spans):
-        own, block = (norms, how.block) if how.block else (norms[i : i + 1], encoded.size)
-        largest = kernels(out).dequantize(
-            packed[at : at + sizes[i]], own, block, how.levels, width, codes, out[begin:end]
-        )
-        if largest > 2 * how.levels:
-            raise CodecError(f"a code of a {encoded.codec} message is {largest}, above {2 * how.levels}")
+        for low, high in target.cut(begin, end):
+            own, block = (norms[low // how.block :], how.block) if how.block else (norms[i : i + 1], encoded.size)
+            first, values = at + packed_size(low - begin, width), target.place(low, high)
+            part = packed[first : first + packed_size(high - low, width)]
+            if (largest := k.dequantize(part, own, block, how.levels, width, codes, values)) > 2 * how.levels:
+                raise CodecError(f"a code of a {encoded.codec} message is {largest}, above {2 * how.levels}")
+            yield slice(low, high), values
         at += sizes[i]
-    return out
 
 
 def _block(encoded: Encoded) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from chimera.codecs.codec import CODECS, Codec
+from collections.abc import Iterator
+
+from chimera.codecs.codec import CODECS
 from chimera.codecs.moments import Moments
+from chimera.codecs.pieces import Piecewise, Target
 from chimera.codecs.scratch import Scratch
 from chimera.codecs.signs import decode_signs, encode_signs
 from chimera.core.message import Encoded
@@ -11,7 +14,7 @@ from chimera.core.parameters import Flat, Layout
 
 
 @CODECS.register("onebit")
-class OneBit(Codec):
+class OneBit(Piecewise):
     """Seide, Fu, Droppo, Li and Yu, 2014: 1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Training.
 
     Each element becomes the mean of the elements of its sign in its tensor (in the paper, in its column). 1 bit. The error is
@@ -19,7 +22,6 @@ class OneBit(Codec):
     """
 
     feedback = True
-    on_device = True
 
     def __init__(self) -> None:
         self._scratch = Scratch()
@@ -28,9 +30,9 @@ class OneBit(Codec):
         """Pack signs and means."""
         return encode_signs("onebit", vector, layout, _means, self._scratch)
 
-    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+    def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
         """Return the means."""
-        return decode_signs(encoded, out)
+        return decode_signs(encoded, target)
 
 
 def _means(tensor: Moments) -> tuple[float, float]:

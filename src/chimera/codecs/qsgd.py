@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
-from chimera.codecs.codec import CODECS, Codec
+from chimera.codecs.codec import CODECS
 from chimera.codecs.fields import tensor_bounds
 from chimera.codecs.levels import Levels, decode_levels, encode_levels
+from chimera.codecs.pieces import Piecewise, Target
 from chimera.codecs.scratch import Scratch
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 
 
 @CODECS.register("qsgd")
-class QSGD(Codec):
+class QSGD(Piecewise):
     """Alistarh, Grubic, Li, Tomioka, Vojnovic, 2017: QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding.
 
     An element x becomes one of the two levels around it at random, such that its expectation is x. Levels travel as numbers of
@@ -27,8 +29,6 @@ class QSGD(Codec):
         the block's Euclidean norm (``l2``), as in its analysis: more variance, and more zeros for ``lossless`` to shorten.
     """
 
-    on_device = True
-
     def __init__(self, *, levels: int = 4, block: int = 512, norm: Literal["l2", "max"] = "max") -> None:
         self._how = Levels(levels=levels, block=block, stochastic=True, euclidean=norm == "l2")
         self._scratch = Scratch()
@@ -38,6 +38,6 @@ class QSGD(Codec):
         bounds = tensor_bounds(layout, len(vector))
         return encode_levels("qsgd", vector, bounds, self._how, self._scratch, key=self.next_key())
 
-    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+    def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
         """Return the levels' values."""
-        return decode_levels(encoded, out)
+        return decode_levels(encoded, target)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from chimera.codecs.codec import CODECS, Codec
+from collections.abc import Iterator
+
+from chimera.codecs.codec import CODECS
 from chimera.codecs.moments import Moments
+from chimera.codecs.pieces import Piecewise, Target
 from chimera.codecs.scratch import Scratch
 from chimera.codecs.signs import decode_signs, encode_signs
 from chimera.core.message import Encoded
@@ -11,7 +14,7 @@ from chimera.core.parameters import Flat, Layout
 
 
 @CODECS.register("sign")
-class Sign(Codec):
+class Sign(Piecewise):
     """Karimireddy, Rebjock, Stich and Jaggi, 2019: Error Feedback Fixes SignSGD and other Gradient Compression Schemes. 1 bit.
 
     Elements become plus or minus the mean magnitude of their tensor. Unscaled they become plus or minus 1, as in Bernstein,
@@ -25,8 +28,6 @@ class Sign(Codec):
         no sense.
     """
 
-    on_device = True
-
     def __init__(self, *, scaled: bool = True) -> None:
         self._scaled, self._scratch = scaled, Scratch()
 
@@ -34,9 +35,9 @@ class Sign(Codec):
         """Pack the signs."""
         return encode_signs("sign", vector, layout, self._values, self._scratch, brief=True)
 
-    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+    def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
         """Return the signs' values."""
-        return decode_signs(encoded, out)
+        return decode_signs(encoded, target)
 
     def _values(self, tensor: Moments) -> tuple[float, float]:
         scale = tensor.absolute / tensor.size if self._scaled else 1.0

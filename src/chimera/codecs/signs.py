@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import numpy as np
 
-from chimera.codecs.fields import array, bounds_of, finite, lengths_of, room, tensor_bounds
+from chimera.codecs.fields import array, bounds_of, finite, lengths_of, tensor_bounds
 from chimera.codecs.kernels import kernels
 from chimera.codecs.kernels.layout import packed_size
 from chimera.codecs.moments import Moments, moments
+from chimera.codecs.pieces import Target
 from chimera.codecs.scratch import Scratch
 from chimera.core.device import namespace
 from chimera.core.message import Encoded
@@ -36,19 +36,20 @@ def encode_signs(
     return Encoded(name, len(vector), (packed, np.clip(both, -limit, limit).astype(np.float32), *lengths_of(bounds)))
 
 
-def decode_signs(encoded: Encoded, out: Flat | None) -> Flat:
-    """Undo `encode_signs`."""
+def decode_signs(encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
+    """Undo `encode_signs`, piece by piece."""
     bounds = bounds_of(encoded, 2)
     packed = array(encoded, 0, np.uint8, packed_size(encoded.size, 1))
     values = finite(encoded, array(encoded, 1, np.float32, 2 * (len(bounds) - 1)), "values")
-    out = room(encoded, out)
-    k, xp = kernels(out), namespace(out)
-    if len(bounds) <= 2:
-        if encoded.size:
-            k.unpack_signs(packed, *values, out)
-        return out
-    k.unpack_signs(packed, np.float32(1), np.float32(-1), out)
-    for i, (begin, end) in enumerate(itertools.pairwise(bounds)):
-        piece = out[begin:end]
-        piece[:] = xp.where(piece > 0, xp.asarray(values[2 * i]), xp.asarray(values[2 * i + 1]))
-    return out
+    k, xp = kernels(target.memory), namespace(target.memory)
+    for low, high in target.cut(0, encoded.size):
+        own, out = packed[low // 8 :], target.place(low, high)
+        first, last = np.searchsorted(bounds, [low, high - 1], side="right") - 1
+        if first == last:
+            k.unpack_signs(own, *values[2 * first : 2 * first + 2], out)
+        else:
+            k.unpack_signs(own, np.float32(1), np.float32(-1), out)
+            for i in range(first, last + 1):
+                piece = out[max(bounds[i] - low, 0) : bounds[i + 1] - low]
+                piece[:] = xp.where(piece > 0, xp.asarray(values[2 * i]), xp.asarray(values[2 * i + 1]))
+        yield slice(low, high), out

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.fields import array, count_arrays, finite, packable, room, whole
+from chimera.codecs.fields import array, count_arrays, finite, packable, whole
 from chimera.codecs.kernels import kernels
 from chimera.codecs.kernels.layout import packed_size
+from chimera.codecs.pieces import Target
 from chimera.core.device import beside, copy_of, empty, to_host
 from chimera.core.errors import CodecError
 from chimera.core.message import Encoded
@@ -26,18 +28,21 @@ def encode_places(name: str, size: int, places: NDArray[np.int64], values: Flat)
     return Encoded(name, size, (values, *packed), meta)
 
 
-def decode_places(encoded: Encoded, out: Flat | None) -> Flat:
-    """Undo `encode_places`: a vector that is zero elsewhere."""
+def decode_places(encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
+    """Undo `encode_places`, piece by piece: a vector that is zero elsewhere."""
     count_arrays(encoded, 2, 3)
     values = finite(encoded, array(encoded, 0, np.float32), "values")
     if values.size > encoded.size:
         raise CodecError(f"{values.size} values of a {encoded.codec} message do not fit {encoded.size} elements")
-    out = room(encoded, out)
-    places = empty(values.size, "int64", out)
+    places = empty(values.size, "int64", target.memory)
     unpack_places(encoded, 1, encoded.size, places)
-    out[:] = 0
-    out[places] = beside(values, out)
-    return out
+    own, spans = beside(values, places), list(target.cut(0, encoded.size))
+    ends = [0, len(places)] if len(spans) < 2 else np.searchsorted(places, [0, *(high for _, high in spans)]).tolist()
+    for (low, high), first, last in zip(spans, ends, ends[1:], strict=False):
+        out = target.place(low, high)
+        out[:] = 0
+        out[places[first:last] - low] = own[first:last]
+        yield slice(low, high), out
 
 
 def pack_places(places: NDArray[np.int64], size: int) -> tuple[tuple[NDArray[np.uint8], ...], dict[str, float]]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
-from chimera.codecs.codec import CODECS, Codec
+from chimera.codecs.codec import CODECS
 from chimera.codecs.fields import tensor_bounds
 from chimera.codecs.levels import Levels, decode_levels, encode_levels
 from chimera.codecs.moments import moments
+from chimera.codecs.pieces import Piecewise, Target
 from chimera.codecs.scratch import Scratch
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
@@ -17,7 +19,7 @@ from chimera.core.parameters import Flat, Layout
 
 
 @CODECS.register("terngrad")
-class TernGrad(Codec):
+class TernGrad(Piecewise):
     """Wen, Xu, Yan, Wu, Wang, Chen, Li, 2017: TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning.
 
     An element x of a tensor whose largest magnitude is s becomes ``s sign(x)`` with probability ``|x| / s``, else 0. 2 bits.
@@ -27,8 +29,6 @@ class TernGrad(Codec):
     clip : elements beyond so many standard deviations of their tensor count as such: fewer zeros, a little bias. The paper
         takes 2.5; 0 clips nothing, and leaves the codec without bias.
     """
-
-    on_device = True
 
     def __init__(self, *, clip: float = 2.5) -> None:
         if not 0 <= clip < math.inf:
@@ -46,6 +46,6 @@ class TernGrad(Codec):
             )
         return encode_levels("terngrad", vector, bounds, self._how, self._scratch, key=self.next_key(), norms=norms)
 
-    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+    def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
         """Return the values."""
-        return decode_levels(encoded, out)
+        return decode_levels(encoded, target)

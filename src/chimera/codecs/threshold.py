@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
-from chimera.codecs.codec import CODECS, Codec
+from chimera.codecs.codec import CODECS
 from chimera.codecs.kernels import kernels
 from chimera.codecs.largest import room_for
+from chimera.codecs.pieces import Piecewise, Target
 from chimera.codecs.sparse import decode_places, encode_places
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
@@ -16,7 +18,7 @@ from chimera.core.parameters import Flat, Layout
 
 
 @CODECS.register("threshold")
-class Threshold(Codec):
+class Threshold(Piecewise):
     """Strom, 2015: Scalable Distributed DNN Training Using Commodity GPU Cloud Computing. The elements above a threshold.
 
     Parameters
@@ -24,8 +26,6 @@ class Threshold(Codec):
     value : elements of at least this magnitude travel; how many that are, the data decides. Meant for ``error_feedback =
         true``.
     """
-
-    on_device = True
 
     def __init__(self, *, value: float = 1e-3) -> None:
         if not 0 < value < math.inf or np.float32(value) == 0:
@@ -40,6 +40,6 @@ class Threshold(Codec):
         select(vector, self._bits, size, places, values)
         return encode_places("threshold", size, places, values)
 
-    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+    def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
         """Return the elements among zeros."""
-        return decode_places(encoded, out)
+        return decode_places(encoded, target)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from chimera.codecs.codec import CODECS, Codec
+from collections.abc import Iterator
+
+from chimera.codecs.codec import CODECS
 from chimera.codecs.largest import by_sample, exactly, share
+from chimera.codecs.pieces import Piecewise, Target
 from chimera.codecs.sparse import decode_places, encode_places
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
@@ -17,7 +20,7 @@ def check_ratio(ratio: float) -> None:
 
 
 @CODECS.register("top-k")
-class TopK(Codec):
+class TopK(Piecewise):
     """Aji and Heafield, 2017: Sparse Communication for Distributed Gradient Descent. The elements of largest magnitude.
 
     Parameters
@@ -25,8 +28,6 @@ class TopK(Codec):
     ratio : which part of the elements travels; 0.01 takes about 0.4 bits per element. Meant for ``error_feedback = true``.
     sampled : find the threshold by a sample: faster, and the number of elements varies by some percent.
     """
-
-    on_device = True
 
     def __init__(self, *, ratio: float = 0.01, sampled: bool = False) -> None:
         check_ratio(ratio)
@@ -38,6 +39,6 @@ class TopK(Codec):
         found = by_sample(vector, count, int(self.next_key()[0])) if self._sampled else exactly(vector, count)
         return encode_places("top-k", len(vector), *found)
 
-    def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
+    def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
         """Return the elements among zeros."""
-        return decode_places(encoded, out)
+        return decode_places(encoded, target)

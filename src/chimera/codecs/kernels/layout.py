@@ -17,6 +17,8 @@ LANES = 64
 BLOCK = 1 << 19
 """Passes that only look go through so many elements at a time from the last to the first, so that the first ones are in the
 cache for the next pass. Shorter ones are slower: what fetches memory ahead looks forward, and only within such a block."""
+PIECE = 1 << 17
+"""Elements that are unpacked at a time where something else is done with them at once: what that touches fits the cache."""
 HALF = CHUNK // 2
 """One state of the random numbers serves the element i of the first half of a chunk, and the element i of the second half."""
 
