@@ -34,6 +34,7 @@ from threadpoolctl import threadpool_limits
 from chimera.core.errors import ConfigurationError, DataError, RunError
 from chimera.engines.simulated.engine import Simulated
 from chimera.ensembles import Bagging, FederatedForest, Stacking, Voting
+from chimera.ensembles.fitter import Fitter
 from chimera.inference import models
 from ensembles.lethal import Lethal
 
@@ -99,6 +100,19 @@ def test_neither_workers_nor_engine_change_a_bit(engine: str) -> None:
     alone = Bagging(n_estimators=6, workers=1, engine="simulated").fit(inputs, targets).predict_proba(others)
     many = Bagging(n_estimators=6, workers=3, engine=engine).fit(inputs, targets).predict_proba(others)
     np.testing.assert_array_equal(alone, many)
+
+
+@pytest.mark.parametrize("estimator", [Ridge(), make_pipeline(StandardScaler(), Ridge())], ids=["weighs", "repeats"])
+def test_a_row_that_is_drawn_several_times_counts_several_times(estimator: Any) -> None:
+    inputs, _, targets, _ = DIABETES
+    fitter = Fitter(inputs, targets, np.arange(20, 120))
+    fitted = fitter.draw_and_fit(estimator, 7, 0.9, True, "predict")
+    drawn = 20 + np.random.default_rng(7).integers(100, size=90)
+    assert len(set(drawn)) < len(drawn)
+    same = clone(estimator).fit(inputs[drawn], targets[drawn])
+    np.testing.assert_allclose(fitted.estimator.predict(inputs), same.predict(inputs), rtol=1e-9)
+    assert sorted(fitted.left_out) == sorted(set(range(20, 120)) - set(drawn))
+    np.testing.assert_array_equal(fitted.predictions, fitted.estimator.predict(inputs[fitted.left_out]))
 
 
 def test_the_mean_is_that_of_the_estimators() -> None:

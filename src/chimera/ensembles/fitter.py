@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
+from sklearn.utils.validation import has_fit_parameter
 
 Rows = NDArray[np.intp]
 
@@ -54,12 +55,19 @@ class Fitter:
     def draw_and_fit(self, estimator: Any, seed: int, share: float, replace: bool, judge: str | None) -> Fitted:
         """Fit a copy to rows drawn from the own ones: ``share`` of them, with or without putting each back.
 
-        ``judge`` names the method that predicts those which were not drawn.
+        A row that was drawn k times weighs k, where the estimator knows weights, and else is there k times. ``judge`` names the
+        method that predicts those which were not drawn.
         """
         rng = np.random.default_rng(seed)
         count = max(round(share * len(self._rows)), 1)
         drawn = rng.integers(len(self._rows), size=count) if replace else rng.permutation(len(self._rows))[:count]
-        fitted = self.fit(estimator, seed, self._rows[drawn])
+        if replace and has_fit_parameter(
+            estimator, "sample_weight"
+        ):  # rows that are there once take less time to fit to
+            once, times = np.unique(drawn, return_counts=True)
+            fitted = self.fit(estimator, seed, self._rows[once], times.astype(np.float64))
+        else:
+            fitted = self.fit(estimator, seed, self._rows[drawn])
         if judge is None:
             return fitted
         left_out = np.delete(self._rows, drawn)
