@@ -266,6 +266,7 @@ class Learner(InGroup, Gossip, Chunks, CodedShuffle, Attacker, Masking, Fragment
         self._tally.sent(messages)
         return messages
 
-    def _load(self, weights: Sequence[Encoded]) -> None:
+    def _load(self, weights: Sequence[Encoded]) -> Any:
+        """Load the weights; return what `Exchange.load` does."""
         self._tally.got(weights)
-        self._exchange.load(weights, self._near.parameters())
+        return self._exchange.load(weights, self._near.parameters())
