@@ -96,8 +96,8 @@ class FedAvg(Strategy):
         self._survey(cluster)
         for round_ in itertools.count(cluster.round):
             plan = self._plan(cluster, round_)
-            answers = self._answers(cluster, plan, round_, weights)
-            weights, done = self._step(servers, plan, answers)
+            # Not by name: nobody is to keep the answers of a round, of which each is a model's size, while the next one runs.
+            weights, done = self._step(servers, plan, self._answers(cluster, plan, round_, weights))
             yield Round(done)
 
     def _survey(self, cluster: Cluster) -> None:

@@ -43,10 +43,11 @@ class Exchange:
         """
         self.cut(len(weights))
         target = flat if self._part is None else empty(self._layout.size, "float32", flat)
-        pieces = shard_views(target, self._bounds)
-        at_hand = [self.unpack(shard, *each) for shard, each in enumerate(zip(weights, pieces, strict=True))]
+        at_hand = None
+        for shard, piece in enumerate(shard_views(target, self._bounds)):
+            at_hand = self.unpack(shard, weights[shard], piece)
         if self._part is None:
-            return at_hand[0] if len(at_hand) == 1 and on_host(flat) else None
+            return at_hand if len(weights) == 1 and on_host(flat) else None
         self._part.put(target, flat)
         return None
 

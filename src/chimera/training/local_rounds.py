@@ -41,7 +41,7 @@ class LocalRounds:
     _tally: Tally
     _privacy: Privacy | None
 
-    def _load(self, weights: Sequence[Encoded]) -> Any:
+    def _load(self, weights: Sequence[Encoded]) -> tuple[Any, Any]:
         raise NotImplementedError
 
     def _packed(self, flat: Flat) -> list[Encoded]:
@@ -81,7 +81,7 @@ class LocalRounds:
         """
         local, messages = self._local.follow(rule), len(weights)
         shards = messages // 2 if local is not None and local.encloses else messages
-        begin, flat = self._load(weights[:shards]), self._near.parameters()
+        flat, begin = self._load(weights[:shards])
         if begin is None:
             begin = copy_of(flat)
         first = self._step if first is None else first

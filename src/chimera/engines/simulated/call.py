@@ -217,15 +217,14 @@ class ActorHandle:
     name : the name it was spawned under.
     """
 
-    __slots__ = ("_engine", "_node", "name")
-
     def __init__(self, engine: Simulated, node: Node) -> None:
         self._engine, self._node, self.name = engine, node, node.name
 
     def __getattr__(self, method: str) -> partial[Any]:
         if method.startswith("_"):
             raise AttributeError(f"{method!r} is private to the actor {self._node.name!r}")
-        return partial(self._engine.issue, self._node, method)
+        bound = self.__dict__[method] = partial(self._engine.issue, self._node, method)
+        return bound
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._engine.reduced(self._node)

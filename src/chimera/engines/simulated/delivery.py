@@ -22,8 +22,10 @@ def arrival_s(call: Call) -> float:
     if message_s >= arrived_s:
         arrived_s, left_s = message_s, ready_s
     call.bytes_in = call.given_bytes + size
-    call.transfer_s = max(0.0, arrived_s - max(left_s, node.free_s))
-    start_s = max(arrived_s, node.free_s)
+    free_s = node.free_s
+    idle_s = arrived_s - (left_s if left_s > free_s else free_s)
+    call.transfer_s = idle_s if idle_s > 0 else 0.0
+    start_s = arrived_s if arrived_s > free_s else free_s
     return start_s if node.health.sound else node.health.begins_s(start_s)
 
 
@@ -45,8 +47,9 @@ def deliver(refs: Sequence[Ref], node: Node, ready_s: float) -> tuple[float, flo
             arrives_s = max(ref.arrivals[node], ref.call.end_s)
         else:
             assert ref.stored is not None
-            arrives_s = ref.arrivals[node] = sender.port.send(node.port, ref.stored.nbytes, leaves_s)
-            size += ref.stored.nbytes
+            weighs = ref.stored.nbytes
+            arrives_s = ref.arrivals[node] = sender.port.send(node.port, weighs, leaves_s)
+            size += weighs
         if arrives_s > arrived_s:
             arrived_s, left_s = arrives_s, leaves_s
     return arrived_s, left_s, size

@@ -21,6 +21,7 @@ from chimera.engines.simulated.waiting import explain, losses
 from chimera.engines.strand import Abandoned, Strands
 
 CONSTRUCTOR = "__init__"
+_ENDED = SystemExit, Abandoned  # raised in an actor that is no more
 
 
 class Scheduler:
@@ -252,10 +253,10 @@ class Scheduler:
         """Give the results of a call that ran to its refs, unless its actor is lost before its end."""
         self.charge()
         node, (stored, error) = call.node, outcome
-        if isinstance(error, SystemExit):
-            node.crash_s, node.fate = min(node.crash_s, call.clock_s), "exited"
         end_s = call.clock_s
-        if end_s > node.crash_s or isinstance(error, SystemExit | Abandoned):
+        if isinstance(error, SystemExit):
+            node.crash_s, node.fate = min(node.crash_s, end_s), "exited"
+        if end_s > node.crash_s or isinstance(error, _ENDED):
             end_s, stored, error = node.crash_s, (), node.lost(call)
             if call.start_s > end_s:
                 call.start_s = math.inf
@@ -288,7 +289,7 @@ class Scheduler:
     def _resolve(self, call: Call, end_s: float, known_s: float) -> None:
         call.end_s, call.known_s = end_s, known_s
         call.args, call.kwargs, call.refs, call.given = (), NOTHING, (), ()
-        for waiter in call.waiters:
-            self._agenda.append(waiter.node)
-        call.waiters = ()
+        if call.waiters:
+            self._agenda.extend(waiter.node for waiter in call.waiters)
+            call.waiters = ()
         self.timeline.add(call)

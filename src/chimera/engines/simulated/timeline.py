@@ -20,12 +20,9 @@ class Timeline:
 
     def __init__(self) -> None:
         self._ahead: list[Call] = []
+        self.add = self._ahead.append  # takes in a call whose end is known, well or badly
         self._ended: list[TraceRow] = []
         self._settle_at = _MANY
-
-    def add(self, call: Call) -> None:
-        """Take in a call whose end is known, well or badly."""
-        self._ahead.append(call)
 
     def settle(self, now_s: float, *, at_once: bool = False) -> bool:
         """Separate the calls that have ended, once there are many; return whether it was done."""
@@ -39,7 +36,7 @@ class Timeline:
             call.inputs, call.meetings = (), NOTHING  # else each call would keep its whole past
             if call.start_s < math.inf:
                 self._ended.append(call.row())
-        self._ahead = ahead
+        self._ahead[:] = ahead
         self._settle_at = 2 * len(ahead) + _MANY
         return True
 
