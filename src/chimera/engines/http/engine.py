@@ -19,9 +19,10 @@ from chimera.core.trace import TraceRow
 from chimera.engines.handle import check_returns
 from chimera.engines.http.connection import Address
 from chimera.engines.http.lane import CONSTRUCT, Lane
-from chimera.engines.http.lanes import HostedLane, OwnLane, RemoteLane, RoutedLane
+from chimera.engines.http.lanes import HostedLane, OwnLane, RemoteLane
 from chimera.engines.http.node import Node
 from chimera.engines.http.refs import Board, Call, HttpActor, Ref, value_of
+from chimera.engines.http.routed_lane import RoutedLane
 from chimera.engines.http.surroundings import close_for_threads, open_for_threads
 from chimera.engines.real_time import RealTime
 

@@ -1,10 +1,10 @@
-"""The three kinds of actors: in the driver's process, hosted by a node, or there already behind documented routes."""
+"""Actors in the driver's process, and those that a node hosts; those behind documented routes: `routed_lane`."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -17,7 +17,7 @@ from chimera.engines.http.failure import Failed, lost, raised, raised_by, revive
 from chimera.engines.http.lane import CONSTRUCT, Lane, opened
 from chimera.engines.http.node import ACTORS, Node
 from chimera.engines.http.refs import Board, Call, Outcome, Ref
-from chimera.engines.http.routes import Route, document_of, error_of, request_body
+from chimera.engines.http.routes import error_of
 from chimera.engines.http.surroundings import ThreadSurroundings, enter_thread
 from chimera.engines.http.values import Value, size_of
 
@@ -230,73 +230,6 @@ class HostedLane(RemoteLane):
                 raise DataError(f"it has not {len(call.refs)} values")
             values = [Value.packed_as(piece, size) for piece, size in zip(pieces, bytes_out, strict=True)]
         return Outcome(values, lasted_s, bytes_in, sum(bytes_out), samples)
-
-
-class RoutedLane(RemoteLane):
-    """An actor that was there before, behind documented routes; its object in the driver makes requests and reads answers.
-
-    Parameters
-    ----------
-    actor_type : has ``routes``; see `Route`. With ``failure_is_loss = True`` a call that fails, whatever the reason, means that
-        the actor is lost. With ``comes_back = True`` it never is: its calls fail with `ActorLost` while nobody answers.
-    """
-
-    def __init__(self, *args: Any, actor_type: Callable[..., Any], **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._type = actor_type
-        self._routes: Mapping[str, Route] = actor_type.routes  # type: ignore[attr-defined]
-        self._failure_is_loss = bool(getattr(actor_type, "failure_is_loss", False))
-        self._comes_back = bool(getattr(actor_type, "comes_back", False))
-        self._target: Any = None
-
-    @property
-    def tries_again(self) -> bool:
-        """Whether it is not to be given up now."""
-        return self._comes_back or super().tries_again
-
-    def perish(self, why: str) -> Failed:
-        """Be dead from now on, unless it may come back; return what the call under way raises."""
-        return lost(f"{self.name} {why}") if self._comes_back else super().perish(why)
-
-    def perform(self, call: Call) -> Outcome:
-        """Send the call to its route, or run it here if it has none."""
-        given, named = opened(call)
-        bytes_in = size_of((*given, *named.values()))
-        try:
-            value = self._value(call.method, given, named)
-            values = [Value(each) for each in results(value, self.name, call.method, call.returns)]
-        except Unreachable as error:
-            return Outcome(self.perish(f"at {self.node.url} was lost: {error}"))
-        except Garbage as error:
-            return Outcome(self.perish(f"at {self.node.url} answered garbage: {error}"))
-        except Exception as error:  # whatever the node or the code of the routed class raises is the result of the call
-            if self._failure_is_loss:
-                return Outcome(self.perish(f"at {self.node.url} failed: {type(error).__name__}: {error}"))
-            told = raised(error) if call.method in self._routes else raised_by(error, self.name, call.method)
-            return Outcome(told)
-        return Outcome(values, None, bytes_in, sum(value.nbytes for value in values))
-
-    def _value(self, method: str, given: list[Any], named: dict[str, Any]) -> Any:
-        if method == CONSTRUCT:
-            self._target = self._type(*given, **named)
-            return None
-        route = self._routes.get(method)
-        if route is None:
-            return getattr(self._target, method)(*given, **named)
-        body, content_type = request_body(route.encode(self._target, *given, **named), self.node.takes_binary())
-        answer = self.ask(route.verb, route.path, body, content_type, idempotent=route.idempotent)
-        if answer.status >= 400:
-            raise error_of(answer, f"{self.node.url}{route.path}")
-        document = document_of(answer)
-        try:
-            return route.decode(self._target, document)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise Garbage(f"{route.path} answered what cannot be used: {type(error).__name__}: {error}") from error
-
-    def leave(self) -> None:
-        """Let go of the object."""
-        super().leave()
-        self._target = None
 
 
 def _packed(ref: Ref) -> wire.Packed:
