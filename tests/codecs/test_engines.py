@@ -14,6 +14,8 @@ import pytest
 import chimera
 from chimera.codecs.codec import CODECS
 from chimera.core.engine import ENGINES, Engine
+from chimera.strategies.strategy import STRATEGIES
+from chimera.testing.training import made, train
 from chimera.training.given import open_engine
 from chimera.training.run import Cost
 from codecs_kit import SETUPS
@@ -29,6 +31,7 @@ OTHERS = [
 ]
 NAMES = [entry.name for entry in CODECS.entries()]
 ON_RAY = [SYNCHRONOUS[0], OTHERS[0]]  # each run starts four processes of Ray, which takes seconds
+PACKING = [e.name for e in STRATEGIES.entries() if e.available and made(e.name).sends in ("messages", "peers")]
 
 
 def setup_of(codec: str) -> dict[str, Any]:
@@ -66,13 +69,36 @@ def label(strategy: dict[str, Any]) -> str:
     return " ".join(map(str, strategy.values()))
 
 
-@pytest.mark.parametrize("strategy", [*SYNCHRONOUS, *OTHERS], ids=label)
+def skip_unless_it_goes_with(strategy: str, codec: str) -> None:
+    """Skip a test of what is refused: a codec of weights where there is no downlink, and two memories of the same."""
+    subject, made_codec = made(strategy), CODECS.of(setup_of(codec))
+    if made_codec.chained and subject.sends == "peers":
+        pytest.skip("there is no downlink that this codec could be for")
+    if made_codec.carries and subject.carries:
+        pytest.skip("strategy and codec would both carry what is left out")
+
+
 @pytest.mark.parametrize("codec", NAMES)
-def test_it_trains_in_virtual_time(codec: str, strategy: dict[str, Any]) -> None:
-    weights, cost = in_virtual_time(codec, strategy["name"], **{k: v for k, v in strategy.items() if k != "name"})
-    assert np.isfinite(weights).all()
-    assert cost.elements_up >= weights.size * (ROUNDS // 2)
-    assert cost.packed_up > 0
+@pytest.mark.parametrize("strategy", PACKING)
+def test_it_trains_in_virtual_time(codec: str, strategy: str, tmp_path: Path) -> None:
+    skip_unless_it_goes_with(strategy, codec)
+    run = train(strategy, tmp_path / "run", codec=on_its_way(setup_of(codec)), rounds=4, evaluate_every=4)
+    assert np.isfinite(run.trained.parameters()).all()
+    assert run.cost.rounds == 4
+    assert 0 < run.cost.packed_up <= run.cost.elements_up * 4.2  # what float32 takes, and headers
+
+
+@pytest.mark.parametrize(
+    "engine", [pytest.param("local", marks=pytest.mark.long), pytest.param("ray", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("strategy", PACKING)
+def test_every_strategy_trains_with_packed_messages_between_processes(
+    strategy: str, engine: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    opened = request.getfixturevalue(engine)
+    run = train(strategy, tmp_path / "run", engine=opened, codec="qsgd", rounds=4, evaluate_every=4)
+    assert np.isfinite(run.trained.parameters()).all()
+    assert 0 < run.cost.packed_up < run.cost.elements_up * 4
 
 
 @pytest.fixture
