@@ -15,7 +15,19 @@ from hypothesis import strategies as st
 
 from chimera.codecs.codec import CODECS, Held
 from chimera.codecs.kernels import compiled, on_cpu, plain
-from chimera.codecs.kernels.layout import BLOCK, CHUNK, HALF, code_width, packed_size
+from chimera.codecs.kernels.layout import (
+    ABSOLUTE,
+    BLOCK,
+    CHUNK,
+    HALF,
+    SQUARE,
+    STREAMED,
+    TOP,
+    code_width,
+    packed_size,
+)
+from chimera.codecs.moments import ALL, DEVIATION
+from chimera.codecs.scratch import Scratch
 from chimera.core.kernels import VARIABLE
 from codecs_kit import SETUPS, hard_vectors, kept, layout_of, same
 
@@ -107,21 +119,37 @@ def test_levels_are_the_same(
     assert found[0][3] <= 2 * levels
 
 
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_what_is_written_past_the_caches_is_the_same(stochastic: bool) -> None:
+    """That of a long tensor, from a place that a line begins at, and from any other."""
+    vector = np.random.default_rng(0).standard_normal(STREAMED + CHUNK + 77, np.float32)
+    norms, codes = np.array([np.abs(vector).max()]), np.empty(CHUNK, np.uint8)
+    room, found = Scratch().array("packed", vector.size + 1, np.uint8), []
+    for module, shift in ((plain, 0), (compiled, 0), (compiled, 1)):
+        out, keys = room[shift : shift + vector.size], (np.uint32(3), np.uint32(7))
+        module.quantize(vector, norms, vector.size, False, False, 127, 8, stochastic, *keys, 0, codes, out)
+        found.append(out.copy())
+    assert (found[0] == found[1]).all()
+    assert (found[0] == found[2]).all()
+
+
 @pytest.mark.parametrize("backwards", [False, True])
-def test_what_is_known_of_tensors_that_cross_blocks_is_the_same(backwards: bool) -> None:
+@pytest.mark.parametrize("columns", [ALL, ABSOLUTE, SQUARE, DEVIATION, DEVIATION | TOP])
+def test_what_is_known_of_tensors_that_cross_blocks_is_the_same(backwards: bool, columns: int) -> None:
     rng = np.random.default_rng(0)
     size = 2 * BLOCK + 3 * CHUNK + 77
     vector = rng.standard_normal(size, np.float32) + np.float32(0.1)
     bounds = np.array([0, 5, CHUNK, BLOCK - 1, BLOCK + 1, 2 * BLOCK + CHUNK, size - 1, size])
     tables = np.zeros((2, bounds.size - 1, 5))
     for module, table in zip((compiled, plain), tables, strict=True):
-        module.look(vector, bounds, backwards, True, np.empty(0, np.uint8), table)
+        module.look(vector, bounds, backwards, columns, np.empty(0, np.uint8), table)
         assert module.abs_max(vector) == np.abs(vector).max()
     assert (tables[0] == tables[1]).all()
     for row, begin, end in zip(tables[0], bounds, bounds[1:], strict=False):
         part = vector[begin:end].astype(np.float64)
         exact = [part.sum(), np.abs(part).sum(), (part**2).sum(), np.abs(part).max(), np.signbit(part).sum()]
-        assert row == pytest.approx(exact, rel=1e-5, abs=1e-6 * part.size)
+        wanted = [each if columns & 1 << j else 0 for j, each in enumerate(exact)]
+        assert row == pytest.approx(wanted, rel=1e-5, abs=1e-6 * part.size)
 
 
 def test_halves_are_those_of_numpy() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, Codec, Curvature, State, Table, decode, decode_pieces
+from chimera.codecs.kernels.layout import SQUARE
 from chimera.codecs.moments import moments
 from chimera.codecs.scratch import Scratch
 from chimera.core.call import bandwidth_bytes_s as speed_here
@@ -126,7 +127,8 @@ class Adaptive(Codec):
         if self.count and self.count % self._every == 0:
             self._fine = not abs(self._norms - self._before) < self._change * self._before
             self._norms, self._before = 0.0, self._norms
-        self._norms += math.sqrt(sum(each.square for each in moments(vector, [0, len(vector)] if len(vector) else [0])))
+        found = moments(vector, [0, len(vector)] if len(vector) else [0], columns=SQUARE)
+        self._norms += math.sqrt(sum(each.square for each in found))
         self.count += 1
         return int(self._fine)
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, State
+from chimera.codecs.kernels.layout import SQUARE
 from chimera.codecs.largest import by_sample, share
 from chimera.codecs.moments import moments
 from chimera.codecs.pieces import Piecewise, Target
@@ -82,7 +83,7 @@ class DGC(Piecewise):
 
     def _scale(self, vector: Flat) -> float:
         norm = (
-            math.sqrt(sum(each.square for each in moments(vector, [0, len(vector)])))
+            math.sqrt(sum(each.square for each in moments(vector, [0, len(vector)], columns=SQUARE)))
             if self._clip and len(vector)
             else 0.0
         )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from chimera.codecs.fields import array, bounds_of, finite, lengths_of, packable, whole
 from chimera.codecs.kernels import kernels
-from chimera.codecs.kernels.layout import CHUNK, code_width, packed_size
+from chimera.codecs.kernels.layout import CHUNK, SQUARE, code_width, packed_size
 from chimera.codecs.moments import moments
 from chimera.codecs.pieces import Target
 from chimera.codecs.scratch import Scratch
@@ -99,7 +99,9 @@ def _norms(vector: Flat, bounds: list[int], euclidean: bool) -> NDArray[np.float
     """Return the value of the outermost level of each tensor."""
     if euclidean:
         limit = float(np.finfo(np.float32).max)
-        return np.array([min(math.sqrt(t.square), limit) for t in moments(vector, bounds, again=True)], np.float32)
+        return np.array(
+            [min(math.sqrt(t.square), limit) for t in moments(vector, bounds, columns=SQUARE, again=True)], np.float32
+        )
     return np.array([kernels(vector).abs_max(vector[b:e]) for b, e in itertools.pairwise(bounds)], np.float32)
 
 

@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 
 from chimera.codecs.fields import packable
 from chimera.codecs.kernels import kernels
+from chimera.codecs.kernels.layout import ABSOLUTE, NEGATIVE, SQUARE, TOP, TOTAL
 from chimera.core.parameters import Flat
+
+ALL = TOTAL | ABSOLUTE | SQUARE | TOP | NEGATIVE
+DEVIATION = TOTAL | SQUARE
 
 
 class Moments(NamedTuple):
@@ -35,12 +39,12 @@ def moments(
     bounds: Sequence[int],
     *,
     signs: NDArray[np.uint8] | None = None,
-    brief: bool = False,
+    columns: int = ALL,
     again: bool = False,
 ) -> list[Moments]:
     """Return the moments of each tensor; ``signs`` takes the packed sign bits. The sums are good to about six digits.
 
-    With ``brief`` only the sums of magnitudes are found, the rest is 0.
+    Those that ``columns`` does not name (`TOTAL`, `ABSOLUTE` and so on, see `layout`) are 0.
     With ``again`` the vector is read from its end, so that its beginning is in the cache for the pass that follows.
 
     Raises
@@ -51,9 +55,9 @@ def moments(
     if len(bounds) > 1:
         nothing = np.empty(0, np.uint8)
         kernels(vector).look(
-            vector, np.array(bounds, np.int64), again, not brief, nothing if signs is None else signs, table
+            vector, np.array(bounds, np.int64), again, columns, nothing if signs is None else signs, table
         )
-    packable(table[:, [1, 3]])
+    packable(table)
     sizes = np.diff(bounds).tolist()
     rows = zip(sizes, table.tolist(), strict=True)
     return [Moments(n, total, absolute, square, top, int(set_)) for n, (total, absolute, square, top, set_) in rows]

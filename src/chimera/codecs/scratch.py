@@ -9,6 +9,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from chimera.core.device import empty
 
+_LINE = 64
+
 
 class Scratch:
     """Arrays by name; each is made anew only when its size or type changes."""
@@ -17,10 +19,10 @@ class Scratch:
         self._arrays: dict[str, Any] = {}
 
     def array(self, name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
-        """Return an array of this name, shape (size,), holding anything."""
+        """Return an array of this name, shape (size,), holding anything; it begins where a line of the cache does."""
         found = self._arrays.get(name)
         if not isinstance(found, np.ndarray) or found.size != size or found.dtype != dtype:
-            found = self._arrays[name] = np.empty(size, dtype)
+            found = self._arrays[name] = _aligned(size, np.dtype(dtype))
         return found
 
     def beside(self, vector: Any, name: str, size: int, dtype: str) -> Any:
@@ -31,3 +33,9 @@ class Scratch:
         if isinstance(found, np.ndarray) or found is None or len(found) != size or found.device != vector.device:
             found = self._arrays[name] = empty(size, dtype, vector)
         return found
+
+
+def _aligned(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    spare = np.empty(size * dtype.itemsize + _LINE, np.uint8)
+    begin = -spare.ctypes.data % _LINE
+    return spare[begin : begin + size * dtype.itemsize].view(dtype)

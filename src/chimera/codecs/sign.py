@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chimera.codecs.codec import CODECS
+from chimera.codecs.kernels.layout import ABSOLUTE
 from chimera.codecs.moments import Moments
 from chimera.codecs.pieces import Piecewise, Target
 from chimera.codecs.scratch import Scratch
@@ -33,7 +34,7 @@ class Sign(Piecewise):
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         """Pack the signs."""
-        return encode_signs("sign", vector, layout, self._values, self._scratch, brief=True)
+        return encode_signs("sign", vector, layout, self._values, self._scratch, columns=ABSOLUTE)
 
     def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
         """Return the signs' values."""

@@ -10,7 +10,7 @@ import numpy as np
 from chimera.codecs.fields import array, bounds_of, finite, lengths_of, tensor_bounds
 from chimera.codecs.kernels import kernels
 from chimera.codecs.kernels.layout import packed_size
-from chimera.codecs.moments import Moments, moments
+from chimera.codecs.moments import ALL, Moments, moments
 from chimera.codecs.pieces import Target
 from chimera.codecs.scratch import Scratch
 from chimera.core.device import namespace
@@ -22,15 +22,15 @@ Values: TypeAlias = Callable[[Moments], tuple[float, float]]
 
 
 def encode_signs(
-    name: str, vector: Flat, layout: Layout, values: Values, scratch: Scratch, *, brief: bool = False
+    name: str, vector: Flat, layout: Layout, values: Values, scratch: Scratch, *, columns: int = ALL
 ) -> Encoded:
     """Pack the signs of a vector and the two values of each tensor. A negative zero counts as negative.
 
-    With ``brief``, the values are to be made of the sum of magnitudes alone.
+    ``columns`` says what the values are made of, see `moments`.
     """
     bounds = tensor_bounds(layout, len(vector))
     packed = scratch.array("packed", packed_size(len(vector), 1), np.uint8)
-    found = moments(vector, bounds, signs=packed, brief=brief)
+    found = moments(vector, bounds, signs=packed, columns=columns)
     both = np.array([values(each) for each in found], np.float64).reshape(-1)
     limit = np.finfo(np.float32).max
     return Encoded(name, len(vector), (packed, np.clip(both, -limit, limit).astype(np.float32), *lengths_of(bounds)))

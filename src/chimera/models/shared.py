@@ -63,32 +63,27 @@ class SharedModel:
 
     def parameters(self) -> Flat:
         """Return the live vector."""
-        if self._shared.user is not self:
-            self._take()
+        self._take()
         return self._model.parameters()
 
     def load(self, flat: Flat) -> None:
         """Set all parameters."""
-        if self._shared.user is not self:
-            self._take()
+        self._take()
         self._model.load(flat)
 
     def gradient(self, batch: Batch) -> tuple[Flat, float]:
         """Return the mean gradient and the mean loss."""
-        if self._shared.user is not self:
-            self._take()
+        self._take()
         return self._model.gradient(batch)
 
     def evaluate(self, batch: Batch) -> dict[str, float]:
         """Return loss and metrics."""
-        if self._shared.user is not self:
-            self._take()
+        self._take()
         return self._model.evaluate(batch)
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Return one prediction a row."""
-        if self._shared.user is not self:
-            self._take()
+        self._take()
         return self._model.predict(inputs)
 
     def reseed(self, seed: int) -> None:
@@ -109,7 +104,9 @@ class SharedModel:
     def _take(self) -> None:
         """Make it this user's turn."""
         shared = self._shared
-        if shared.initial_buffers.size:
+        if shared.user is self:
+            return
+        if self._buffers.size:
             if shared.user is not None:
                 shared.user._buffers = self._model.buffers()
             self._model.load_buffers(self._buffers)

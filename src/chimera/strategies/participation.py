@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from chimera.core.errors import ConfigurationError
 
 
-class Work(NamedTuple):
+@dataclass(frozen=True)
+class Work:
     """What one worker does in a round.
 
     Attributes
@@ -84,7 +85,7 @@ class Participation:
         if count == len(workers):
             return list(workers)
         places = self._generator(round_).choice(len(workers), count, replace=False)
-        return [workers[place] for place in sorted(places.tolist())]
+        return [workers[place] for place in sorted(places)]
 
     def cut_short(self, plan: Sequence[Work], round_: int) -> list[Work]:
         """Return the same work, that of the stragglers made partial."""
@@ -94,7 +95,7 @@ class Participation:
         rng = self._generator(round_, *b"stragglers")
         short = {int(place): float(rng.random()) for place in rng.choice(len(plan), late, replace=False)}
         return [
-            work._replace(steps=1 + int(short[place] * work.steps), partial=True) if place in short else work
+            replace(work, steps=1 + int(short[place] * work.steps), partial=True) if place in short else work
             for place, work in enumerate(plan)
         ]
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 CHUNK = 8192
 """Codes that are packed together; a multiple of 8, and of every length of block."""
+TOTAL, ABSOLUTE, SQUARE, TOP, NEGATIVE = (1 << column for column in range(5))
+"""What is to be found of tensors: sums of x, |x| and x squared, largest magnitude, count of sign bits; as bits of a number."""
 LANES = 64
 """Sums are added in so many lanes, element i in lane i modulo this, and the lanes then by halves."""
 BLOCK = 1 << 19
@@ -19,6 +21,8 @@ BLOCK = 1 << 19
 cache for the next pass. Shorter ones are slower: what fetches memory ahead looks forward, and only within such a block."""
 PIECE = 1 << 17
 """Elements that are unpacked at a time where something else is done with them at once: what that touches fits the cache."""
+STREAMED = 1 << 22
+"""A tensor of so many elements has codes of 8 bits that are not kept in the caches when they are written."""
 HALF = CHUNK // 2
 """One state of the random numbers serves the element i of the first half of a chunk, and the element i of the second half."""
 

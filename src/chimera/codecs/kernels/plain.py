@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.kernels.layout import CHUNK, HALF, LANES, blocks_backwards, planes
+from chimera.codecs.kernels.layout import CHUNK, HALF, LANES, SQUARE, blocks_backwards, planes
 
 F, N, U, B, H = np.float32, np.int32, np.uint32, np.uint8, np.uint16
 _ROUND = F(12582912.0)
@@ -52,7 +52,7 @@ def abs_max(x: NDArray[np.float32]) -> np.float32:
     return np.array([top], U).view(F)[0]  # type: ignore[no-any-return]
 
 
-def look(x: Any, bounds: Any, backwards: bool, full: bool, signs: Any, table: Any) -> None:
+def look(x: Any, bounds: Any, backwards: bool, columns: int, signs: Any, table: Any) -> None:
     table[:] = 0
     blocks = list(blocks_backwards(x.size))
     if not backwards:
@@ -66,12 +66,13 @@ def look(x: Any, bounds: Any, backwards: bool, full: bool, signs: Any, table: An
         pack_signs(x, signs)
     with np.errstate(invalid="ignore"):
         for t, row in enumerate(table):
-            n = bounds[t + 1] - bounds[t]
-            if not full:
-                row[[0, 2, 3, 4]] = 0
-            if not np.isfinite(row[1]) or (full and (not np.isfinite(row[2]) or row[2] < 1e-30 * n)):
+            unwanted = [j for j in range(5) if not columns & 1 << j]
+            row[unwanted] = 0
+            short = columns & SQUARE and not row[2] >= 1e-30 * (bounds[t + 1] - bounds[t])
+            if short or not np.isfinite(row[:3].sum()):
                 v = x[bounds[t] : bounds[t + 1]].astype(np.float64)
                 row[:3] = [np.add.accumulate(each)[-1] for each in (v, np.abs(v), v * v)]
+                row[unwanted] = 0
 
 
 def _look_at(x: NDArray[np.float32], row: NDArray[np.float64]) -> None:

@@ -8,7 +8,7 @@ from chimera.core.engine import Disturbance
 
 
 class Health:
-    """The disturbances of one actor, and when it can do what; it never changes, so that all who are sound can share one.
+    """The disturbances of one actor, and when it can do what.
 
     Attributes
     ----------
@@ -25,22 +25,22 @@ class Health:
         self._cuts: list[tuple[float, float]] = []
         self._slow: list[tuple[float, float, float]] = []
 
-    def under(self, disturbance: Disturbance, now_s: float) -> Health:
-        """Return the health of an actor that had this one, from a disturbance on that begins now and ends the former."""
-        then, hung = Health(), [(self.hung_s, now_s)] if self.hung_s < now_s else []
-        then.sound = False
-        then._pauses, then._cuts = _until([*self._pauses, *hung], now_s), _until(self._cuts, now_s)
-        then._slow = [(begin_s, min(end_s, now_s), factor) for begin_s, end_s, factor in self._slow]
+    def suffer(self, disturbance: Disturbance, now_s: float) -> None:
+        """Take in a disturbance that begins now, and end the former."""
+        if self.hung_s < now_s:
+            self._pauses.append((self.hung_s, now_s))
+        self.sound, self.hung_s = False, math.inf
+        self._pauses, self._cuts = _until(self._pauses, now_s), _until(self._cuts, now_s)
+        self._slow = [(begin_s, min(end_s, now_s), factor) for begin_s, end_s, factor in self._slow]
         span = now_s, now_s + disturbance.for_s
         if disturbance.what == "slow":
-            then._slow.append((*span, disturbance.factor))
+            self._slow.append((*span, disturbance.factor))
         elif span[1] == math.inf:
-            then.hung_s = now_s
+            self.hung_s = now_s
         else:
-            then._pauses.append(span)
+            self._pauses.append(span)
             if disturbance.what == "cut off":
-                then._cuts.append(span)
-        return then
+                self._cuts.append(span)
 
     def begins_s(self, time_s: float) -> float:
         """Return when work begins that could begin at ``time_s``."""
@@ -74,7 +74,3 @@ def _after(spans: list[tuple[float, float]], time_s: float) -> float:
         if begin_s <= time_s < end_s:
             time_s = end_s
     return time_s
-
-
-SOUND = Health()
-"""Of an actor that nothing has ever gone wrong with."""

@@ -8,17 +8,17 @@ import numpy as np
 
 from chimera.codecs.kernels.compiled.bits import pack_chunk, unpack_chunk
 from chimera.codecs.kernels.compiled.hashing import EARLY, LATE, STEP, mixed, state_at
+from chimera.codecs.kernels.compiled.lanes import settle, to_line
 from chimera.codecs.kernels.compiled.moments import largest_bits, largest_of, square_sum, sum_of_squares
-from chimera.codecs.kernels.layout import CHUNK, HALF
-from chimera.core.jit import B, F, N, U, as_bits, as_float, inlined, njit, prefetch
+from chimera.codecs.kernels.compiled.rounding import draw_2, draw_4, draw_8, draw_8_past, round_past
+from chimera.codecs.kernels.layout import CHUNK, HALF, STREAMED
+from chimera.core.jit import B, F, N, U, as_bits, as_float, inlined, njit
 
 _ROUND = F(12582912.0)  # 1.5 * 2**23: added and taken away again, it rounds to the nearest integer, ties to even
 _TINY, _LIFT, _DROP = F(2.0**-60), F(2.0**64), F(2.0**-64)
 _HUGE = F(3.4028e38)
 _FLT_MAX = 3.4028234663852886e38
 _SMALL, _LARGE = F(2.0**-80), F(2.0**80)  # sums of squares that are as exact as they can be
-_QUARTER = CHUNK // 4
-_RUN = 64  # elements of a stream that are worked on at a time, while as many of the next chunk are fetched
 
 
 @inlined
@@ -56,12 +56,6 @@ def _fixed(scaled: Any, top: Any) -> Any:
     return N(min(max(scaled, -top), top))
 
 
-@inlined
-def _drawn(scaled: Any, top: Any, random: Any) -> Any:
-    """Return the level of a number that is scaled by 2**24 levels."""
-    return N(N(_fixed(scaled, top) + N(random >> U(8))) >> N(24))
-
-
 @njit
 def _stochastic(x: Any, norm: Any, levels: Any, state: Any, second: Any, half: Any, codes: Any) -> None:
     """Write ``floor(x / step + u)``, plus the levels, u being uniform in [0, 1) with 24 bits, or 16 for many levels.
@@ -78,60 +72,39 @@ def _stochastic(x: Any, norm: Any, levels: Any, state: Any, second: Any, half: A
             state = U(state + STEP)
         return
     factor, top = F(factor * F(2.0**24)), F(levels << 24)
-    if lift == 1:
-        for j in range(x.size):
-            codes[j] = N(_drawn(F(x[j] * factor), top, U(mixed(state, second) * multiplier)) + N(levels))
-            state = U(state + STEP)
-    else:
-        for j in range(x.size):
-            codes[j] = N(_drawn(F(F(x[j] * lift) * factor), top, U(mixed(state, second) * multiplier)) + N(levels))
-            state = U(state + STEP)
+    for j in range(x.size):
+        noise = N(U(mixed(state, second) * multiplier) >> U(8))
+        codes[j] = N(N(N(_fixed(F(F(x[j] * lift) * factor), top) + noise) >> N(24)) + N(levels))
+        state = U(state + STEP)
 
 
 @njit
-def _fours(
-    x: Any, norms: Any, low: Any, block: Any, levels: Any, state: Any, second: Any, ahead: Any, out: Any
+def _draw_chunk(
+    x: Any, norms: Any, low: Any, block: Any, levels: Any, width: Any, state: Any, second: Any, past: Any, out: Any
 ) -> None:
-    """Write the packed codes of 4 bits of a full chunk, no norm being tiny: of two streams at once, with one state for both."""
-    top, middle, length = F(levels << 24), N(17 * levels), min(block, HALF)
-    run = min(length, _RUN)
-    for b in range(0, HALF, length):
-        f0 = F(inverse(norms[(low + b) // block], F(levels))[1] * F(2.0**24))
-        f1 = F(inverse(norms[(low + HALF + b) // block], F(levels))[1] * F(2.0**24))
-        for r in range(b, b + length, run):
-            prefetch(ahead, 2 * r, 2 * run)
-            x0, x1, part = x[r : r + run], x[HALF + r : HALF + r + run], out[r : r + run]
-            here = U(state + U(U(r) * STEP))
-            for j in range(run):
-                random = mixed(here, second)
-                early = _drawn(F(x0[j] * f0), top, U(random * EARLY))
-                late = _drawn(F(x1[j] * f1), top, U(random * LATE))
-                part[j] = N(N(early + N(late << N(4))) + middle)
-                here = U(here + STEP)
+    """Write the packed codes of 8, 4 or 2 bits of the full chunk from ``low`` on, no norm being tiny: of streams at once."""
+    apart = HALF if width > 2 else HALF // 2  # elements between streams
+    length = min(block, apart)
+    for b in range(0, apart, length):
+        f0 = _scale(norms, low + b, block, levels)
+        f1 = _scale(norms, low + apart + b, block, levels)
+        own, lines, part = U(state + U(U(b) * STEP)), length // 64, out[b:]
+        if width == 2:
+            f2 = _scale(norms, low + 2 * apart + b, block, levels)
+            f3 = _scale(norms, low + 3 * apart + b, block, levels)
+            draw_2(x, low + b, lines, f0, f1, f2, f3, N(levels), own, second, part)
+        elif width == 4:
+            draw_4(x, low + b, lines, f0, f1, f0, f1, N(levels), own, second, part)
+        elif past:
+            draw_8_past(x, low + b, lines, f0, f1, f0, f1, N(levels), own, second, part)
+        else:
+            draw_8(x, low + b, lines, f0, f1, f0, f1, N(levels), own, second, part)
 
 
-@njit
-def _twos(x: Any, norms: Any, low: Any, block: Any, state: Any, second: Any, ahead: Any, out: Any) -> None:
-    """Write the packed codes of 2 bits of a full chunk, no norm being tiny: of four streams at once, with two states."""
-    top, length = F(1 << 24), min(block, _QUARTER)
-    run = min(length, _RUN)
-    for b in range(0, _QUARTER, length):
-        f0 = F(inverse(norms[(low + b) // block], F(1))[1] * F(2.0**24))
-        f1 = F(inverse(norms[(low + _QUARTER + b) // block], F(1))[1] * F(2.0**24))
-        f2 = F(inverse(norms[(low + HALF + b) // block], F(1))[1] * F(2.0**24))
-        f3 = F(inverse(norms[(low + HALF + _QUARTER + b) // block], F(1))[1] * F(2.0**24))
-        for r in range(b, b + length, run):
-            prefetch(ahead, 4 * r, 4 * run)
-            x0, x1 = x[r : r + run], x[_QUARTER + r : _QUARTER + r + run]
-            x2, x3 = x[HALF + r : HALF + r + run], x[HALF + _QUARTER + r : HALF + _QUARTER + r + run]
-            part, here = out[r : r + run], U(state + U(U(r) * STEP))
-            for j in range(run):
-                random, other = mixed(here, second), mixed(U(here + U(U(_QUARTER) * STEP)), second)
-                code = N(_drawn(F(x0[j] * f0), top, U(random * EARLY)) + N(85))
-                code = N(code + N(_drawn(F(x1[j] * f1), top, U(other * EARLY)) << N(2)))
-                code = N(code + N(_drawn(F(x2[j] * f2), top, U(random * LATE)) << N(4)))
-                part[j] = N(code + N(_drawn(F(x3[j] * f3), top, U(other * LATE)) << N(6)))
-                here = U(here + STEP)
+@inlined
+def _scale(norms: Any, at: Any, block: Any, levels: Any) -> Any:
+    """Return what scales an element by 2**24 levels."""
+    return F(inverse(norms[at // block], F(levels))[1] * F(2.0**24))
 
 
 @inlined
@@ -175,9 +148,19 @@ def quantize(
     ``norms`` holds the value of the outermost level of each block; with ``find`` it is found here. ``codes`` is room for a
     chunk.
     """
-    plane, lanes, room = np.empty(CHUNK, B), np.empty(64, F), np.empty(CHUNK, F)
-    length = min(block, CHUNK)
-    for low in range(0, x.size, CHUNK):
+    plane, lanes, room = np.empty(CHUNK, B), np.empty(65, F), np.empty(CHUNK, F)
+    length, done = min(block, CHUNK), 0
+    if (
+        width == 8
+        and not stochastic
+        and x.size >= STREAMED
+        and block >= x.size
+        and norms[0] >= _TINY
+        and to_line(out) == 0
+    ):
+        done = x.size // CHUNK * CHUNK
+        round_past(x, 0, done // 64, inverse(norms[0], F(levels))[1], F(_ROUND + F(levels)), out)
+    for low in range(done, x.size, CHUNK):
         high = min(low + CHUNK, x.size)
         least = _HUGE
         for b in range(low, high, length):
@@ -185,19 +168,17 @@ def quantize(
                 norms[b // block] = _norm(x, b, min(b + length, high), euclidean, lanes, room)
             least = min(least, norms[b // block])
         state, packed = state_at(begin + low, first), out[low * width // 8 :]
-        fused = stochastic and high - low == CHUNK and least >= _TINY and (width == 4 or width == 2)
-        # What is read in several places at once is not fetched ahead by itself; what is in cache leaves the memory idle.
-        ahead = x[high : min(high + CHUNK, x.size)]
-        if fused and width == 4:
-            _fours(x[low:high], norms, low, block, levels, state, second, ahead, packed)
-        elif fused:
-            _twos(x[low:high], norms, low, block, state, second, ahead, packed)
+        full = high - low == CHUNK and length >= 64 and least >= _TINY and levels <= 127
+        past = x.size >= STREAMED and to_line(packed) == 0
+        if stochastic and full and (width == 8 or width == 4 or width == 2):
+            _draw_chunk(x, norms, low, block, levels, width, state, second, past, packed)
         elif width == 8:
             _codes(x[low:high], norms, low, block, levels, stochastic, state, second, packed)
         else:
             t = codes[: high - low]
             _codes(x[low:high], norms, low, block, levels, stochastic, state, second, t)
             pack_chunk(t, width, plane, packed)
+    settle()
 
 
 @njit

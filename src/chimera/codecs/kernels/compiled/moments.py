@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -12,113 +12,92 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from chimera.codecs.kernels.compiled.bits import pack_signs
-from chimera.codecs.kernels.layout import BLOCK, CHUNK
-from chimera.core.jit import F, U, as_bits, as_float, inlined, njit
+from chimera.codecs.kernels.compiled.lanes import FLOATS, LANES, LONG, WORD, WORDS, Lanes, data_of, to_line
+from chimera.codecs.kernels.layout import ABSOLUTE, BLOCK, CHUNK, NEGATIVE, SQUARE
+from chimera.core.jit import F, U, as_float, inlined, njit
 
 _LITTLE = 1e-30
 
 
-_FLOATS, _WORDS = ir.VectorType(ir.FloatType(), 16), ir.VectorType(ir.IntType(32), 16)
-
-
-class _Term:
+class _Term(NamedTuple):
     """What is made of 16 elements, given as words, and how that is added to a total of its kind."""
 
-    def __init__(self, kind: Any, make: Callable[[Any, Any], Any], add: Callable[[Any, Any, Any], Any]) -> None:
-        self.kind, self.make, self.add = kind, make, add
+    kind: Any
+    make: Callable[[Lanes], Lanes]
+    add: Callable[[Lanes, Lanes], Lanes]
 
 
-def _magnitude(builder: Any, words: Any) -> Any:
-    return builder.and_(words, ir.Constant(_WORDS, [0x7FFFFFFF] * 16))
+def _magnitude(words: Lanes) -> Lanes:
+    return words & 0x7FFFFFFF
 
 
-def _sign(builder: Any, words: Any) -> Any:
-    return builder.lshr(words, ir.Constant(_WORDS, [31] * 16))
+def _square(words: Lanes) -> Lanes:
+    return words.floats() * words.floats()
 
 
-def _square(builder: Any, words: Any) -> Any:
-    value = builder.bitcast(words, _FLOATS)
-    return builder.fmul(value, value)
+_PLAIN = _Term(FLOATS, Lanes.floats, Lanes.__add__)
+_ABSOLUTE = _Term(FLOATS, lambda words: _magnitude(words).floats(), Lanes.__add__)
+_SQUARE = _Term(FLOATS, _square, Lanes.__add__)
+_TOP = _Term(WORDS, _magnitude, Lanes.larger)
+_NEGATIVE = _Term(WORDS, lambda words: words >> 31, Lanes.__add__)
 
 
-def _fadd(builder: Any, one: Any, other: Any) -> Any:
-    return builder.fadd(one, other)
+class _Totals:
+    """Four vectors for each term; the order in which elements are added to them is the caller's, on any machine.
 
-
-def _add(builder: Any, one: Any, other: Any) -> Any:
-    return builder.add(one, other)
-
-
-def _maximum(builder: Any, one: Any, other: Any) -> Any:
-    return builder.select(builder.icmp_unsigned(">", one, other), one, other)
-
-
-_PLAIN = _Term(_FLOATS, lambda builder, words: builder.bitcast(words, _FLOATS), _fadd)
-_ABSOLUTE = _Term(_FLOATS, lambda builder, words: builder.bitcast(_magnitude(builder, words), _FLOATS), _fadd)
-_SQUARE = _Term(_FLOATS, _square, _fadd)
-_TOP, _NEGATIVE = _Term(_WORDS, _magnitude, _maximum), _Term(_WORDS, _sign, _add)
-
-
-def _totals(builder: Any, source: Any, steps: Any, terms: Sequence[_Term]) -> list[list[Any]]:
-    """Add the terms of 64 elements a step, the i-th in lane i modulo 64; return the lanes of each term, 16 and 16.
-
-    Totals stay in registers, and the order is this one: without leave to reorder, LLVM keeps sums of floats scalar; with it,
-    the sum would depend on the machine.
+    They stay in registers. Without leave to reorder, LLVM keeps sums of floats scalar; with it, the sum would depend on the
+    machine.
     """
-    totals = [[cgutils.alloca_once(builder, term.kind) for _ in range(4)] for term in terms]
-    for term, places in zip(terms, totals, strict=True):
-        for place in places:
-            builder.store(ir.Constant(term.kind, [0] * 16), place)
-    with cgutils.for_range(builder, steps) as loop:
-        for i in range(4):
-            at = builder.add(builder.mul(loop.index, loop.index.type(64)), loop.index.type(16 * i))
-            words = builder.load(builder.bitcast(builder.gep(source, [at]), _WORDS.as_pointer()), align=4)
-            for term, places in zip(terms, totals, strict=True):
-                builder.store(term.add(builder, builder.load(places[i]), term.make(builder, words)), places[i])
-    return [[builder.load(place) for place in places] for places in totals]
 
+    def __init__(self, builder: Any, terms: Sequence[_Term]) -> None:
+        self._builder, self._terms = builder, terms
+        self._places = [[cgutils.alloca_once(builder, term.kind) for _ in range(4)] for term in terms]
+        for term, places in zip(terms, self._places, strict=True):
+            for place in places:
+                builder.store(ir.Constant(term.kind, [0] * LANES), place)
 
-def _lane_sums(*terms: _Term) -> Any:
-    """Return an intrinsic that goes through ``steps`` times 64 elements, and writes 64 lanes for each term."""
+    def add(self, source: Any, steps: Any, apart: Any = None) -> None:
+        """Add 64 elements a step: of a run the i-th in lane i modulo 64, or 16 of each of four runs that lie ``apart``."""
+        builder = self._builder
+        with cgutils.for_range(builder, steps) as loop:
+            for i in range(4):
+                at = builder.mul(loop.index, LONG(64 if apart is None else LANES))
+                at = builder.add(at, LONG(LANES * i) if apart is None else builder.mul(apart, LONG(i)))
+                words = Lanes.at(builder, builder.gep(source, [at]), WORDS)
+                for term, places in zip(self._terms, self._places, strict=True):
+                    total = Lanes(builder, builder.load(places[i]))
+                    builder.store(term.add(total, term.make(words)).value, places[i])
 
-    @intrinsic
-    def add(typing: Any, x: Any, steps: Any, lanes: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            source, target = (
-                context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in (0, 2)
+    def folded(self) -> list[Any]:
+        """Return the 64 lanes of each term, added by halves."""
+        return [self._folded(term, places) for term, places in zip(self._terms, self._places, strict=True)]
+
+    def _folded(self, term: _Term, places: Sequence[Any]) -> Any:
+        b = self._builder
+        first, second, third, fourth = (Lanes(b, b.load(place)) for place in places)
+        lanes = term.add(term.add(first, third), term.add(second, fourth))
+        for half in (8, 4, 2, 1):
+            kind = ir.VectorType(WORD, half)
+            lower, upper = (
+                Lanes(
+                    b, b.shuffle_vector(lanes.value, lanes.value, ir.Constant(kind, list(range(begin, begin + half))))
+                )
+                for begin in (0, half)
             )
-            totals = _totals(builder, source, arguments[1], terms)
-            for i, total in enumerate(each for of_term in totals for each in of_term):
-                place = builder.gep(target, [ir.IntType(64)(16 * i)])
-                builder.store(total, builder.bitcast(place, total.type.as_pointer()), align=4)
-            return context.get_dummy_value()
-
-        return numba.types.void(x, numba.types.intp, lanes), generate
-
-    return add
+            lanes = term.add(lower, upper)
+        return b.extract_element(lanes.value, WORD(0))
 
 
-_add_magnitudes, _add_squares = _lane_sums(_ABSOLUTE), _lane_sums(_SQUARE)
-_add_all = _lane_sums(_PLAIN, _ABSOLUTE, _SQUARE, _TOP, _NEGATIVE)
-
-
-def _fold(term: _Term, result: Any) -> Any:
-    """Return an intrinsic that adds the terms of 64 ``steps`` elements from ``begin`` on, and the 64 lanes by halves."""
+def _fold(term: _Term, result: Any, streams: bool = False) -> Any:
+    """Return an intrinsic that adds the terms of 64 ``steps`` elements from ``begin`` on: of a run, or of four at once."""
 
     @intrinsic
     def fold(typing: Any, x: Any, begin: Any, steps: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-            ((a, b, c, d),) = _totals(builder, builder.gep(data, [arguments[1]]), arguments[2], [term])
-            lanes = term.add(builder, term.add(builder, a, c), term.add(builder, b, d))
-            for half in (8, 4, 2, 1):
-                kind = ir.VectorType(ir.IntType(32), half)
-                lower, upper = (
-                    builder.shuffle_vector(lanes, lanes, ir.Constant(kind, list(range(first, first + half))))
-                    for first in (0, half)
-                )
-                lanes = term.add(builder, lower, upper)
-            return builder.extract_element(lanes, ir.IntType(32)(0))
+            source = builder.gep(data_of(context, builder, signature.args[0], arguments[0]), [arguments[1]])
+            totals = _Totals(builder, [term])
+            totals.add(source, arguments[2], builder.mul(arguments[2], LONG(LANES)) if streams else None)
+            return totals.folded()[0]
 
         return result(x, numba.types.intp, numba.types.intp), generate
 
@@ -129,6 +108,31 @@ sum_of_squares = _fold(_SQUARE, numba.types.float32)
 """Return the sum of squares of 64 ``steps`` elements from ``begin`` on."""
 largest_of = _fold(_TOP, numba.types.uint32)
 """Return the bits of their largest magnitude."""
+_largest_of_streams = _fold(_TOP, numba.types.uint32, streams=True)
+
+
+def _sums(*terms: _Term) -> Any:
+    """Return an intrinsic that writes the sums of terms over 64 ``steps`` elements, and ``more`` times those in ``pad``."""
+
+    @intrinsic
+    def add(typing: Any, x: Any, steps: Any, pad: Any, more: Any, found: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            source, rest, target = (data_of(context, builder, signature.args[i], arguments[i]) for i in (0, 2, 4))
+            totals = _Totals(builder, terms)
+            totals.add(source, arguments[1])
+            totals.add(rest, arguments[3])
+            for i, total in enumerate(totals.folded()):
+                builder.store(total, builder.bitcast(builder.gep(target, [LONG(i)]), total.type.as_pointer()))
+            return context.get_dummy_value()
+
+        return numba.types.void(x, numba.types.intp, pad, numba.types.intp, found), generate
+
+    return add
+
+
+_add_magnitudes, _add_squares = _sums(_ABSOLUTE), _sums(_SQUARE)
+_add_spread = _sums(_PLAIN, _SQUARE, _TOP)
+_add_all = _sums(_PLAIN, _ABSOLUTE, _SQUARE, _TOP, _NEGATIVE)
 
 
 @inlined
@@ -145,24 +149,27 @@ def largest_bits(x: Any) -> Any:
 def abs_max(x: Any) -> Any:
     """Return the largest magnitude; what is not finite counts as larger than all numbers.
 
-    It begins with the last block, so that the first is in the cache for the pass that comes next.
+    It begins with the last block, so that the first is in the cache for the pass that comes next. Of a block it reads four
+    parts at once, for which more of the memory is fetched ahead.
     """
-    top = U(0)
-    for block in range((x.size + BLOCK - 1) // BLOCK - 1, -1, -1):
-        top = max(top, largest_bits(x[block * BLOCK : (block + 1) * BLOCK]))
+    begin = min(to_line(x), x.size)
+    full = (x.size - begin) // BLOCK
+    top = max(largest_bits(x[:begin]), largest_bits(x[begin + full * BLOCK :]))
+    for block in range(full - 1, -1, -1):
+        top = max(top, _largest_of_streams(x, begin + block * BLOCK, BLOCK // 64))
     return as_float(top)
 
 
 @njit
-def look(x: Any, bounds: Any, backwards: Any, full: Any, signs: Any, table: Any) -> None:
+def look(x: Any, bounds: Any, backwards: Any, columns: Any, signs: Any, table: Any) -> None:
     """Write what is known of each tensor: sums of x, |x| and x squared, largest magnitude, count of sign bits.
 
-    ``bounds`` says where the tensors begin and end, ``table`` has shape (tensors, 5). Sums are added chunk by chunk, within a
-    chunk in lanes of float32, and exactly where that was too short. If ``signs`` has room, the sign bits go there too.
-    Without ``full`` only the sum of |x| is found.
+    ``bounds`` says where the tensors begin and end, ``table`` has shape (tensors, 5); ``columns`` says which of them are
+    wanted (see `layout`), and others are zero. Sums are added chunk by chunk, within a chunk in lanes of float32, and exactly
+    where that was too short. If ``signs`` has room, the sign bits go there too.
     """
     table[:] = 0
-    lanes = np.empty(320, F)
+    room = np.empty(69, F)
     blocks = (x.size + BLOCK - 1) // BLOCK
     for i in range(blocks):
         begin = (blocks - 1 - i if backwards else i) * BLOCK
@@ -171,76 +178,72 @@ def look(x: Any, bounds: Any, backwards: Any, full: Any, signs: Any, table: Any)
         for low in range(begin, end, CHUNK):
             high = min(low + CHUNK, end)
             while bounds[t] < high:
-                piece = x[max(low, bounds[t]) : min(high, bounds[t + 1])]
-                if full:
-                    _look_at(piece, lanes, table[t])
-                else:
-                    _look_briefly(piece, lanes, table[t])
+                _look_at(x[max(low, bounds[t]) : min(high, bounds[t + 1])], columns, room, table[t])
                 t += 1
             t -= bounds[t] > high  # a tensor that goes on in the next chunk
             if signs.size:
                 pack_signs(x[low:high], signs[low // 8 :])
     for t in range(bounds.size - 1):
         row, n = table[t], bounds[t + 1] - bounds[t]
-        if not np.isfinite(row[1]) or (full and (not np.isfinite(row[2]) or row[2] < _LITTLE * n)):
+        _keep_only(columns, row)
+        short = columns & SQUARE and not row[2] >= _LITTLE * n
+        if short or not np.isfinite(row[0] + row[1] + row[2]):
             _look_exactly(x[bounds[t] : bounds[t + 1]], row)
+            _keep_only(columns, row)
 
 
 @inlined
-def _add_halves(lanes: Any) -> Any:
-    """Return the sum of 64 lanes, added by halves; each length is a constant for the compiler."""
-    for j in range(32):
-        lanes[j] += lanes[j + 32]
-    for j in range(16):
-        lanes[j] += lanes[j + 16]
-    for j in range(8):
-        lanes[j] += lanes[j + 8]
-    for j in range(4):
-        lanes[j] += lanes[j + 4]
-    return F(F(lanes[0] + lanes[2]) + F(lanes[1] + lanes[3]))
+def _keep_only(columns: Any, row: Any) -> None:
+    for j in range(5):
+        if not columns & (1 << j):
+            row[j] = 0
+
+
+@inlined
+def _padded(x: Any, pad: Any) -> Any:
+    """Copy what is behind the last 64 times n elements, among zeros; return n, and whether there is any."""
+    steps = x.size // 64
+    rest = x[steps * 64 :]
+    if rest.size:
+        pad[:] = 0
+        pad[: rest.size] = rest
+    return steps, int(rest.size > 0)
 
 
 @njit
-def _look_at(x: Any, lanes: Any, row: Any) -> None:
-    """Add what is in a piece of a tensor to its row; ``lanes`` is room for five times 64 totals."""
-    steps = x.size // 64
-    rest, words = x[steps * 64 :], lanes[192:].view(U)
-    _add_all(x, steps, lanes)
-    for j in range(rest.size):
-        lanes[j] += rest[j]
-        lanes[64 + j] += abs(rest[j])
-        lanes[128 + j] += F(rest[j] * rest[j])
-    for i in range(3):
-        row[i] += _add_halves(lanes[64 * i : 64 * i + 64])
-    top, count = largest_bits(rest), U(0)
-    for j in range(64):
-        top = max(top, words[j])
-        count = U(count + words[64 + j])
-    for j in range(rest.size):
-        count = U(count + U(as_bits(rest[j]) >> U(31)))
+def _look_at(x: Any, columns: Any, room: Any, row: Any) -> None:
+    """Add what is in a piece of a tensor to its row; ``room`` is for 64 elements and five sums."""
+    pad, found = room[:64], room[64:]
+    steps, more = _padded(x, pad)
+    words, top = found.view(U), U(0)
+    if columns == ABSOLUTE:
+        _add_magnitudes(x, steps, pad, more, found)
+        row[1] += found[0]
+    elif columns == SQUARE:
+        _add_squares(x, steps, pad, more, found)
+        row[2] += found[0]
+    elif not columns & (ABSOLUTE | NEGATIVE):
+        _add_spread(x, steps, pad, more, found)
+        row[0] += found[0]
+        row[2] += found[1]
+        top = words[2]
+    else:
+        _add_all(x, steps, pad, more, found)
+        row[0] += found[0]
+        row[1] += found[1]
+        row[2] += found[2]
+        top = words[3]
+        row[4] += words[4]
     row[3] = max(row[3], np.float64(as_float(top))) if top <= U(0x7F800000) else np.inf
-    row[4] += count
-
-
-@njit
-def _look_briefly(x: Any, lanes: Any, row: Any) -> None:
-    steps = x.size // 64
-    rest = x[steps * 64 :]
-    _add_magnitudes(x, steps, lanes)
-    for j in range(rest.size):
-        lanes[j] += abs(rest[j])
-    row[1] += _add_halves(lanes)
 
 
 @inlined
-def square_sum(x: Any, lanes: Any) -> Any:
-    """Return the sum of squares, in lanes of float32; ``lanes`` is room for 64."""
-    steps = x.size // 64
-    rest = x[steps * 64 :]
-    _add_squares(x, steps, lanes)
-    for j in range(rest.size):
-        lanes[j] += F(rest[j] * rest[j])
-    return _add_halves(lanes)
+def square_sum(x: Any, room: Any) -> Any:
+    """Return the sum of squares, in lanes of float32; ``room`` is for 64 elements and a sum."""
+    pad, found = room[:64], room[64:]
+    steps, more = _padded(x, pad)
+    _add_squares(x, steps, pad, more, found)
+    return found[0]
 
 
 @njit
