@@ -15,6 +15,7 @@ from chimera.data.dataset import DATASETS
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.models.conversion import build_model
+from chimera.training.optimizer import OptimizerSettings
 from chimera.training.schedule import Schedule
 from training.conftest import Fit
 
@@ -119,3 +120,17 @@ def test_mistakes_are_told_in_one_line(fit: Fit, options: dict[str, Any], messag
 def test_a_run_without_a_known_end_has_no_schedule(fit: Fit) -> None:
     with pytest.raises(ConfigurationError, match="needs the length of the run in steps"):
         fit(optimizer={"name": "sgd", "lr": 0.1, "schedule": "linear"}, rounds=None, max_seconds=1.0)
+
+
+@given(rate=st.floats(1e-4, 1), decay=st.sampled_from(["constant", "linear"]), size=st.integers(1, 100))
+def test_plain_sgd_takes_torchs_own_steps_to_the_bit(rate: float, decay: Any, size: int) -> None:
+    weights = np.random.default_rng(size).standard_normal(size).astype(np.float32)
+    parameter = torch.nn.Parameter(torch.from_numpy(weights.copy()))
+    schedule = Schedule(decay, 0, 0.5, 5)
+    ours = OptimizerSettings("sgd", {"lr": rate}, schedule).stepper(weights)
+    for step in range(5):
+        gradient = np.random.default_rng([size, step]).standard_normal(size).astype(np.float32)
+        parameter.grad = torch.from_numpy(gradient.copy())
+        torch.optim.SGD([parameter], lr=rate * schedule.factor(step)).step()
+        ours.step(gradient, step)
+    assert (weights == parameter.detach().numpy()).all()

@@ -144,6 +144,7 @@ class FlatOptimizer:
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigurationError(f"the optimizer {settings.name!r} refuses its options: {error}") from error
         self._schedule, self._group = settings.schedule, self._optimizer.param_groups[0]
+        self._plain = settings.plain
         self._learning_rate = self._group["lr"]
 
     def step(self, gradient: Flat, number: int) -> None:
@@ -153,6 +154,12 @@ class FlatOptimizer:
         if gradient is not self._gradient:
             self._gradient = gradient
             self._parameter.grad = self._torch.as_tensor(gradient)
+        if (
+            self._plain
+        ):  # all that SGD comes to without its options, to the bit; torch's way there takes longer than the sum
+            held: Any = self._parameter.grad
+            self._parameter.add_(held, alpha=-self._group["lr"])
+            return
         with self._torch.no_grad():
             self._step(self._optimizer)
 

@@ -36,7 +36,7 @@ from chimera.engines.local.memory_limit import MemoryLimit
 from chimera.engines.local.rings import has_call, read_call, write_row
 from chimera.engines.local.values import Packed, unpack
 
-SPIN_S = 20e-6
+SPIN_S = 20e-6  # for the next call, and in the driver
 CONSTRUCT = "__init__"
 
 Out = tuple[int, int]
@@ -121,9 +121,10 @@ class ActorProcess:
         failed = 0
         try:
             put = [plain] if isinstance(plain, tuple) else []  # too large for the ring
+            others = pickle.loads(plain) if isinstance(plain, bytes) else None  # while what it waits for is under way
             bytes_in = self._await_arguments([ref for ref in (*refs, *named.values(), *put) if ref is not None])
             began = time.monotonic()
-            args, kwargs = self._arguments(refs, named, plain)
+            args, kwargs = self._arguments(refs, named, self._resolve(put[0]) if put else others)
             start = time.monotonic()
             values = self._call(method, returns, args, kwargs)
             del args, kwargs  # what the call did not keep goes back to its owner before the result is known
@@ -151,17 +152,14 @@ class ActorProcess:
         self._asking.flush()
 
     def _arguments(
-        self, refs: list[Arrived | None], named: dict[str, Arrived], plain: bytes | Arrived | None
+        self, refs: list[Arrived | None], named: dict[str, Arrived], others: tuple[list[Any], dict[str, Any]] | None
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return the values of all arguments, in their places."""
-        if plain is None:
-            return [self._resolve(ref) for ref in refs if ref is not None], {
-                k: self._resolve(r) for k, r in named.items()
-            }
-        others, kwargs = pickle.loads(plain) if isinstance(plain, bytes) else self._resolve(plain)
-        rest = iter(others)
-        args = [next(rest) if ref is None else self._resolve(ref) for ref in refs]
-        return args, {**kwargs, **{name: self._resolve(ref) for name, ref in named.items()}}
+        """Return the values of all arguments, in their places: of the refs and of the ``others``, if there are any."""
+        kwargs = {name: self._resolve(ref) for name, ref in named.items()}
+        if others is None:
+            return [self._resolve(ref) for ref in refs if ref is not None], kwargs
+        rest = iter(others[0])
+        return [next(rest) if ref is None else self._resolve(ref) for ref in refs], {**others[1], **kwargs}
 
     def _call(self, method: str, returns: int | None, args: Any, kwargs: Any) -> list[Any]:
         if method == CONSTRUCT:
@@ -182,7 +180,7 @@ class ActorProcess:
                 def known(region: Region = region, slot: int = slot, generation: int = generation) -> bool:
                     return region.ready(slot, generation) or region.words[DEAD] == 1
 
-                self._doorbell.await_calls(known, {actor: number + 1}, SPIN_S)
+                self._doorbell.await_calls(known, {actor: number + 1}, 0)  # it seldom comes within so short a time
                 if not region.ready(slot, generation):
                     lost = ActorLost(f"{actor_name(self._memory, actor)} died before its result stood")
                     raise FailedArgumentError(Failure(lost, self._name, "argument"))
