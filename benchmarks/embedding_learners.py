@@ -3,7 +3,8 @@
 The text is that of ``$CHIMERA_DATA/text``. Three parts, each printed as a table::
 
     python benchmarks/embedding_learners.py throughput [--turns 3]   two learners, averaging included, beside two processes
-                                                                     that never meet, one learner, and gensim
+                                                                     that never meet and learn as many words each as
+                                                                     a learner, one learner, and gensim
     python benchmarks/embedding_learners.py quality [--seeds 3]      1, 2 and 4 learners, and gensim, after 5 epochs
     python benchmarks/embedding_learners.py speed-up [--seeds 3]     full softmax: windows per learner to a target loss
 
@@ -110,7 +111,7 @@ def throughput(turns: int, epochs: int) -> None:
         for _ in range(turns):
             for setting in SETTINGS:
                 figures.setdefault(f"{setting}, 2 learners", []).append(learn(folder, setting, 2, epochs, 0)[0])
-                figures.setdefault(f"{setting}, 2 apart", []).append(apart(folder, setting, epochs))
+                figures.setdefault(f"{setting}, 2 apart", []).append(apart(folder, setting, epochs / 2))
                 figures.setdefault(f"{setting}, 1 learner", []).append(learn(folder, setting, 1, epochs, 0)[0])
             for threads in (1, 2):
                 figures.setdefault(f"gensim, {threads} threads", []).append(gensim(sentences, threads, epochs, 0)[0])

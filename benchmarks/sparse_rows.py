@@ -5,25 +5,38 @@ negatives are shared, on `local` with two workers and two servers; the same roun
 `delta`, and with workers that pull and push only the rows they need. Then a vocabulary of a million words::
 
     python benchmarks/sparse_rows.py [--words 79000] [--large 1000000] [--width 100] [--rounds 20]
+
+and what the calls of a round by rows cost one processor, for which the machine need not be quiet::
+
+    python benchmarks/sparse_rows.py --calls [--words 79000] [--width 100] [--rounds 200]
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import psutil
+import torch
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 import chimera
 from chimera.core.parameters import Flat, Layout
 from chimera.data.dataset import Dataset, Split
+from chimera.data.order import orders
+from chimera.data.partition import PARTITIONERS
+from chimera.training.learner import Learner
+from chimera.training.optimizer import OptimizerSettings
+from chimera.training.parameter_shard import ParameterShard
 
 WINDOWS, CONTEXT, WORKERS, SHARDS = 512, 4, 2, 2
 CODECS: dict[str, dict[str, Any]] = {
@@ -187,13 +200,59 @@ def measure(words: int, width: int, negatives: int, codec: dict[str, Any], round
     }
 
 
+def calls(words: int, width: int, negatives: int, rounds: int) -> dict[str, float]:
+    """Return the processor time of what a worker, and what the servers together, do in a round by rows, in ms: medians."""
+    data, plain = text(words, WINDOWS * WORKERS * rounds).train, OptimizerSettings("sgd", {"lr": 25.0})
+    rows: dict[str, Any] = {"codec": ("rows", {})}
+    models = [Cbow(words, width, negatives) for _ in range(WORKERS)]
+    readers = orders(PARTITIONERS.create("iid"), data, WORKERS, WINDOWS, 0)
+    workers = [
+        Learner(rank, model, data, order, optimizer=plain, downlink=("rows", {}), **rows)
+        for rank, (model, order) in enumerate(zip(models, readers, strict=True))
+    ]
+    flat, layout = models[0].parameters(), models[0].layout
+    servers = [
+        ParameterShard(flat[begin:end], layout.cut(begin, end), optimizer=plain, uplink=("rows", {}), **rows)
+        for begin, end in itertools.pairwise(layout.bounds(SHARDS))
+    ]
+    spent: dict[str, list[float]] = {}
+
+    def timed(name: str, call: Callable[..., Any], *given: Any) -> Any:
+        begin = time.process_time()
+        found = call(*given)
+        spent.setdefault(name, []).append((time.process_time() - begin) * 1e3)
+        return found
+
+    def gradients(worker: Learner, model: Cbow, order: Any) -> Any:
+        wanted = timed("asking", worker.wanted, SHARDS)
+        given = timed("giving rows", lambda: [s.rows(each) for s, each in zip(servers, wanted, strict=True)])
+        step = worker.step()
+        model.reseed(step)
+        batch = data.take(order.batch(step))
+        timed("the model's gradient", model.row_gradient, batch)
+        return timed("the worker's call", worker.gradient, *given)
+
+    for _ in range(rounds):
+        sent = zip(*[gradients(*each) for each in zip(workers, models, readers, strict=True)], strict=True)
+        timed("steps", lambda given: [s.update(*mine) for s, mine in zip(servers, given, strict=True)], sent)
+    return {name: statistics.median(times) for name, times in spent.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--words", type=int, default=79_000, help="0 leaves it out")
     parser.add_argument("--large", type=int, default=1_000_000, help="0 leaves it out")
     parser.add_argument("--width", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--calls", action="store_true", help="the processor time of the calls alone")
     options = parser.parse_args()
+    if options.calls:
+        torch.set_num_threads(1)  # as the processes of workers and servers have
+        for negatives in (64, 256):
+            with threadpool_limits(1):
+                found = calls(options.words, options.width, negatives, options.rounds)
+            print(f"{negatives} negatives: " + ", ".join(f"{name} {ms:.2f} ms" for name, ms in found.items()))
+        return
     print(
         f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; per worker and round, {WORKERS} workers, {SHARDS} servers"
     )

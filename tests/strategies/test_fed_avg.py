@@ -282,6 +282,18 @@ def test_the_first_to_answer_make_the_round(fit: Fit) -> None:
     assert np.isfinite(hasty.metrics["loss"])
 
 
+@pytest.mark.parametrize("patience", [{"fraction": 0.5, "over_selection": 1.5}, {"deadline_s": 1.0}], ids=str)
+def test_a_death_that_the_round_survives_loses_no_round(fit: Fit, patience: dict[str, float]) -> None:
+    run = fit({"local_steps": 1, **patience}, workers=4, rounds=8, faults=["kill worker 2 at step 4"])
+    assert [event.actor for event in run.events if event.event == "worker lost"] == ["worker 2"]
+    assert run.cost.lost_rounds == 0
+
+
+def test_a_death_that_ends_the_round_loses_it(fit: Fit) -> None:
+    run = fit({"local_steps": 1}, workers=4, rounds=8, faults=["kill worker 2 at step 4"])
+    assert run.cost.lost_rounds == 1
+
+
 def test_who_is_later_than_the_deadline_is_left_out(fit: Fit) -> None:
     """The others come to what they come to without him."""
 

@@ -112,7 +112,7 @@ class Codec(ABC):
 
     def unpack_with(self, held: Held, encoded: Encoded, out: Any = None) -> tuple[Flat, Held]:
         """Do the same for a receiver who has ``held``, see `decode_with`."""
-        if out is None or on_host(out):
+        if out is None or isinstance(out, np.ndarray):
             return self.decode_with(held, encoded, out)
         found, held = self.decode_with(held, encoded, room(encoded, out) if self.on_device else None)
         if found is not out:
@@ -269,7 +269,7 @@ def decode(encoded: Encoded, size: int, out: Any = None) -> Flat:
     ------
     CodecError : no codec can have made this message.
     """
-    return _decoder_of(encoded, size).unpack(encoded, out)
+    return _decoder_of(encoded, size).unpack_with(_NOTHING, encoded, out)[0]
 
 
 def decode_with(held: Held, encoded: Encoded, size: int, out: Any = None) -> tuple[Flat, Held]:

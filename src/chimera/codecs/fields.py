@@ -26,9 +26,13 @@ def room(encoded: Encoded, out: Flat | None) -> Flat:
     return out
 
 
-def array(encoded: Encoded, index: int, dtype: DTypeLike, size: int | None = None) -> NDArray[Any]:
-    """Return one of the arrays, of one dimension, of this type and, if ``size`` is given, of so many elements."""
+def array(
+    encoded: Encoded, index: int, dtype: DTypeLike, size: int | None = None, *, of: int | None = None
+) -> NDArray[Any]:
+    """Return one of the arrays, of one dimension, of this type; if given, of ``size`` elements and one ``of`` so many."""
     arrays = encoded.arrays
+    if of is not None and len(arrays) != of:
+        raise _wrong_count(encoded, of)
     if index >= len(arrays):
         raise CodecError(f"a {encoded.codec} message has {len(arrays)} arrays, too few")
     found = arrays[index]
@@ -44,8 +48,12 @@ def array(encoded: Encoded, index: int, dtype: DTypeLike, size: int | None = Non
 def count_arrays(encoded: Encoded, *allowed: int) -> int:
     """Return how many arrays there are, if it is one of the numbers allowed."""
     if len(encoded.arrays) not in allowed:
-        raise CodecError(f"a {encoded.codec} message has {len(encoded.arrays)} arrays, not {allowed}")
+        raise _wrong_count(encoded, *allowed)
     return len(encoded.arrays)
+
+
+def _wrong_count(encoded: Encoded, *allowed: int) -> CodecError:
+    return CodecError(f"a {encoded.codec} message has {len(encoded.arrays)} arrays, not {allowed}")
 
 
 def number(encoded: Encoded, key: str, low: float = -math.inf, high: float = math.inf) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from chimera.codecs.codec import CODECS, Codec
-from chimera.codecs.fields import array, count_arrays
+from chimera.codecs.fields import array
 from chimera.codecs.reduction import Whole
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -21,8 +21,7 @@ class Identity(Codec):
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:  # noqa: ARG002 - it is at hand
         """Return the vector that was wrapped."""
-        count_arrays(encoded, 1)
-        return array(encoded, 0, np.float32, encoded.size)
+        return array(encoded, 0, np.float32, encoded.size, of=1)
 
     def reduction(self) -> Whole:
         """Return the plain mean."""

@@ -23,7 +23,7 @@ def on_host(vector: Any) -> bool:
 
 def namespace(vector: Any) -> Any:
     """Return the module whose functions take this vector: NumPy or torch."""
-    return np if on_host(vector) else importlib.import_module("torch")
+    return np if isinstance(vector, np.ndarray) else importlib.import_module("torch")
 
 
 def empty(size: int, dtype: str, beside: Any) -> Any:
@@ -65,12 +65,12 @@ def beside(array: Any, vector: Any) -> Any:
 
 def put(source: Any, target: Any) -> None:
     """Copy one vector over another of the same length, wherever they lie."""
-    if not on_host(target):
-        target.copy_(_as_tensor(np.require(source, requirements=_PLAIN)) if on_host(source) else source)
-    elif on_host(source):
-        np.copyto(target, source)
-    else:
+    if isinstance(target, np.ndarray) and isinstance(source, np.ndarray):
+        target[:] = source
+    elif on_host(target):
         to_host(source, target)
+    else:
+        target.copy_(_as_tensor(np.require(source, requirements=_PLAIN)) if on_host(source) else source)
 
 
 def _as_tensor(array: NDArray[Any]) -> Any:

@@ -28,7 +28,7 @@ _NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
 class Encoded:
-    """A vector as a codec packed it.
+    """A vector as a codec packed it; nobody changes it once it is made.
 
     Attributes
     ----------

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 from copy import copy
+from operator import is_
 from typing import Any
 
 import msgspec
@@ -68,8 +69,13 @@ class Stored:
     __slots__ = ("nbytes", "shared", "value")
 
     def __init__(self, value: Any) -> None:
-        if type(value) is np.ndarray and not value.dtype.hasobject:  # the hot path
+        kind = type(value)
+        self.value: Any
+        if kind is np.ndarray and not value.dtype.hasobject:  # the hot path
             self.value, self.shared, self.nbytes = frozen_array(value), True, value.nbytes
+        elif kind is Encoded:
+            self.value, self.shared = _frozen_message(value)
+            self.nbytes = value.nbytes
         else:
             self.value, self.shared = freeze(value)
             self.nbytes = nbytes(self.value)
@@ -106,11 +112,17 @@ def freeze(value: Any) -> tuple[Any, bool]:
     if kind is dict and all(type(key) in _IMMUTABLE for key in value):
         return {key: freeze(part)[0] for key, part in value.items()}, False
     if kind is Encoded:
-        arrays = tuple([frozen_array(array) for array in value.arrays])
-        return Encoded(value.codec, value.size, arrays, dict(value.meta)), not value.meta
+        return _frozen_message(value)
     if isinstance(value, msgspec.Struct) and all(map(_fixed, msgspec.structs.astuple(value))):
         return (value, True) if kind.__struct_config__.frozen else (copy(value), False)
     return Packed(value), False
+
+
+def _frozen_message(message: Encoded) -> tuple[Encoded, bool]:
+    arrays = tuple(map(frozen_array, message.arrays))
+    if not message.meta and all(map(is_, arrays, message.arrays)):
+        return message, True
+    return Encoded(message.codec, message.size, arrays, dict(message.meta)), not message.meta
 
 
 def _fixed(part: Any) -> bool:

@@ -63,27 +63,32 @@ class SharedModel:
 
     def parameters(self) -> Flat:
         """Return the live vector."""
-        self._take()
+        if self._shared.user is not self:
+            self._take()
         return self._model.parameters()
 
     def load(self, flat: Flat) -> None:
         """Set all parameters."""
-        self._take()
+        if self._shared.user is not self:
+            self._take()
         self._model.load(flat)
 
     def gradient(self, batch: Batch) -> tuple[Flat, float]:
         """Return the mean gradient and the mean loss."""
-        self._take()
+        if self._shared.user is not self:
+            self._take()
         return self._model.gradient(batch)
 
     def evaluate(self, batch: Batch) -> dict[str, float]:
         """Return loss and metrics."""
-        self._take()
+        if self._shared.user is not self:
+            self._take()
         return self._model.evaluate(batch)
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Return one prediction a row."""
-        self._take()
+        if self._shared.user is not self:
+            self._take()
         return self._model.predict(inputs)
 
     def reseed(self, seed: int) -> None:
@@ -104,9 +109,7 @@ class SharedModel:
     def _take(self) -> None:
         """Make it this user's turn."""
         shared = self._shared
-        if shared.user is self:
-            return
-        if self._buffers.size:
+        if shared.initial_buffers.size:
             if shared.user is not None:
                 shared.user._buffers = self._model.buffers()
             self._model.load_buffers(self._buffers)

@@ -96,8 +96,8 @@ class FedAvg(Strategy):
         self._survey(cluster)
         for round_ in itertools.count(cluster.round):
             plan = self._plan(cluster, round_)
-            answers = self._answers(cluster, plan, round_, weights)
-            weights, done = self._step(servers, plan, answers)
+            # Not by name: nobody is to keep the answers of a round, of which each is a model's size, while the next one runs.
+            weights, done = self._step(servers, plan, self._answers(cluster, plan, round_, weights))
             yield Round(done)
 
     def _survey(self, cluster: Cluster) -> None:
@@ -158,7 +158,8 @@ class FedAvg(Strategy):
     ) -> tuple[list[Any], list[Any]]:
         """Let the servers step by the mean of the answers; return refs of the new weights, and of what was done."""
         there = [work for work in plan if work.worker.name in answers]
-        scale = self._weights(there)[0] / self._weights(plan)[plan.index(there[0])]
+        all_there = len(there) == len(plan)
+        scale = 1.0 if all_there else self._weights(there)[0] / self._weights(plan)[plan.index(there[0])]
         options = {"aggregation": self._aggregation, "reached": self._reached, "scale": scale}
         updates = [
             server.update(*piece, **options, returns=2)

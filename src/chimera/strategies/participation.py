@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from chimera.core.errors import ConfigurationError
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """What one worker does in a round.
 
     Attributes
@@ -85,7 +84,7 @@ class Participation:
         if count == len(workers):
             return list(workers)
         places = self._generator(round_).choice(len(workers), count, replace=False)
-        return [workers[place] for place in sorted(places)]
+        return [workers[place] for place in sorted(places.tolist())]
 
     def cut_short(self, plan: Sequence[Work], round_: int) -> list[Work]:
         """Return the same work, that of the stragglers made partial."""
@@ -95,7 +94,7 @@ class Participation:
         rng = self._generator(round_, *b"stragglers")
         short = {int(place): float(rng.random()) for place in rng.choice(len(plan), late, replace=False)}
         return [
-            replace(work, steps=1 + int(short[place] * work.steps), partial=True) if place in short else work
+            work._replace(steps=1 + int(short[place] * work.steps), partial=True) if place in short else work
             for place, work in enumerate(plan)
         ]
 

@@ -42,7 +42,7 @@ class Gradients:
     def next(self, model: Any, step: int) -> tuple[Any, Rejected | None]:
         """Return the gradient of the step's batch, where ``model`` has it, and whether it is to be rejected."""
         buffers = self.buffers()
-        gradient, loss = self.computed(model, step)
+        gradient, loss = model.gradient(self._batch(step))
         return gradient, self.verdict(gradient, loss, step, buffers)
 
     def of(self, part: Any, model: Any, step: int, share: float, *, own: bool) -> tuple[Any, Rejected | None]:

@@ -266,6 +266,8 @@ class Learner(InGroup, Gossip, Chunks, CodedShuffle, Attacker, Masking, Fragment
         self._tally.sent(messages)
         return messages
 
-    def _load(self, weights: Sequence[Encoded]) -> None:
+    def _load(self, weights: Sequence[Encoded]) -> tuple[Any, Any]:
+        """Load the weights; return the vector that they are in now, and what `Exchange.load` returns."""
         self._tally.got(weights)
-        self._exchange.load(weights, self._near.parameters())
+        flat = self._near.parameters()
+        return flat, self._exchange.load(weights, flat)

@@ -12,7 +12,7 @@ from chimera.core.call import work
 from chimera.core.device import beside, copy_of, on_host, to_host
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
-from chimera.core.parameters import Flat
+from chimera.core.parameters import Flat, all_finite
 from chimera.data.dataset import Dataset
 from chimera.models.model import Model
 from chimera.training.exchange import Exchange
@@ -41,16 +41,13 @@ class LocalRounds:
     _tally: Tally
     _privacy: Privacy | None
 
-    def _load(self, weights: Sequence[Encoded]) -> None:
+    def _load(self, weights: Sequence[Encoded]) -> tuple[Any, Any]:
         raise NotImplementedError
 
     def _packed(self, flat: Flat) -> list[Encoded]:
         raise NotImplementedError
 
     def _private(self, update: Any, number: int) -> list[Encoded]:
-        raise NotImplementedError
-
-    def _next_gradient(self, model: Any) -> tuple[Any, Rejected | None]:
         raise NotImplementedError
 
     def _pretend(self, begun: Any, reached: Any, step: int) -> None:
@@ -84,9 +81,10 @@ class LocalRounds:
         """
         local, messages = self._local.follow(rule), len(weights)
         shards = messages // 2 if local is not None and local.encloses else messages
-        self._load(weights[:shards])
-        flat = self._near.parameters()
-        begin, first = copy_of(flat), self._step if first is None else first
+        flat, begin = self._load(weights[:shards])
+        if begin is None:
+            begin = copy_of(flat)
+        first = self._step if first is None else first
         if local is not None:
             local.begin(begin, self._enclosed(weights[shards:], flat))
         rejected: Rejected | None = None
@@ -99,25 +97,22 @@ class LocalRounds:
             if local is not None and rejected is None:
                 beside_it = self._enclosure(local.end())
             self._pretend(begin, flat, first)
-            if reached:
-                begin[:] = flat
-            else:
-                begin -= flat
+            sent = copy_of(flat) if reached else begin - flat
             if weight != 1:
-                begin *= np.float32(weight)
+                sent *= np.float32(weight)
         self._step = first + steps
         if not keep_state:
             self._local.forget()
         work(elements=len(flat) * (steps + 1))
-        if rejected is None and (why := fault(begin, "the change of the weights")):
-            rejected = Rejected(self._rank, first, why)
+        if rejected is None and not all_finite(sent):
+            rejected = Rejected(self._rank, first, fault(sent, "the change of the weights"))
         if rejected is not None:
             return [rejected] * messages
         if self._privacy is not None:
-            return self._private(begin, first)  # strategies that are private enclose no vector
-        if on_host(begin):
-            begin.flags.writeable = False  # nobody writes to it any more, so that a message need not copy it
-        return [*self._packed(begin), *beside_it]
+            return self._private(sent, first)  # strategies that are private enclose no vector
+        if on_host(sent):
+            sent.flags.writeable = False  # nobody writes to it any more, so that a message need not copy it
+        return [*self._packed(sent), *beside_it]
 
     def local_state(self) -> Mapping[str, Any]:
         """Return what its local optimizer remembers, and the parameters that stay here."""
@@ -166,7 +161,7 @@ class LocalRounds:
         """Step with this step's batch, or say why its gradient is rejected."""
         if self._local.descends:
             return self._gradients.descend(lambda batch: self._local.descend(batch, clock), self._step)
-        gradient, rejected = self._next_gradient(self._near)
+        gradient, rejected = self._gradients.next(self._near, self._step)
         if rejected is None:
             self._local.step(gradient, clock)
         return rejected

@@ -30,6 +30,7 @@ class LocalTraining:
 
     def __init__(self, settings: OptimizerSettings, model: Any) -> None:
         self._settings, self._model, self._plain = settings, model, settings.plain
+        self._rate = np.float32(settings.learning_rate(0)) if self._plain and not settings.schedule.changes else None
         self._descend = getattr(model, "descend", None) if self._plain else None
         self._optimizer: FlatOptimizer | None = None  # its memory is not spent where nobody trains so
         self._kept: Mapping[str, NDArray[Any]] = {}
@@ -61,7 +62,7 @@ class LocalTraining:
         if self._rule is not None:
             self._rule.correct(gradient, flat)
         if self._plain:
-            gradient *= np.float32(self._settings.learning_rate(number))
+            gradient *= np.float32(self._settings.learning_rate(number)) if self._rate is None else self._rate
             flat -= gradient
             return
         if self._optimizer is None:

@@ -70,6 +70,7 @@ class TrainingLoop:
         self._losses = 0.0, 0  # summed, and how many, since the last row of metrics
         self._evaluated_at = self._checkpointed_at = -1
         self._snapshot: dict[str, Any] | None = None
+        self._in_round = False  # or else between two, where the model is looked at: a death there cuts none short
         self._interrupt = Interrupt()
         self._rejections = Rejections()
         self._meter = Meter(engine, cluster, history, strategy.traced, counted=strategy.counts)
@@ -103,7 +104,9 @@ class TrainingLoop:
                 try:
                     if reason is None:
                         self._strike()
+                        self._in_round = True
                         self._advance(rounds, self._horizon())
+                        self._in_round = False
                         self._meter.count()
                     if self._look() or (reason is None and self._announcer.events(self._recovery.grow())):
                         # A run that is resumed here starts the strategy anew; so does this one, and both go the same way.
@@ -297,7 +300,8 @@ class TrainingLoop:
 
     def _recover(self, error: ActorLost) -> None:
         if self._announcer.events(self._recovery.survive(error)):
-            self.counters.lost_rounds += 1  # the one that the death cut short
+            self.counters.lost_rounds += self._in_round  # the one that the death cut short
+            self._in_round = False
 
     def _progress(self) -> Progress:
         used = self.counters

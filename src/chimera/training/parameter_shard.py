@@ -184,16 +184,21 @@ class ParameterShard(Summing):
     def _unpacked(self, messages: Mapping[int, Encoded], *, by_rows: bool) -> dict[int, Any]:
         """Return the vectors by place, as rows if all of them come so and that is of use."""
         if by_rows:
-            found = {i: rows_of(each, self._rows) for i, each in messages.items()}
-            if None not in found.values():
+            found: dict[int, Any] = {}
+            for i, each in messages.items():
+                if (rows := rows_of(each, self._rows)) is None:
+                    break
+                found[i] = rows
+            else:
                 return found
         return {i: self._decoded(each, i) for i, each in messages.items()}
 
     def _decoded(self, gradient: Encoded, place: int) -> Flat:
         """Decode into memory that is kept for this place; it costs nothing where a message has its vector at hand."""
-        if place not in self._rooms:
-            self._rooms[place] = np.empty_like(self._weights)
-        return decode(gradient, self._weights.size, self._rooms[place])
+        room = self._rooms.get(place)
+        if room is None:
+            room = self._rooms[place] = np.empty_like(self._weights)
+        return decode(gradient, room.size, room)
 
     def _aggregate(self, vectors: Mapping[int, Any], rule: Aggregation) -> bool:
         """Set the mean; return whether it is finite."""

@@ -73,7 +73,9 @@ def fault(vector: Flat, what: str) -> str:
 
 def fault_of_gradient(gradient: Flat, loss: float) -> str:
     """Return in one line what is wrong with a gradient or its loss; nothing if both are finite."""
-    return fault(gradient, "the gradient") if math.isfinite(loss) else f"the loss is {loss}"
+    if math.isfinite(loss):
+        return "" if all_finite(gradient) else fault(gradient, "the gradient")
+    return f"the loss is {loss}"
 
 
 class Rejections:

@@ -66,7 +66,7 @@ class Schedule:
 
     def factor(self, step: int) -> float:
         """Return the factor of a step, the first of which is 0; it depends on nothing else."""
-        if self.steps is None and self.needs_steps:
+        if not self.changes or (self.steps is None and self.needs_steps):
             return 1.0
         steps = self.steps or 0
         rising = self.warm_up * steps

@@ -14,7 +14,7 @@ from chimera.core.call import Surroundings
 from chimera.core.errors import ActorError, ActorLost
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import results
-from chimera.engines.simulated.health import Health
+from chimera.engines.simulated.health import SOUND
 from chimera.engines.stored import Packed, Stored
 
 if TYPE_CHECKING:
@@ -63,9 +63,10 @@ class Node:
         self.surroundings = Surroundings()
         self.queue: deque[Call] = deque()
         self.suspended: Call | None = None
-        self.health = Health()
-        self.stuck: list[Call] = []
-        self.groups: list[SimulatedGroup] = []
+        # What most nodes have none of is one object for all: whatever each has of its own has to be fetched from far away.
+        self.health = SOUND
+        self.stuck: Sequence[Call] = ()
+        self.groups: Sequence[SimulatedGroup] = ()
 
     @property
     def blocked(self) -> bool:
@@ -95,6 +96,7 @@ class Call:
     ----------
     sender : the node of whoever issued it: an actor's, or the driver's.
     args, kwargs : refs, and values given by the sender: plain ones as they are, others `Stored`; empty once the call has ended.
+    given : the refs among these.
     opens : whether there are others among ``kwargs`` than plain ones.
     given_bytes : what those weigh that the sender gave.
     inputs : the calls whose results it takes.
@@ -109,9 +111,9 @@ class Call:
     """
 
     __slots__ = (
-        "args", "bytes_in", "bytes_out", "clock_s", "end_s", "error", "factor", "given_bytes", "inputs", "issued_s", "known_s",
-        "kwargs", "meetings", "method", "node", "opens", "order", "planned", "refs", "returns", "samples", "sender", "start_s",
-        "strand", "transfer_s", "transit_s", "wait_s", "waiters",
+        "args", "bytes_in", "bytes_out", "clock_s", "end_s", "error", "factor", "given", "given_bytes", "inputs", "issued_s",
+        "known_s", "kwargs", "meetings", "method", "node", "opens", "order", "planned", "refs", "returns", "samples",
+        "sender", "start_s", "strand", "transfer_s", "transit_s", "wait_s", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -123,7 +125,8 @@ class Call:
         self.kwargs: Mapping[str, Any] = NOTHING
         self.opens = False
         self.refs: Sequence[Ref] = [Ref(self)] if returns is None else [Ref(self) for _ in range(returns)]
-        self.inputs: list[Call] = []
+        self.given: Sequence[Ref] = ()
+        self.inputs: Sequence[Call] = ()
         self.start_s = self.end_s = self.known_s = math.inf
         self.clock_s = self.transfer_s = self.transit_s = self.wait_s = 0.0
         self.factor, self.given_bytes, self.bytes_in, self.bytes_out, self.samples = 1.0, 0, 0, 0, 0
@@ -135,18 +138,20 @@ class Call:
 
     def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep the arguments, frozen as they are now; ``kwargs`` is nobody else's."""
-        self.args, self.kwargs = [self._kept(value) for value in args], kwargs
-        for key, value in kwargs.items():
-            size = _SIZES.get(type(value))
-            if size is None:
-                kwargs[key], self.opens = self._kept(value), True
-            else:
-                self.given_bytes += size
+        given = [value for value in args if type(value) is Ref]
+        self.args = args if len(given) == len(args) else [self._kept(value) for value in args]
+        sizes = [_SIZES.get(type(value)) for value in kwargs.values()]
+        if None in sizes:
+            given += [value for value in kwargs.values() if type(value) is Ref]
+            kwargs.update({key: self._kept(value) for key, value in kwargs.items()})
+            self.opens = True
+        else:
+            self.given_bytes += sum(sizes)  # type: ignore[arg-type]
+        self.kwargs, self.given, self.inputs = kwargs, given, [ref.call for ref in given]
 
     def _kept(self, value: Any) -> Any:
         kind = type(value)
         if kind is Ref:
-            self.inputs.append(value.call)
             return value
         size = _SIZES.get(kind)
         if size is None:
@@ -162,7 +167,10 @@ class Call:
     @property
     def ready(self) -> bool:
         """Whether all its arguments are computed."""
-        return not self.inputs or math.inf not in [call.end_s for call in self.inputs]
+        for call in self.inputs:  # noqa: SIM110 - this is on the hot path, where a generator costs more than it says
+            if call.end_s == math.inf:
+                return False
+        return True
 
     @property
     def arrives_s(self) -> float:
@@ -209,15 +217,14 @@ class ActorHandle:
     name : the name it was spawned under.
     """
 
-    __slots__ = ("_engine", "_node", "name")
-
     def __init__(self, engine: Simulated, node: Node) -> None:
         self._engine, self._node, self.name = engine, node, node.name
 
     def __getattr__(self, method: str) -> partial[Any]:
         if method.startswith("_"):
             raise AttributeError(f"{method!r} is private to the actor {self._node.name!r}")
-        return partial(self._engine.issue, self._node, method)
+        bound = self.__dict__[method] = partial(self._engine.issue, self._node, method)
+        return bound
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._engine.reduced(self._node)
@@ -228,8 +235,9 @@ class ActorHandle:
 
 def opened(kept: Any) -> Any:
     """Return an argument of a call, for the actor."""
-    kind = type(kept)
-    return kept.open() if kind is Ref or kind is Stored else kept
+    if type(kept) is Ref:
+        kept = kept.stored
+    return kept.open() if type(kept) is Stored else kept
 
 
 def construct(call: Call) -> Outcome:
@@ -247,7 +255,8 @@ def run(call: Call) -> Outcome:
     """Run the actor's own code, and freeze what it returns or raises."""
     try:
         kwargs = {key: opened(kept) for key, kept in call.kwargs.items()} if call.opens else call.kwargs
-        value = getattr(call.node.target, call.method)(*map(opened, call.args), **kwargs)
+        args = [opened(kept) for kept in call.args]
+        value = getattr(call.node.target, call.method)(*args, **kwargs)
         if call.returns is None:
             return (Stored(value),), None
         return tuple(map(Stored, results(value, call.node.name, call.method, call.returns))), None

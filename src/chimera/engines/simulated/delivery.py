@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import attrgetter
 
 from chimera.engines.simulated.call import Call, Node, Ref
@@ -11,24 +12,24 @@ _end_s = attrgetter("call.end_s")
 
 def arrival_s(call: Call) -> float:
     """Send the message and the arguments of ``call``; return when it can start."""
-    node, ready_s = call.node, max(call.issued_s, call.node.join_s)
+    node = call.node
+    ready_s = call.issued_s if call.issued_s > node.join_s else node.join_s
     message_s = call.sender.port.send(node.port, call.given_bytes, ready_s)
     arrived_s, left_s, size = ready_s, ready_s, 0
-    if call.inputs:
-        refs = [value for value in call.args if type(value) is Ref]
-        if len(refs) < len(call.inputs):
-            refs += [value for value in call.kwargs.values() if type(value) is Ref]
-        arrived_s, left_s, size = deliver(refs, node, ready_s)
+    if call.given:
+        arrived_s, left_s, size = deliver(call.given, node, ready_s)
     call.transit_s = arrived_s - left_s
     if message_s >= arrived_s:
         arrived_s, left_s = message_s, ready_s
     call.bytes_in = call.given_bytes + size
-    call.transfer_s = max(0.0, arrived_s - max(left_s, node.free_s))
-    start_s = max(arrived_s, node.free_s)
+    free_s = node.free_s
+    idle_s = arrived_s - (left_s if left_s > free_s else free_s)
+    call.transfer_s = idle_s if idle_s > 0 else 0.0
+    start_s = arrived_s if arrived_s > free_s else free_s
     return start_s if node.health.sound else node.health.begins_s(start_s)
 
 
-def deliver(refs: list[Ref], node: Node, ready_s: float) -> tuple[float, float, int]:
+def deliver(refs: Sequence[Ref], node: Node, ready_s: float) -> tuple[float, float, int]:
     """Send the values of ``refs`` to ``node``, not before ``ready_s``.
 
     Returns when the last one arrives, when that one set out, and how many bytes were sent.
@@ -46,8 +47,9 @@ def deliver(refs: list[Ref], node: Node, ready_s: float) -> tuple[float, float, 
             arrives_s = max(ref.arrivals[node], ref.call.end_s)
         else:
             assert ref.stored is not None
-            arrives_s = ref.arrivals[node] = sender.port.send(node.port, ref.stored.nbytes, leaves_s)
-            size += ref.stored.nbytes
+            weighs = ref.stored.nbytes
+            arrives_s = ref.arrivals[node] = sender.port.send(node.port, weighs, leaves_s)
+            size += weighs
         if arrives_s > arrived_s:
             arrived_s, left_s = arrives_s, leaves_s
     return arrived_s, left_s, size

@@ -9,13 +9,13 @@ from types import TracebackType
 from typing import Any, Self, overload
 
 from chimera.core.engine import ENGINES, Disturbance, Resources
-from chimera.core.errors import ConfigurationError, EngineClosedError, RunError, TimeLimitError
+from chimera.core.errors import ConfigurationError, EngineClosedError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import check_returns, handle_of, receive_handles
 from chimera.engines.simulated.availability import Availability
+from chimera.engines.simulated.awaiting import Awaiting
 from chimera.engines.simulated.call import ActorHandle, Call, Node, Ref
 from chimera.engines.simulated.compute import Compute
-from chimera.engines.simulated.delivery import deliver
 from chimera.engines.simulated.events import SimulatedSurroundings
 from chimera.engines.simulated.group import SimulatedGroup
 from chimera.engines.simulated.network import Network
@@ -59,6 +59,7 @@ class Simulated:
         self._order, self._nodes, self._names = itertools.count(), list[Node](), set[str]()
         self._handles: list[ActorHandle] = []
         self._scheduler = Scheduler(self._driver, self._compute, seed)
+        self._awaiting = Awaiting(self._scheduler, self._driver)
         self._give_back_threads: Callable[[], None] | None = None
         self._closed = False
         self.key = f"simulated-{next(_numbers)}"
@@ -113,16 +114,16 @@ class Simulated:
         """Call ``method`` on the actor of ``node``; what an actor's handle does."""
         if self._closed:
             self._check_open()
-        if returns is not None:
+        if returns is not None and returns < 1:
             check_returns(returns, node.name, method)
-        caller = self._scheduler.events.calling()
-        sender, issued_s = self._driver, self._scheduler.now_s
-        if caller is not None:
+        scheduler, sender = self._scheduler, self._driver
+        issued_s = scheduler.now_s
+        if (caller := scheduler.running and scheduler.events.calling()) is not None:
             sender, issued_s = caller.node, caller.node.health.sends_s(caller.clock_s)
         call = Call(sender, node, method, next(self._order), issued_s, returns)
         call.take(args, kwargs)
         refs = call.refs
-        self._scheduler.issue(call)
+        scheduler.issue(call)
         return refs[0] if returns is None else list(refs)
 
     @overload
@@ -133,24 +134,13 @@ class Simulated:
         """See `Engine.get`; a value crosses the network to the driver."""
         self._check_open()
         if isinstance(refs, Ref):
-            return self._fetch([refs], timeout_s)[0]
-        return self._fetch(list(refs), timeout_s)
+            return self._awaiting.fetch([refs], timeout_s)[0]
+        return self._awaiting.fetch(list(refs), timeout_s)
 
     def wait(self, refs: Iterable[Any], count: int = 1, timeout_s: float | None = None) -> tuple[list[Ref], list[Ref]]:
         """See `Engine.wait`; the news that a call has ended needs one latency."""
         self._check_open()
-        asked: list[Ref] = list(refs)
-        count = min(count, len(asked))
-        deadline_s = self._deadline_s(timeout_s)
-        times_s = self._known_times_s(asked, count, deadline_s)
-        if count > 0:
-            enough_s = _smallest(times_s, count)
-            if min(enough_s, deadline_s) == math.inf:
-                raise self._deadlock(asked)
-            self._scheduler.now_s = max(self._scheduler.now_s, min(enough_s, deadline_s))
-        now_s = self._scheduler.now_s
-        places = sorted((i for i, time_s in enumerate(times_s) if time_s <= now_s), key=times_s.__getitem__)
-        return [asked[i] for i in places], [ref for ref, time_s in zip(asked, times_s, strict=True) if time_s > now_s]
+        return self._awaiting.wait(list(refs), count, timeout_s)
 
     def group(self, actors: Sequence[Any]) -> SimulatedGroup:
         """See `Engine.group`."""
@@ -160,7 +150,7 @@ class Simulated:
             raise ConfigurationError("a group needs at least one actor, and each only once")
         group = SimulatedGroup(self._scheduler, nodes)
         for node in nodes:
-            node.groups.append(group)
+            node.groups = (*node.groups, group)
             if node.gone_s <= self._scheduler.now_s:
                 group.member_lost(node, node.gone_s)
         return group
@@ -252,58 +242,3 @@ class Simulated:
     def _check_open(self) -> None:
         if self._closed:
             raise EngineClosedError("this engine is closed")
-
-    def _deadline_s(self, timeout_s: float | None) -> float:
-        return math.inf if timeout_s is None else self._scheduler.now_s + max(0.0, timeout_s)
-
-    def _known_times_s(self, refs: Sequence[Ref], count: int, deadline_s: float) -> list[float]:
-        """Return when the driver can know of each ref, after what may happen, or end a wait, before that."""
-        events = self._scheduler.events
-        events.catch_up()
-        while True:
-            times_s = [ref.call.known_s for ref in refs]
-            if count <= 0 or max(times_s) < math.inf:
-                return times_s
-            lost_s, node = self._scheduler.next_loss()
-            next_s = events.next_s()
-            if min(lost_s, next_s) == math.inf or min(lost_s, next_s) > min(_smallest(times_s, count), deadline_s):
-                return times_s
-            if next_s <= lost_s:
-                events.step()
-            else:
-                self._scheduler.lose(node, lost_s)
-
-    def _fetch(self, refs: Sequence[Ref], timeout_s: float | None) -> list[Any]:
-        scheduler, deadline_s = self._scheduler, self._deadline_s(timeout_s)
-        began_s = scheduler.now_s
-        self._known_times_s(refs, len(refs), deadline_s)
-        deliver(
-            [ref for ref in refs if ref.stored and not ref.call.error and ref.call.end_s < math.inf],
-            self._driver,
-            began_s,
-        )
-        values = []
-        for ref in refs:
-            call = ref.call
-            arrives_s = call.known_s  # an arrival noted before the call was made late does not count
-            if call.error is None:
-                arrives_s = max(arrives_s, ref.arrivals.get(self._driver, arrives_s))
-            if arrives_s > deadline_s:
-                scheduler.now_s = deadline_s
-                raise TimeLimitError(f"{call.method!r} of {call.node.name} was not there within {timeout_s} s")
-            if arrives_s == math.inf:
-                raise self._deadlock([ref])
-            scheduler.now_s = max(scheduler.now_s, arrives_s)
-            if call.error is not None:
-                raise call.error.with_traceback(None)
-            values.append(ref.open())
-        return values
-
-    def _deadlock(self, refs: Sequence[Ref]) -> RunError:
-        call = next(ref.call for ref in refs if ref.call.end_s == math.inf)
-        return RunError(f"this would wait for ever: {self._scheduler.explain(call)}")
-
-
-def _smallest(times_s: Sequence[float], count: int) -> float:
-    """Return the ``count``-th smallest time."""
-    return min(times_s) if count == 1 else max(times_s) if count == len(times_s) else sorted(times_s)[count - 1]

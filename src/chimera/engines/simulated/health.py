@@ -8,7 +8,7 @@ from chimera.core.engine import Disturbance
 
 
 class Health:
-    """The disturbances of one actor, and when it can do what.
+    """The disturbances of one actor, and when it can do what; it never changes, so that all who are sound can share one.
 
     Attributes
     ----------
@@ -25,22 +25,22 @@ class Health:
         self._cuts: list[tuple[float, float]] = []
         self._slow: list[tuple[float, float, float]] = []
 
-    def suffer(self, disturbance: Disturbance, now_s: float) -> None:
-        """Take in a disturbance that begins now, and end the former."""
-        if self.hung_s < now_s:
-            self._pauses.append((self.hung_s, now_s))
-        self.sound, self.hung_s = False, math.inf
-        self._pauses, self._cuts = _until(self._pauses, now_s), _until(self._cuts, now_s)
-        self._slow = [(begin_s, min(end_s, now_s), factor) for begin_s, end_s, factor in self._slow]
+    def under(self, disturbance: Disturbance, now_s: float) -> Health:
+        """Return the health of an actor that had this one, from a disturbance on that begins now and ends the former."""
+        then, hung = Health(), [(self.hung_s, now_s)] if self.hung_s < now_s else []
+        then.sound = False
+        then._pauses, then._cuts = _until([*self._pauses, *hung], now_s), _until(self._cuts, now_s)
+        then._slow = [(begin_s, min(end_s, now_s), factor) for begin_s, end_s, factor in self._slow]
         span = now_s, now_s + disturbance.for_s
         if disturbance.what == "slow":
-            self._slow.append((*span, disturbance.factor))
+            then._slow.append((*span, disturbance.factor))
         elif span[1] == math.inf:
-            self.hung_s = now_s
+            then.hung_s = now_s
         else:
-            self._pauses.append(span)
+            then._pauses.append(span)
             if disturbance.what == "cut off":
-                self._cuts.append(span)
+                then._cuts.append(span)
+        return then
 
     def begins_s(self, time_s: float) -> float:
         """Return when work begins that could begin at ``time_s``."""
@@ -74,3 +74,7 @@ def _after(spans: list[tuple[float, float]], time_s: float) -> float:
         if begin_s <= time_s < end_s:
             time_s = end_s
     return time_s
+
+
+SOUND = Health()
+"""Of an actor that nothing has ever gone wrong with."""

@@ -80,6 +80,10 @@ class Link:
             begins_s.append(earliest_s)
             ends_s.append(earliest_s + duration_s)
             return earliest_s
+        if begins_s[-1] <= earliest_s:  # behind the last of a queue, as most others
+            begin_s = ends_s[-1]
+            ends_s[-1] = begin_s + duration_s
+            return begin_s
         place = bisect_right(ends_s, earliest_s)
         begin_s = earliest_s
         while place < len(ends_s) and begins_s[place] < begin_s + duration_s:
@@ -114,7 +118,7 @@ class Port:
 
     def latency_to(self, other: Port) -> float:
         """One way, in seconds."""
-        return max(self.latency_s, other.latency_s)
+        return self.latency_s if self.latency_s > other.latency_s else other.latency_s
 
     def send(self, receiver: Port, size: int, ready_s: float) -> float:
         """Send ``size`` bytes that stand at ``ready_s``; return when the last one has arrived."""

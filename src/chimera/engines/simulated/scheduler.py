@@ -15,12 +15,13 @@ from chimera.engines.simulated.compute import Compute
 from chimera.engines.simulated.delivery import arrival_s
 from chimera.engines.simulated.events import Events
 from chimera.engines.simulated.group import SimulatedGroup
-from chimera.engines.simulated.health import Health
+from chimera.engines.simulated.health import SOUND
 from chimera.engines.simulated.timeline import Timeline
 from chimera.engines.simulated.waiting import explain, losses
 from chimera.engines.strand import Abandoned, Strands
 
 CONSTRUCTOR = "__init__"
+_ENDED = SystemExit, Abandoned  # raised in an actor that is no more
 
 
 class Scheduler:
@@ -33,6 +34,7 @@ class Scheduler:
     Attributes
     ----------
     now_s : the driver's clock; only the driver moves it.
+    running : the call whose code runs now; None while it is the driver's.
     """
 
     def __init__(self, driver: Node, compute: Compute, seed: int) -> None:
@@ -42,7 +44,7 @@ class Scheduler:
         self._nodes: list[Node] = [driver]
         self.events = Events(self, self._nodes)
         self._deferred = 0
-        self._running: Call | None = None
+        self.running: Call | None = None
         self._hung: list[Node] = []
         self._suspended: dict[Call, SimulatedGroup] = {}
         self._resumes: deque[tuple[Call, BaseException | None]] = deque()
@@ -62,7 +64,7 @@ class Scheduler:
                     call.awaits(other)
         else:
             self._begin(call)
-        if self._running is None:
+        if self.running is None:
             self.pump()
 
     def begin_next(self, node: Node) -> None:
@@ -99,7 +101,7 @@ class Scheduler:
             self._refuse(node.queue.popleft())
         for group in node.groups:
             group.member_lost(node, lost_s)
-        node.health = Health()  # the dead suffer nothing
+        node.health = SOUND  # the dead suffer nothing
         self._deferred -= self.events.lose(node)
         self._agenda.extend(other for other in self._nodes if other.queue)  # some may have been stuck
         self.pump()
@@ -107,7 +109,7 @@ class Scheduler:
     def disturb(self, node: Node, disturbance: Disturbance) -> None:
         """Let something go wrong with an actor from now on, in place of what went wrong before."""
         hung_s = node.health.hung_s
-        node.health.suffer(disturbance, self.now_s)
+        node.health = node.health.under(disturbance, self.now_s)
         if node in self._hung:
             self._hung.remove(node)
             self.timeline.revive(node, hung_s, self.now_s, self._hung)
@@ -142,15 +144,16 @@ class Scheduler:
 
     def charge(self) -> Call | None:
         """Move the clock of the running call by what it has declared since the last time; for groups."""
-        call = self._running
+        call = self.running
         if call is not None:
-            work, compute = call.node.surroundings.work, self._compute
+            node, compute = call.node, self._compute
+            work = node.surroundings.work
             work_s = call.factor * (
                 compute.seconds_per_sample * work.effort + compute.seconds_per_element * work.elements
             )
             call.samples += work.samples
             work.samples, work.elements, work.effort = 0, 0, 0.0
-            call.clock_s = call.node.health.ends_s(call.clock_s, work_s)
+            call.clock_s = node.health.ends_s(call.clock_s, work_s)
         return call
 
     def suspend(self, call: Call, group: SimulatedGroup) -> None:
@@ -179,13 +182,14 @@ class Scheduler:
             node.queue.clear()
 
     def _begin(self, call: Call) -> None:
-        node = call.node
+        node, ready = call.node, True
         for other in call.inputs:
             if other.error is not None:
                 return self._fail(call, other.error, max(call.issued_s, other.end_s))
+            ready = ready and other.end_s < math.inf
         if node.failure is not None:
             return self._fail(call, node.failure, call.issued_s)
-        if node.refuses(call.issued_s) or not call.ready:
+        if not ready or node.refuses(call.issued_s):
             return self._refuse(call)
         if call.method == CONSTRUCTOR:
             return self._construct(call)
@@ -206,7 +210,7 @@ class Scheduler:
         if self.events.on:
             call.factor = 0.0  # what it computes costs nothing, but it may wait for others
             return self._run_on_strand(call, partial(construct, call))
-        before, self._running = enter(node.surroundings), None
+        before, self.running = enter(node.surroundings), None
         try:
             construct(call)
         finally:
@@ -215,16 +219,16 @@ class Scheduler:
         return self._resolve(call, node.free_s, node.free_s)
 
     def _run_here(self, call: Call) -> None:
-        before, self._running = enter(call.node.surroundings), call
-        outcome: Outcome = (), ActorLost(f"{call.node.name} was interrupted")
+        before, self.running = enter(call.node.surroundings), call
+        outcome: Outcome | None = None
         try:
             outcome = run(call)
         except SystemExit as error:
             outcome = (), error
         finally:
             enter(before)
-            self._finish(call, outcome)
-            self._running = None
+            self._finish(call, outcome or ((), ActorLost(f"{call.node.name} was interrupted")))
+            self.running = None
 
     def _run_on_strand(self, call: Call, job: partial[Outcome]) -> None:
         call.strand = self._strands.lend()
@@ -235,7 +239,7 @@ class Scheduler:
         strand = call.strand
         assert strand is not None
         call.node.suspended = None
-        before, self._running = enter(call.node.surroundings), call
+        before, self.running = enter(call.node.surroundings), call
         try:
             switch()
         finally:
@@ -243,16 +247,16 @@ class Scheduler:
             if strand.outcome is not None:
                 self._strands.give_back(strand)
                 self._finish(call, strand.outcome)
-            self._running = None
+            self.running = None
 
     def _finish(self, call: Call, outcome: Outcome) -> None:
         """Give the results of a call that ran to its refs, unless its actor is lost before its end."""
         self.charge()
         node, (stored, error) = call.node, outcome
-        if isinstance(error, SystemExit):
-            node.crash_s, node.fate = min(node.crash_s, call.clock_s), "exited"
         end_s = call.clock_s
-        if end_s > node.crash_s or isinstance(error, SystemExit | Abandoned):
+        if isinstance(error, SystemExit):
+            node.crash_s, node.fate = min(node.crash_s, end_s), "exited"
+        if end_s > node.crash_s or isinstance(error, _ENDED):
             end_s, stored, error = node.crash_s, (), node.lost(call)
             if call.start_s > end_s:
                 call.start_s = math.inf
@@ -284,8 +288,8 @@ class Scheduler:
 
     def _resolve(self, call: Call, end_s: float, known_s: float) -> None:
         call.end_s, call.known_s = end_s, known_s
-        call.args, call.kwargs, call.refs = (), NOTHING, ()
-        for waiter in call.waiters:
-            self._agenda.append(waiter.node)
-        call.waiters = ()
+        call.args, call.kwargs, call.refs, call.given = (), NOTHING, (), ()
+        if call.waiters:
+            self._agenda.extend(waiter.node for waiter in call.waiters)
+            call.waiters = ()
         self.timeline.add(call)

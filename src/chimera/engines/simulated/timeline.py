@@ -20,12 +20,9 @@ class Timeline:
 
     def __init__(self) -> None:
         self._ahead: list[Call] = []
+        self.add = self._ahead.append  # takes in a call whose end is known, well or badly
         self._ended: list[TraceRow] = []
         self._settle_at = _MANY
-
-    def add(self, call: Call) -> None:
-        """Take in a call whose end is known, well or badly."""
-        self._ahead.append(call)
 
     def settle(self, now_s: float, *, at_once: bool = False) -> bool:
         """Separate the calls that have ended, once there are many; return whether it was done."""
@@ -36,10 +33,10 @@ class Timeline:
             if call.end_s > now_s:
                 ahead.append(call)
                 continue
-            call.inputs, call.meetings = [], NOTHING  # else each call would keep its whole past
+            call.inputs, call.meetings = (), NOTHING  # else each call would keep its whole past
             if call.start_s < math.inf:
                 self._ended.append(call.row())
-        self._ahead = ahead
+        self._ahead[:] = ahead
         self._settle_at = 2 * len(ahead) + _MANY
         return True
 
@@ -118,16 +115,16 @@ class Timeline:
     def _set_free(self, nodes: set[Node], now_s: float) -> None:
         """Set when the last call of each node ends, and which calls there never do."""
         for node in nodes:
-            node.free_s, node.stuck = now_s, []
+            node.free_s, node.stuck = now_s, ()
         for call in self._ahead:
             node = call.node
             if node in nodes and call.end_s > now_s:
                 if call.end_s == math.inf:
-                    node.stuck.append(call)
+                    node.stuck = [*node.stuck, call]
                 elif call.start_s < math.inf:
                     node.free_s = max(node.free_s, call.end_s)
         for node in nodes:
-            node.stuck.sort(key=attrgetter("order"))
+            node.stuck = sorted(node.stuck, key=attrgetter("order"))
 
 
 def _cut(call: Call, error: BaseException | None, end_s: float, known_s: float) -> None:

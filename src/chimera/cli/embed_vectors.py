@@ -1,0 +1,82 @@
+"""What ``chimera embed`` says of word vectors that were learnt: neighbours, analogies, how good they are, other files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from chimera.cli.train import Json
+
+if TYPE_CHECKING:
+    from chimera.embeddings.word_vectors import WordVectors
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or a file of vectors.")]
+Count = Annotated[int, typer.Option("--count", min=1, metavar="N", help="How many words to show.")]
+
+
+def neighbours(run: Run, word: Annotated[str, typer.Argument()], count: Count = 10, as_json: Json = False) -> None:
+    """Show the words most like a word."""
+    _show(_vectors(run).neighbours(word, count), as_json)
+
+
+def analogy(
+    run: Run,
+    a: Annotated[str, typer.Argument(metavar="MAN")],
+    b: Annotated[str, typer.Argument(metavar="KING")],
+    c: Annotated[str, typer.Argument(metavar="WOMAN")],
+    count: Count = 5,
+    as_json: Json = False,
+) -> None:
+    """Show what is to the third word as the second is to the first."""
+    _show(_vectors(run).analogy(a, b, c, count), as_json)
+
+
+def evaluate_files(
+    run: Run,
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Pairs of words with scores (MEN, WordSim-353), or analogies."),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Say how good the vectors are, by the judgements of people on pairs of words, and by analogies."""
+    from chimera.embeddings.evaluation import Similarities, evaluate
+
+    vectors = _vectors(run)
+    found = [evaluate(vectors, file) for file in files]
+    if as_json:
+        import msgspec
+
+        typer.echo(msgspec.json.encode({each.name: each for each in found}).decode())
+        return
+    for each in found:
+        if isinstance(each, Similarities):
+            score, asked, what = f"Spearman {each.spearman:.3f}", each.pairs, "pairs"
+        else:
+            score, asked, what = f"accuracy {each.accuracy:.1%}", each.questions, "questions"
+        typer.echo(f"{each.name:<20}{score:<18}{asked - each.unknown:,} of {asked:,} {what} have known words only")
+
+
+def save(run: Run, file: Annotated[Path, typer.Argument(metavar="FILE")]) -> None:
+    """Write the vectors as .csv, .txt (word2vec's text), .bin (its binary), .h5 or .safetensors."""
+    _vectors(run).save(file)
+
+
+def _vectors(run: Path) -> WordVectors:
+    from chimera.embeddings.leaves import vectors_of
+    from chimera.embeddings.word_vectors import WordVectors
+
+    return WordVectors.load(run) if run.is_file() else vectors_of(run)
+
+
+def _show(words: list[tuple[str, float]], as_json: bool) -> None:
+    if as_json:
+        import msgspec
+
+        typer.echo(msgspec.json.encode([{"word": word, "similarity": value} for word, value in words]).decode())
+        return
+    longest = max((len(word) for word, _ in words), default=0)
+    for word, value in words:
+        typer.echo(f"{word:<{longest}}  {value:.3f}")
