@@ -16,6 +16,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import DATASETS
 from chimera.data.order import ShardOrder
 from chimera.models.conversion import build_model
+from chimera.strategies.participation import Participation
 from chimera.training.checkpoint import Checkpoints
 
 Fit = Callable[..., chimera.Run]
@@ -222,6 +223,29 @@ def test_adaptive_servers_step_as_in_the_paper(name: str) -> None:
     for step, gradient in enumerate(gradients):
         optimizer.step(np.array([gradient], np.float32), step)
     np.testing.assert_allclose(flat[0], expected_steps(name, gradients), rtol=1e-4)
+
+
+@pytest.mark.parametrize("strategy", ["scaffold", "fed-bn"])
+def test_who_is_started_anew_knows_what_the_lost_one_alone_knew(fit: Fit, strategy: str) -> None:
+    """Who dies between a checkpoint and the next round that it is in changes no bit."""
+    options, died = {"fraction": 0.5}, 4
+    taking_part = Participation(0.5)
+    victim = next(rank for rank in range(4) if rank not in taking_part.chosen(range(4), died))
+    assert {victim in taking_part.chosen(range(4), round_) for round_ in (*range(died), *range(5, 10))} == {True, False}
+    settings = {"rounds": 10, "evaluate_every": 1, "model": NORMALISED, "evaluate_clients": True}
+    whole = fit(strategy, options, **settings)
+    run = fit(strategy, options, faults=[f"kill worker {victim} at step {died}"], **settings)
+    assert np.array_equal(parameters(run), parameters(whole))
+    told = [(event.event, event.actor) for event in run.events][1:]
+    events = ["worker lost", "worker respawned", "state restored"]
+    assert told == [(event, f"worker {victim}") for event in events]
+
+
+def test_the_history_says_what_no_checkpoint_had(fit: Fit) -> None:
+    run = fit("scaffold", faults=["kill worker 1 at step 4"], evaluate_every=8)
+    assert [event.actor for event in run.events if event.event == "state gone"] == ["worker 1"]
+    plain = fit("fed-avg", faults=["kill worker 1 at step 4"], evaluate_every=8)
+    assert [event.event for event in plain.events] == ["fault", "worker lost", "worker respawned"]
 
 
 FAMILY = ["local-sgd", "fed-prox", "fed-avg-m", "fed-adam", "fed-yogi", "fed-adagrad", "scaffold", "fed-nova"]

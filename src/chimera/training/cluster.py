@@ -81,6 +81,7 @@ class TrainingCluster(Asking, Holdings):
         self._actors, self._dealing = actors, dealing
         self.begin_asking(engine, watch or Watch(engine), min_workers)
         self.workers = [actors.worker(rank, order) for rank, order in enumerate(dealing.orders)]
+        self.forget_local()
         self.names = [worker.name for worker in self.workers]
         self._places = {name: place for place, name in enumerate(self.names)}  # in the dealing
         self.shards: list[Any] = []
@@ -164,7 +165,7 @@ class TrainingCluster(Asking, Holdings):
         """Let a worker in; where there are no servers, as a copy of the furthest. One more gets its share of the data.
 
         Where there are, its local optimizer takes over what another's remembers: one that begins anew steps far too long at
-        first, and would spoil the mean.
+        first, and would spoil the mean. What only the lost one knew comes back as it was at the last checkpoint.
 
         Raises
         ------
@@ -173,7 +174,7 @@ class TrainingCluster(Asking, Holdings):
         if self.shards or not self.workers or self.replicas == "parts":
             self.get(worker.go_to(self._dealing.step_of(self.round)))
             if self.shards and self.replicas != "parts":
-                self.get([worker.restore_local(other.momenta()) for other in (self.on_time() or self.workers)[:1]])
+                self._recall(worker, (self.on_time() or self.workers)[:1])
         else:
             steps = self.get([other.step() for other in self.workers])
             self.get(worker.restore(self.workers[steps.index(max(steps))].state()))
@@ -231,6 +232,7 @@ class TrainingCluster(Asking, Holdings):
     def start_over(self) -> None:
         """Make every worker and server that is left as it was at the very beginning."""
         self.round, workers = 0, [worker.name for worker in self.workers]
+        self.forget_local()
         self._end_actors()
         self.workers, self._late = [], {}
         self.shards = [self._actors.server(index, len(self.shards)) for index in range(len(self.shards))]

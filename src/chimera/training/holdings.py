@@ -21,6 +21,8 @@ class Holdings:
     replicas: str
     _places: dict[str, int]
     attacks: dict[str, Attack]
+    told: list[tuple[str, str, str]]
+    round: int
 
     @property
     def cut(self) -> Sequence[int]:
@@ -45,6 +47,27 @@ class Holdings:
 
     def _hand_out(self) -> None:
         raise NotImplementedError
+
+    def forget_local(self) -> None:
+        """Have nothing of what workers alone know."""
+        self._known: tuple[int, Mapping[str, Any], Mapping[str, Any]] = 0, {}, {}
+
+    def _know(self, local: Mapping[str, Any], buffers: Sequence[Any]) -> None:
+        """Take note of what a checkpoint has of each worker, by name, and of its buffers, by rank."""
+        self._known = self.round, local, dict(zip(local, buffers, strict=False))
+
+    def _recall(self, worker: Any, others: Sequence[Any]) -> None:
+        """Let a worker that is new here take over from another one, and give it what the one of its name alone knew."""
+        round_, local, buffers = self._known
+        momenta: Any = {}
+        for other in others:
+            momenta = other.momenta()
+        if worker.name in buffers:
+            self.get(worker.load_buffers(buffers[worker.name]))
+        if self.get(worker.take_over(momenta, local.get(worker.name, {}))):
+            self.told.append(("state restored", worker.name, f"what it alone knew, as of round {round_}"))
+        elif worker.name in self._places and any(self.get([other.remembers() for other in others])):
+            self.told.append(("state gone", worker.name, "what it alone knew: no checkpoint had it"))
 
     def _remind(self, worker: Any) -> None:
         """Let a worker attack that is new here, if it is one of those who do."""
@@ -78,7 +101,7 @@ class Holdings:
 
     def state(self) -> dict[str, Any]:
         """Return what servers and workers hold, and who stands where."""
-        return {
+        state = {
             **self.parameters(),
             "steps": self.get([worker.step() for worker in self.workers]),
             "buffers": self.get([worker.buffers() for worker in self.workers]),
@@ -89,6 +112,8 @@ class Holdings:
             "attacks": {name: (attack.kind, attack.scale) for name, attack in self.attacks.items()},
             "local": {worker.name: self.get(worker.local_state()) for worker in self.workers},
         }
+        self._know(state["local"], state["buffers"])
+        return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` returned, in a cluster that has just been made.
@@ -100,6 +125,7 @@ class Holdings:
         codecs = state.get("codecs", {})  # older checkpoints have none
         self.get([worker.restore_codecs(codecs[worker.name]) for worker in self.workers if worker.name in codecs])
         local = state.get("local", {})
+        self._know(local, state["buffers"])
         self.get([worker.restore_local(local[worker.name]) for worker in self.workers if worker.name in local])
         self.attacks = {name: Attack(*held) for name, held in state.get("attacks", {}).items()}
         for rank, worker in enumerate(self.workers):

@@ -17,7 +17,7 @@ from chimera.data.dataset import Dataset
 from chimera.models.model import Model
 from chimera.training.exchange import Exchange
 from chimera.training.gradients import Gradients
-from chimera.training.local_training import LocalTraining
+from chimera.training.local_training import RULE, LocalTraining
 from chimera.training.privacy.settings import Privacy
 from chimera.training.rejection import Rejected, fault
 from chimera.training.shared_part import SharedPart
@@ -122,6 +122,19 @@ class LocalRounds:
     def momenta(self) -> Mapping[str, Any]:
         """Return what its local optimizer remembers, for a newcomer; nothing where updates are private, which it tells of."""
         return self._local.momenta() if self._privacy is None else {}
+
+    def remembers(self) -> bool:
+        """Return whether it knows what no other worker can: what its rule remembers, or parameters that stay here."""
+        return self._part is not None or bool(self._local.ruled())
+
+    def take_over(self, momenta: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
+        """Begin in the place of a lost worker, with the momenta of another and what that one alone knew.
+
+        ``own`` is what its `local_state` was at some time, or nothing. Returns whether there was any of that in it.
+        """
+        known = {key: value for key, value in own.items() if key == _PERSONAL or key.startswith(RULE)}
+        self.restore_local({**momenta, **known})
+        return bool(known)
 
     def restore_local(self, state: Mapping[str, Any]) -> None:
         """Take back what `local_state` returned."""

@@ -13,7 +13,7 @@ from chimera.training.local_rules import LOCAL_RULES, LocalRule
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
 from chimera.training.plugin import named
 
-_RULE = "rule."  # before what the rule remembers, in a state
+RULE = "rule."  # before what the rule remembers, in a state
 
 
 class LocalTraining:
@@ -78,13 +78,16 @@ class LocalTraining:
         """Return what the optimizer remembers."""
         return self._kept if self._optimizer is None else self._optimizer.state()
 
+    def ruled(self) -> Mapping[str, NDArray[Any]]:
+        """Return what the rule remembers."""
+        return self._kept_of_rule if self._rule is None else self._rule.state()
+
     def state(self) -> Mapping[str, NDArray[Any]]:
         """Return what the optimizer and the rule remember."""
-        rule = self._kept_of_rule if self._rule is None else self._rule.state()
-        return {**self.momenta(), **{_RULE + key: value for key, value in rule.items()}}
+        return {**self.momenta(), **{RULE + key: value for key, value in self.ruled().items()}}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `state` returned."""
-        self._kept = {key: value for key, value in state.items() if not key.startswith(_RULE)}
-        self._kept_of_rule = {key.removeprefix(_RULE): v for key, v in state.items() if key.startswith(_RULE)}
+        self._kept = {key: value for key, value in state.items() if not key.startswith(RULE)}
+        self._kept_of_rule = {key.removeprefix(RULE): v for key, v in state.items() if key.startswith(RULE)}
         self._optimizer = self._rule = self._rule_table = None
