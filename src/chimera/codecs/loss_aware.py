@@ -19,7 +19,6 @@ from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 
 _SAMPLE = 1 << 14
-_PIECE = 1 << 16
 _ROUNDS, _STARTS = 30, 40
 _CLOSE = 1e-6
 _LARGEST = float(np.finfo(np.float32).max)
@@ -88,13 +87,14 @@ class LossAware(Codec):
         if self._exact:
             return best_scale(w, d)
         stride = -(-w.size // _SAMPLE)
-        sample = np.ascontiguousarray(w[::stride]), None if d is None else d[::stride]
+        few = np.ascontiguousarray(w[::stride])
+        weights = None if d is None else np.ascontiguousarray(d[::stride])
         # Turns end at the nearest of many minima, so they begin at the best of some scales.
         scale = max(
-            (top * 2.0 ** (-i / 8) for i in range(_STARTS)), key=lambda each: _turn(*sample, each, self._table)[1]
+            (top * 2.0 ** (-i / 8) for i in range(_STARTS)), key=lambda each: _turn(few, weights, each, self._table)[1]
         )
         for _ in range(_ROUNDS):
-            before, scale = scale, _turn(*sample, scale, self._table)[0] or scale
+            before, scale = scale, _turn(few, weights, scale, self._table)[0] or scale
             if abs(scale - before) <= _CLOSE * before:
                 break
         return _turn(w, d, scale, self._table)[0] or top
@@ -124,15 +124,6 @@ def _turn(w: Flat, d: Flat | None, scale: float, table: NDArray[np.float32]) -> 
 
     Both are 0 if these levels are.
     """
-    k, none, values = kernels(w), np.uint32(0), np.concatenate([table, -table]).astype(np.float64)
-    codes, above, below = np.empty(_PIECE, np.uint8), 0.0, 0.0
-    for low in range(0, w.size, _PIECE):
-        piece = w[low : low + _PIECE]
-        own = codes[: piece.size]
-        k.to_table(piece, np.float32(scale), table, False, none, none, own)
-        levels = values[own]
-        weighted = levels if d is None else levels * d[low : low + _PIECE]
-        # not by a dot product: how that is added up depends on the number of threads
-        above += float(np.add.reduce(weighted * piece))
-        below += float(np.add.reduce(weighted * levels))
+    nothing = np.empty(0, np.float32)
+    above, below = kernels(w).fit_table(w, nothing if d is None else d, np.float32(scale), table)
     return (min(above / below, _LARGEST), above * above / below) if below > 0 else (0.0, 0.0)

@@ -21,10 +21,12 @@ from chimera.codecs.kernels.compiled.hashing import random_bits
 from chimera.codecs.kernels.compiled.levels import dequantize, quantize
 from chimera.codecs.kernels.compiled.moments import abs_max, look
 from chimera.codecs.kernels.compiled.places import histogram, mark, marked, nonzero_rows, select
+from chimera.codecs.kernels.compiled.tables import fit_table
 
 __all__ = [
     "abs_max",
     "dequantize",
+    "fit_table",
     "from_bfloat",
     "from_exponents",
     "from_half",

@@ -1,0 +1,46 @@
+"""The kernels in NumPy, for where numba does not work: the same functions as in `compiled`, with the same bits, and slower."""
+
+from __future__ import annotations
+
+from chimera.codecs.kernels.plain.bits import pack, pack_signs, unpack, unpack_signs
+from chimera.codecs.kernels.plain.floats import (
+    from_bfloat,
+    from_exponents,
+    from_half,
+    from_table,
+    to_bfloat,
+    to_exponents,
+    to_half,
+    to_table,
+)
+from chimera.codecs.kernels.plain.hashing import random_bits
+from chimera.codecs.kernels.plain.levels import dequantize, quantize
+from chimera.codecs.kernels.plain.moments import abs_max, look
+from chimera.codecs.kernels.plain.places import histogram, mark, marked, nonzero_rows, select
+from chimera.codecs.kernels.plain.tables import fit_table
+
+__all__ = [
+    "abs_max",
+    "dequantize",
+    "fit_table",
+    "from_bfloat",
+    "from_exponents",
+    "from_half",
+    "from_table",
+    "histogram",
+    "look",
+    "mark",
+    "marked",
+    "nonzero_rows",
+    "pack",
+    "pack_signs",
+    "quantize",
+    "random_bits",
+    "select",
+    "to_bfloat",
+    "to_exponents",
+    "to_half",
+    "to_table",
+    "unpack",
+    "unpack_signs",
+]
