@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import marshal
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -24,21 +22,12 @@ from hypothesis.extra import numpy as hnp
 from chimera.core import call
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
 from chimera.core.message import Encoded
-from chimera.engines.local import Local, slices
+from chimera.engines.local import Local
 from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.memory import MAX_ACTORS, SLOTS
 from chimera.engines.local.rings import CALLS_BYTES, ROWS
 
 BIG = 10_000_000
-
-
-def slice_s() -> float:
-    """For how long the scheduler lets the thread that asks run at a stretch, in seconds."""
-    _, get_attributes = slices._CALLS[platform.machine()]
-    found = ctypes.create_string_buffer(slices._ATTRIBUTES.size)
-    assert ctypes.CDLL(None).syscall(get_attributes, 0, found, slices._ATTRIBUTES.size, 0) == 0
-    *_, runtime_ns, _, _ = slices._ATTRIBUTES.unpack(found.raw)
-    return runtime_ns / 1e9
 
 
 class Store:
@@ -69,9 +58,6 @@ class Store:
 
     def echo(self, value: Any) -> Any:
         return value
-
-    def slice_s(self) -> float:
-        return slice_s()
 
     def pid(self) -> int:
         return os.getpid()
@@ -253,17 +239,6 @@ def test_workers_of_the_fork_server_are_light_and_have_one_thread() -> None:
         assert engine.get([store.threads() for store in stores]) == [1] * 4
         shares = [psutil.Process(pid).memory_full_info().pss for pid in pids]
     assert max(shares) < 60 * 2**20
-
-
-@pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() not in slices._CALLS, reason="asks Linux how it runs a thread"
-)
-def test_whoever_is_woken_soon_has_a_core() -> None:
-    if slice_s() == 0:
-        pytest.skip("Linux before 6.12 knows no slices of a process's own")
-    with Local(preload=[]) as engine:
-        assert slice_s() <= slices.SLICE_S
-        assert engine.get(engine.spawn(Store).slice_s()) <= slices.SLICE_S
 
 
 def test_the_death_of_the_fork_server_is_the_death_of_all() -> None:

@@ -39,7 +39,6 @@ from chimera.engines.local.refs import Lane, LocalActor, Ref
 from chimera.engines.local.relay import Relay
 from chimera.engines.local.rings import ROWS
 from chimera.engines.local.server import end, mark_dead, start_server, watch
-from chimera.engines.local.slices import ask_for_short_slices
 from chimera.engines.real_time import RealTime
 
 _MIRRORED = ("numpy", "torch", "sklearn")
@@ -67,7 +66,6 @@ class Local(RealTime):
         self.key = f"local-{secrets.token_hex(6)}"
         self._memory.own.bytes[NAME_AT : NAME_AT + len(self.key)] = self.key.encode()
         receive_handles(self)
-        ask_for_short_slices()  # for the calling thread too: who waits for the first of several answers is woken each step
         self._relay = Relay(self._calls, self._memory, self._doorbell, self._lanes)
         self._control, theirs = socket.socketpair()
         with theirs:

@@ -25,7 +25,6 @@ from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.memory import Memory
 from chimera.engines.local.memory_limit import MemoryLimit
 from chimera.engines.local.process import ActorProcess
-from chimera.engines.local.slices import ask_for_short_slices
 from chimera.engines.signals import Disturbances
 
 _PR_SET_PDEATHSIG = 1
@@ -132,7 +131,6 @@ def _prepare_process(threads: int, parent: int) -> None:
         if hasattr(libc, "mallopt"):  # else every temporary above the threshold pays for fresh pages in every step
             libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
             libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
-    ask_for_short_slices()
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(threads)
