@@ -193,6 +193,16 @@ def test_more_calls_than_the_rings_hold(engine: Local) -> None:
     assert len([row for row in engine.trace() if row.call == "pid" and row.actor == store.name]) == ROWS + 100
 
 
+def test_a_driver_that_outruns_an_actor_waits_for_it(engine: Local) -> None:
+    store = engine.spawn(Store)
+    kept = [store.pid() for _ in range(1000)]
+    for _ in range(20):
+        store.make(BIG)  # keeps the actor busy for longer than the driver takes to use up its slots
+    for _ in range(SLOTS):
+        last = store.pid()
+    assert engine.get(last) == engine.get(kept[0])
+
+
 def test_too_many_living_values_is_one_line(engine: Local) -> None:
     store = engine.spawn(Store)
     refs = [store.pid() for _ in range(SLOTS - 1)]

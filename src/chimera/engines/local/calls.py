@@ -52,6 +52,11 @@ class Calls:
             lane.keep_rows(self._began_s)
         return lane.dead or lane.issued - lane.rows_read < ROWS
 
+    def crowd(self, lane: Lane) -> int:
+        """Return how many calls are under way, if a new one has to wait for slots of theirs; else 0."""
+        with self.lock:
+            return lane.under_way if lane.is_crowded else 0
+
     def issue(
         self,
         lane: Lane,

@@ -187,7 +187,9 @@ class Local(RealTime):
             check_returns(returns, lane.name, method)
         calls = self._calls
         while lane.issued - lane.rows_read >= ROWS and not calls.has_room(lane):
-            self._await_row(lane)
+            self._await_end(lane, lane.rows_read + 1)
+        while lane.is_full and (crowd := calls.crowd(lane)):
+            self._await_end(lane, lane.issued - crowd // 2)
         with calls.lock:
             arguments = calls.arguments(args, kwargs, lane)
             outs = [lane.new_slot()] if returns is None else lane.new_slots(returns)
@@ -220,15 +222,15 @@ class Local(RealTime):
             raise value.exception()
         return value
 
-    def _await_row(self, lane: Lane) -> None:
-        """Wait until the ring of rows has room: no more calls may be on the way than it has places."""
+    def _await_end(self, lane: Lane, count: int) -> None:
+        """Wait until so many of an actor's calls have ended, or it is dead."""
         region = lane.region
 
-        def room() -> bool:
+        def ended() -> bool:
             self._calls.send_backlogs()
-            return region.words[ROWS_WRITTEN] > lane.rows_read or lane.dead
+            return region.words[ROWS_WRITTEN] >= count or lane.dead
 
-        self._doorbell.await_calls(room, {lane.actor: lane.rows_read + 1}, SPIN_S)
+        self._doorbell.await_calls(ended, {lane.actor: count}, SPIN_S)
 
     def _request(self, request: dict[str, Any]) -> None:
         try:

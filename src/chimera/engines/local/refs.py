@@ -93,6 +93,16 @@ class Lane:
         return self._unused == SLOTS
 
     @property
+    def is_crowded(self) -> bool:
+        """Whether every slot has been used, and those whose refs went first are not free yet."""
+        return self.is_full and not any(self._is_free(self._dropped[i]) for i in range(min(2, len(self._dropped))))
+
+    @property
+    def under_way(self) -> int:
+        """How many calls have not ended; none, if the actor is dead."""
+        return 0 if self.dead else self.issued - self.region.words[ROWS_WRITTEN]
+
+    @property
     def expects_slots(self) -> bool:
         """Whether slots will become free by themselves."""
         return bool(self._dropped)
@@ -110,14 +120,16 @@ class Lane:
     def _recycled(self, attempts: int) -> int | None:
         for _ in range(min(attempts, len(self._dropped))):
             slot = self._dropped.popleft()
-            stands = self.region.ready(slot, self.region.slots[slot * SLOT_WORDS + GENERATION])
-            if not stands:
-                if self.dead:  # it never will, for nobody
-                    return slot
-            elif not self.region.unread(slot, self._memory.actors(), self._memory.dead):
+            if self._is_free(slot):
                 return slot
             self._dropped.append(slot)
         return None
+
+    def _is_free(self, slot: int) -> bool:
+        """Whether nobody will read what stands in a slot whose ref is gone, nor what is to stand there."""
+        if self.region.ready(slot, self.region.slots[slot * SLOT_WORDS + GENERATION]):
+            return not self.region.unread(slot, self._memory.actors(), self._memory.dead)
+        return self.dead  # it never will stand, for nobody
 
     def trace(self, began_s: float) -> list[TraceRow]:
         """Return the rows of the calls that ended since the last time."""
