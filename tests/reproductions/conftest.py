@@ -22,7 +22,7 @@ until the page has every test.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -40,6 +40,7 @@ Claim = Callable[..., None]
 
 
 RECORDED = pytest.StashKey[dict[str, list[str]]]()
+COLLECTED = pytest.StashKey[dict[pytest.Collector, None]]()
 
 
 def reproductions() -> dict[str, ast.FunctionDef]:
@@ -74,6 +75,12 @@ def page_of(rows: dict[str, list[str]]) -> str:
     return HEAD + "".join(f"{line}\n" for line in lines)
 
 
+def still_there(rows: dict[str, list[str]], tests: Collection[str]) -> dict[str, list[str]]:
+    """Return the rows without those of tests that are gone, or have other parameters; ``tests`` are all of some files."""
+    files = {test.partition("::")[0] for test in tests}
+    return {test: said for test, said in rows.items() if test in tests or test.partition("::")[0] not in files}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--write-claims``."""
     parser.addoption("--write-claims", action="store_true", help="write docs/reproductions.md")
@@ -85,6 +92,7 @@ def claim(request: pytest.FixtureRequest) -> Claim:
     test = f"{request.path.name}::{request.node.name}"
     said: list[str] = []
     request.config.stash.setdefault(RECORDED, {})[test] = said
+    request.config.stash.setdefault(COLLECTED, {})[request.node.parent] = None
 
     def record(*, source: str, claim: str, figure: str) -> None:
         cells = [text.replace("|", "\\|").replace("\n", " ") for text in (claim, source, figure)]
@@ -98,5 +106,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the page, if that was asked for."""
     if session.config.getoption("write_claims", default=False):
         known = rows_of(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
+        files = session.config.stash.get(COLLECTED, {})
+        known = still_there(known, {f"{file.path.name}::{test.name}" for file in files for test in file.collect()})
         said = {test: rows for test, rows in session.config.stash.get(RECORDED, {}).items() if rows}
         PAGE.write_text(page_of({**known, **said}), encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from reproductions.conftest import PAGE, page_of, reproductions, rows_of
+from reproductions.conftest import PAGE, page_of, reproductions, rows_of, still_there
 
 
 def test_every_reproduction_makes_a_claim() -> None:
@@ -23,3 +23,8 @@ def test_the_table_has_every_reproduction_and_no_other() -> None:
 def test_the_table_is_written_as_it_is_read() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page_of(rows_of(page)) == page
+
+
+def test_rows_of_parameters_that_are_gone_are_dropped() -> None:
+    rows = {test: ["| ... |"] for test in ("test_a.py::test_x[old]", "test_a.py::test_x[new]", "test_b.py::test_y[1]")}
+    assert set(still_there(rows, {"test_a.py::test_x[new]"})) == {"test_a.py::test_x[new]", "test_b.py::test_y[1]"}
