@@ -21,6 +21,8 @@ BLOCK = 1 << 19
 cache for the next pass. Shorter ones are slower: what fetches memory ahead looks forward, and only within such a block."""
 PIECE = 1 << 17
 """Elements that are unpacked at a time where something else is done with them at once: what that touches fits the cache."""
+RUN = 1 << 11
+"""Elements whose terms are added by halves, in float64."""
 STREAMED = 1 << 22
 """A tensor of so many elements has codes of 8 bits that are not kept in the caches when they are written."""
 HALF = CHUNK // 2
