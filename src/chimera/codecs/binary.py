@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chimera.codecs.codec import CODECS
-from chimera.codecs.moments import DEVIATION, Moments
+from chimera.codecs.moments import Moments
 from chimera.codecs.pieces import Piecewise, Target
 from chimera.codecs.scratch import Scratch
 from chimera.codecs.signs import decode_signs, encode_signs
@@ -26,7 +26,7 @@ class Binary(Piecewise):
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         """Pack signs and deviations."""
-        return encode_signs("binary", vector, layout, _deviations, self._scratch, columns=DEVIATION)
+        return encode_signs("binary", vector, layout, _deviations, self._scratch)
 
     def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
         """Return the deviations."""

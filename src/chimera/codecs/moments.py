@@ -15,7 +15,6 @@ from chimera.codecs.kernels.layout import ABSOLUTE, NEGATIVE, SQUARE, TOP, TOTAL
 from chimera.core.parameters import Flat
 
 ALL = TOTAL | ABSOLUTE | SQUARE | TOP | NEGATIVE
-DEVIATION = TOTAL | SQUARE
 
 
 class Moments(NamedTuple):

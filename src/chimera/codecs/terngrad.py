@@ -9,9 +9,8 @@ import numpy as np
 
 from chimera.codecs.codec import CODECS
 from chimera.codecs.fields import tensor_bounds
-from chimera.codecs.kernels.layout import TOP
 from chimera.codecs.levels import Levels, decode_levels, encode_levels
-from chimera.codecs.moments import DEVIATION, moments
+from chimera.codecs.moments import moments
 from chimera.codecs.pieces import Piecewise, Target
 from chimera.codecs.scratch import Scratch
 from chimera.core.errors import ConfigurationError
@@ -41,7 +40,7 @@ class TernGrad(Piecewise):
         bounds = tensor_bounds(layout, len(vector))
         norms = None
         if self._clip:
-            found = moments(vector, bounds, columns=DEVIATION | TOP, again=True)
+            found = moments(vector, bounds, again=True)
             norms = np.array(
                 [min(t.top, self._clip * t.deviation) if t.deviation else t.top for t in found], np.float32
             )

@@ -13,7 +13,7 @@ from numba.extending import intrinsic
 
 from chimera.codecs.kernels.compiled.bits import pack_signs
 from chimera.codecs.kernels.compiled.lanes import FLOATS, LANES, LONG, WORD, WORDS, Lanes, data_of, to_line
-from chimera.codecs.kernels.layout import ABSOLUTE, BLOCK, CHUNK, NEGATIVE, SQUARE
+from chimera.codecs.kernels.layout import ABSOLUTE, BLOCK, CHUNK, SQUARE
 from chimera.core.jit import F, U, as_float, inlined, njit
 
 _LITTLE = 1e-30
@@ -131,7 +131,6 @@ def _sums(*terms: _Term) -> Any:
 
 
 _add_magnitudes, _add_squares = _sums(_ABSOLUTE), _sums(_SQUARE)
-_add_spread = _sums(_PLAIN, _SQUARE, _TOP)
 _add_all = _sums(_PLAIN, _ABSOLUTE, _SQUARE, _TOP, _NEGATIVE)
 
 
@@ -222,12 +221,7 @@ def _look_at(x: Any, columns: Any, room: Any, row: Any) -> None:
     elif columns == SQUARE:
         _add_squares(x, steps, pad, more, found)
         row[2] += found[0]
-    elif not columns & (ABSOLUTE | NEGATIVE):
-        _add_spread(x, steps, pad, more, found)
-        row[0] += found[0]
-        row[2] += found[1]
-        top = words[2]
-    else:
+    else:  # all: a loop for three of the five was no faster
         _add_all(x, steps, pad, more, found)
         row[0] += found[0]
         row[1] += found[1]
