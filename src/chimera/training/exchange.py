@@ -61,7 +61,8 @@ class Exchange:
 
     def packed(self, flat: Flat) -> list[Encoded]:
         """Return a vector in the form of all parameters as messages, one for each shard of the weights last loaded."""
-        return [self.pack(shard, piece) for shard, piece in enumerate(self.pieces(flat))]
+        ready = zip(self._codecs, self.pieces(flat), self._layouts, strict=True)
+        return [codec.pack(piece, layout) for codec, piece, layout in ready]
 
     def pack(self, shard: int, piece: Flat) -> Encoded:
         """Return one shard's piece of a vector as a message."""

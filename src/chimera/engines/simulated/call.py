@@ -124,7 +124,8 @@ class Call:
         self.args: Sequence[Any] = ()
         self.kwargs: Mapping[str, Any] = NOTHING
         self.opens = False
-        self.refs: Sequence[Ref] = [Ref(self)] if returns is None else [Ref(self) for _ in range(returns)]
+        count = returns or 1
+        self.refs: Sequence[Ref] = [Ref(self)] if count == 1 else [Ref(self) for _ in range(count)]
         self.given: Sequence[Ref] = ()
         self.inputs: Sequence[Call] = ()
         self.start_s = self.end_s = self.known_s = math.inf
