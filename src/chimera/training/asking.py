@@ -35,9 +35,8 @@ class Asking:
         self._engine, self._watch, self._min_workers = engine, watch, min_workers
         self.told = []
         self._late: dict[str, Any] = {}  # workers that still compute an answer nobody waits for
-        self._answers: deque[tuple[str, Any]] = (
-            deque()
-        )  # that were there when `first` last waited, and what they answered
+        # Who was there when `first` last waited, and what they answered.
+        self._answers: deque[tuple[str, Any]] = deque()
 
     def _dead(self) -> set[str]:
         raise NotImplementedError

@@ -60,9 +60,7 @@ class Learner(InGroup, Gossip, Chunks, CodedShuffle, Attacker, Masking, Fragment
     ConfigurationError : the model cannot compute there.
     """
 
-    hosted = (
-        True  # where some actors live in nodes and others in the driver (the engine http), this one lives in a node
-    )
+    hosted = True  # where some actors live in nodes, and others in the driver (engine http), it lives in a node
 
     def __init__(
         self,

@@ -154,9 +154,7 @@ class FlatOptimizer:
         if gradient is not self._gradient:
             self._gradient = gradient
             self._parameter.grad = self._torch.as_tensor(gradient)
-        if (
-            self._plain
-        ):  # all that SGD comes to without its options, to the bit; torch's way there takes longer than the sum
+        if self._plain:  # torch's way to the same bits takes longer than the sum itself
             held: Any = self._parameter.grad
             self._parameter.add_(held, alpha=-self._group["lr"])
             return

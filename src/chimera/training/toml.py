@@ -57,9 +57,8 @@ def literal(value: Any) -> str:
     TypeError : TOML has no such value.
     """
     if isinstance(value, str | Path):
-        return json.dumps(str(value), ensure_ascii=False).replace(
-            "\x7f", "\\u007f"
-        )  # JSON lets DEL stand, TOML does not
+        text = json.dumps(str(value), ensure_ascii=False)
+        return text.replace("\x7f", "\\u007f")  # JSON lets DEL stand, TOML does not
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, numbers.Integral):

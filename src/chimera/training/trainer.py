@@ -188,9 +188,8 @@ class Trainer:
         KeyboardInterrupt : Ctrl-C; a checkpoint was written first.
         """
         settings = self._settings
-        engine, owned = open_engine(
-            self._engine, self._data
-        )  # before the data: its processes import while this one loads
+        # Before the data: its processes import while this one loads.
+        engine, owned = open_engine(self._engine, self._data)
         try:
             split = split_of(self._data, settings.seed)
             check_data(engine, split.train, settings.workers, settings.tolerance)

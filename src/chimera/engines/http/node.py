@@ -85,9 +85,7 @@ class Node:
                 answer = connection.request("GET", _HEALTH, timeout_s=_PATIENCE_S, idempotent=True)
                 self._binary = answer.status == 200 and document_of(answer).get("binary") is True
             except (TimeLimitError, Unreachable, Garbage):
-                return (
-                    False  # a worker that knows the documented routes only may have no such route; ask again next time
-                )
+                return False  # one that knows the documented routes only may have no such route; ask again next time
             finally:
                 connection.close()
         return self._binary

@@ -94,9 +94,8 @@ class Asking:
         own = [i for i, a in enumerate(args) if type(a) is HeldRef and a.peer.key == peer.key]
         given = [a.object if type(a) is HeldRef else a for a in args]
         named = {k: a.object if type(a) is HeldRef else a for k, a in kwargs.items()}
-        asked_s = (
-            None if held else time.monotonic() + self._shift_s
-        )  # a ref may come late for other reasons than its way
+        # Not where it takes refs: these may come late for other reasons than their way.
+        asked_s = None if held else time.monotonic() + self._shift_s
         # The first call waits until the driver's has made the object; Ray keeps the others behind it.
         made, peer.is_new = peer.made if peer.is_new else None, False
         try:
