@@ -17,7 +17,7 @@ ROUNDS, TOTAL = 12, 24
 OPTIMIZERS = {
     "sgd": {"name": "sgd", "lr": 0.3},
     "momentum": {"name": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True},
-    "adam": {"name": "adam", "lr": 0.01},
+    "adam": {"name": "adam", "lr": 0.01, "eps": 1e-5},  # by less it divides elements that are nothing but rounding
 }
 STRATEGIES = {
     "parameter-server": {"name": "parameter-server"},
