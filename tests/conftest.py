@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from typing import Any
 
 import pytest
@@ -11,6 +12,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile("shared-machine", deadline=None)  # how long an example takes says nothing on a busy machine
 settings.load_profile("shared-machine")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that runs this in the background has all ignore Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SHARED = re.compile(r"(?<![a-z])(ray|docker)(?![a-z])")
 
