@@ -151,9 +151,9 @@ def test_what_was_sent_once_is_not_sent_again(submit: Any, cluster: Running, tmp
     file = experiment(tmp_path, rounds=10)
     (tmp_path / "large.bin").write_bytes(bytes(range(256)) * 20_000)
     first = submit(file, include=[tmp_path / "large.bin"])
-    files = {place: place.stat().st_mtime_ns for place in cluster.folder.files.iterdir()}
+    files = {place: place.stat().st_ino for place in cluster.folder.files.iterdir()}
     second = submit(file, include=[tmp_path / "large.bin"])
-    assert {place: place.stat().st_mtime_ns for place in cluster.folder.files.iterdir()} == files
+    assert {place: place.stat().st_ino for place in cluster.folder.files.iterdir()} == files
     for job in (first, second):
         job.wait(PATIENCE_S)
         assert (cluster.folder.job(job.id).code / "large.bin").read_bytes() == (tmp_path / "large.bin").read_bytes()
