@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from chimera.inference.journal.raft import RaftJournal
@@ -93,9 +94,13 @@ class Voters:
         process.send_signal(what)
 
     def leader(self, follower: RaftJournal) -> int:
-        """Return who leads the vote, as a follower sees it."""
+        """Return who leads the vote, as a follower sees it, once somebody does."""
         follower.lease()
-        return self.addresses.index(follower._voter._getLeader().id)
+        deadline_s = time.monotonic() + 30.0
+        while (leader := follower._voter._getLeader()) is None:  # they are about to elect another one
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        return self.addresses.index(leader.id)
 
     def end(self) -> None:
         """Kill all."""
