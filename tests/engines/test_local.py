@@ -24,8 +24,8 @@ from chimera.core.errors import ActorLost, ConfigurationError, RunError
 from chimera.core.message import Encoded
 from chimera.engines.local import Local
 from chimera.engines.local.doorbell import Doorbell
-from chimera.engines.local.memory import MAX_ACTORS, SLOTS
 from chimera.engines.local.rings import CALLS_BYTES, ROWS
+from chimera.engines.shared_memory import MAX_ACTORS, SLOTS
 
 BIG = 10_000_000
 

@@ -19,7 +19,9 @@ from chimera.core.errors import ActorLost, ConfigurationError, EngineClosedError
 from chimera.engines.handle import check_returns, receive_handles
 from chimera.engines.local.calls import INLINE_BYTES
 from chimera.engines.local.doorbell import Doorbell
-from chimera.engines.local.memory import (
+from chimera.engines.local.process import SPIN_S, actor_name
+from chimera.engines.local.refs import LocalActor
+from chimera.engines.shared_memory import (
     ANSWER_WORDS,
     ANSWERS,
     ARRAY_BYTES,
@@ -30,9 +32,8 @@ from chimera.engines.local.memory import (
     Memory,
     fence,
 )
-from chimera.engines.local.process import SPIN_S, actor_name, publish, read_value, write_value
-from chimera.engines.local.refs import LocalActor
-from chimera.engines.local.values import Packed
+from chimera.engines.slots import publish, read_value, write_value
+from chimera.engines.values import Packed
 
 _GRANTS = 4
 

@@ -9,11 +9,12 @@ from typing import Any, TypeAlias
 
 from chimera.engines.failure import Failure
 from chimera.engines.local.doorbell import Doorbell
-from chimera.engines.local.memory import DRIVER, MAX_ACTORS, Memory, fence
-from chimera.engines.local.process import Arrived, Out, publish, write_value
+from chimera.engines.local.process import Arrived, Out
 from chimera.engines.local.refs import Lane, Ref
 from chimera.engines.local.rings import ROWS, write_call
-from chimera.engines.local.values import Packed
+from chimera.engines.shared_memory import DRIVER, MAX_ACTORS, Memory, fence
+from chimera.engines.slots import publish, write_value
+from chimera.engines.values import Packed
 
 INLINE_BYTES = 1 << 14
 

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from chimera.engines.local.memory import BELL_AT, Memory, fence
+from chimera.engines.shared_memory import BELL_AT, Memory, fence
 
 _RECHECK_S = 0.25  # a lost ring is not known to happen; should it ever, this is what it costs
 _FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}

@@ -21,7 +21,13 @@ from chimera.engines.handle import check_returns, receive_handles
 from chimera.engines.local.calls import Calls
 from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.group import GroupHandle
-from chimera.engines.local.memory import (
+from chimera.engines.local.process import CONSTRUCT, SPIN_S
+from chimera.engines.local.refs import Lane, LocalActor, Ref
+from chimera.engines.local.relay import Relay
+from chimera.engines.local.rings import ROWS
+from chimera.engines.local.server import end, mark_dead, start_server, watch
+from chimera.engines.real_time import RealTime
+from chimera.engines.shared_memory import (
     ACTORS,
     DONE_NS,
     DRIVER,
@@ -34,12 +40,7 @@ from chimera.engines.local.memory import (
     create_file,
     fence,
 )
-from chimera.engines.local.process import CONSTRUCT, SPIN_S, read_value
-from chimera.engines.local.refs import Lane, LocalActor, Ref
-from chimera.engines.local.relay import Relay
-from chimera.engines.local.rings import ROWS
-from chimera.engines.local.server import end, mark_dead, start_server, watch
-from chimera.engines.real_time import RealTime
+from chimera.engines.slots import read_value
 
 _MIRRORED = ("numpy", "torch", "sklearn")
 

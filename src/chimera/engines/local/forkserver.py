@@ -22,9 +22,9 @@ from typing import Any, NoReturn
 from chimera.core.engine import Disturbance
 from chimera.engines.local.asking import Asking
 from chimera.engines.local.doorbell import Doorbell
-from chimera.engines.local.memory import Memory
 from chimera.engines.local.memory_limit import MemoryLimit
 from chimera.engines.local.process import ActorProcess
+from chimera.engines.shared_memory import Memory
 from chimera.engines.signals import Disturbances
 
 _PR_SET_PDEATHSIG = 1

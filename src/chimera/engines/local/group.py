@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from chimera.core import call
 from chimera.core.errors import ActorLost, ConfigurationError
 from chimera.core.parameters import reduce_in_order, shard_bounds
-from chimera.engines.local.memory import DEAD, DRIVER, Memory, fence
 from chimera.engines.local.process import LocalSurroundings, actor_name
+from chimera.engines.shared_memory import DEAD, DRIVER, Memory, fence
 
 SPIN_S = 100e-6
 _WORDS = 8  # a cache line for each member

@@ -5,7 +5,6 @@ from __future__ import annotations
 import marshal
 import pickle
 import time
-from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -16,25 +15,21 @@ from chimera.core.errors import ActorLost
 from chimera.engines.failure import Failure
 from chimera.engines.handle import results
 from chimera.engines.local.doorbell import Doorbell
-from chimera.engines.local.memory import (
+from chimera.engines.local.memory_limit import MemoryLimit
+from chimera.engines.local.rings import has_call, read_call, write_row
+from chimera.engines.shared_memory import (
     ARRAY_BYTES,
     DEAD,
-    DONE_NS,
     DRIVER,
-    MAX_ACTORS,
     NAME_AT,
     NAME_BYTES,
-    NBYTES,
-    OFFSET,
     SLOT_WORDS,
-    STATE,
     Memory,
     Region,
     fence,
 )
-from chimera.engines.local.memory_limit import MemoryLimit
-from chimera.engines.local.rings import has_call, read_call, write_row
-from chimera.engines.local.values import Packed, unpack
+from chimera.engines.slots import publish, read_value, write_value
+from chimera.engines.values import Packed
 
 SPIN_S = 20e-6  # for the next call, and in the driver
 CONSTRUCT = "__init__"
@@ -199,33 +194,6 @@ class ActorProcess:
         for (slot, generation), packed in zip(outs, values, strict=True):
             write_value(self._memory, slot, generation, packed)
         return sum(packed.array_bytes for packed in values)
-
-
-def write_value(memory: Memory, slot: int, generation: int, packed: Packed) -> None:
-    """Write a value where a slot of this process says; it stands once it is published."""
-    offset = memory.heap.lend(packed.nbytes, slot, generation)
-    packed.write(memory.block(memory.me, offset, packed.nbytes))
-    slots, at = memory.own.slots, slot * SLOT_WORDS
-    slots[at + OFFSET], slots[at + NBYTES], slots[at + ARRAY_BYTES] = offset, packed.nbytes, packed.array_bytes
-
-
-def publish(memory: Memory, slot: int, generation: int, failed: int = 0) -> None:
-    """Let the value of a slot stand."""
-    slots, at = memory.own.slots, slot * SLOT_WORDS
-    slots[at + DONE_NS] = time.monotonic_ns()
-    fence()
-    slots[at + STATE] = 2 * generation + failed
-
-
-def read_value(memory: Memory, actor: int, slot: int, release: Callable[[], None] | None = None) -> tuple[Any, bool]:
-    """Return the value in a slot that stands, and whether it is a `Failure`."""
-    region, at = memory.region(actor), slot * SLOT_WORDS
-    _, _, state, offset, nbytes = region.slots[at : at + 5]
-
-    def count_done(done: Any = region.done, place: int = slot * MAX_ACTORS + memory.me) -> None:
-        done[place] = (done[place] + 1) & 0xFFFF
-
-    return unpack(memory, actor, offset, nbytes, release or count_done), bool(state & 1)
 
 
 def actor_name(memory: Memory, actor: int) -> str:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import ActorHandle
-from chimera.engines.local.memory import DEAD, DROPPED, GENERATION, ROWS_WRITTEN, SIGN_NS, SLOT_WORDS, SLOTS, Memory
 from chimera.engines.local.rings import read_rows
-
-if TYPE_CHECKING:
-    pass
+from chimera.engines.shared_memory import ROWS_WRITTEN, SIGN_NS, Memory
+from chimera.engines.slots import Slots
 
 
 class Ref:
@@ -35,101 +33,32 @@ class Ref:
         return f"<Ref to {self.call!r} of {self.lane.name}>"
 
 
-class Lane:
+class Lane(Slots):
     """What the driver keeps about one actor, or about itself for the values it puts."""
 
     def __init__(self, memory: Memory, actor: int, name: str, rank: int) -> None:
-        self.actor, self.name, self.rank = actor, name, rank
-        self.region = memory.region(actor)
+        super().__init__(memory, actor, name)
+        self.rank = rank
         self.backlog: deque[bytes] = deque()  # messages that the ring had no room for
         self.calls: deque[str] = deque()  # methods of the calls whose rows have not been read
         self.issued = self.rows_read = 0
         self.died_s: float | None = None
         self.disturbed = 0  # how many disturbances have begun
-        self._memory = memory
-        self._unused = 0
-        self._dropped: deque[int] = deque()
         self._rows: list[TraceRow] = []
-        self.closed = False
-
-    @property
-    def dead(self) -> bool:
-        """Whether the actor is known to be dead."""
-        return self.region.words[DEAD] == 1
 
     def silent_s(self) -> float:
         """For how long the actor has given no sign of life; not at all before its constructor has ended."""
         begun = self.region.words[ROWS_WRITTEN] > 0
         return (time.monotonic_ns() - self.region.words[SIGN_NS]) / 1e9 if begun else 0.0
 
-    def new_slot(self) -> tuple[int, int]:
-        """Return a slot that nobody uses, and the generation of this use."""
-        slot = self._recycled(2)
-        if slot is None and self._unused < SLOTS:
-            slot, self._unused = self._unused, self._unused + 1
-        if slot is None:
-            slot = self._recycled(len(self._dropped))
-        if slot is None:
-            raise RunError(f"{SLOTS} values of {self.name} are alive: let go of refs that are no longer needed")
-        generation = self.region.slots[slot * SLOT_WORDS + GENERATION] + 1
-        self.region.slots[slot * SLOT_WORDS + GENERATION] = generation
-        return slot, generation
-
-    def new_slots(self, count: int) -> list[tuple[int, int]]:
-        """Return several such slots, or take none."""
-        slots: list[tuple[int, int]] = []
-        try:
-            slots.extend(self.new_slot() for _ in range(count))
-        except RunError:
-            for slot, generation in slots:
-                self.region.slots[slot * SLOT_WORDS + GENERATION] = generation - 1
-                self._dropped.append(slot)
-            raise
-        return slots
-
-    @property
-    def is_full(self) -> bool:
-        """Whether every slot has been used."""
-        return self._unused == SLOTS
-
-    @property
-    def is_crowded(self) -> bool:
-        """Whether every slot has been used, and those whose refs went first are not free yet."""
-        return self.is_full and not any(self._is_free(self._dropped[i]) for i in range(min(2, len(self._dropped))))
-
     @property
     def under_way(self) -> int:
         """How many calls have not ended; none, if the actor is dead."""
         return 0 if self.dead else self.issued - self.region.words[ROWS_WRITTEN]
 
-    @property
-    def expects_slots(self) -> bool:
-        """Whether slots will become free by themselves."""
-        return bool(self._dropped)
-
-    def drop(self, slot: int, generation: int) -> None:
-        """Note that no more calls will be given this value."""
-        if not self.closed:
-            self.region.slots[slot * SLOT_WORDS + DROPPED] = generation
-            self._dropped.append(slot)
-
     def ready(self, ref: Ref) -> bool:
         """Whether the value stands."""
         return self.region.ready(ref.slot, ref.generation)
-
-    def _recycled(self, attempts: int) -> int | None:
-        for _ in range(min(attempts, len(self._dropped))):
-            slot = self._dropped.popleft()
-            if self._is_free(slot):
-                return slot
-            self._dropped.append(slot)
-        return None
-
-    def _is_free(self, slot: int) -> bool:
-        """Whether nobody will read what stands in a slot whose ref is gone, nor what is to stand there."""
-        if self.region.ready(slot, self.region.slots[slot * SLOT_WORDS + GENERATION]):
-            return not self.region.unread(slot, self._memory.actors(), self._memory.dead)
-        return self.dead  # it never will stand, for nobody
 
     def trace(self, began_s: float) -> list[TraceRow]:
         """Return the rows of the calls that ended since the last time."""

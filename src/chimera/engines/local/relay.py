@@ -14,9 +14,9 @@ from chimera.core.errors import RunError
 from chimera.engines.failure import Failure
 from chimera.engines.local.calls import Calls
 from chimera.engines.local.doorbell import Doorbell
-from chimera.engines.local.memory import ANSWER_WORDS, TICKET, Memory, fence
 from chimera.engines.local.process import Out
 from chimera.engines.local.refs import Lane, Ref
+from chimera.engines.shared_memory import ANSWER_WORDS, TICKET, Memory, fence
 
 Issue: TypeAlias = Callable[[list[Out]], list[Ref]]
 """Makes refs to values that will lie in these slots."""

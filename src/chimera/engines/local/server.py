@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 
 from chimera.engines.local.doorbell import Doorbell
-from chimera.engines.local.memory import DEAD, Memory
 from chimera.engines.local.refs import Lane
 from chimera.engines.local.relay import Relay
 from chimera.engines.local.standby import Standby, take
+from chimera.engines.shared_memory import DEAD, Memory
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 

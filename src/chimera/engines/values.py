@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
-from chimera.engines.local.memory import Lease, Memory
+from chimera.engines.shared_memory import Lease, Memory
 
 _ALIGN = 64
 _HEAD = struct.Struct("qqq")

@@ -1,4 +1,4 @@
-"""One sparse file that every process of a local engine maps.
+"""One sparse file that every process of an engine maps, where they are on one machine.
 
 Each actor owns one region of it, and the driver owns region 0. A region holds words that say how its owner is doing, slots
 that say where results lie, counters of who still reads them, a ring for the calls that the driver sends, a ring for trace

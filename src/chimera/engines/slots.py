@@ -1,0 +1,138 @@
+"""Slots: where the results of an actor will stand in shared memory, from before they are computed until nobody reads them.
+
+The driver grants them, the actor writes its values, whoever holds a ref reads them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from chimera.core.errors import RunError
+from chimera.engines.shared_memory import (
+    ARRAY_BYTES,
+    DEAD,
+    DONE_NS,
+    DROPPED,
+    GENERATION,
+    MAX_ACTORS,
+    NBYTES,
+    OFFSET,
+    SLOT_WORDS,
+    SLOTS,
+    STATE,
+    Memory,
+    fence,
+)
+from chimera.engines.values import Packed, unpack
+
+
+class Slots:
+    """The driver's side of one actor's slots.
+
+    Attributes
+    ----------
+    closed : whether the engine is, so that nothing is to be kept in order any more.
+    """
+
+    def __init__(self, memory: Memory, actor: int, name: str) -> None:
+        self.actor, self.name = actor, name
+        self.region = memory.region(actor)
+        self.closed = False
+        self._memory = memory
+        self._unused = 0
+        self._dropped: deque[int] = deque()
+
+    @property
+    def dead(self) -> bool:
+        """Whether the actor is known to be dead."""
+        return self.region.words[DEAD] == 1
+
+    def new_slot(self) -> tuple[int, int]:
+        """Return a slot that nobody uses, and the generation of this use."""
+        slot = self._recycled(2)
+        if slot is None and self._unused < SLOTS:
+            slot, self._unused = self._unused, self._unused + 1
+        if slot is None:
+            slot = self._recycled(len(self._dropped))
+        if slot is None:
+            raise RunError(f"{SLOTS} values of {self.name} are alive: let go of refs that are no longer needed")
+        generation = self.region.slots[slot * SLOT_WORDS + GENERATION] + 1
+        self.region.slots[slot * SLOT_WORDS + GENERATION] = generation
+        return slot, generation
+
+    def new_slots(self, count: int) -> list[tuple[int, int]]:
+        """Return several such slots, or take none."""
+        slots: list[tuple[int, int]] = []
+        try:
+            slots.extend(self.new_slot() for _ in range(count))
+        except RunError:
+            for slot, generation in slots:
+                self.region.slots[slot * SLOT_WORDS + GENERATION] = generation - 1
+                self._dropped.append(slot)
+            raise
+        return slots
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every slot has been used."""
+        return self._unused == SLOTS
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether every slot has been used, and those whose refs went first are not free yet."""
+        return self.is_full and not any(self._is_free(self._dropped[i]) for i in range(min(2, len(self._dropped))))
+
+    @property
+    def expects_slots(self) -> bool:
+        """Whether slots will become free by themselves."""
+        return bool(self._dropped)
+
+    def drop(self, slot: int, generation: int) -> None:
+        """Note that no more calls will be given this value."""
+        if not self.closed:
+            self.region.slots[slot * SLOT_WORDS + DROPPED] = generation
+            self._dropped.append(slot)
+
+    def _recycled(self, attempts: int) -> int | None:
+        for _ in range(min(attempts, len(self._dropped))):
+            slot = self._dropped.popleft()
+            if self._is_free(slot):
+                return slot
+            self._dropped.append(slot)
+        return None
+
+    def _is_free(self, slot: int) -> bool:
+        """Whether nobody will read what stands in a slot whose ref is gone, nor what is to stand there."""
+        if self.region.ready(slot, self.region.slots[slot * SLOT_WORDS + GENERATION]):
+            return not self.region.unread(slot, self._memory.actors(), self._memory.dead)
+        return self.dead  # it never will stand, for nobody
+
+
+def write_value(memory: Memory, slot: int, generation: int, packed: Packed) -> None:
+    """Write a value where a slot of this process says; it stands once it is published."""
+    offset = memory.heap.lend(packed.nbytes, slot, generation)
+    packed.write(memory.block(memory.me, offset, packed.nbytes))
+    slots, at = memory.own.slots, slot * SLOT_WORDS
+    slots[at + OFFSET], slots[at + NBYTES], slots[at + ARRAY_BYTES] = offset, packed.nbytes, packed.array_bytes
+
+
+def publish(memory: Memory, slot: int, generation: int, failed: int = 0) -> None:
+    """Let the value of a slot stand."""
+    slots, at = memory.own.slots, slot * SLOT_WORDS
+    slots[at + DONE_NS] = time.monotonic_ns()
+    fence()
+    slots[at + STATE] = 2 * generation + failed
+
+
+def read_value(memory: Memory, actor: int, slot: int, release: Callable[[], None] | None = None) -> tuple[Any, bool]:
+    """Return the value in a slot that stands, and whether it is a `Failure`."""
+    region, at = memory.region(actor), slot * SLOT_WORDS
+    _, _, state, offset, nbytes = region.slots[at : at + 5]
+
+    def count_done(done: Any = region.done, place: int = slot * MAX_ACTORS + memory.me) -> None:
+        done[place] = (done[place] + 1) & 0xFFFF
+
+    return unpack(memory, actor, offset, nbytes, release or count_done), bool(state & 1)
