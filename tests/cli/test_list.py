@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from chimera.cli.list import FAMILIES, options_of
-from chimera.core.registry import Entry, load_object
+from chimera.core.registry import Entry, load_object, parameters_of
 from chimera.strategies.strategy import STRATEGIES, Family
 
 
@@ -29,6 +29,18 @@ def test_every_strategy_has_a_family_one_line_and_a_paper(entry):
     assert re.fullmatch(r"\S.{20,}\.", entry.summary)
     assert (entry.paper == "from no paper") == (entry.name == "single-worker")
     assert re.search(r"\b(19|20)\d\d, \"[^\"]+\"", entry.paper) or entry.name == "single-worker", entry.paper
+
+
+@pytest.mark.parametrize("family", ["strategies", "topologies", "aggregations", "codecs", "partitions"])
+def test_every_option_that_is_shown_may_be_given(family, tmp_path):
+    (tmp_path / "edges").write_text("0 1\n")
+    needed = {"path": str(tmp_path / "edges"), "topologies": ["ring"], "shares": [1.0]}
+    registry = load_object(FAMILIES[family])
+    for entry in registry.entries():
+        parameters = parameters_of(entry.factory)
+        required = {name: needed[name] for name, p in parameters.items() if p.default is p.empty}
+        for name in parameters.keys() - required.keys():
+            registry.create(entry.name, {**required, name: parameters[name].default})
 
 
 def test_a_citation_without_a_title_gives_way_to_the_one_of_the_module():

@@ -1,6 +1,7 @@
 import pickle
 import sys
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
@@ -49,6 +50,36 @@ def test_a_bad_option_is_one_line_that_names_it(
     with pytest.raises(ConfigurationError, match=message) as caught:
         registry.create("bits", options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "message"),
+    [
+        (Literal["fast", "slow"], "quick", r"option 'mode': 'quick' cannot be used.*; it may be 'fast', 'slow'$"),
+        (Literal["fast", "slow"] | None, "quick", r"it may be 'fast', 'slow'$"),
+        (dict[str, float], {"a": "b"}, r"cannot be used: Expected float, got str"),
+    ],
+)
+def test_a_word_that_is_none_of_those_allowed_is_answered_with_them(hint: object, value: object, message: str) -> None:
+    def plug_in(*, mode: Any) -> Any:
+        return mode
+
+    plug_in.__annotations__["mode"] = hint
+    registry: Registry[Any] = Registry("codec", "chimera.codecs")
+    registry.register("own")(plug_in)
+    with pytest.raises(ConfigurationError, match=message):
+        registry.create("own", {"mode": value})
+
+
+def test_a_class_may_call_itself_what_it_likes(registry: Registry[object]) -> None:
+    class Own:
+        def __init__(this, width: int = 1) -> None:  # noqa: N805 - that is what is tested
+            this.width = width
+
+    registry.register("own")(Own)
+    assert registry.create("own", {"width": 2}).width == 2  # type: ignore[attr-defined]
+    with pytest.raises(ConfigurationError, match="no option 'this'; its options: width"):
+        registry.create("own", {"this": 2})
 
 
 def test_a_missing_library_is_answered_with_what_to_install(registry: Registry[object]) -> None:

@@ -131,3 +131,26 @@ def test_more_workers_than_samples_is_an_error_for_dealt_orders_too():
     for partitioner in (Iid(), Contiguous()):
         with pytest.raises(DataError, match="each of 4 workers, and there are 3"):
             orders(partitioner, regression(3), 4, 1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([np.arange(10)], "1 parts for 2 workers"),
+        ([np.arange(10), np.array([10])], "worker 1 samples from 10 to 10, and there are 0 to 9"),
+        ([np.array([-1, 3]), np.arange(4)], "worker 0 samples from -1 to 3"),
+        ([np.arange(10), np.arange(0)], r"worker 1 an array of int64, shape \(0,\)"),
+        ([np.arange(10), []], r"worker 1 an array of float64, shape \(0,\)"),
+        ([np.arange(10) < 5, np.arange(10) >= 5], "worker 0 an array of bool"),
+        ([np.arange(10), np.arange(3) / 2], "worker 1 an array of float64"),
+        ([np.arange(10), np.ones((2, 2), int)], r"worker 1 an array of int64, shape \(2, 2\)"),
+    ],
+)
+def test_a_partitioner_that_gives_no_sample_numbers_is_refused(parts, message):
+    with pytest.raises(ConfigurationError, match=message):
+        orders(lambda *_: parts, Dataset.of((np.zeros((10, 1)), np.zeros(10, int))), 2, 4, 0)
+
+
+def test_a_partitioner_may_give_lists():
+    one, two = orders(lambda *_: [[0, 2], [1, 3]], Dataset.of((np.zeros((4, 1)), np.zeros(4, int))), 2, 2, 0)
+    assert (sorted(one.batch(0)), sorted(two.batch(0))) == ([0, 2], [1, 3])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import chimera
 from chimera.core.errors import ConfigurationError
@@ -70,7 +72,10 @@ def test_one_step_of_sgd_with_plain_servers_is_synchronous_sgd(fit: Fit) -> None
 def test_it_is_fed_avg_between_adamw_and_nesterov(fit: Fit) -> None:
     outer = {"name": "sgd", "lr": 0.7, "momentum": 0.9, "nesterov": True}
     inner = {"name": "fed-avg", "local_steps": 4, "local_optimizer": {"name": "adamw", "lr": 0.01}}
-    assert np.array_equal(parameters(fit(DILOCO)), parameters(fit(inner, optimizer=outer)))
+    expected = parameters(fit(inner, optimizer=outer))
+    assert np.array_equal(parameters(fit(DILOCO)), expected)
+    by_object = {"name": "diloco", "local_steps": 4, "local_optimizer": partial(torch.optim.AdamW, lr=0.01)}
+    assert np.array_equal(parameters(fit(by_object)), expected)
 
 
 @pytest.mark.parametrize("codec", ["identity", FEW_BITS], ids=["plain", "few bits"])

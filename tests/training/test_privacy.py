@@ -328,7 +328,7 @@ def test_the_table_stands_in_an_experiment_file_and_the_command_tells_epsilon(tm
         ({"clip": 1.0, "noise": -1.0}, {}, "noise is a multiple of clip"),
         ({"clip": 1.0, "delta": 1.0}, {}, "delta is a probability"),
         ({"clip": 1.0, "threshold": 0.4}, {}, "threshold is a share of the clients, from 0.5 to 1, not 0.4"),
-        ({"clip": 1.0, "on": "moon"}, {}, "'moon', for on; on is 'clients' or 'server'"),
+        ({"clip": 1.0, "on": "moon"}, {}, "'moon', for on; it may be 'clients', 'server'"),
         ({"clip": 1.0, "epsilon": 3}, {}, "privacy has no key 'epsilon'; keys: clip, noise, delta"),
         ({"clip": 1.0}, {"strategy": "parameter-server"}, "'parameter-server' do not send one change of weights"),
         ({"clip": 1.0}, {"strategy": "fed-buff"}, "'fed-buff' do not send one"),

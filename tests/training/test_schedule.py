@@ -104,7 +104,7 @@ def test_epochs_say_how_long_a_run_is(fit: Fit) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"schedule": "lineal"}, "lineal"),
+        ({"schedule": "lineal"}, "it may be .constant., .linear., .cosine., .inverse-sqrt."),
         ({"schedule": {"warmup": 0.1}}, "warm_up"),
         ({"schedule": {"warm_up": 1.5}}, "warm_up is a share"),
         ({"schedule": {"final": -1.0}}, "final is a share"),

@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
+from chimera.core.refusal import why
 
 T = TypeVar("T")
 CITATION = re.compile(r"\s*\(([^()]*\b(?:1[89]|20)\d\d\b[^()]*|from no paper)\)")
@@ -196,9 +197,10 @@ def _parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     found: dict[str, inspect.Parameter] = {}
     for signed in _signed(factory):
         own = dict(inspect.signature(signed).parameters)
+        if inspect.isclass(factory) and own and signed is not factory:
+            del own[next(iter(own))]  # self, whatever it is called
         found = {k: p for k, p in found.items() if p.kind is not p.VAR_KEYWORD}
         found |= {name: parameter for name, parameter in own.items() if name not in found}
-    found.pop("self", None)
     return found
 
 
@@ -254,6 +256,6 @@ def _converted(what: str, value: Any, hint: Any) -> Any:
     try:
         return msgspec.convert(value, hint)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{what}: {value!r} cannot be used: {error}") from error
+        raise ConfigurationError(f"{what}: {value!r} cannot be used: {why(error, hint)}") from error
     except TypeError:  # a hint that msgspec has no rule for, such as a callable: the factory checks it
         return value

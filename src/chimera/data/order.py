@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -197,11 +198,12 @@ def orders(
     Raises
     ------
     DataError : the data cannot be parted so: fewer samples than workers, or values where classes are needed.
+    ConfigurationError : what the partitioner returns is not one array of sample numbers for each worker.
     """
     samples = len(dataset)
     _check(samples, batch_size, seed)
     rng = np.random.default_rng([seed, *b"partition"])
-    parts = partitioner(dataset.targets, world_size, rng)
+    parts = _checked(partitioner(dataset.targets, world_size, rng), world_size, samples)
     if getattr(partitioner, "dealt", False):
         return [
             DealtOrder(
@@ -222,6 +224,26 @@ def orders(
         ShardOrder(narrow[id(part)], batch_size=batch_size, seed=seed, rank=rank, steps_per_epoch=steps)
         for rank, part in enumerate(parts)
     ]
+
+
+def _checked(parts: Sequence[Any], world_size: int, samples: int) -> list[Indices]:
+    """Return the parts as arrays, one object where the partitioner gave one; anybody may have written it."""
+    if len(parts) != world_size:
+        raise ConfigurationError(
+            f"the partition makes {len(parts)} parts for {world_size} workers: it must return one array for each"
+        )
+    arrays = {id(part): np.asarray(part) for part in parts}
+    for rank, part in enumerate(arrays[id(part)] for part in parts):
+        if part.ndim != 1 or not part.size or part.dtype.kind not in "iu":
+            raise ConfigurationError(
+                f"the partition gives worker {rank} an array of {part.dtype}, shape {part.shape}: it must be whole numbers, "
+                "one sample's or more, in one dimension"
+            )
+        if part.min() < 0 or part.max() >= samples:
+            raise ConfigurationError(
+                f"the partition gives worker {rank} samples from {part.min()} to {part.max()}, and there are 0 to {samples - 1}"
+            )
+    return [arrays[id(part)] for part in parts]
 
 
 @lru_cache(maxsize=8)  # a process that holds many workers, as the simulated engine does, shuffles once for all

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from chimera.strategies.fed_avg_m import FedAvgM
@@ -20,7 +19,7 @@ class DiLoCo(FedAvgM):
     ----------
     local_steps : of AdamW between two exchanges, 50 to 500 in the paper.
     local_optimizer, local_learning_rate : the inner optimizer; see `FedAvg`.
-    server_learning_rate, server_momentum : of the outer one.
+    server_learning_rate, server_momentum, nesterov : of the outer one; see `FedAvgM`.
     options : those of `FedAvg`.
     """
 
@@ -28,9 +27,10 @@ class DiLoCo(FedAvgM):
         self,
         *,
         local_steps: int = 50,
-        local_optimizer: str | Mapping[str, Any] = "adamw",
+        local_optimizer: Any = "adamw",
         server_learning_rate: float = 0.7,
         server_momentum: float = 0.9,
+        nesterov: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(
@@ -38,6 +38,6 @@ class DiLoCo(FedAvgM):
             local_optimizer=local_optimizer,
             server_learning_rate=server_learning_rate,
             server_momentum=server_momentum,
-            nesterov=server_momentum > 0,
+            nesterov=nesterov,
             **options,
         )

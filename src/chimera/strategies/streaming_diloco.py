@@ -38,7 +38,7 @@ class StreamingDiLoCo(DiLoCo):
         overlap: int = 1,
         alpha: float = 0.5,
         local_steps: int = 50,
-        local_optimizer: str | Mapping[str, Any] = "adamw",
+        local_optimizer: Any = "adamw",
         local_learning_rate: float | None = None,
         server_learning_rate: float = 0.7,
         server_momentum: float = 0.9,

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from chimera.core.errors import ConfigurationError
+from chimera.core.refusal import why
 from chimera.training.toml import dump_toml
 
 if TYPE_CHECKING:
@@ -188,14 +189,15 @@ class Experiment:
             if key not in allowed:
                 guess = _did_you_mean(key, allowed)
                 raise ConfigurationError(f"{self.source}: [train] has no key {key!r}{guess} keys: {', '.join(allowed)}")
+            hint = _hint(allowed[key].annotation)
             try:
-                checked[key] = msgspec.convert(_plain(value), _hint(allowed[key].annotation))
+                checked[key] = msgspec.convert(_plain(value), hint)
             except msgspec.ValidationError as error:
                 if not isinstance(value, _IN_A_FILE):
                     checked[key] = value  # an object, from Python: Trainer checks it
                     continue
-                why = str(error).replace(" | null", "").replace("`", "")
-                raise ConfigurationError(f"{self.source}: [train] {key} = {value!r} cannot be used: {why}") from None
+                said = why(error, hint)
+                raise ConfigurationError(f"{self.source}: [train] {key} = {value!r} cannot be used: {said}") from None
             except TypeError:  # a type that msgspec has no rule for: Trainer checks the value
                 checked[key] = value
         return checked

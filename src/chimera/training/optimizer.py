@@ -243,7 +243,7 @@ def _optimizer_class(name: str) -> Any:
     } | {kind.__name__.lower(): kind for kind in OPTIMIZERS}
     kind = classes.get(name.lower().replace("-", ""))
     if kind is None:
-        raise UnknownNameError("optimizer", name, classes)
+        raise UnknownNameError("optimizer", name, [*classes, "momentum"])
     return kind
 
 

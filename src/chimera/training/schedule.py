@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from chimera.core.errors import ConfigurationError
+from chimera.core.refusal import why
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Schedule:
         try:
             return msgspec.convert(dict(table), cls)
         except msgspec.ValidationError as error:
-            raise ConfigurationError(f"schedule: {given!r} cannot be used: {error}") from error
+            raise ConfigurationError(f"schedule: {given!r} cannot be used: {why(error, cls)}") from error
 
     @property
     def changes(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from chimera.core.errors import ConfigurationError, MissingExtraError
+from chimera.core.refusal import why
 from chimera.models.model import Model
 from chimera.privacy.fixed_point import FixedPoint
 from chimera.privacy.noise import TAIL, NoiseSeed
@@ -84,9 +85,8 @@ class Privacy:
         except msgspec.ValidationError as error:
             if isinstance(error.__cause__, ConfigurationError):
                 raise error.__cause__ from None
-            why = str(error).replace("`", "").replace("Object missing required field", "there is no")
-            choices = "; on is 'clients' or 'server', noise_seed 'run' or 'system'" if "enum" in why else ""
-            raise ConfigurationError(f"privacy: {why.replace(' - at $.', ', for ')}{choices}") from None
+            said = why(error, cls).replace("Object missing required field", "there is no")
+            raise ConfigurationError(f"privacy: {said}") from None
 
     def deviation(self, asked: int) -> float:
         """Return the standard deviation of the noise that each of ``asked`` clients adds to its update."""
@@ -104,7 +104,7 @@ class Privacy:
         """Raise ConfigurationError if what this strategy's workers send cannot be kept private."""
         asked = strategy.aggregated(workers)
         rule = "mean" if asked is None else label(asked.rule)
-        for refused, why in (
+        for refused, reason in (
             (
                 asked is None or not strategy.private,
                 f"workers of strategy {name!r} do not send one change of weights a round, and that alone: use 'fed-avg'",
@@ -118,7 +118,7 @@ class Privacy:
             ),
         ):
             if refused:
-                raise ConfigurationError(f"privacy: {why}")
+                raise ConfigurationError(f"privacy: {reason}")
 
     def check_model(self, model: Model) -> None:
         """Raise ConfigurationError if workers would send more of this model than updates."""

@@ -1,0 +1,36 @@
+"""Why a value cannot be used, in words for who wrote it."""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+_PLACE = re.compile(r" - at `\$([.\w]*)`")
+
+
+def why(error: msgspec.ValidationError, hint: Any) -> str:
+    """Return what msgspec says of a value that is no ``hint``, with what it may be where that is one of a few words."""
+    said = str(error)
+    place = _PLACE.search(said)
+    for name in place[1].split(".")[1:] if place else ():
+        hint = typing.get_type_hints(hint).get(name, Any) if isinstance(hint, type) else Any
+    words = ", ".join(map(repr, _words(hint))) if said.startswith("Invalid enum value") else ""
+    said = (
+        _PLACE.sub(lambda found: f", for {found[1][1:]}" if found[1] else "", said)
+        .replace(" | null", "")
+        .replace("`", "")
+    )
+    return f"{said}; it may be {words}" if words else said
+
+
+def _words(hint: Any) -> Iterator[Any]:
+    """Yield the values of all literals in a type."""
+    for part in typing.get_args(hint):
+        if typing.get_origin(hint) is typing.Literal:
+            yield part
+        else:
+            yield from _words(part)
