@@ -13,6 +13,7 @@ import torch
 
 import chimera
 from chimera.core.errors import ConfigurationError
+from chimera.core.message import Encoded
 from chimera.data.dataset import DATASETS, Split
 from chimera.data.order import ShardOrder, orders
 from chimera.data.partition import PARTITIONERS
@@ -178,6 +179,37 @@ def test_who_takes_the_place_of_the_dead_goes_on_with_the_momenta_of_another(
         assert min(taken.values()) >= 12 * 3
     else:  # what an optimizer remembers tells of the data
         assert taken["worker 1"] <= 8 * 3
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_a_death_costs_the_others_nothing_of_the_round_under_way(fit: Fit, engine: str) -> None:
+    run = fit({"local_steps": 3, "local_optimizer": ADAM}, engine=engine, faults=["kill worker 1 at step 4"])
+    assert run.cost.samples == 12 * 3 * 3 * BATCH
+    state = Checkpoints(str(run.run_dir / "checkpoints")).read_last()
+    assert state is not None
+    taken = {name: held["tensor.step"].item() for name, held in state["cluster"]["local"].items()}
+    assert (taken["worker 0"], taken["worker 2"]) == (12 * 3, 12 * 3)
+
+
+def plain_learner() -> Learner:
+    split = DATASETS.create("digits")
+    order = orders(PARTITIONERS.create("iid"), split.train, 1, BATCH, SEED)[0]
+    return Learner(0, network(split), split.train, order, optimizer=OptimizerSettings("sgd", {"lr": 0.1}))
+
+
+def test_a_worker_that_is_asked_again_answers_what_it_did() -> None:
+    begin = network(DATASETS.create("digits")).parameters().copy()
+    weights = Encoded("identity", begin.size, (begin,))
+    worker, other = plain_learner(), plain_learner()
+    first = worker.delta(weights, steps=2, first=4, round_=2)
+    losses = worker.tally().losses
+    again = worker.delta(weights, steps=2, first=4, round_=2)
+    assert np.array_equal(first[0].arrays[0], again[0].arrays[0])
+    assert (losses, worker.tally().losses, worker.step()) == (2, 0, 6)
+    worker.forget_answer()
+    elsewhere = Encoded("identity", begin.size, (begin + np.float32(0.1),))
+    sent = [one.delta(elsewhere, steps=2, first=4, round_=2)[0].arrays[0] for one in (worker, other)]
+    assert np.array_equal(*sent)
 
 
 def test_data_that_is_dealt_anew_goes_on_where_it_was(fit: Fit) -> None:

@@ -225,12 +225,16 @@ def test_adaptive_servers_step_as_in_the_paper(name: str) -> None:
     np.testing.assert_allclose(flat[0], expected_steps(name, gradients), rtol=1e-4)
 
 
+@pytest.mark.parametrize("is_in_it", [False, True])
 @pytest.mark.parametrize("strategy", ["scaffold", "fed-bn"])
-def test_who_is_started_anew_knows_what_the_lost_one_alone_knew(fit: Fit, strategy: str) -> None:
-    """Who dies between a checkpoint and the next round that it is in changes no bit."""
+def test_who_is_started_anew_knows_what_the_lost_one_alone_knew(fit: Fit, strategy: str, is_in_it: bool) -> None:
+    """Who dies between a checkpoint and the end of the next round that it is in changes no bit.
+
+    Where that round is cut short by it, the others have moved what they alone know, and say again what they said.
+    """
     options, died = {"fraction": 0.5}, 4
     taking_part = Participation(0.5)
-    victim = next(rank for rank in range(4) if rank not in taking_part.chosen(range(4), died))
+    victim = next(rank for rank in range(4) if (rank in taking_part.chosen(range(4), died)) == is_in_it)
     assert {victim in taking_part.chosen(range(4), round_) for round_ in (*range(died), *range(5, 10))} == {True, False}
     settings = {"rounds": 10, "evaluate_every": 1, "model": NORMALISED, "evaluate_clients": True}
     whole = fit(strategy, options, **settings)

@@ -32,6 +32,7 @@ OWN_PACE: dict[str, Any] = {
     "corrected": {"name": "delay-compensated", "decay": 0.9},
     "local steps": {"name": "fed-buff", "shards": 3, "local_steps": 3},
     "rounds of local steps": {"name": "fed-avg", "shards": 2, "local_steps": 4},
+    "some of them": {"name": "fed-avg", "shards": 2, "local_steps": 3, "fraction": 0.67},
     "a quorum": {"name": "parameter-server", "quorum": 0.5, "shards": 2},
 }
 OPTIMIZERS = {
@@ -109,9 +110,13 @@ def test_a_model_that_knows_nothing_of_rows_sends_few_all_the_same(
         assert run.cost.packed_down < 0.6 * whole.cost.packed_down
 
 
+@pytest.mark.parametrize(
+    "strategy",
+    [{"name": "parameter-server", "shards": 2}, OWN_PACE["rounds of local steps"], OWN_PACE["some of them"]],
+    ids=lambda strategy: str(strategy["name"]),
+)
 @pytest.mark.parametrize("engine", ["simulated", pytest.param("local", marks=pytest.mark.long)])
-def test_whoever_dies_the_run_ends_the_same(learnt: Learnt, engine: str) -> None:
-    strategy = {"name": "parameter-server", "shards": 2}
+def test_whoever_dies_the_run_ends_the_same(learnt: Learnt, engine: str, strategy: Any) -> None:
     whole = learnt("identity", "whole", strategy=strategy, rounds=20)
     faults = ["kill worker 1 at step 5", "kill server 0 at step 9"]
     run = learnt(strategy=strategy, engine=engine, rounds=20, snapshot_every=4, max_restarts=3, faults=faults)

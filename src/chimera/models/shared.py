@@ -22,11 +22,16 @@ class Shared:
     Parameters
     ----------
     model : nobody else uses it.
+
+    Attributes
+    ----------
+    common : what its users keep together.
     """
 
     def __init__(self, model: Model) -> None:
         self.model, self.initial_buffers = model, model.buffers()
         self.user: SharedModel | None = None
+        self.common: dict[Any, Any] = {}
         self.key = f"{os.getpid()}-{next(_numbers)}"
         _shared[self.key] = self
 
@@ -56,6 +61,11 @@ class SharedModel:
     def layout(self) -> Layout:
         """See `Model`, here and below."""
         return self._model.layout
+
+    @property
+    def common(self) -> dict[Any, Any]:
+        """Return what all users of the object keep together."""
+        return self._shared.common
 
     def near(self) -> SharedModel:
         """Return this: it computes on the host."""

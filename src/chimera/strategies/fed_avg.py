@@ -35,7 +35,8 @@ class FedAvg(Strategy):
     local_epochs : in place of ``local_steps``: how often a worker goes through its own share of the data in a round, rounded up
         to whole batches. Who has more data takes more steps then, and a ``schedule`` of the local optimizer counts rounds.
     fraction, over_selection, deadline_s, stragglers, seed : who takes part in a round, see `Participation`. Where more are
-        asked than needed, or a round has a deadline, who is late or dies is left out; else a death makes it begin anew.
+        asked than needed, or a round has a deadline, who is late or dies is left out; else the round is asked for again,
+        and those who had answered answer the same.
     weighted : whether a worker counts by how many samples it has, as in the paper, or all count alike.
     send : what a worker sends: its ``change``, which codecs pack well and rows can be told by; or the ``weights`` that it
         reached, as in the paper, whose mean is exact: rounding a difference costs bits.
@@ -125,6 +126,7 @@ class FedAvg(Strategy):
             "reached": self._reached,
             "rule": self._rule,
             "clock": None if self._local_epochs is None else round_,
+            "round_": round_,
         }
         return [{**common, "weight": weight} for weight in self._weights(plan)]
 
@@ -142,7 +144,7 @@ class FedAvg(Strategy):
 
         def ask(worker: Any) -> list[Any]:
             work, options = calls[worker.name]
-            return self._ask(work, cluster.addressed(worker, weights, work.steps), options)
+            return self._ask(work, cluster.addressed(worker, weights, work.steps, first=work.first), options)
 
         chosen = [work.worker for work in plan]
         all_of_them = self._participation.waits_for_all

@@ -67,7 +67,7 @@ class Participation:
 
     @property
     def waits_for_all(self) -> bool:
-        """Whether a round takes all that it asked for, so that a death makes it begin anew."""
+        """Whether a round takes all that it asked for, so that after a death it is asked for again."""
         return self.over_selection == 1 and self.deadline_s is None
 
     def wanted(self, workers: int) -> int:

@@ -134,14 +134,14 @@ class Cluster(Protocol):
         """Return the parameter shards; made from the initial weights when first asked for."""
 
     def addressed(
-        self, worker: Any, weights: Sequence[Any], batches: int = 1, shard: int | None = None
+        self, worker: Any, weights: Sequence[Any], batches: int = 1, shard: int | None = None, first: int | None = None
     ) -> Sequence[Any]:
         """Return ``weights``, the newest that all servers, or the one of ``shard``, returned, as this worker is to get them.
 
         It gets them in its next call.
 
         They are the same for all workers, unless the codec sends each what has changed since its last message, or the rows that
-        the next ``batches`` of this one need: as many as that call computes.
+        the next ``batches`` of this one need, or those from the number ``first`` on: as many as that call computes.
         """
 
     def gather(self, ask: Callable[[Any], Any], quorum: float = 1.0, timeout_s: float | None = None) -> list[Any]:

@@ -109,14 +109,14 @@ class TrainingCluster(Asking, Holdings):
         return self.shards
 
     def addressed(
-        self, worker: Any, weights: Sequence[Any], batches: int = 1, shard: int | None = None
+        self, worker: Any, weights: Sequence[Any], batches: int = 1, shard: int | None = None, first: int | None = None
     ) -> Sequence[Any]:
         """Return the newest ``weights`` as this worker is to get them, in its next call, which computes so many batches.
 
-        They are those of all servers, or of one ``shard``.
+        They are those of all servers, or of one ``shard``; the batches the next ones, or those from the number ``first`` on.
         """
         if self._actors.by_rows:
-            wanted = worker.wanted(len(self.shards), batches, returns=len(self.shards))
+            wanted = worker.wanted(len(self.shards), batches, first, returns=len(self.shards))
             return [server.rows(numbers) for server, numbers in zip(self.shards, wanted, strict=True)]
         if not self._actors.addressed:
             return weights

@@ -92,6 +92,8 @@ class Holdings:
         if state["servers"]:
             pairs = zip(self.servers(len(state["servers"])), state["servers"], strict=True)
             self.get([server.restore(held) for server, held in pairs])
+            if self.replicas != "parts":
+                self.get([worker.forget_answer() for worker in self.workers])
         only = state.get("replica")  # of older checkpoints
         held = {"": only} if only else state.get("replicas")
         if held:

@@ -27,6 +27,7 @@ from chimera.training.gossip import Gossip
 from chimera.training.gradients import Gradients
 from chimera.training.in_group import InGroup
 from chimera.training.keyed import Key, keyed
+from chimera.training.last_answer import LastAnswer
 from chimera.training.local_training import LocalTraining
 from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
 from chimera.training.privacy.masking import Masking
@@ -91,6 +92,7 @@ class Learner(InGroup, Gossip, Chunks, CodedShuffle, Attacker, Masking, Fragment
         self._exchange = self._rows or Exchange(model.layout, codec, seed=own, part=self._part)
         self._optimizer: FlatOptimizer | None = None  # its memory is not spent where servers step
         self._local = LocalTraining(local_optimizer or optimizer, self._near)
+        self._last = LastAnswer(rank, model)
         self._reduction: Reduction | None = None  # the codec's form for a group
         self._kept: Sequence[Mapping[str, Any]] = ()  # what it remembered, if it is not made yet
         self._kept_shared: Mapping[str, Any] = {}
@@ -98,11 +100,15 @@ class Learner(InGroup, Gossip, Chunks, CodedShuffle, Attacker, Masking, Fragment
         self._tally = Tally()
         self._own: Flat | None = None  # the gradient as it was before the group's; kept once a step had to be repeated
 
-    def wanted(self, shards: int, batches: int = 1) -> list[NDArray[np.uint32]]:
-        """Return the numbers of the rows, in each shard, that the next ``batches`` need; the next call is to get these."""
+    def wanted(self, shards: int, batches: int = 1, first: int | None = None) -> list[NDArray[np.uint32]]:
+        """Return the numbers of the rows, in each shard, that so many ``batches`` need; the next call is to get these.
+
+        ``first`` is the number of the first of them; without it, they are the next ones.
+        """
         assert self._rows is not None
         self._gradients.forget_ahead()
-        needs = [self._rows.of(self._gradients.ahead(step)) for step in range(self._step, self._step + batches)]
+        first = self._step if first is None else first
+        needs = [self._rows.of(self._gradients.ahead(step)) for step in range(first, first + batches)]
         asked = self._rows.ask(needs, shards)
         self._tally.asked(asked)
         return asked

@@ -17,6 +17,7 @@ from chimera.data.dataset import Dataset
 from chimera.models.model import Model
 from chimera.training.exchange import Exchange
 from chimera.training.gradients import Gradients
+from chimera.training.last_answer import LastAnswer
 from chimera.training.local_training import RULE, LocalTraining
 from chimera.training.privacy.settings import Privacy
 from chimera.training.rejection import Rejected, fault
@@ -38,6 +39,7 @@ class LocalRounds:
     _exchange: Any
     _part: SharedPart | None
     _local: LocalTraining
+    _last: LastAnswer
     _tally: Tally
     _privacy: Privacy | None
 
@@ -63,11 +65,13 @@ class LocalRounds:
         reached: bool = False,
         clock: int | None = None,
         rule: Mapping[str, Any] | None = None,
+        round_: int | None = None,
     ) -> list[Encoded] | list[Rejected]:
         """Load the weights, take ``steps`` local steps from there, and return the way back, encoded, a message a shard.
 
         That is the weights given less those reached: a server that takes it for a gradient moves towards what was learnt.
-        The first gradient that is not finite ends it, and the messages say so instead.
+        The first gradient that is not finite ends it, and the messages say so instead. Who is asked for the same round again,
+        because another died in it, says again what it said, and has its optimizer and its data go on from there once.
 
         Parameters
         ----------
@@ -78,13 +82,18 @@ class LocalRounds:
         clock : by what a schedule of the local optimizer goes in all these steps; by default by the number of each.
         rule : name and options of what changes gradients, see `LocalRule`. Where it encloses a vector, that comes behind the
             weights, and another goes behind the change, a message a shard too.
+        round_ : the number of the round; without it, no two calls are the same.
         """
         local, messages = self._local.follow(rule), len(weights)
         shards = messages // 2 if local is not None and local.encloses else messages
         flat, begin = self._load(weights[:shards])
         if begin is None:
             begin = copy_of(flat)
-        first = self._step if first is None else first
+        first, asked = self._step if first is None else first, (steps, weight)
+        if (answer := self._last.to(round_, asked)) is not None:
+            self._step = first + steps
+            self._tally.sent(answer)
+            return answer
         if local is not None:
             local.begin(begin, self._enclosed(weights[shards:], flat))
         rejected: Rejected | None = None
@@ -112,7 +121,13 @@ class LocalRounds:
             return self._private(sent, first)  # strategies that are private enclose no vector
         if on_host(sent):
             sent.flags.writeable = False  # nobody writes to it any more, so that a message need not copy it
-        return [*self._packed(sent), *beside_it]
+        answer = [*self._packed(sent), *beside_it]
+        self._last.keep(round_, asked, answer)
+        return answer
+
+    def forget_answer(self) -> None:
+        """Forget what it last answered: the run goes back."""
+        self._last.forget()
 
     def local_state(self) -> Mapping[str, Any]:
         """Return what its local optimizer remembers, and the parameters that stay here."""

@@ -15,7 +15,7 @@ from chimera.training.cluster import TrainingCluster
 from chimera.training.history import History
 from chimera.training.tally import Tally
 
-_STEERING = {"go_to", "follow", "known", "attack", "stands_at", "remembers"}
+_STEERING = {"go_to", "follow", "known", "attack", "stands_at", "remembers", "forget_answer"}
 """Calls that say to a worker where to go on; they move no parameters."""
 _LOOKS = {
     "weights",
