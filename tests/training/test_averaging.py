@@ -34,7 +34,7 @@ def shard(optimizer: str = "sgd", **options: Any) -> ParameterShard:
 
 
 def weights_of(server: ParameterShard) -> Flat:
-    return server.weights().arrays[0].copy()
+    return server.model().arrays[0].copy()
 
 
 def gradient(*rows: int, value: float = 1.0) -> Flat:

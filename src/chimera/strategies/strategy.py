@@ -242,8 +242,9 @@ class Strategy(ABC):
 
     def model(self, cluster: Cluster) -> Sequence[Any]:
         """Return refs of the model as it is when all rounds issued are over, piece by piece; for whoever looks at it."""
-        holders = self.holders(cluster) or [[server] for server in cluster.shards] or [cluster.workers]
-        return [first.weights() for first, *_ in holders]
+        if holders := self.holders(cluster):
+            return [first.weights() for first, *_ in holders]
+        return [server.model() for server in cluster.shards] or [cluster.workers[0].weights()]
 
     def holders(self, cluster: Cluster) -> Sequence[Sequence[Any]]:  # noqa: ARG002 - most have the whole model everywhere
         """Return who has which part of the model when all rounds issued are over, part by part; none if it is not cut."""

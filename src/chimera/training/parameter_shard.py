@@ -70,9 +70,13 @@ class ParameterShard(Summing):
         self._steps = 0
         self._beside: Flat | None = None  # what stands beside the weights, where workers enclose something
 
-    def weights(self) -> Encoded:
-        """Return the slice as it is: with it workers begin, and whoever looks at the model gets it."""
+    def model(self) -> Encoded:
+        """Return the slice as it is: whoever looks at the model gets it."""
         return Encoded("identity", self._weights.size, (self._weights,))
+
+    def weights(self) -> Encoded:
+        """Return the slice as workers begin with it, encoded like what `update` returns."""
+        return self._downlink.broadcast()
 
     def message(self, receiver: str, session: int) -> Encoded:
         """Return the slice as it is, for one worker, where each has messages of its own; see `Downlink.message`."""
