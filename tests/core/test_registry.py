@@ -5,8 +5,10 @@ from typing import Any, Literal
 
 import pytest
 
+import chimera.strategies
 from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
 from chimera.core.registry import Registry, load_object
+from chimera.strategies.strategy import STRATEGIES
 
 
 @pytest.fixture
@@ -119,3 +121,10 @@ def test_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
         (tmp_path / folder / "twin_models.py").write_text(f"place = {folder!r}\n")
     found = [load_object(f"{tmp_path}/{folder}/twin_models.py:place") for folder in ("one", "two", "one")]
     assert found == ["one", "two", "one"]
+
+
+def test_the_class_of_each_strategy_is_found_by_its_name() -> None:
+    for entry in STRATEGIES.entries():
+        assert getattr(chimera.strategies, entry.factory.__name__) is entry.factory
+    with pytest.raises(ImportError, match="FedAvgg"):
+        from chimera.strategies import FedAvgg  # noqa: F401

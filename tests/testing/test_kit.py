@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from chimera.testing.options import check
+
 MINE = '''
 """Strategies: one that is right, and others each of which does one thing wrong."""
 
@@ -181,3 +183,16 @@ def test_the_plugin_is_an_entry_point() -> None:
 
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["entry-points"]["pytest11"] == {"chimera.testing.options": "chimera.testing.options"}
+
+
+@pytest.mark.parametrize(
+    ("strategies", "engines", "message"),
+    [
+        (["nowhere:Mine"], [], "cannot import 'nowhere'"),
+        (["fed-avg", "fed-avgg"], [], "unknown strategy 'fed-avgg'; known: .*fed-avg"),
+        (["fed-avg"], ["simulated", "locl"], "unknown engine 'locl'; known: .*local"),
+    ],
+)
+def test_a_name_that_nobody_bears_is_refused(strategies: list[str], engines: list[str], message: str) -> None:
+    with pytest.raises(pytest.UsageError, match=message):
+        check(strategies, engines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import pytest
 
@@ -22,9 +23,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let modules beside whoever started pytest be found, as they are by ``python -m pytest``."""
+    """Let modules beside whoever started pytest be found, as by ``python -m pytest``; refuse names that nobody bears."""
     for mark in ("long", "slow"):
         config.addinivalue_line("markers", f"{mark}: of Chimera's conformance kit, may be left out by -m 'not {mark}'")
     folder = str(config.invocation_params.dir)
     if config.getoption("strategy") and folder not in sys.path:
         sys.path.insert(0, folder)
+    if config.getoption("strategy") or config.getoption("engines"):
+        check(config.getoption("strategy") or (), (config.getoption("engines") or "simulated").split(","))
+
+
+def check(strategies: Sequence[str], engines: Sequence[str]) -> None:
+    """Raise UsageError if one of these is unknown, or not installed."""
+    from chimera.core.engine import ENGINES
+    from chimera.core.errors import ConfigurationError
+    from chimera.strategies.strategy import STRATEGIES
+
+    try:
+        for name in strategies:
+            STRATEGIES.find(name)
+        for name in engines:
+            ENGINES.find(name)
+    except ConfigurationError as error:
+        raise pytest.UsageError(str(error)) from None
