@@ -160,6 +160,12 @@ def test_lost_workers_are_mentioned_only_if_there_are_any():
     assert "lost workers" not in dict(outcome({**SUMMARY, "lost_workers": 0}))
 
 
+def test_a_loss_stands_beside_that_of_the_unigram_model_where_there_is_one():
+    assert "unigram" not in dict(outcome(SUMMARY))
+    of_text = {**SUMMARY, "unigram_loss": 8.5, "metrics": {"loss": 8.25, "accuracy": 0.01}}
+    assert dict(outcome(of_text))["unigram"] == "8.5000: the loss is 0.250 nats below"
+
+
 def test_the_quiet_display_takes_every_call(tmp_path):
     with Display() as quiet:
         quiet.on_start(progress())

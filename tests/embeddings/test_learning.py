@@ -133,6 +133,38 @@ def test_the_command_learns_and_answers(book: Path, tmp_path: Path, monkeypatch:
     assert weights[0] == weights[1]
 
 
+def test_each_of_several_numbers_of_learners_leaves_its_vectors(
+    book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--engine", "simulated", "--learners", "1,2", "--dim", "8", "--rounds", "2", "--test-windows", "50"]
+    done = CliRunner().invoke(app, ["embed", str(book), *options, "--out", "grid", "--hdf5", "--quiet"])
+    assert done.exit_code == 0, done.output
+    for cell in ("workers=1", "workers=2"):
+        folder = tmp_path / "grid" / cell
+        found = WordVectors.load(folder / "embeddings.h5")
+        assert found.words == tuple((folder / "vocabulary.txt").read_text().split())
+        assert np.array_equal(found.vectors, vectors_of(folder).vectors)
+        (folder / "embeddings.csv").unlink()  # as in a run of chimera train, which leaves weights only
+        assert np.array_equal(found.vectors, vectors_of(folder).vectors)
+
+
+@pytest.mark.long
+def test_how_full_the_queues_of_learners_are_is_told_in_real_time(book: Path, tmp_path: Path) -> None:
+    class Watcher(chimera.Callback):
+        def on_progress(self, progress: chimera.Progress) -> None:
+            fills.append(progress.fill)
+
+    fills: list[dict[str, float]] = []
+    recipe = chimera.embeddings.Recipe(
+        paths=[book], engine="local", learners=2, dim=8, local_steps=100, rounds=20, batch_size=64,
+        pipelines=1, data={"test_windows": 50},
+    )  # fmt: skip
+    recipe.experiment().trainer(out=tmp_path / "run", callbacks=[Watcher()]).fit()
+    assert set(fills[-1]) == {"worker 0", "worker 1"}
+    assert all(0 <= share <= 1 for share in fills[-1].values())
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from chimera.report.beside_unigram import beside_unigram
 from chimera.report.curves import panels, y_range
 from chimera.report.html import write_report
 from chimera.report.plots import draw_run
@@ -68,13 +69,29 @@ def test_what_was_to_be_reached_and_the_unigram_model_are_lines_with_their_value
         assert [(level.label, level.y) for level in panel.levels] == [("unigram model", 0.4), ("target", 0.1)]
     assert [(level.label, level.y) for level in accuracy[0].levels] == [("target", 0.9)]
     page = Page(write_report(folder).read_text(encoding="utf-8"))
-    for words in ("unigram model: 0.4", "target: 0.1", "target: 0.9"):
+    for words in ("unigram model: 0.4", "target: 0.1", "target: 0.9", "loss beside it"):
         assert words in page.text
     assert page.attributes.count(("class", "unigram")) == 3 + 1  # in each panel, and in the legend
     figure = draw_run(folder)
     assert overlapping(figure) == []
     legends = [text.get_text() for part in figure.subfigs for legend in part.legends for text in legend.get_texts()]
     assert {"unigram model: 0.4", "target: 0.1", "target: 0.9"} <= set(legends)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "compared"),
+    [
+        ({"loss": 8.0, "accuracy": 0.1}, ("loss", 0.5, "0.500 nats below")),
+        ({"loss": 2.0, "cross-entropy": 9.0, "accuracy": 0.1}, ("cross-entropy", -0.5, "0.500 nats above")),
+        ({"loss": 2.0}, None),  # of negative sampling, without a look at all words
+        ({"loss": None, "accuracy": 0.1}, None),
+        ({}, None),
+    ],
+)
+def test_the_cross_entropy_of_a_word_is_what_stands_beside_the_unigram_model(metrics, compared):
+    found = beside_unigram({"unigram_loss": 8.5, "metrics": metrics})
+    assert (found and (found.metric, found.below, found.told())) == compared
+    assert beside_unigram({"metrics": metrics}) is None
 
 
 @pytest.mark.parametrize("target", ["-500.0", "500.0", "nan", '"low"'])

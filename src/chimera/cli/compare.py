@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -87,8 +88,12 @@ def run_grid(
     as_json: bool,
     quiet: bool,
     command: list[str],
+    leave: Callable[[Path], None] | None = None,
 ) -> None:
-    """Run the grid and show it; ``command`` is what a person would type to start it again."""
+    """Run the grid and show it; ``command`` is what a person would type to start it again.
+
+    ``leave`` leaves more in the folder of each run that is finished.
+    """
     from chimera.cli.grid_display import GridDisplay
     from chimera.training.comparison.comparison import compare as run_comparison
 
@@ -104,6 +109,9 @@ def run_grid(
                 resume=resume,
                 callbacks=[display],
             )
+        for run in comparison.runs:
+            if leave is not None and run["state"] == "finished":
+                leave(comparison.folder / run["folder"])
         display.finish(comparison)
     if as_json:
         import msgspec

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from chimera.cli.display_workers import Rate, queues, rates_of_workers, workers_text
+from chimera.report.beside_unigram import beside_unigram
 from chimera.training.callback import Callback, Event, Progress
 
 if TYPE_CHECKING:
@@ -234,8 +235,10 @@ def _packing(summary: Mapping[str, Any]) -> str:
 def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the final figures of a run's summary, as names and texts."""
     metrics = "  ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items())
+    known = beside_unigram(summary)
     rows = [
         ("metrics", metrics or "none"),
+        *([("unigram", f"{known.unigram:.4f}: the {known.metric} is {known.told()}")] if known else []),
         ("trained", f"{summary['rounds']:,} rounds  {summary['epochs']:.2f} epochs  {summary['samples']:,} samples"),
         ("time", f"{seconds(summary['seconds'])}  {summary['samples_per_second']:,.0f} samples/s"),
         ("traffic", f"up {decimal(summary['bytes_up'])}  down {decimal(summary['bytes_down'])}{_packing(summary)}"),

@@ -141,7 +141,7 @@ def learn(
 ) -> None:
     """Learn word vectors: several learners read a text, and average what they have learnt."""
     from chimera.core.errors import ConfigurationError
-    from chimera.embeddings.leaves import Leaves
+    from chimera.embeddings.leaves import Leaves, leave_vectors
     from chimera.embeddings.recipe import Recipe
 
     counts = [part.strip() for part in learners.split(",")]
@@ -187,6 +187,7 @@ def learn(
     experiment = recipe.experiment().with_settings(settings or [])
     if faults:
         experiment = experiment.with_faults(faults)
+    also = ["embeddings.txt", "embeddings.bin", *(["embeddings.h5"] if hdf5 else [])]
     if len(counts) > 1:
         run_grid(
             experiment,
@@ -198,9 +199,9 @@ def learn(
             as_json=as_json,
             quiet=quiet,
             command=_again(),
+            leave=lambda folder: leave_vectors(folder, also),
         )
         return
-    also = ["embeddings.txt", "embeddings.bin", *(["embeddings.h5"] if hdf5 else [])]
     run_experiment(
         experiment,
         out=out,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from safetensors.numpy import load_file
 
 from chimera.core.errors import ConfigurationError
 from chimera.data.text.stop_words import ENGLISH
@@ -18,7 +20,7 @@ from chimera.training.tensor_file import write_tensors
 if TYPE_CHECKING:
     from chimera.models.model import Model
 
-VECTORS, WORDS = "embeddings.csv", "vocabulary.txt"
+VECTORS, WORDS, WEIGHTS = "embeddings.csv", "vocabulary.txt", "weights.safetensors"
 STOP_WORDS = "stop_words.txt"
 """What the report's picture of frequent words leaves out."""
 _SHARE = 0.1
@@ -45,17 +47,23 @@ class Leaves(Callback):
         if begin < self._next_s and not last:
             return
         if not self._words:
-            self._words = words_of(self._folder)
-            for name, words in ((WORDS, self._words), (STOP_WORDS, sorted(ENGLISH))):
-                write_atomically(self._folder / name, "".join(f"{word}\n" for word in words).encode())
+            self._words = _leave_words(self._folder)
         tensors = model.layout.split(model.parameters())
-        with atomically(self._folder / "weights.safetensors") as file:
+        with atomically(self._folder / WEIGHTS) as file:
             write_tensors(file, tensors)
         vectors = WordVectors(self._words, _table(tensors, len(self._words)))
         for name in (VECTORS, *(self._also if last else ())):
             vectors.save(self._folder / name)
         end = time.monotonic()
         self._next_s = end + (end - begin) / _SHARE
+
+
+def leave_vectors(folder: Path, also: Sequence[str] = ()) -> None:
+    """Write the vectors of a run that was finished without `Leaves`, from its weights."""
+    _leave_words(folder)
+    vectors = vectors_of(folder)
+    for name in (VECTORS, *also):
+        vectors.save(folder / name)
 
 
 def words_of(folder: Path) -> tuple[str, ...]:
@@ -72,21 +80,31 @@ def words_of(folder: Path) -> tuple[str, ...]:
 
 
 def vectors_of(folder: Path) -> WordVectors:
-    """Return the vectors that a run has left.
+    """Return the vectors that a run has left, or that its weights have in them: any run of a word model has these.
 
     Raises
     ------
     ConfigurationError : it has left none.
     """
-    path = folder / VECTORS
-    if not path.exists():
+    if (folder / VECTORS).exists():
+        return WordVectors.load(folder / VECTORS, words_of(folder))
+    if not (folder / WEIGHTS).exists():
         raise ConfigurationError(f"{folder} has no {VECTORS}: give the folder of a run of chimera embed")
-    return WordVectors.load(path, words_of(folder))
+    words = words_of(folder)
+    return WordVectors(words, _table(load_file(folder / WEIGHTS), len(words)))
 
 
-def _table(tensors: dict[str, Any], words: int) -> Any:
-    """Return the vectors: the first tensor that has a row for each word."""
-    for tensor in tensors.values():
-        if tensor.ndim == 2 and len(tensor) == words:
-            return tensor
-    raise ConfigurationError("the model has no vector for each word of the vocabulary")
+def _leave_words(folder: Path) -> tuple[str, ...]:
+    """Write the vocabulary of a run, and what its picture leaves out; return the vocabulary."""
+    known = words_of(folder)
+    for name, words in ((WORDS, known), (STOP_WORDS, sorted(ENGLISH))):
+        write_atomically(folder / name, "".join(f"{word}\n" for word in words).encode())
+    return known
+
+
+def _table(tensors: Mapping[str, Any], words: int) -> Any:
+    """Return the vectors: of the tensors that have a row for each word the one that is called so, or the first."""
+    found = {name: tensor for name, tensor in tensors.items() if tensor.ndim == 2 and len(tensor) == words}
+    if not found:
+        raise ConfigurationError("the model has no vector for each word of the vocabulary")
+    return next((tensor for name, tensor in found.items() if name.startswith("embedding")), next(iter(found.values())))

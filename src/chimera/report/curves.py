@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.report.beside_unigram import beside_unigram
 from chimera.report.run_files import CLIENT, OF_WORKERS, RunFiles, finite, is_metric
 from chimera.report.units import bytes_unit, counts_unit, time_unit
 
@@ -170,8 +171,8 @@ def _panel(axis: _Axis, group: list[str], columns: dict[str, Floats], run: RunFi
 
 def _levels(run: RunFiles, group: list[str], panel: Panel) -> tuple[Level, ...]:
     """Return the levels that do not lie so far off that they would press the curves flat."""
-    unigram, wanted = finite(run.summary.get("unigram_loss")), [name for name in group if name in run.target]
-    levels = [Level("unigram", "unigram model", unigram)] if "loss" in group and np.isfinite(unigram) else []
+    known, wanted = beside_unigram(run.summary), [name for name in group if name in run.target]
+    levels = [Level("unigram", "unigram model", known.unigram)] if known and known.metric in group else []
     told = "target" if len(wanted) == 1 else "target of {}"
     levels += [Level("target", told.format(name.replace("_", " ")), run.target[name]) for name in wanted]
     scale = np.log if panel.log else np.asarray

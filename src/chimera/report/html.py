@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from chimera.report import svg
+from chimera.report.beside_unigram import beside_unigram
 from chimera.report.clients import clients
 from chimera.report.curves import Panel, panels
 from chimera.report.events import RUN, Kind, Mark, kind_of, legend, losses, marks_in, points_of, told_in_table
@@ -97,6 +98,8 @@ def _cards(run: RunFiles) -> str:
     named = [*first, *(name for name in metrics if name not in first)][:6]
     where = {name: "" if name in OF_WORKERS or name.startswith(CLIENT) else ", test set" for name in named}
     cards = [(name.replace("_", " ") + where[name], number(metrics[name]), "") for name in named]
+    if known := beside_unigram(figures):
+        cards += [("unigram model", number(known.unigram), ""), (f"{known.metric} beside it", known.told(), "")]
     clock = "virtual time" if run.is_virtual else "time"
     shown = {
         "seconds": (clock, in_seconds),

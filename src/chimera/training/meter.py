@@ -49,6 +49,7 @@ class Meter:
     samples_by_worker : what each worker processed, by name; it never goes back.
     worked : the names of those that have done anything since their tallies were last asked for.
     peak_mb : the most memory that each worker says to have taken, by name.
+    fill : how full the queue before each worker was when it last took from it, by name, where there are queues.
     began_s : when training began, on the engine's clock.
     """
 
@@ -65,6 +66,7 @@ class Meter:
         self._engine, self._cluster, self._history, self._traced = engine, cluster, history, traced
         self.counters = Counters()
         self.peak_mb: dict[str, float] = {}
+        self.fill: dict[str, float] = {}
         self.samples_by_worker: Counter[str] = Counter()
         self.worked: set[str] = set()
         self.began_s = engine.now()
@@ -101,6 +103,8 @@ class Meter:
             used.packed_down += tally.packed_down
             if tally.peak_bytes:
                 self.peak_mb[tally.worker] = max(self.peak_mb.get(tally.worker, 0.0), tally.peak_bytes / 1e6)
+            if tally.fill is not None:
+                self.fill[tally.worker] = tally.fill
 
     def go_back_to(self, then: Counters) -> int:
         """Set the counters back to rounds and samples that stood before; return how many rounds that loses."""

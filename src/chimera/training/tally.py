@@ -21,7 +21,9 @@ class Tally(msgspec.Struct, gc=False):
     elements_up, packed_up : elements of the vectors that the worker sent, and the bytes of the messages that carried them; or
         of the vectors that it reduced with a group, and the bytes that it gave to the collectives.
     elements_down, packed_down : those that it got.
-    peak_bytes : the most memory that training took at a time, ever, where the worker counts it; ``worker`` is its name then.
+    peak_bytes : the most memory that training took at a time, ever, where the worker counts it.
+    fill : how full the queue of what is prepared for the worker was when it last took from it, 0 to 1; None without one.
+    worker : its name, where one of these two is told.
     """
 
     loss: float = 0.0
@@ -31,6 +33,7 @@ class Tally(msgspec.Struct, gc=False):
     elements_down: int = 0
     packed_down: int = 0
     peak_bytes: int = 0
+    fill: float | None = None
     worker: str = ""
 
     def sent(self, messages: Iterable[Encoded]) -> None:

@@ -93,6 +93,11 @@ class PulledOrder:
         asks, and a step's batch is what happens to come; a step that is repeated gets the same again.
     since, begin : the step from which on it reads so, and the window of the part with which that begins.
     ahead : how many calls are under way.
+    watched : whether to look how full the queue is, which takes time where time is virtual.
+
+    Attributes
+    ----------
+    last_fill : how full the queue was when the learner last took from it, 0 to 1; None before that, or if it is not watched.
     """
 
     def __init__(
@@ -103,7 +108,10 @@ class PulledOrder:
         place: int = 0,
         sharing: int = 1,
         ahead: int = 2,
+        watched: bool = False,
     ) -> None:
+        self.last_fill: float | None = None
+        self._watched = watched
         self.batch_size, self.steps_per_epoch, self.share = alone.batch_size, alone.steps_per_epoch, alone.share
         self._outlet, self._alone, self._place, self._sharing, self._ahead = outlet, alone, place, sharing, ahead
         batch_size = alone.batch_size
@@ -136,6 +144,8 @@ class PulledOrder:
         """Return what the pipeline gives. Shared, a learner counts the windows that it was given itself."""
         begin = self._end if self._sharing > 1 and self._step is not None else self._alone.begin_of(step)
         if not self._first <= begin < self._first + len(self._block):
+            if self._watched and len(self._block):  # the first time there is no queue yet
+                self.last_fill = self._calls.fill()
             block = self._calls.get(begin, PATIENCE_S)
             self._first, self._block = begin, np.array(block, np.int32)  # a copy: the engine lends its memory
         self._end = begin + self.batch_size
@@ -157,11 +167,11 @@ class PulledOrder:
         return self._outlet.windows(begin, self._block_windows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _pulled_order, (self._outlet, self._alone, self._place, self._sharing, self._ahead)
+        return _pulled_order, (self._outlet, self._alone, self._place, self._sharing, self._ahead, self._watched)
 
 
-def _pulled_order(outlet: Any, alone: TextOrder, place: int, sharing: int, ahead: int) -> PulledOrder:
-    return PulledOrder(outlet, alone, place=place, sharing=sharing, ahead=ahead)
+def _pulled_order(outlet: Any, alone: TextOrder, place: int, sharing: int, ahead: int, watched: bool) -> PulledOrder:
+    return PulledOrder(outlet, alone, place=place, sharing=sharing, ahead=ahead, watched=watched)
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,12 +67,15 @@ class Pipelines:
         """The handles of all stages."""
         return [actor for stages in self._stages for actor in stages.values() if actor is not None]
 
-    def orders(self, world_size: int, batch_size: int, *, since: int = 0, begin: int = 0) -> list[PulledOrder]:
+    def orders(
+        self, world_size: int, batch_size: int, *, since: int = 0, begin: int = 0, watched: bool = False
+    ) -> list[PulledOrder]:
         """Return the order of each learner; ask anew when stages were mended, and when learners come or go.
 
         Parameters
         ----------
         since, begin : the step from which on they read so, and how many windows all had taken before it.
+        watched : whether learners are to look how full their queues are, see `PulledOrder`.
         """
         check(world_size, batch_size, self._seed)
         pipelines, windows = len(self), len(self._text)
@@ -84,7 +87,7 @@ class Pipelines:
             own = begin * sharing // world_size
             alone = TextOrder(index, pipelines, batch_size, self._seed, steps, share, since, own)
             outlet = list(self._stages[index].values())[-1]
-            found.append(PulledOrder(outlet, alone, place=place, sharing=sharing, ahead=self._ahead))
+            found.append(PulledOrder(outlet, alone, place=place, sharing=sharing, ahead=self._ahead, watched=watched))
         return found
 
     def lost(self) -> list[str]:

@@ -40,7 +40,8 @@ class Piped(Supply):
 
     def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[PulledOrder]:
         """Return who takes from which pipeline."""
-        return self.pipelines.orders(world_size, self.batch_size, since=since, begin=begin)
+        watched = not self.virtual_time
+        return self.pipelines.orders(world_size, self.batch_size, since=since, begin=begin, watched=watched)
 
     @property
     def actors(self) -> list[Any]:
@@ -52,7 +53,10 @@ class Piped(Supply):
         return self.pipelines.mend()
 
     def fill(self) -> dict[str, float]:
-        """Return the queues between stages; one whose stage is busy is as full as when last known."""
+        """Return the queues between stages; one whose stage is busy is as full as when last known.
+
+        How full those before the learners are, these tell themselves, see `PulledOrder.last_fill`.
+        """
         if not self.virtual_time:  # there, questions would take some
             for name, ref in self.pipelines.fill(set(self._asked)).items():
                 self._asked[name] = ref
