@@ -25,7 +25,7 @@ from chimera.core.message import Encoded
 from chimera.engines.local import Local
 from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.rings import CALLS_BYTES, ROWS
-from chimera.engines.shared_memory import MAX_ACTORS, SLOTS
+from chimera.engines.shared_memory import BELL_AT, MAX_ACTORS, SLOTS
 
 BIG = 10_000_000
 
@@ -76,6 +76,20 @@ class Store:
             other.forget()
             made = call.get(other.make(size))
         return float(made.sum())
+
+    def plan(self, value: float, *, fails: bool = False) -> None:
+        """Keep a value once the result of this call is known, and fail then or not."""
+
+        def later() -> None:
+            self.kept.append(np.array([value]))
+            if fails:
+                raise ValueError("too late to tell")
+
+        call.afterwards(later)
+
+    def open_gate(self, path: str) -> str:
+        """Return what somebody writes to a named pipe, when he does."""
+        return Path(path).read_text()
 
     def threads(self) -> int:
         return len(os.listdir("/proc/self/task"))  # noqa: PTH208
@@ -280,6 +294,45 @@ def test_the_death_of_the_driver_leaves_no_process(tmp_path: Path) -> None:
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
             psutil.Process(pid).wait(timeout=10)
+
+
+def test_an_actor_sleeps_until_the_argument_of_its_call_stands(engine: Local, tmp_path: Path) -> None:
+    gate, sleeper = engine.spawn(Store), engine.spawn(Store)
+    assert engine.get([gate.echo(1), sleeper.echo(1)]) == [1, 1]
+    number = sleeper._lane.actor
+    while not engine._memory.own.awaited[number]:
+        pass  # it is about to sleep until it gets a call
+    bell = engine._memory.region(number).bytes[BELL_AT : BELL_AT + 4]
+    rung = bytes(bell)
+    pipe = tmp_path / "gate"
+    os.mkfifo(pipe)
+    first = sleeper.echo(gate.open_gate(str(pipe)))
+    assert bytes(bell) == rung
+    second = sleeper.echo(gate.open_gate(str(pipe)))  # its first call counts: this one comes later
+    for text in ("one", "two"):
+        pipe.write_text(text)
+        assert engine.get({"one": first, "two": second}[text], timeout_s=30) == text
+    assert bytes(bell) != rung
+
+
+def test_the_death_of_who_makes_its_argument_wakes_an_actor(engine: Local, tmp_path: Path) -> None:
+    gate, sleeper = engine.spawn(Store), engine.spawn(Store)
+    assert engine.get([gate.echo(1), sleeper.echo(1)]) == [1, 1]
+    while not engine._memory.own.awaited[sleeper._lane.actor]:
+        pass  # it is about to sleep until it gets a call
+    pipe = tmp_path / "gate"
+    os.mkfifo(pipe)
+    refused = sleeper.echo(gate.open_gate(str(pipe)))
+    engine.kill(gate)
+    with pytest.raises(ActorLost):
+        engine.get(refused, timeout_s=30)
+
+
+def test_what_a_call_prepares_happens_before_the_next_and_may_fail(engine: Local) -> None:
+    store = engine.spawn(Store)
+    for value in (1.0, 2.0):
+        assert engine.get(store.plan(value, fails=value == 1.0)) is None
+    assert engine.get(store.kept_sums()) == [1.0, 2.0]
 
 
 def test_where_there_is_no_futex_processes_nap_and_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,9 @@ class Surroundings:
             "get waits inside a call of an actor; outside of actors it is the engine's: engine.get"
         )
 
+    def afterwards(self, prepare: Callable[[], None]) -> None:
+        """See `afterwards` of this module; here there is no time between two calls."""
+
 
 _surroundings = Surroundings()
 
@@ -82,6 +86,15 @@ def get(refs: Any, timeout_s: float | None = None) -> Any:
     RunError : this would wait for ever.
     """
     return _surroundings.get(refs, timeout_s)
+
+
+def afterwards(prepare: Callable[[], None]) -> None:
+    """Let ``prepare`` run once the result of the running call is known to whoever waits for it, before the next call.
+
+    It is for what the next call would begin with, and gets the time in which the actor waits for its arguments. It may never
+    run, and is in no row of the trace. What it raises is dropped: the next call is to do without it.
+    """
+    _surroundings.afterwards(prepare)
 
 
 def bandwidth_bytes_s() -> float | None:

@@ -33,6 +33,7 @@ _WORDS = 1024
 _GATHERING_AT = 1024
 BELL_AT = 1536
 _AWAITED_AT = 4096
+_CONCERNS_AT = 6144
 _SLOTS_AT = 8192
 _ISSUED_AT = 2 * _MIB
 _DONE_AT = 10 * _MIB
@@ -98,6 +99,8 @@ class Region:
         # What others wait for, each writing its own place: until this many of the owner's calls are over, or (a flag) until
         # it arrives at the barrier of a group. Nothing is awaited where there is a zero.
         self.awaited = view[_AWAITED_AT : _AWAITED_AT + MAX_ACTORS * 8].cast("q")
+        # The driver's: whom a call of the owner's concerns that has to wait for it, by how many are over then.
+        self.concerns = view[_CONCERNS_AT : _CONCERNS_AT + MAX_ACTORS * 8].cast("q")
         self.gathering = view[_GATHERING_AT : _GATHERING_AT + MAX_ACTORS]
         self.slots = view[_SLOTS_AT : _SLOTS_AT + SLOTS * SLOT_WORDS * 8].cast("q")
         self.answers = view[_ANSWERS_AT : _ANSWERS_AT + ANSWERS * ANSWER_WORDS * 8].cast("q")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import marshal
+import math
 import pickle
 import struct
 from collections.abc import Callable, Sequence
@@ -36,19 +37,19 @@ class Packed:
 
     def __init__(self, value: Any) -> None:
         self.buffers: list[memoryview] = []
-        if type(value) is np.ndarray and _is_plain(value):  # what travels most needs no pickle
-            self.form, self.stream = _ARRAY, marshal.dumps(_described([value], self.buffers))
-        elif type(value) is Encoded and all(map(_is_plain, value.arrays)):
+        kind = type(value)
+        if kind is np.ndarray and _is_plain(value):  # what travels most needs no pickle
+            self.form, self.stream = _ARRAY, marshal.dumps(_described((value,), self.buffers))
+        elif kind is Encoded and all(map(_is_plain, value.arrays)):
             described = _described(value.arrays, self.buffers)
             self.form = _ENCODED
             self.stream = marshal.dumps((value.codec, value.size, described, dict(value.meta)))
         else:
             self.form, self.stream = _PICKLED, _dumps(value, self.buffers)
-        self.array_bytes = sum(buffer.nbytes for buffer in self.buffers)
-        at = _HEAD.size + _PLACE.size * len(self.buffers) + len(self.stream)
+        at, array_bytes = _HEAD.size + _PLACE.size * len(self.buffers) + len(self.stream), 0
         for buffer in self.buffers:
-            at = _aligned(at) + buffer.nbytes
-        self.nbytes = at
+            at, array_bytes = _aligned(at) + buffer.nbytes, array_bytes + buffer.nbytes
+        self.nbytes, self.array_bytes = at, array_bytes
 
     def write(self, block: NDArray[np.uint8]) -> None:
         """Copy everything into ``block``, shape (nbytes,): the one copy that a value costs."""
@@ -67,19 +68,19 @@ class Packed:
 def unpack(memory: Memory, actor: int, offset: int, nbytes: int, release: Callable[[], None]) -> Any:
     """Return the value in a block; its arrays are read-only views, and ``release`` is called when the last of them goes."""
     lease = memory.block(actor, offset, nbytes).view(Lease)
+    lease.flags.writeable = False
     lease.release = release
-    view = memoryview(lease).toreadonly()  # type: ignore[arg-type]
-    form, count, length = _HEAD.unpack_from(view, 0)
+    view = memoryview(lease)  # type: ignore[arg-type]
+    form, count, length = _HEAD.unpack_from(view)
     head = _HEAD.size + _PLACE.size * count
-    places = [_PLACE.unpack_from(view, _HEAD.size + i * _PLACE.size) for i in range(count)]
-    buffers = [view[at : at + size] for at, size in places]
     stream = view[head : head + length]
     if form == _PICKLED:
-        return pickle.loads(stream, buffers=buffers)
+        places = [_PLACE.unpack_from(view, at) for at in range(_HEAD.size, head, _PLACE.size)]
+        return pickle.loads(stream, buffers=[view[at : at + size] for at, size in places])
     if form == _ARRAY:
-        return _arrays(marshal.loads(stream), buffers)[0]
+        return _arrays(marshal.loads(stream), view, head + length)[0]
     codec, size, described, meta = marshal.loads(stream)
-    return Encoded(codec, size, tuple(_arrays(described, buffers)), meta)
+    return Encoded(codec, size, tuple(_arrays(described, view, head + length)), meta)
 
 
 def _is_plain(array: NDArray[Any]) -> bool:
@@ -88,13 +89,18 @@ def _is_plain(array: NDArray[Any]) -> bool:
 
 def _described(arrays: Sequence[NDArray[Any]], buffers: list[memoryview]) -> list[tuple[str, tuple[int, ...]]]:
     """Return type and shape of each array, and put its bytes into ``buffers``."""
-    buffers.extend(memoryview(array.reshape(-1).view(np.uint8)) for array in arrays)  # type: ignore[arg-type]
+    buffers.extend([pickle.PickleBuffer(array).raw() for array in arrays])  # type: ignore[arg-type]
     return [(array.dtype.str, array.shape) for array in arrays]
 
 
-def _arrays(described: list[tuple[str, tuple[int, ...]]], buffers: list[memoryview]) -> list[NDArray[Any]]:
-    pairs = zip(described, buffers, strict=True)
-    return [np.frombuffer(buffer, dtype).reshape(shape) for (dtype, shape), buffer in pairs]
+def _arrays(described: list[tuple[str, tuple[int, ...]]], view: memoryview, at: int) -> list[NDArray[Any]]:
+    """Return the arrays that lie in a block behind its description, which ends ``at``."""
+    arrays = []
+    for dtype, shape in described:
+        flat = np.frombuffer(view, dtype, math.prod(shape), _aligned(at))
+        at = _aligned(at) + flat.nbytes
+        arrays.append(flat if len(shape) == 1 else flat.reshape(shape))
+    return arrays
 
 
 def _dumps(value: Any, buffers: list[memoryview]) -> bytes:
@@ -117,4 +123,4 @@ def _dumps(value: Any, buffers: list[memoryview]) -> bytes:
 
 
 def _aligned(at: int) -> int:
-    return -(-at // _ALIGN) * _ALIGN
+    return (at + _ALIGN - 1) & -_ALIGN

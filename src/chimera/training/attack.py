@@ -57,6 +57,7 @@ class Attacker:
         """Attack from now on, see `Attack`."""
         self._attack = Attack(kind, scale)
         self._gradients.flips_labels = kind == "label flip"
+        self._gradients.forget_ahead()
 
     def _falsify(self, vector: Any, step: int) -> None:
         """Make of a vector that is to be sent what is sent in its place, if it attacks."""

@@ -36,7 +36,8 @@ class Gradients:
     ) -> None:
         self._rank, self._model, self._dataset, self._seed, self._count = rank, model, dataset, seed, count
         self.order, self.flips_labels = order, False
-        self._ahead: dict[int, Batch] = {}  # batches, by step, that were taken to see which rows they need
+        self._ahead: dict[int, Batch] = {}  # batches that were taken early, by step
+        self._at_hand = isinstance(dataset, Dataset)  # or else what the order deals may still be on its way
         self._has_buffers = model.buffers().size > 0
 
     def next(self, model: Any, step: int) -> tuple[Any, Rejected | None]:
@@ -85,6 +86,11 @@ class Gradients:
         """Undo what a batch did to the buffers."""
         if buffers is not None:
             self._model.load_buffers(buffers)
+
+    def prepare(self, step: int) -> None:
+        """Take the batch of the step that most likely comes next, where that needs nobody else; others forget it again."""
+        if self._at_hand:
+            self._ahead = {step: self._taken(self.order, step)}
 
     def ahead(self, step: int) -> Batch:
         """Return the batch of a step that is still to come, with the model's randomness as it will be then."""

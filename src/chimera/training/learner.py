@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, State
 from chimera.codecs.reduction import Reduction
+from chimera.core import call
 from chimera.core.engine import Group
 from chimera.core.errors import NonFiniteError
 from chimera.core.message import Encoded
@@ -123,6 +125,8 @@ class Learner(InGroup, Gossip, Chunks, CodedShuffle, Attacker, Masking, Fragment
         if rejected is None:
             self._falsify(gradient, self._step)
         self._step += 1
+        if self._rows is None:  # or else it has to say which rows it needs
+            call.afterwards(functools.partial(self._gradients.prepare, self._step))
         return self._packed(gradient) if rejected is None else [rejected] * len(weights)
 
     def coded(

@@ -12,7 +12,7 @@ from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.process import Arrived, Out
 from chimera.engines.local.refs import Lane, Ref
 from chimera.engines.local.rings import ROWS, write_call
-from chimera.engines.shared_memory import DRIVER, MAX_ACTORS, Memory, fence
+from chimera.engines.shared_memory import DEAD, DRIVER, MAX_ACTORS, ROWS_WRITTEN, Memory, fence
 from chimera.engines.slots import publish, write_value
 from chimera.engines.values import Packed
 
@@ -76,9 +76,27 @@ class Calls:
         if (lane.backlog or not write_call(lane.region, message)) and not lane.dead:
             lane.backlog.append(message)
         fence()
-        if self._memory.own.awaited[lane.actor]:
+        if self._memory.own.awaited[lane.actor] and not self._left_to_others(lane, refs, named):
             self._doorbell.ring(lane.actor)
         return results
+
+    def _left_to_others(self, lane: Lane, refs: list[Arrived | None], named: dict[str, Arrived]) -> bool:
+        """Let an actor that sleeps be woken when an argument of its call stands, if one does not yet.
+
+        It could do nothing before. Should it wake for other reasons, it finds the call too, and waits for the argument itself.
+        """
+        for arrival in (*refs, *named.values()):
+            if arrival is not None:
+                actor, slot, generation, number = arrival
+                owner = self._memory.region(actor)
+                if not owner.ready(slot, generation):
+                    if (
+                        not owner.words[ROWS_WRITTEN] < owner.concerns[lane.actor] <= number
+                    ):  # or else it is woken before
+                        owner.concerns[lane.actor] = number + 1
+                    fence()  # its owner sees that, or this sees that it stands
+                    return not (owner.ready(slot, generation) or owner.words[DEAD])
+        return False
 
     def arguments(self, args: Sequence[Any], kwargs: dict[str, Any], lane: Lane) -> Arguments:
         """Return what stands for the arguments of a call; with the lock held."""

@@ -39,10 +39,15 @@ class Doorbell:
         self._naps = 0
 
     def ring_for_call(self, calls_over: int) -> None:
-        """Wake everybody who waits until this many calls of this process are over."""
+        """Wake everybody who waits until this many calls of this process are over, or has got a call that does.
+
+        The driver comes last: a ring takes as long as a hundred lines of Python, and the others seldom wait for the driver.
+        """
         fence()  # what they wait for is written before this asks who waits
-        for other, awaited in enumerate(self._memory.own.awaited[: self._memory.actors()]):
-            if awaited and awaited <= calls_over:
+        own, actors = self._memory.own, self._memory.actors()
+        awaited, concerns = own.awaited[:actors].tolist(), own.concerns[:actors].tolist()
+        for other in range(actors - 1, -1, -1):
+            if 0 < awaited[other] <= calls_over or concerns[other] == calls_over:
                 self.ring(other)
 
     def ring_members(self, members: Iterable[int]) -> None:

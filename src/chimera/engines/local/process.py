@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import marshal
 import pickle
 import time
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -64,6 +66,7 @@ class LocalSurroundings(call.Surroundings):
         self.memory, self.doorbell, self.asking = memory, doorbell, asking
         self.waited_s, self.collective_bytes = 0.0, 0
         self.groups: dict[int, Any] = {}
+        self._next: Callable[[], None] | None = None
 
     def alive(self) -> None:
         """Give a sign of life where the driver looks for it."""
@@ -73,6 +76,17 @@ class LocalSurroundings(call.Surroundings):
         """Return memory that the other processes can map."""
         offset = self.memory.heap.allocate(4 * size)
         return self.memory.block(self.memory.me, offset, 4 * size).view(np.float32)
+
+    def afterwards(self, prepare: Callable[[], None]) -> None:
+        """Keep it for `prepare`."""
+        self._next = prepare
+
+    def prepare(self) -> None:
+        """Prepare what the last call said, before the next one."""
+        prepare, self._next = self._next, None
+        if prepare is not None:
+            with contextlib.suppress(Exception):  # the call that needs it meets the same again, and says so
+                prepare()
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
         """Wait for what this actor has called on others."""
@@ -91,6 +105,7 @@ class ActorProcess:
         self._surroundings = LocalSurroundings(memory, doorbell, asking)
         self._target: Any = None
         self._unmade: Failure | None = None  # why the constructor failed; every call then fails alike
+        self._there_s = 0.0  # when the last argument of the running call was there
         call.enter(self._surroundings)
 
     def run(self) -> NoReturn:
@@ -111,24 +126,30 @@ class ActorProcess:
         plain: bytes | Arrived | None,
     ) -> None:
         self._memory.own.sign()  # the end of the call needs none: another call or a sleep follows
-        began = start = time.monotonic()
+        start = self._there_s = time.monotonic()
         bytes_in, error = 0, b""
         failed = 0
         try:
-            put = [plain] if isinstance(plain, tuple) else []  # too large for the ring
             others = pickle.loads(plain) if isinstance(plain, bytes) else None  # while what it waits for is under way
-            bytes_in = self._await_arguments([ref for ref in (*refs, *named.values(), *put) if ref is not None])
-            began = time.monotonic()
-            args, kwargs = self._arguments(refs, named, self._resolve(put[0]) if put else others)
+            arrivals = [ref for ref in (*refs, *named.values()) if ref is not None]
+            if isinstance(plain, tuple):  # too large for the ring
+                arrivals.append(plain)
+            values, bytes_in = self._received(arrivals)
+            if isinstance(plain, tuple):
+                others = values.pop()
+            args, kwargs = _arranged(refs, named, values, others)
+            del values, others
             start = time.monotonic()
-            values = self._call(method, returns, args, kwargs)
+            outcome = self._call(method, returns, args, kwargs)
             del args, kwargs  # what the call did not keep goes back to its owner before the result is known
-            bytes_out = self._write(outs, [Packed(value) for value in values])
+            bytes_out = self._write(outs, [Packed(value) for value in outcome])
+            del outcome
         except FailedArgumentError as argument:
-            began = start = time.monotonic()
+            start = self._there_s = time.monotonic()
             failed, error = 1, argument.failure.kind.encode()[:24]
             bytes_out = self._write(outs, [Packed(argument.failure)] * len(outs))
         except (Exception, SystemExit) as exception:
+            start = max(start, self._there_s)
             failure = Failure(self._limit.named(exception, self._name), self._name, method)
             if method == CONSTRUCT:
                 self._unmade = failure
@@ -140,21 +161,45 @@ class ActorProcess:
         surroundings.collective_bytes, surroundings.waited_s = 0, 0.0
         received, self._asking.received_bytes = self._asking.received_bytes, 0
         counts = bytes_in + collective + received, bytes_out + collective, call.take_work().samples
-        write_row(self._memory.own, (number, start, end, start - began, waited, *counts, error))
+        write_row(self._memory.own, (number, start, end, start - self._there_s, waited, *counts, error))
         for slot, generation in outs:  # after the row: whoever knows a result also finds the row of its call
             publish(self._memory, slot, generation, failed)
         self._doorbell.ring_for_call(number + 1)
         self._asking.flush()
+        surroundings.prepare()
 
-    def _arguments(
-        self, refs: list[Arrived | None], named: dict[str, Arrived], others: tuple[list[Any], dict[str, Any]] | None
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """Return the values of all arguments, in their places: of the refs and of the ``others``, if there are any."""
-        kwargs = {name: self._resolve(ref) for name, ref in named.items()}
-        if others is None:
-            return [self._resolve(ref) for ref in refs if ref is not None], kwargs
-        rest = iter(others[0])
-        return [next(rest) if ref is None else self._resolve(ref) for ref in refs], {**others[1], **kwargs}
+    def _received(self, arguments: list[Arrived]) -> tuple[list[Any], int]:
+        """Wait until all stand; return their values, and how many array bytes of them came from elsewhere.
+
+        Each is opened as it comes, so that after the last there is little left to do.
+        """
+        values, arrived, failure = [], 0, None
+        for actor, slot, generation, number in arguments:
+            region = self._memory.region(actor)
+            if not region.ready(slot, generation):
+                self._await(region, slot, generation, number)
+                self._there_s = time.monotonic()
+            fence()
+            if actor != self._memory.me:
+                arrived += region.slots[slot * SLOT_WORDS + ARRAY_BYTES]
+            value, failed = read_value(self._memory, actor, slot)
+            if failed and failure is None:
+                failure = value
+            values.append(value)
+        if failure is not None:
+            raise FailedArgumentError(failure)
+        return values, arrived
+
+    def _await(self, region: Region, slot: int, generation: int, number: int) -> None:
+        """Wait until a value stands, or raise if it never will."""
+
+        def known() -> bool:
+            return region.ready(slot, generation) or region.words[DEAD] == 1
+
+        self._doorbell.await_calls(known, {region.actor: number + 1}, 0)  # it seldom comes within so short a time
+        if not region.ready(slot, generation):
+            lost = ActorLost(f"{actor_name(self._memory, region.actor)} died before its result stood")
+            raise FailedArgumentError(Failure(lost, self._name, "argument"))
 
     def _call(self, method: str, returns: int | None, args: Any, kwargs: Any) -> list[Any]:
         if method == CONSTRUCT:
@@ -184,16 +229,25 @@ class ActorProcess:
         fence()
         return arrived
 
-    def _resolve(self, argument: Arrived) -> Any:
-        value, failed = read_value(self._memory, argument[0], argument[1])
-        if failed:
-            raise FailedArgumentError(value)
-        return value
-
     def _write(self, outs: list[Out], values: list[Packed]) -> int:
         for (slot, generation), packed in zip(outs, values, strict=True):
             write_value(self._memory, slot, generation, packed)
         return sum(packed.array_bytes for packed in values)
+
+
+def _arranged(
+    refs: list[Arrived | None],
+    named: dict[str, Arrived],
+    values: list[Any],
+    others: tuple[list[Any], dict[str, Any]] | None,
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return all arguments in their places: the values of the refs, and the ``others``, if there are any."""
+    if others is None and not named:
+        return values, {}
+    came = iter(values)
+    plain, kwargs = (iter(others[0]), others[1]) if others is not None else (iter(()), {})
+    args = [next(plain) if ref is None else next(came) for ref in refs]
+    return args, {**kwargs, **{name: next(came) for name in named}}
 
 
 def actor_name(memory: Memory, actor: int) -> str:
