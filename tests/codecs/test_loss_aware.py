@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from safetensors.numpy import load_file
 
+import chimera
 from chimera.codecs.codec import CODECS, decode
 from chimera.codecs.loss_aware import best_scale
 from chimera.core.errors import CodecError
 from chimera.core.parameters import Flat, Layout
+from chimera.data.dataset import DATASETS
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.parameter_shard import ParameterShard
 from codecs_kit import hard_vectors, layout_of
@@ -128,3 +133,53 @@ def test_the_server_hands_over_the_second_moment_of_its_optimizer(name: str) -> 
     if d is not None:
         assert encoded.arrays[1][0] != np.float32(best_scale(state["weights"], None))
     assert not np.isin(state["weights"], decode(encoded, size)).all()  # the server keeps its own in full
+
+
+LAYERED = {"default": "loss-aware", "layers": {"*.bias": {"name": "int8", "stochastic": True}}}
+DOWN: dict[str, dict[str, Any]] = {
+    "plain": {"name": "loss-aware"},
+    "lossless": {"name": "loss-aware", "lossless": True},
+    "layer-wise": {"name": "layer-wise", **LAYERED},
+}
+
+
+@pytest.mark.parametrize("downlink", DOWN.values(), ids=DOWN)
+def test_the_network_on_few_levels_is_what_is_evaluated_and_saved(tmp_path: Path, downlink: dict[str, Any]) -> None:
+    data = DATASETS.create("digits")
+    network = torch.nn.Sequential(torch.nn.Linear(64, 16), torch.nn.Tanh(), torch.nn.Linear(16, 10))
+    run = chimera.train(
+        network,
+        data,
+        strategy="parameter-server",
+        engine="simulated",
+        rounds=12,
+        evaluate_every=12,
+        optimizer="adam",
+        codec={"name": "identity", "downlink": downlink},
+        out=tmp_path / "run",
+    )
+    saved = load_file(run.run_dir / "weights.safetensors")
+    weights = [tensor for name, tensor in saved.items() if name.endswith("weight")]
+    assert [len(np.unique(np.abs(tensor))) for tensor in weights] == [2, 2]  # 0 and the scale
+    network.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in saved.items()})
+    found = network(torch.tensor(data.test.inputs)).argmax(1).numpy()
+    assert np.mean(found == data.test.targets) == pytest.approx(run.metrics["accuracy"])
+
+
+def test_looking_at_the_model_changes_no_message() -> None:
+    rng = np.random.default_rng(0)
+    layout = Layout(("weight", "a.bias"), ((200,), (100,)))
+    gradients = [CODECS.create("identity").encode(rng.random(300, np.float32), layout) for _ in range(3)]
+
+    def sent(*, look: bool) -> list[Flat]:
+        server = ParameterShard(
+            np.ones(300, np.float32), layout, optimizer=OptimizerSettings("sgd"), codec=("layer-wise", LAYERED)
+        )
+        messages = []
+        for gradient in gradients:
+            if look:
+                server.model()
+            messages.append(decode(server.update(gradient)[0], 300).copy())
+        return messages
+
+    np.testing.assert_array_equal(sent(look=True), sent(look=False))

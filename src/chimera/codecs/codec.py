@@ -78,6 +78,11 @@ class Codec(ABC):
         """Whether it keeps what a message leaves out for the next one."""
         return False
 
+    @property
+    def makes_model(self) -> bool:
+        """Whether weights as it packs them are the model that is trained, to be evaluated and saved; else they stand for it."""
+        return False
+
     @abstractmethod
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         """Pack ``vector``, shape (n,). ``layout`` tells the tensors in it.

@@ -40,6 +40,7 @@ class LayerWise(Codec):
         if any(codec.__class__ is LayerWise for codec in codecs):
             raise ConfigurationError("codec 'layer-wise': a layer's codec cannot be layer-wise too")
         self._carries = any(codec.carries for codec in codecs)
+        self._makes_model = any(codec.makes_model for codec in codecs)
         self._curvature: Curvature | None = None
         self._codecs: list[tuple[int, int, Codec]] = []
         self._layout: Layout | None = None
@@ -49,6 +50,11 @@ class LayerWise(Codec):
     def carries(self) -> bool:
         """Whether one of the codecs does."""
         return self._carries
+
+    @property
+    def makes_model(self) -> bool:
+        """Whether one of the codecs makes a part of it."""
+        return self._makes_model
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         """Encode each stretch of tensors by its codec."""

@@ -26,11 +26,12 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @CODECS.register("loss-aware")
 class LossAware(Codec):
-    """Hou and Kwok, 2018: Loss-aware Weight Quantization of Deep Networks. For weights: the server keeps its own in full.
+    """Hou and Kwok, 2018: Loss-aware Weight Quantization of Deep Networks. For weights: the server steps its own in full.
 
     Each tensor w becomes a b, with a scale a and levels b that minimise sum d (a b - w)**2. d is the curvature of the loss,
     for which the paper takes the root of Adam's second moment; where the server's optimizer keeps none (plain SGD), d is 1:
-    then this is quantization by least squares.
+    then this is quantization by least squares. As in the paper, it is the network on few levels that is trained: so it is
+    evaluated and saved, and not the weights in full, which serve to take small steps.
 
     Parameters
     ----------
@@ -54,6 +55,11 @@ class LossAware(Codec):
         self._table = np.concatenate([[0], above]).astype(np.float32)
         self._exact, self._scratch = exact, Scratch()
         self._curvature: Curvature = _unknown
+
+    @property
+    def makes_model(self) -> bool:
+        """Whether weights as it packs them are the model: they are."""
+        return True
 
     def use_curvature(self, curvature: Curvature) -> None:
         """Ask there before each message."""

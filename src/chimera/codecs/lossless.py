@@ -44,6 +44,11 @@ class Lossless(Codec):
         """Whether the codec does."""
         return self._inner.carries
 
+    @property
+    def makes_model(self) -> bool:
+        """Whether the codec does."""
+        return self._inner.makes_model
+
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         """Encode, and compress header and arrays together."""
         import zstandard

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.codec import CODECS, Held, State, decode
+from chimera.codecs.codec import CODECS, Codec, Held, State, decode
 from chimera.codecs.rows import check_numbers, pack_rows
 from chimera.core.call import work
 from chimera.core.message import Encoded
@@ -40,8 +40,9 @@ class Downlink:
         curvature: Callable[[], Flat | None],
         seed: int = 0,
     ) -> None:
-        self._codec, self._weights, self._layout = CODECS.create(*codec, seed=seed), weights, layout
-        self._codec.use_curvature(curvature)
+        self._weights, self._layout = weights, layout
+        self._made_of, self._curvature, self._seed = codec, curvature, seed
+        self._codec = self._fresh()
         self._session = 0
         self._held: dict[str, Held] = {}
         self._made: dict[int, tuple[Encoded, Held]] = {}  # of the weights as they are, by what the receivers had before
@@ -52,6 +53,12 @@ class Downlink:
         if self._codec.chained or self._codec.by_rows:
             return Encoded("delta", self._weights.size, ())
         return self._codec.encode(self._weights, self._layout)
+
+    def model(self) -> Encoded:
+        """Return the weights for whoever looks at the model: as they are, or as workers have them where that is the model."""
+        if not self._codec.makes_model:
+            return Encoded("identity", self._weights.size, (self._weights,))
+        return self._fresh().encode(self._weights, self._layout)  # so that a look changes no message
 
     def message(self, receiver: str, session: int) -> Encoded:
         """Return the weights as they are now for one receiver; it must get all these messages, in order.
@@ -91,6 +98,12 @@ class Downlink:
         """Begin anew with all receivers."""
         self._held.clear()
         self._made.clear()
+
+    def _fresh(self) -> Codec:
+        """Return a codec that has packed nothing yet."""
+        made = CODECS.create(*self._made_of, seed=self._seed)
+        made.use_curvature(self._curvature)
+        return made
 
     def state(self) -> State:
         """Return what the codec remembers; what receivers have is not part of it, for they begin anew after a checkpoint."""

@@ -71,8 +71,8 @@ class ParameterShard(Summing):
         self._beside: Flat | None = None  # what stands beside the weights, where workers enclose something
 
     def model(self) -> Encoded:
-        """Return the slice as it is: whoever looks at the model gets it."""
-        return Encoded("identity", self._weights.size, (self._weights,))
+        """Return the slice for whoever looks at the model, see `Downlink.model`."""
+        return self._downlink.model()
 
     def weights(self) -> Encoded:
         """Return the slice as workers begin with it, encoded like what `update` returns."""
