@@ -201,7 +201,8 @@ class Learner(InGroup, Gossip, Chunks, CodedShuffle, Attacker, Masking, Fragment
     def tally(self) -> Tally:
         """Return losses and messages since the last time."""
         done, self._tally = self._tally, Tally()
-        if (fill := getattr(self._gradients.order, "last_fill", None)) is not None:
+        told_fill = getattr(self._gradients.order, "told_fill", None)
+        if told_fill is not None and (fill := told_fill()) is not None:
             done.fill, done.worker = fill, f"worker {self._rank}"
         return done
 

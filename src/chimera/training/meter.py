@@ -49,7 +49,7 @@ class Meter:
     samples_by_worker : what each worker processed, by name; it never goes back.
     worked : the names of those that have done anything since their tallies were last asked for.
     peak_mb : the most memory that each worker says to have taken, by name.
-    fill : how full the queue before each worker was when it last took from it, by name, where there are queues.
+    fill : how full the queue before each worker was when it last told, by name, where there are queues.
     began_s : when training began, on the engine's clock.
     """
 

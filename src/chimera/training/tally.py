@@ -22,7 +22,7 @@ class Tally(msgspec.Struct, gc=False):
         of the vectors that it reduced with a group, and the bytes that it gave to the collectives.
     elements_down, packed_down : those that it got.
     peak_bytes : the most memory that training took at a time, ever, where the worker counts it.
-    fill : how full the queue of what is prepared for the worker was when it last took from it, 0 to 1; None without one.
+    fill : how full the queue of what is prepared for the worker is, 0 to 1; None where there is none.
     worker : its name, where one of these two is told.
     """
 

@@ -93,11 +93,7 @@ class PulledOrder:
         asks, and a step's batch is what happens to come; a step that is repeated gets the same again.
     since, begin : the step from which on it reads so, and the window of the part with which that begins.
     ahead : how many calls are under way.
-    watched : whether to look how full the queue is, which takes time where time is virtual.
-
-    Attributes
-    ----------
-    last_fill : how full the queue was when the learner last took from it, 0 to 1; None before that, or if it is not watched.
+    watched : whether the learner is to tell how full its queue is: to look takes time where time is virtual.
     """
 
     def __init__(
@@ -110,7 +106,6 @@ class PulledOrder:
         ahead: int = 2,
         watched: bool = False,
     ) -> None:
-        self.last_fill: float | None = None
         self._watched = watched
         self.batch_size, self.steps_per_epoch, self.share = alone.batch_size, alone.steps_per_epoch, alone.share
         self._outlet, self._alone, self._place, self._sharing, self._ahead = outlet, alone, place, sharing, ahead
@@ -144,8 +139,6 @@ class PulledOrder:
         """Return what the pipeline gives. Shared, a learner counts the windows that it was given itself."""
         begin = self._end if self._sharing > 1 and self._step is not None else self._alone.begin_of(step)
         if not self._first <= begin < self._first + len(self._block):
-            if self._watched and len(self._block):  # the first time there is no queue yet
-                self.last_fill = self._calls.fill()
             block = self._calls.get(begin, PATIENCE_S)
             self._first, self._block = begin, np.array(block, np.int32)  # a copy: the engine lends its memory
         self._end = begin + self.batch_size
@@ -159,6 +152,10 @@ class PulledOrder:
     def fill(self) -> float:
         """Return how full the queue before this learner is, 0 to 1."""
         return self._calls.fill()
+
+    def told_fill(self) -> float | None:
+        """Return the same for whoever shows it; None if it is not watched, or nothing was asked for yet."""
+        return self.fill() if self._watched and len(self._block) else None
 
     def _ask(self, begin: int) -> Any:
         if self._sharing > 1:

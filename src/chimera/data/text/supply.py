@@ -55,7 +55,7 @@ class Piped(Supply):
     def fill(self) -> dict[str, float]:
         """Return the queues between stages; one whose stage is busy is as full as when last known.
 
-        How full those before the learners are, these tell themselves, see `PulledOrder.last_fill`.
+        How full those before the learners are, these tell themselves, see `PulledOrder.told_fill`.
         """
         if not self.virtual_time:  # there, questions would take some
             for name, ref in self.pipelines.fill(set(self._asked)).items():
