@@ -59,8 +59,9 @@ class Slots:
             slot = self._recycled(len(self._dropped))
         if slot is None:
             raise RunError(f"{SLOTS} values of {self.name} are alive: let go of refs that are no longer needed")
-        generation = self.region.slots[slot * SLOT_WORDS + GENERATION] + 1
-        self.region.slots[slot * SLOT_WORDS + GENERATION] = generation
+        at = slot * SLOT_WORDS + GENERATION
+        generation = self.region.slots[at] + 1
+        self.region.slots[at] = generation
         return slot, generation
 
     def new_slots(self, count: int) -> list[tuple[int, int]]:
@@ -106,7 +107,8 @@ class Slots:
 
     def _is_free(self, slot: int) -> bool:
         """Whether nobody will read what stands in a slot whose ref is gone, nor what is to stand there."""
-        if self.region.ready(slot, self.region.slots[slot * SLOT_WORDS + GENERATION]):
+        slots, at = self.region.slots, slot * SLOT_WORDS
+        if slots[at + STATE] >> 1 == slots[at + GENERATION]:
             return not self.region.unread(slot, self._memory.actors(), self._memory.dead)
         return self.dead  # it never will stand, for nobody
 

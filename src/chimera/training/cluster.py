@@ -258,4 +258,4 @@ class TrainingCluster(Asking, Holdings):
     def _dead(self) -> set[str]:
         """Return the names of those actors of this run that are dead; the engine may have run others before."""
         lost = set(map(id, self._engine.lost()))
-        return {actor.name for actor in (*self.workers, *self.shards) if id(actor) in lost}
+        return {actor.name for actor in (*self.workers, *self.shards) if id(actor) in lost} if lost else set()

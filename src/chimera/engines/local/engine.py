@@ -134,9 +134,10 @@ class Local(RealTime):
         def enough() -> bool:
             nonlocal pending
             self._calls.send_backlogs()
-            known = [ref.lane.ready(ref) or ref.lane.dead for ref in pending]
-            done.extend(ref for ref, is_known in zip(pending, known, strict=True) if is_known)
-            pending = [ref for ref, is_known in zip(pending, known, strict=True) if not is_known]
+            left: list[Ref] = []
+            for ref in pending:
+                (done if ref.lane.ready(ref) or ref.lane.dead else left).append(ref)
+            pending = left
             return len(done) >= count
 
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
