@@ -8,7 +8,7 @@ import pytest
 from chimera.data.order import DealtOrder
 from chimera.engines.simulated import Simulated
 from chimera.models.torch_model import TorchModel
-from chimera.strategies.strategy import Parts
+from chimera.strategies.parts import Parts
 from chimera.training.cutting import cut
 from chimera.training.given import split_of
 from chimera.training.optimizer import OptimizerSettings

@@ -9,8 +9,9 @@ from typing import Any, Literal, NamedTuple
 from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
 from chimera.strategies.bubble import Bubble
+from chimera.strategies.parts import Parts
 from chimera.strategies.schedules import SCHEDULES, in_turn
-from chimera.strategies.strategy import Cluster, Parts, Round, Strategy
+from chimera.strategies.strategy import Cluster, Round, Strategy
 
 
 class Shape(NamedTuple):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from chimera.strategies.cut_over_workers import CutOverWorkers, Shape, at_least_1, evenly
-from chimera.strategies.strategy import STRATEGIES, Parts
+from chimera.strategies.parts import Parts
+from chimera.strategies.strategy import STRATEGIES
 
 
 @STRATEGIES.register("hybrid")

@@ -7,7 +7,8 @@ from typing import Literal
 
 from chimera.core.errors import ConfigurationError
 from chimera.strategies.cut_over_workers import CutOverWorkers, Shape, at_least_1, evenly
-from chimera.strategies.strategy import STRATEGIES, Parts
+from chimera.strategies.parts import Parts
+from chimera.strategies.strategy import STRATEGIES
 
 
 @STRATEGIES.register("pipeline-parallel")

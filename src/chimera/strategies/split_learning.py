@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chimera.core.errors import ConfigurationError
-from chimera.strategies.strategy import STRATEGIES, Cluster, Halves, Round, Strategy
+from chimera.strategies.parts import Halves
+from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
 
 
 @STRATEGIES.register("split-learning")

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from chimera.strategies.cut_over_workers import CutOverWorkers, Shape, at_least_1, evenly
-from chimera.strategies.strategy import STRATEGIES, Parts
+from chimera.strategies.parts import Parts
+from chimera.strategies.strategy import STRATEGIES
 
 
 @STRATEGIES.register("tensor-parallel")

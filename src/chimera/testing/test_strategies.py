@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 import pytest
 
-import chimera
 from chimera.core.engine import ENGINES
 from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
 from chimera.testing.training import (
@@ -22,6 +21,8 @@ from chimera.testing.training import (
     SAMPLES,
     STRAGGLERS,
     WORKERS,
+    CutOffAt,
+    CutOffError,
     Fit,
     fit_in,
     heeds_time,
@@ -31,26 +32,11 @@ from chimera.testing.training import (
     passes,
     samples_by_call,
     size,
+    weights,
 )
 from chimera.training.given import open_engine
 
 Test = Callable[..., None]
-
-
-class CutOffError(Exception):
-    """Ends a run amid its rounds, with no more warning than a power cut gives."""
-
-
-class CutOffAt(chimera.Callback):
-    """Cuts a run off after a round."""
-
-    def __init__(self, round_: int) -> None:
-        self.round = round_
-
-    def on_progress(self, progress: chimera.Progress) -> None:
-        """End it there."""
-        if progress.rounds >= self.round:
-            raise CutOffError
 
 
 def quick_on(*engines: str, long_on: Collection[str] = ("local",)) -> Callable[[Test], Test]:
@@ -128,11 +114,6 @@ def skip_unless_others_can_go_on(strategy: str) -> None:
         pytest.skip("it uses one worker only, without which nobody is left")
     if made(strategy).replicas == "parts":
         pytest.skip("each worker holds a part of the model, and without it there is none")
-
-
-def weights(run: chimera.Run) -> np.ndarray[Any, Any]:
-    """Return the flat parameters that a run ended with."""
-    return run.trained.parameters().copy()
 
 
 def test_it_says_what_it_is(strategy: str) -> None:

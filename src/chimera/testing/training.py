@@ -25,6 +25,22 @@ SAMPLES = 1437
 STRAGGLERS = {"name": "simulated", "compute": {"straggler_spread": 3.0}}
 
 
+class CutOffError(Exception):
+    """Ends a run amid its rounds, with no more warning than a power cut gives."""
+
+
+class CutOffAt(chimera.Callback):
+    """Cuts a run off after a round."""
+
+    def __init__(self, round_: int) -> None:
+        self.round = round_
+
+    def on_progress(self, progress: chimera.Progress) -> None:
+        """End it there."""
+        if progress.rounds >= self.round:
+            raise CutOffError
+
+
 def made(strategy: str | Strategy) -> Strategy:
     """Return a strategy of this name with its default options, or the given one."""
     return STRATEGIES.create(strategy) if isinstance(strategy, str) else strategy
@@ -70,6 +86,11 @@ def train(strategy: str | Strategy, folder: Path, **options: Any) -> chimera.Run
         "out": folder,
     }
     return chimera.train(strategy=strategy, **{**given, **options})
+
+
+def weights(run: chimera.Run) -> np.ndarray[Any, Any]:
+    """Return the flat parameters that a run ended with."""
+    return run.trained.parameters().copy()
 
 
 def fit_in(folder: Path) -> Fit:

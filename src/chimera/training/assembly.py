@@ -11,7 +11,7 @@ from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import Dataset
 from chimera.models.model import Model
-from chimera.strategies.strategy import Halves, Parts
+from chimera.strategies.parts import Halves, Parts
 from chimera.training.actors import Actors
 from chimera.training.cluster import TrainingCluster
 from chimera.training.dealing import Dealing

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError
-from chimera.strategies.strategy import Halves, Parts
+from chimera.strategies.parts import Halves, Parts
 
 if TYPE_CHECKING:
     from torch import nn

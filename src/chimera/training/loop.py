@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -26,8 +25,7 @@ from chimera.training.probe import Probe
 from chimera.training.recovery import Recovery
 from chimera.training.rejection import Rejections
 from chimera.training.watch import Watch
-
-_AHEAD = 16  # rounds that the driver issues before their results are there
+from chimera.training.window import AHEAD, Window
 
 
 class TrainingLoop:
@@ -144,45 +142,32 @@ class TrainingLoop:
         samples = self._strategy.samples_per_round(len(workers), self._batch_size, self._train_size)
         left = self._budget.rounds_left(self.counters, self._train_size, samples)
         next_fault = self._faults.rounds_left(self.counters.rounds)
-        joining = _AHEAD if self._recovery.expecting else None
+        joining = AHEAD if self._recovery.expecting else None
         ends = left, next_fault, joining, self._cadence.until_next(self.counters.rounds)
         return min(rounds for rounds in ends if rounds is not None)
 
     def _advance(self, rounds: Iterator[Round], horizon: int) -> None:
         """Run ``horizon`` rounds, some issued ahead; fewer if time is over or the user has had enough."""
-        window: deque[Round] = deque()
-        issued = 0
+        window = Window(self._cluster, self._watch)
         while True:
-            while issued < horizon and len(window) < _AHEAD:
-                self._cluster.horizon = horizon - issued
-                try:
-                    window.append(next(rounds))
-                except ActorLost:
-                    self._end(window, len(window))  # what was issued before has happened all the same
-                    raise
-                issued += window[-1].rounds
+            try:
+                window.fill(rounds, horizon)
+            except ActorLost:
+                self._end(window, len(window))  # what was issued before has happened all the same
+                raise
             if not window:
                 return
-            # The driver wakes once for several rounds: on a busy machine it costs the workers time.
-            last = window[min(_AHEAD // 2, len(window)) - 1]
-            self._watch.wait(last.done, len(last.done))
-            self._end(window, min(_AHEAD // 2, len(window)))
+            self._end(window, window.await_half())
             max_seconds = self._budget.max_seconds
             time_is_over = max_seconds is not None and self._meter.seconds() >= max_seconds
             if self._interrupt.asked or time_is_over:
-                horizon = issued
+                horizon = window.issued
 
-    def _end(self, window: deque[Round], count: int) -> None:
+    def _end(self, window: Window, count: int) -> None:
         """Wait for the first ``count`` rounds of the window, and count them."""
         happened, self._cluster.told = self._cluster.told, []
         self._announcer.events(happened)
-        rounds = [window.popleft() for _ in range(count)]
-        refs = [ref for over in rounds for ref in over.done]
-        values: Iterator[Any] | None = None
-        with contextlib.suppress(Exception):  # it is raised again below, once the rounds before it are counted
-            values = iter(self._watch.get(refs))  # at once: some engines charge by the question
-        for over in rounds:
-            told = self._watch.get(over.done) if values is None else [next(values) for _ in over.done]
+        for over, told in window.over(count):
             self.counters.rounds += over.rounds
             self.counters.samples += over.batches * self._batch_size
             self.staleness.update(over.staleness)

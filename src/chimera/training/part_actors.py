@@ -13,7 +13,7 @@ from chimera.data.dataset import Dataset
 from chimera.data.order import Order
 from chimera.models.device import GPU
 from chimera.models.model import Model
-from chimera.strategies.strategy import Halves, Parts
+from chimera.strategies.parts import Halves, Parts
 from chimera.training.cluster import Actors
 from chimera.training.cutting import Part, cut, halved
 from chimera.training.joining import Joint

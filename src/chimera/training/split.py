@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from chimera.core.call import work
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
-from chimera.strategies.strategy import Halves
+from chimera.strategies.parts import Halves
 from chimera.training.cutting import Part
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.part_holder import BACK, THERE, PartHolder

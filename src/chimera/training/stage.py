@@ -13,7 +13,7 @@ from chimera.core.device import put, to_host
 from chimera.core.engine import Group
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
-from chimera.strategies.strategy import Parts
+from chimera.strategies.parts import Parts
 from chimera.training.cutting import Part
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.part_holder import BACK, THERE, PartHolder

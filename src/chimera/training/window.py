@@ -1,0 +1,68 @@
+"""The rounds that are issued and not counted yet."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from chimera.strategies.strategy import Round
+from chimera.training.cluster import TrainingCluster
+from chimera.training.watch import Watch
+
+AHEAD = 16
+"""How many rounds the driver issues before their results are there."""
+
+
+class Window:
+    """Issues rounds ahead of their results, so that the driver is off the hot path.
+
+    Parameters
+    ----------
+    cluster : is told how many rounds are still wanted, before each.
+    watch : waits for them.
+
+    Attributes
+    ----------
+    issued : how many rounds were issued so far.
+    """
+
+    def __init__(self, cluster: TrainingCluster, watch: Watch) -> None:
+        self._cluster, self._watch, self.issued = cluster, watch, 0
+        self._open: deque[Round] = deque()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def fill(self, rounds: Iterator[Round], horizon: int) -> None:
+        """Issue rounds as long as there is room, until ``horizon`` are issued since the beginning.
+
+        Raises
+        ------
+        ActorLost : somebody died; what was issued before has happened all the same.
+        """
+        while self.issued < horizon and len(self._open) < AHEAD:
+            self._cluster.horizon = horizon - self.issued
+            self._open.append(next(rounds))
+            self.issued += self._open[-1].rounds
+
+    def await_half(self) -> int:
+        """Wait until half of a full window is over, or all of a smaller one, and return how many rounds that are.
+
+        The driver wakes once for several rounds: on a busy machine it costs the workers time.
+        """
+        count = min(AHEAD // 2, len(self._open))
+        last = self._open[count - 1]
+        self._watch.wait(last.done, len(last.done))
+        return count
+
+    def over(self, count: int) -> Iterator[tuple[Round, list[Any]]]:
+        """Yield the first ``count`` rounds, each when it is over, with the values of its ``done``."""
+        rounds = [self._open.popleft() for _ in range(count)]
+        refs = [ref for over in rounds for ref in over.done]
+        values: Iterator[Any] | None = None
+        with contextlib.suppress(Exception):  # it is raised again below, once the rounds before it are counted
+            values = iter(self._watch.get(refs))  # at once: some engines charge by the question
+        for over in rounds:
+            yield over, self._watch.get(over.done) if values is None else [next(values) for _ in over.done]
