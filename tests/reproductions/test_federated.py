@@ -146,7 +146,7 @@ def test_scaffold_does_not_drift_as_fed_avg_does(learn: Learn, claim: Claim) -> 
 
 @pytest.mark.long
 def test_scaffold_with_stragglers_is_ahead_of_fed_avg(learn: Learn, claim: Claim) -> None:
-    """Both at once: data that differ (Karimireddy et al. 2020), and most get done with a part of their work (Li et al. 2020)."""
+    """Both at once: data that differ (Karimireddy et al. 2020), and most do a part of their work (Li et al. 2020)."""
     many = {**WORK, "stragglers": 0.9}
     averaged, controlled = (learn(name, many) for name in ("fed-avg", "scaffold"))
     assert accuracy(controlled) > accuracy(averaged) + 0.2

@@ -148,6 +148,19 @@ def test_a_file_gives_edges_with_weights_or_without(tmp_path: Path) -> None:
     assert given.among([0, 2])(0) == metropolis(2, [(0, 1)])  # and nobody is left alone
 
 
+def test_a_file_may_be_a_matrix_of_neighbours_or_of_weights(tmp_path: Path) -> None:
+    neighbours, weights = tmp_path / "neighbours.csv", tmp_path / "weights.csv"
+    neighbours.write_text("0, 1, 0  # a path\n1, 1, 1\n0, 1, 0\n")
+    weights.write_text("0.5,0.5,0\n0,0.5,0.5\n0.5,0,0.5\n")
+    plain, directed = (topology_of({"name": "file", "path": str(path)}) for path in (neighbours, weights))
+    assert plain.mixing(range(3), 0) == metropolis(3, [(0, 1), (1, 2)])
+    np.testing.assert_allclose(directed.mixing(range(3), 0).matrix(), [[0.5, 0.5, 0], [0, 0.5, 0.5], [0.5, 0, 0.5]])
+    assert directed.among([0, 1])(0) == metropolis(2, [(0, 1)])
+    neighbours.write_text("0,1,0\n1,0,0\n0,0,0\n")
+    with pytest.raises(ConfigurationError, match="does not connect 3 workers"):
+        topology_of({"name": "file", "path": str(neighbours)}).check(3)
+
+
 def test_a_directed_graph_needs_its_weights() -> None:
     circle = networkx.DiGraph()
     circle.add_weighted_edges_from([(0, 1, 0.5), (1, 2, 0.5), (2, 0, 0.5)])
@@ -169,6 +182,11 @@ def test_a_directed_graph_needs_its_weights() -> None:
         ("0 1 0.5\n0 0 0.2", "place 0 must be at least 0 and sum to 1"),
         ("0 1 0.5\n1 2", "either all edges of a topology have a weight or none"),
         ("# nothing", "has no edges"),
+        ("0 1 nan", "place 0 must be at least 0 and sum to 1"),
+        ("0,1\n1,0,0", "as many numbers in each row as it has rows, 2"),
+        ("0,1\n1,zero", "line 2: '1,zero' is no row of numbers"),
+        ("0,1\n0,0", "the matrix is not symmetric"),
+        ("0.5,0.5\n0.6,0.4", "that others give place 0 sum to 1.1"),
     ],
 )
 def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, lines: str, match: str) -> None:
@@ -194,13 +212,15 @@ def test_what_is_no_topology_is_refused_in_one_line() -> None:
     for wrong, match in (
         (directed, "that others give place 0 sum to 0.5"),
         (7, "is no name, table"),
+        (np.eye(3), r"the topology array\(.*is no name, table"),
         ([], "at least one topology"),
         ({"degree": 3}, "needs a 'name'"),
         ({"name": "random-pairs", "seed": -1}, "seed must be at least 0"),
         ({"name": "random-regular", "degree": 1}, "degree must be at least 2"),
         ({"name": "file", "path": "/nowhere"}, "cannot be read"),
     ):
-        with pytest.raises(ConfigurationError, match=match):
+        with pytest.raises(ConfigurationError, match=match) as caught:
             topology_of(wrong)
+        assert "\n" not in str(caught.value)
     with pytest.raises(UnknownNameError, match="ring"):
         topology_of("rign")

@@ -310,6 +310,7 @@ def test_parameters_that_are_no_numbers_are_never_a_checkpoint(fit: Fit, tmp_pat
         ({"data": "digit"}, "unknown data set 'digit'"),
         ({"rounds": 0}, "rounds must be above 0"),
         ({"log_every": 0}, "log_every must be at least 1"),
+        ({"target": {"accuracy": float("nan")}}, "the target 'accuracy' is nan"),
         ({"target": {"acuracy": 0.9}}, "'acuracy' is not measured; known: loss, accuracy"),
     ],
 )

@@ -60,6 +60,9 @@ class Budget:
                 raise ConfigurationError(f"{name} must be above 0, not {value}")
         if all(getattr(self, name) is None for name in ("epochs", "rounds", "max_seconds", "max_bytes")):
             raise ConfigurationError("the run has no end: give it epochs, rounds, max_seconds or max_bytes")
+        for name, value in (self.target or {}).items():
+            if math.isnan(value):
+                raise ConfigurationError(f"the target {name!r} is {value}: nothing reaches that")
 
     def reached(self, used: Counters, metrics: Mapping[str, float], train_size: int) -> str | None:
         """Return the name of the limit that is reached, or None."""

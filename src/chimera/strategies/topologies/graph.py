@@ -70,11 +70,14 @@ class Graph(Given):
 
 @TOPOLOGIES.register("file")
 class AdjacencyFile(Given):
-    """An undirected graph in a file: a line ``i j`` or ``i j weight`` for each edge between ranks; ``#`` begins a comment.
+    """A graph in a file: a line ``i j`` or ``i j weight`` for each edge, or a matrix, its numbers between commas.
+
+    ``#`` begins a comment.
 
     Parameters
     ----------
-    path : of the file. With weights, these are W_ij = W_ji, and ``i i weight`` is a worker's own, else what is missing to 1.
+    path : of the file. The weights of edges are W_ij = W_ji, and ``i i weight`` is a worker's own, else what is missing to 1. A
+        matrix of zeros and ones says who is whose neighbour, any other is W.
     """
 
     def __init__(self, *, path: str) -> None:
@@ -82,14 +85,36 @@ class AdjacencyFile(Given):
             lines = Path(path).read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"the topology {path!r} cannot be read: {error}") from error
+        bare = {number: line.partition("#")[0].strip() for number, line in enumerate(lines, 1)}
+        told = {number: line for number, line in bare.items() if line}
         edges: dict[tuple[int, int], float | None] = {}
-        for number, line in enumerate(lines, 1):
-            if words := line.partition("#")[0].split():
-                i, j, weight = _edge(words, f"{path}, line {number}")
+        if any("," in line for line in told.values()):
+            edges = _matrix(told, path)
+        else:
+            for number, line in told.items():
+                i, j, weight = _edge(line.split(), f"{path}, line {number}")
                 edges[i, j] = edges[j, i] = weight
         if not edges:
             raise ConfigurationError(f"the topology {path!r} has no edges")
         super().__init__(max(i for i, _ in edges) + 1, edges)
+
+
+def _matrix(lines: Mapping[int, str], path: str) -> dict[tuple[int, int], float | None]:
+    rows: list[list[float]] = []
+    for number, line in lines.items():
+        try:
+            rows.append([float(word) for word in line.split(",")])
+        except ValueError:
+            raise ConfigurationError(f"{path}, line {number}: {line!r} is no row of numbers between commas") from None
+    matrix = {(i, j): value for i, row in enumerate(rows) for j, value in enumerate(row)}
+    if any(len(row) != len(rows) for row in rows):
+        raise ConfigurationError(f"{path}: a matrix has as many numbers in each row as it has rows, {len(rows)}")
+    if not set(matrix.values()) <= {0.0, 1.0}:
+        return {(i, j): value for (i, j), value in matrix.items() if value or i == j}
+    edges = dict.fromkeys((place for place, value in matrix.items() if value), None)
+    if any((j, i) not in edges for i, j in edges):
+        raise ConfigurationError(f"{path}: the matrix is not symmetric; a directed graph needs weights")
+    return edges | {(len(rows) - 1, len(rows) - 1): None}  # of itself, so that it counts if it has no neighbour
 
 
 def _edge(words: Sequence[str], where: str) -> tuple[int, int, float | None]:

@@ -43,7 +43,8 @@ class Mixing:
             row = ((place, given.get(place, 1.0 - sum(others.values()))), *others.items())
             for j, weight in row:
                 columns[j] += weight
-            if min(weight for _, weight in row) < -_CLOSE or abs(sum(weight for _, weight in row) - 1) > _CLOSE:
+            within = min(weight for _, weight in row) >= -_CLOSE and abs(sum(weight for _, weight in row) - 1) <= _CLOSE
+            if not within:  # nor is NaN
                 raise ConfigurationError(f"the weights of place {place} must be at least 0 and sum to 1: {dict(row)}")
             rows.append(row)
         for place, total in enumerate(columns):
