@@ -172,13 +172,16 @@ def test_what_scaffold_encloses_is_counted(fit: Fit) -> None:
     assert special.cost.packed_up == 2 * plain.cost.packed_up
 
 
-def test_fed_nova_weighs_each_step_alike_however_many_a_worker_takes(fit: Fit) -> None:
-    """Wang et al. 2020, equation 10: the mean reach times the mean of each one's mean gradient."""
-    parts = np.arange(160), np.arange(160, 192)
-    run = fit("fed-nova", {"local_epochs": 1}, workers=2, partition=parted(*parts), rounds=1)
-    ways = [by_hand(rows, steps, rank=rank) for rank, (rows, steps) in enumerate(zip(parts, (10, 2), strict=True))]
-    mean = sum((there - begin) / steps for (begin, there), steps in zip(ways, (10, 2), strict=True)) / 2
-    np.testing.assert_allclose(parameters(run), ways[0][0] + (10 + 2) / 2 * mean, atol=1e-6)
+@pytest.mark.parametrize("rule", ["mean", "median"])
+def test_fed_nova_weighs_each_step_alike_however_many_a_worker_takes(fit: Fit, rule: str) -> None:
+    """Wang et al. 2020, equation 10: the mean reach times the mean, or the median, of each one's mean gradient."""
+    parts, steps = (np.arange(160), np.arange(160, 192), np.arange(192, 256)), (10, 2, 4)
+    options = {"local_epochs": 1, "aggregation": rule}
+    run = fit("fed-nova", options, workers=3, partition=parted(*parts), rounds=1)
+    ways = [by_hand(rows, count, rank=rank) for rank, (rows, count) in enumerate(zip(parts, steps, strict=True))]
+    slopes = [(there - begin) / count for (begin, there), count in zip(ways, steps, strict=True)]
+    expected = ways[0][0] + sum(steps) / 3 * getattr(np, rule)(slopes, axis=0)
+    np.testing.assert_allclose(parameters(run), expected, atol=1e-6)
 
 
 def test_the_reach_of_momentum_is_that_of_torch(fit: Fit) -> None:

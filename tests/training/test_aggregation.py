@@ -196,7 +196,11 @@ def test_what_cannot_work_is_refused_before_anything_runs(strategy: Any, more: A
 
 
 @pytest.mark.parametrize(
-    ("strategy", "engine"), [("fed-avg", "simulated"), ("parameter-server", "simulated"), ("fed-avg", "local")]
+    ("strategy", "engine"),
+    [
+        *((name, "simulated") for name in ("fed-avg", "fed-nova", "local-sgd", "parameter-server", "scaffold")),
+        ("fed-avg", "local"),
+    ],
 )
 def test_rules_are_named_in_an_experiment(strategy: str, engine: str, tmp_path: Path) -> None:
     plain, robust = (

@@ -208,6 +208,15 @@ def test_workers_join_a_run_under_way(tmp_path: Any, engine: str, strategy: Any)
         adder.trainer.add_worker()
 
 
+def test_nobody_joins_beyond_the_bound(tmp_path: Any) -> None:
+    adder = Adder(10, 2)
+    adder.trainer = chimera.Trainer(
+        "logistic-regression", "digits", engine="simulated", max_workers=3, rounds=20, callbacks=[adder], out=tmp_path
+    )
+    with pytest.raises(RunError, match="max_workers is 3, and so many workers are there, or asked for"):
+        adder.trainer.fit()
+
+
 def test_as_many_workers_come_as_there_is_room_for(fit: Fit) -> None:
     run = fit(workers=2, max_workers=4)
     assert told(run) == [("worker joined", "worker 2"), ("worker joined", "worker 3")]
@@ -221,6 +230,7 @@ def test_a_fault_strikes_at_its_time(fit: Fit, engine: str) -> None:
     assert sorted(told(run)) == [
         ("fault", "server 0"),
         ("fault", "worker 1"),
+        ("fault missed", "worker 0"),
         ("worker lost", "worker 1"),
         ("worker respawned", "worker 1"),
     ]
@@ -242,6 +252,12 @@ def test_a_fault_may_strike_any_worker_and_strikes_the_same_one_again(fit: Fit) 
 def test_a_fault_that_nobody_is_there_for_is_told(fit: Fit) -> None:
     run = fit(strategy="all-reduce", faults=["kill server 3 at step 5"])
     assert told(run) == [("fault missed", "server 3")]
+
+
+def test_a_fault_that_the_run_ended_before_is_told(fit: Fit) -> None:
+    run = fit(rounds=10, faults=["kill worker 1 at step 10", "kill worker 0 at 1000 s"])
+    assert told(run) == [("fault missed", "worker 1"), ("fault missed", "worker 0")]
+    assert all("the run was over before" in event.detail for event in run.events)
 
 
 def test_faults_that_struck_before_a_checkpoint_do_not_strike_again(fit: Fit) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from chimera.core.errors import ConfigurationError
 from chimera.strategies.fed_avg import FedAvg
 from chimera.strategies.participation import Work
-from chimera.strategies.strategy import STRATEGIES, Aggregated
+from chimera.strategies.strategy import STRATEGIES
 
 
 @STRATEGIES.register("fed-nova")
@@ -47,10 +46,6 @@ class FedNova(FedAvg):
         samples, reaches = super()._weights(plan), [self._reach(work.steps) for work in plan]
         mean = sum(map(float.__mul__, samples, reaches)) / sum(samples)
         return [each * (mean / reach) for each, reach in zip(samples, reaches, strict=True)]
-
-    def aggregated(self, workers: int) -> Aggregated:
-        """Return that of FedAvg; what is sent is multiplied in any case."""
-        return replace(super().aggregated(workers), weighted=True)
 
     def _reach(self, steps: int) -> float:
         """Return how often the gradients of so many steps count in the change, all together (the paper's ||a_i||_1)."""

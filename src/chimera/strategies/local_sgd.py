@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from chimera.strategies.fed_avg import FedAvg
@@ -16,7 +17,7 @@ class LocalSGD(FedAvg):
 
     Parameters
     ----------
-    local_steps, local_optimizer, local_learning_rate, scaled, shards : see `FedAvg`.
+    local_steps, local_optimizer, local_learning_rate, scaled, aggregation, shards : see `FedAvg`.
     """
 
     family = "local steps"
@@ -29,6 +30,7 @@ class LocalSGD(FedAvg):
         local_optimizer: Any = "sgd",
         local_learning_rate: float | None = None,
         scaled: bool = False,
+        aggregation: str | Mapping[str, Any] = "mean",
         shards: int = 1,
     ) -> None:
         super().__init__(
@@ -36,6 +38,7 @@ class LocalSGD(FedAvg):
             local_optimizer=local_optimizer,
             local_learning_rate=local_learning_rate,
             scaled=scaled,
+            aggregation=aggregation,
             shards=shards,
             send="weights",
         )

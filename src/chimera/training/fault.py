@@ -130,6 +130,11 @@ class FaultScript:
             else:
                 engine.disturb(actor, fault.disturbance)
 
+    def missed(self) -> Iterator[tuple[str, str, str]]:
+        """Yield what is to be told of those that have not come, when the run is over."""
+        for fault in self._faults:
+            yield "fault missed", fault.actor, f"{fault.text}: the run was over before"
+
     def rounds_left(self, rounds: int) -> int | None:
         """Return after how many rounds the next one strikes, at least 1; None if no step says so."""
         steps = [max(f.step - rounds, 1) for f in self._faults if f.step is not None]

@@ -98,6 +98,7 @@ class TrainingLoop:
             while True:
                 reason = self._budget.reached(self.counters, self.metrics, self._train_size)
                 if reason is not None and self._checkpointed_at == self.counters.rounds:
+                    self._announcer.events(self._faults.missed())
                     return reason
                 try:
                     if reason is None:

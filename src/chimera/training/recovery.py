@@ -39,7 +39,7 @@ class Recovery:
     Attributes
     ----------
     go_back : brings the run back to its last snapshot, and says which; for when parameters were lost.
-    asked_for : how many workers the user wants in addition.
+    asked_for : how many workers the user still wants in addition.
     """
 
     def __init__(self, engine: Engine, cluster: TrainingCluster, watch: Watch, tolerance: Tolerance) -> None:
@@ -101,6 +101,12 @@ class Recovery:
     def expecting(self) -> bool:
         """Whether somebody has been started who is not there yet, or the user has asked for somebody."""
         return bool(self._recruits or self.asked_for)
+
+    def ask_for_one(self) -> None:
+        """Want one worker more; raise RunError if there are as many as there may be."""
+        if self._max_workers and len(self._cluster.names) + self.asked_for >= self._max_workers:
+            raise RunError(f"max_workers is {self._max_workers}, and so many workers are there, or asked for")
+        self.asked_for += 1
 
     def grow(self) -> Iterator[Told]:
         """Let those in who stand by now, and start more as far as they are wanted and there is room."""

@@ -172,11 +172,11 @@ class Trainer:
 
         Raises
         ------
-        RunError : no run is under way.
+        RunError : no run is under way, or it has ``max_workers`` already.
         """
         if self._recovery is None:
             raise RunError("no run is under way that a worker could join")
-        self._recovery.asked_for += 1
+        self._recovery.ask_for_one()
 
     def fit(self) -> Run:
         """Train, and return what came of it; the run's folder holds the same and a report.
