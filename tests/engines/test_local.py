@@ -25,7 +25,7 @@ from chimera.core.message import Encoded
 from chimera.engines.local import Local
 from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.rings import CALLS_BYTES, ROWS
-from chimera.engines.shared_memory import BELL_AT, MAX_ACTORS, SLOTS
+from chimera.engines.shared_memory import BELL_AT, MAX_ACTORS, ROWS_WRITTEN, SLOTS
 
 BIG = 10_000_000
 
@@ -313,6 +313,28 @@ def test_an_actor_sleeps_until_the_argument_of_its_call_stands(engine: Local, tm
         pipe.write_text(text)
         assert engine.get({"one": first, "two": second}[text], timeout_s=30) == text
     assert bytes(bell) != rung
+
+
+def test_a_note_that_its_owner_is_about_to_look_for_is_not_replaced_in_silence(engine: Local, tmp_path: Path) -> None:
+    gate, sleeper = engine.spawn(Store), engine.spawn(Store)
+    assert engine.get([gate.echo(1), sleeper.echo(1)]) == [1, 1]
+    number, owner = sleeper._lane.actor, engine._memory.region(gate._lane.actor)
+    while not engine._memory.own.awaited[number]:
+        pass  # it is about to sleep until it gets a call
+    bell = engine._memory.region(number).bytes[BELL_AT : BELL_AT + 4]
+    pipe = tmp_path / "gate"
+    os.mkfifo(pipe)
+    calls = [sleeper.echo(gate.open_gate(str(pipe)))]
+    rung, over = bytes(bell), owner.words[ROWS_WRITTEN]
+    owner.words[ROWS_WRITTEN] = owner.concerns[
+        number
+    ]  # as between the row of that call and the look for whom it concerns
+    calls.append(sleeper.echo(gate.open_gate(str(pipe))))
+    owner.words[ROWS_WRITTEN] = over
+    assert bytes(bell) != rung
+    for text, ref in zip(("one", "two"), calls, strict=True):
+        pipe.write_text(text)
+        assert engine.get(ref, timeout_s=30) == text
 
 
 def test_the_death_of_who_makes_its_argument_wakes_an_actor(engine: Local, tmp_path: Path) -> None:

@@ -90,12 +90,13 @@ class Calls:
                 actor, slot, generation, number = arrival
                 owner = self._memory.region(actor)
                 if not owner.ready(slot, generation):
-                    if (
-                        not owner.words[ROWS_WRITTEN] < owner.concerns[lane.actor] <= number
-                    ):  # or else it is woken before
-                        owner.concerns[lane.actor] = number + 1
+                    over, noted = owner.words[ROWS_WRITTEN], owner.concerns[lane.actor]
+                    if over < noted <= number:
+                        return not owner.words[DEAD]  # it is woken before
+                    owner.concerns[lane.actor] = number + 1
                     fence()  # its owner sees that, or this sees that it stands
-                    return not (owner.ready(slot, generation) or owner.words[DEAD])
+                    # The owner may have been about to look for the note that this one has replaced.
+                    return not (owner.ready(slot, generation) or owner.words[DEAD] or noted == over)
         return False
 
     def arguments(self, args: Sequence[Any], kwargs: dict[str, Any], lane: Lane) -> Arguments:
