@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def test_each_client_reads_its_own_data_in_its_turns(fit: Fit) -> None:
     """Two batches a turn, of clients with unlike data: the same by hand, with one network."""
     clients, local_steps, partition = 3, 2, {"name": "dirichlet", "alpha": 0.5}
     data, seed = split_of("digits", 1).train, 1
-    orders = Parted(data, made(PARTITIONERS, partition), 32, seed).orders(clients)
+    orders = Parted(data, made(PARTITIONERS, partition, Callable), 32, seed).orders(clients)
     run = fit(
         clients, {"local_steps": local_steps}, partition=partition, optimizer={"name": "sgd", "lr": 0.1}, rounds=15
     )

@@ -10,10 +10,13 @@ import safetensors.numpy
 import torch
 
 import chimera
+from chimera.codecs.identity import Identity
 from chimera.core.engine import ENGINES
 from chimera.core.errors import ConfigurationError, NonFiniteError, RunError, TooFewWorkersError
+from chimera.data.partition import Iid
 from chimera.models.model import Batch
 from chimera.models.torch_model import TorchModel
+from chimera.strategies.parameter_server import ParameterServer
 from training.conftest import Fit
 
 STRATEGIES = ["parameter-server", "all-reduce", "single-worker"]
@@ -304,6 +307,11 @@ def test_parameters_that_are_no_numbers_are_never_a_checkpoint(fit: Fit, tmp_pat
         ({"codec": "zip"}, "unknown codec 'zip'; known: adaptive, binary, cast"),
         ({"codec": "int8", "strategy": "all-reduce"}, "codec 'int8', as it is set, has no form for all-reduce: use"),
         ({"codec": {"name": "identity", "downlink": "cast"}, "strategy": "single-worker"}, "codec 'cast'"),
+        ({"strategy": ParameterServer}, r"ParameterServer is no strategy: give an object of it, ParameterServer\("),
+        ({"strategy": 3}, "int is no strategy: give a name, a table or an object"),
+        ({"codec": Identity()}, "codec Identity is neither a name nor a table"),
+        ({"partition": Iid}, "Iid is no partition: give an object of it"),
+        ({"engine": 3}, "int is no engine"),
         ({"partition": "fair"}, "unknown partition 'fair'"),
         ({"engine": "cloud"}, "unknown engine 'cloud'; known: .*local"),
         ({"model": "mpl"}, "unknown model 'mpl'"),

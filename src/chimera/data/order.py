@@ -203,7 +203,7 @@ def orders(
     samples = len(dataset)
     _check(samples, batch_size, seed)
     rng = np.random.default_rng([seed, *b"partition"])
-    parts = _checked(partitioner(dataset.targets, world_size, rng), world_size, samples)
+    parts = checked_parts(partitioner(dataset.targets, world_size, rng), world_size, samples)
     if getattr(partitioner, "dealt", False):
         return [
             DealtOrder(
@@ -226,7 +226,7 @@ def orders(
     ]
 
 
-def _checked(parts: Sequence[Any], world_size: int, samples: int) -> list[Indices]:
+def checked_parts(parts: Sequence[Any], world_size: int, samples: int) -> list[Indices]:
     """Return the parts as arrays, one object where the partitioner gave one; anybody may have written it."""
     if len(parts) != world_size:
         raise ConfigurationError(

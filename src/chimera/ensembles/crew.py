@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from chimera.core.engine import Engine
 from chimera.core.errors import ActorLost, ChimeraError, ConfigurationError, RunError
+from chimera.data.order import checked_parts
 from chimera.data.partition import PARTITIONERS
 from chimera.ensembles.fitter import Fitter, Rows
 from chimera.training.given import open_engine
@@ -64,7 +65,8 @@ class Crew:
         self._rows: list[Rows | None] = [None] * workers
         if partition is not None:
             rng = np.random.default_rng([seed, *b"partition"])
-            self._rows = [np.asarray(part) for part in made(PARTITIONERS, partition)(targets, workers, rng)]
+            parts = made(PARTITIONERS, partition, Callable)(targets, workers, rng)
+            self._rows = [*checked_parts(parts, workers, len(targets))]
         self._restarts_left = max_restarts
         self._engine, self._owned = open_engine(engine, preload=_PRELOADED)
         try:

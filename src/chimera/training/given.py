@@ -17,7 +17,7 @@ from chimera.models.conversion import as_model, build_model
 from chimera.models.model import Model
 from chimera.strategies.strategy import Strategy
 from chimera.training.aggregation.aggregation import AGGREGATIONS
-from chimera.training.plugin import named
+from chimera.training.plugin import label, named
 from chimera.training.tolerance import Tolerance
 
 _PRELOADED = ("torch", "chimera.training.learner", "chimera.training.parameter_shard", "chimera.models.torch_model")
@@ -29,6 +29,10 @@ def open_engine(engine: Any, data: Any = None, preload: Sequence[str] = _PRELOAD
     ``preload`` names modules that its processes are to have imported, where they come from one that can.
     """
     if not isinstance(engine, str | Mapping):
+        if not hasattr(engine, "spawn"):
+            raise ConfigurationError(
+                f"{label(engine)} is no engine: give a name, a table, or what chimera.engine makes"
+            )
         return engine, False
     name, options = named(engine)
     factory = ENGINES.find(name).factory

@@ -30,6 +30,10 @@ def named(plugin: Named) -> tuple[str, dict[str, Any]]:
 
 def both_ways(codec: Named) -> tuple[tuple[str, dict[str, Any]], tuple[str, dict[str, Any]]]:
     """Return name and options of the codec of the uplink, and of that of the downlink: its table ``downlink``, or identity."""
+    if not isinstance(codec, str | Mapping):
+        raise ConfigurationError(
+            f"codec {label(codec)} is neither a name nor a table, of which each sender makes its own"
+        )
     name, options = named(codec)
     downlink = options.pop("downlink", "identity")
     if not isinstance(downlink, str | Mapping):
@@ -37,9 +41,18 @@ def both_ways(codec: Named) -> tuple[tuple[str, dict[str, Any]], tuple[str, dict
     return (name, options), named(downlink)
 
 
-def made(registry: Registry[T], plugin: Named | T) -> T:
-    """Return what a name and its options stand for, or the object itself."""
-    return registry.create(*named(plugin)) if isinstance(plugin, str | Mapping) else plugin
+def made(registry: Registry[T], plugin: Named | T, kind: Any) -> T:
+    """Return what a name and its options stand for, or the object itself.
+
+    Raises
+    ------
+    ConfigurationError : a name or an option is wrong, or what there is, is not of the ``kind``, but its class, perhaps.
+    """
+    one = registry.create(*named(plugin)) if isinstance(plugin, str | Mapping) else plugin
+    if isinstance(one, type) or not isinstance(one, kind):
+        of_it = f"an object of it, {one.__name__}(...)" if isinstance(one, type) else "a name, a table or an object"
+        raise ConfigurationError(f"{label(plugin)} is no {registry.kind}: give {of_it}")
+    return one
 
 
 def label(plugin: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -75,7 +75,7 @@ class Settings:
         if all(limit is None for limit in limits.values()):
             limits["epochs"] = 1
         budget = Budget(**limits, target=given["target"])
-        strategy: Strategy = made(STRATEGIES, given["strategy"])
+        strategy: Strategy = made(STRATEGIES, given["strategy"], Strategy)
         tolerance = _tolerance(strategy, {key: given[key] for key in _TOLERANCE}, workers)
         codec, downlink = both_ways(given["codec"])
         check_codecs(strategy, name, codec, downlink)
@@ -97,7 +97,7 @@ class Settings:
         faults = as_sentences(given["faults"], max(workers, given["max_workers"] or 0))
         return cls(
             strategy=strategy,
-            partition=made(PARTITIONERS, given["partition"]),
+            partition=made(PARTITIONERS, given["partition"], Callable),
             codec=codec,
             downlink=downlink,
             optimizer=optimizer,

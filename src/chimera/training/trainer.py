@@ -51,9 +51,10 @@ class Trainer:
     ----------
     model : a name, a module, an estimator, a factory of one, or a `Model`.
     data : a name, a `Dataset` (a fifth is kept for testing), a `Split`, a (train, test) pair, or arrays (inputs, targets).
-    strategy, codec, partition, engine : a name, a mapping ``{"name": ..., option: ...}`` or an object. An engine given as an
-        object is not closed. The codec is that of what workers send; its option ``downlink``, a name or a mapping too, is that
-        of the weights they get.
+    strategy, partition, engine : a name, a mapping ``{"name": ..., option: ...}`` or an object. An engine given as an object is
+        not closed.
+    codec : a name or such a mapping, of which each sender makes its own: that of what workers send; its option ``downlink``, a
+        name or a mapping too, is that of the weights they get.
     workers : how many.
     batch_size : samples per worker and step.
     optimizer : any of `torch.optim` or of one's own, by name or as a mapping with its options and a ``schedule`` of its
