@@ -35,6 +35,7 @@ BELL_AT = 1536
 _AWAITED_AT = 4096
 _CONCERNS_AT = 6144
 _SLOTS_AT = 8192
+_BEGUN_AT = _SLOTS_AT + _MIB + _MIB // 2
 _ISSUED_AT = 2 * _MIB
 _DONE_AT = 10 * _MIB
 ROWS_AT = 18 * _MIB
@@ -50,6 +51,7 @@ ROWS_WRITTEN = 2  # owner: trace rows so far
 CALLS_WRITTEN = 3  # driver: end of what was written to the ring of calls
 CALLS_READ = 4  # owner: end of what it took from it
 SIGN_NS = 5  # owner: when it gave its last sign of life, on the monotonic clock
+PID, STARTED = 6, 7  # owner: which process it is, as `this_process` says, once it has mapped the file
 
 # Words of a slot, by writer.
 SLOT_WORDS = 8
@@ -66,6 +68,9 @@ OFFSET, NBYTES, ARRAY_BYTES, DONE_NS = (
 # Words of an answer, all written by the driver: which ticket it answers, and where its value will stand.
 ANSWERS, ANSWER_WORDS = 1 << 14, 8
 TICKET = 0
+
+BEGUN = 1 << 14
+"""Of so many of the latest calls it is known whether they have begun."""
 
 _barrier = threading.Lock()
 
@@ -104,6 +109,7 @@ class Region:
         self.gathering = view[_GATHERING_AT : _GATHERING_AT + MAX_ACTORS]
         self.slots = view[_SLOTS_AT : _SLOTS_AT + SLOTS * SLOT_WORDS * 8].cast("q")
         self.answers = view[_ANSWERS_AT : _ANSWERS_AT + ANSWERS * ANSWER_WORDS * 8].cast("q")
+        self.begun = view[_BEGUN_AT : _BEGUN_AT + BEGUN * 8].cast("q")
         self.issued = view[_ISSUED_AT : _ISSUED_AT + SLOTS * MAX_ACTORS * 2].cast("H")
         self.done = view[_DONE_AT : _DONE_AT + SLOTS * MAX_ACTORS * 2].cast("H")
 

@@ -107,10 +107,22 @@ def send(process: Process, number: int) -> None:
     os.kill(pid, number)
 
 
+def is_gone(process: Process) -> bool:
+    """Whether a process runs no more; one that nobody has waited for yet is gone too."""
+    pid, started = process
+    fields = _fields(pid)
+    return not fields or int(fields[19]) != started or fields[0] in "ZX"
+
+
 def _started(pid: int) -> int:
     """Return when a process started, in the system's ticks; 0 if it is gone or where there is no ``/proc``."""
+    fields = _fields(pid)
+    return int(fields[19]) if fields else 0
+
+
+def _fields(pid: int) -> list[str]:
+    """Return what ``/proc`` says of a process, from its state on; nothing if it is gone."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return 0
-    return int(fields[19])
+        return []

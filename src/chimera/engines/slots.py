@@ -5,12 +5,13 @@ The driver grants them, the actor writes its values, whoever holds a ref reads t
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from chimera.core.errors import RunError
+from chimera.core.errors import ActorLost, RunError
 from chimera.engines.shared_memory import (
     ARRAY_BYTES,
     DEAD,
@@ -24,6 +25,7 @@ from chimera.engines.shared_memory import (
     SLOTS,
     STATE,
     Memory,
+    Region,
     fence,
 )
 from chimera.engines.values import Packed, unpack
@@ -121,6 +123,11 @@ def write_value(memory: Memory, slot: int, generation: int, packed: Packed) -> N
     slots[at + OFFSET], slots[at + NBYTES], slots[at + ARRAY_BYTES] = offset, packed.nbytes, packed.array_bytes
 
 
+def write_nothing(memory: Memory, slot: int) -> None:
+    """Say that the value of a slot of this process lies elsewhere."""
+    memory.own.slots[slot * SLOT_WORDS + NBYTES] = 0
+
+
 def publish(memory: Memory, slot: int, generation: int, failed: int = 0) -> None:
     """Let the value of a slot stand."""
     slots, at = memory.own.slots, slot * SLOT_WORDS
@@ -133,8 +140,31 @@ def read_value(memory: Memory, actor: int, slot: int, release: Callable[[], None
     """Return the value in a slot that stands, and whether it is a `Failure`."""
     region, at = memory.region(actor), slot * SLOT_WORDS
     _, _, state, offset, nbytes = region.slots[at : at + 5]
+    release = release or functools.partial(count_done, region, slot, memory.me)
+    return unpack(memory.block(actor, offset, nbytes), release), bool(state & 1)
 
-    def count_done(done: Any = region.done, place: int = slot * MAX_ACTORS + memory.me) -> None:
-        done[place] = (done[place] + 1) & 0xFFFF
 
-    return unpack(memory, actor, offset, nbytes, release or count_done), bool(state & 1)
+def copy_value(memory: Memory, actor: int, slot: int, generation: int) -> Any:
+    """Return a copy of a value that stands, for a reader that nobody has counted.
+
+    Raises
+    ------
+    ActorLost : its ref went meanwhile, so that it may have been overwritten: whoever reads was given up.
+    """
+    region, at = memory.region(actor), slot * SLOT_WORDS
+    block = memory.block(actor, *region.slots[at + OFFSET : at + NBYTES + 1]).copy()
+    fence()
+    if region.slots[at + GENERATION] != generation or region.slots[at + DROPPED] == generation:
+        raise ActorLost("an argument went because this actor was given up")
+    return unpack(block, None)
+
+
+def holds_value(region: Region, slot: int, generation: int) -> bool:
+    """Whether the value of this use of the slot stands, and stands here."""
+    return region.ready(slot, generation) and region.slots[slot * SLOT_WORDS + NBYTES] > 0
+
+
+def count_done(region: Region, slot: int, reader: int) -> None:
+    """Let a reader count itself among those who are done with a slot."""
+    place = slot * MAX_ACTORS + reader
+    region.done[place] = (region.done[place] + 1) & 0xFFFF

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
-from chimera.engines.shared_memory import Lease, Memory
+from chimera.engines.shared_memory import Lease
 
 _ALIGN = 64
 _HEAD = struct.Struct("qqq")
@@ -65,9 +65,14 @@ class Packed:
             at += buffer.nbytes
 
 
-def unpack(memory: Memory, actor: int, offset: int, nbytes: int, release: Callable[[], None]) -> Any:
+def is_plain(value: Any) -> bool:
+    """Whether a value is an array or an encoded vector whose bytes say everything: it needs no pickle."""
+    return _is_plain(value) or (type(value) is Encoded and all(map(_is_plain, value.arrays)))
+
+
+def unpack(block: NDArray[np.uint8], release: Callable[[], None] | None) -> Any:
     """Return the value in a block; its arrays are read-only views, and ``release`` is called when the last of them goes."""
-    lease = memory.block(actor, offset, nbytes).view(Lease)
+    lease = block.view(Lease)
     lease.flags.writeable = False
     lease.release = release
     view = memoryview(lease)  # type: ignore[arg-type]
@@ -83,7 +88,7 @@ def unpack(memory: Memory, actor: int, offset: int, nbytes: int, release: Callab
     return Encoded(codec, size, tuple(_arrays(described, view, head + length)), meta)
 
 
-def _is_plain(array: NDArray[Any]) -> bool:
+def _is_plain(array: Any) -> bool:
     return type(array) is np.ndarray and array.dtype.kind in _PLAIN and array.flags.c_contiguous
 
 

@@ -99,7 +99,7 @@ class Asking:
         # The first call waits until the driver's has made the object; Ray keeps the others behind it.
         made, peer.is_new = peer.made if peer.is_new else None, False
         try:
-            objects = peer.remote(returns or 1)(asked_s, made, (method, returns, own or None), *given, **named)
+            objects = peer.remote(returns or 1)(asked_s, made, (method, returns, own or None, None), *given, **named)
         except TypeError as error:
             raise ConfigurationError(f"an argument of {method!r} cannot travel to {peer.name}: {error}") from error
         refs = [HeldRef(peer, method, o) for o in (objects if isinstance(objects, list) else [objects])]

@@ -13,6 +13,7 @@ from chimera.engines.handle import check_returns
 from chimera.engines.ray.refs import ROW, Issued, Lane, Ref
 from chimera.engines.ray.roster import Roster
 from chimera.engines.ray.rows import take_rows, take_rows_of_actors
+from chimera.engines.ray.shared import Given, Lent, Spot
 
 _MOST_ROWS = 1000
 
@@ -49,17 +50,35 @@ class Calls:
             self.take_rows()
         parents = [a.issued for a in args if type(a) is Ref]
         own = [i for i, a in enumerate(args) if type(a) is Ref and a.issued.lane is lane] if parents else None
+        reads: list[Given] = [(i, a) for i, a in enumerate(args) if type(a) is Ref and a.spot is not None]
         given = [a.object if type(a) is Ref else a for a in args]
         if kwargs:
             parents += [a.issued for a in kwargs.values() if type(a) is Ref]
+            reads += [(k, a) for k, a in kwargs.items() if type(a) is Ref and a.spot is not None]
             kwargs = {k: a.object if type(a) is Ref else a for k, a in kwargs.items()}
+        lent = self._lent(lane, returns or 1, reads)
+        header = method, returns, own or None, None if lent is None else lent.header()
         try:
-            row, *objects = lane.remote(returns or 1)((method, returns, own or None), *given, **kwargs)
+            row, *objects = lane.remote(returns or 1)(header, *given, **kwargs)
         except TypeError as error:
+            if lent is not None:
+                lent.refuse()
             raise _cannot_travel(error) from error
         issued = Issued(lane, method, time.monotonic(), tuple(parents), row)
         lane.calls.append(issued)
-        return Ref(issued, objects[0]) if returns is None else [Ref(issued, o) for o in objects]
+        spots: Sequence[Spot | None] = [None] * len(objects)
+        if lent is not None:
+            issued.lent = lent
+            lent.give(lane.side)
+            spots = lent.spots or spots
+        refs = [Ref(issued, each, spot) for each, spot in zip(objects, spots, strict=True)]
+        return refs[0] if returns is None else refs
+
+    def _lent(self, lane: Lane, returns: int, reads: list[Given]) -> Lent | None:
+        """Return what of the shared memory a call gets."""
+        if lane.side is not None:
+            return lane.side.lend(returns, reads, room=not self._roster.far)
+        return Lent(None, [], reads) if reads else None
 
     def take_rows(self) -> None:
         """Bring the rows of calls that have ended to the lanes."""

@@ -22,6 +22,7 @@ from chimera.engines.ray.refs import Lane, RayActor, Ref
 from chimera.engines.ray.reservation import Placement, Reservations
 from chimera.engines.ray.roster import Roster
 from chimera.engines.ray.session import Session
+from chimera.engines.ray.shared import Shared
 from chimera.engines.ray.waiting import Waiting
 from chimera.engines.real_time import RealTime
 
@@ -79,12 +80,13 @@ class Ray(RealTime):
         self._host = ray.remote(Host)
         self._reservations = Reservations(cpus_per_actor, placement, reserve_timeout_s)
         self._roster = Roster(self._reservations.give_back)
+        self._shared = Shared(self.key, self._clock[0], ray.get_runtime_context().get_node_id())
         self._handles: list[RayActor] = []
         self._groups = 0
         self._calls = Calls(self._roster, self._began_s)
         self._waiting = Waiting(self._roster, self._reservations)
         self._disturbers = Disturbers(self.key)
-        parts = self._session, self.key, self._roster.lanes, self._reservations, self._disturbers
+        parts = self._session, self.key, self._roster.lanes, self._reservations, self._disturbers, self._shared
         self._end = weakref.finalize(self, _end, *parts)
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
@@ -115,10 +117,17 @@ class Ray(RealTime):
         key, name = f"{self.key}-{rank}", name or f"actor {rank}"
         seat = self._reservations.take(resources)
         options = self._reservations.options(resources, seat)
+        side = self._shared.side_of(name)
         handle = self._host.options(name=key, max_restarts=0, max_task_retries=0, **options).remote(
-            key, name, resources.threads, sys.path, self._clock
+            key,
+            name,
+            resources.threads,
+            sys.path,
+            self._clock,
+            self._shared.place,
+            None if side is None else side.actor,
         )
-        lane = Lane(key, name, rank, resources, handle, seat)
+        lane = Lane(key, name, rank, resources, handle, seat, side)
         self._roster.add(lane)
         self._handles.append(RayActor(self, lane))
         self.call(lane, CONSTRUCT, actor_type, *args, **kwargs)
@@ -232,7 +241,9 @@ class Ray(RealTime):
         return self._calls.issue(lane, method, returns, args, kwargs)
 
 
-def _end(session: Session, key: str, lanes: list[Lane], reservations: Reservations, disturbers: Disturbers) -> None:
+def _end(
+    session: Session, key: str, lanes: list[Lane], reservations: Reservations, disturbers: Disturbers, shared: Shared
+) -> None:
     import ray
 
     try:
@@ -247,7 +258,10 @@ def _end(session: Session, key: str, lanes: list[Lane], reservations: Reservatio
             forget_engine(key)
     finally:
         for lane in lanes:
+            if lane.side is not None:
+                lane.side.closed = True
             lane.calls.clear()
             lane.handle = lane.made = None
             lane._remotes.clear()
+        shared.close()
         session.leave()

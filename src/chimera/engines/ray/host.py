@@ -10,17 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from chimera.core import call
+from chimera.core.errors import ActorLost
 from chimera.engines.failure import Failure
 from chimera.engines.handle import results
 from chimera.engines.ray.asking import Asking
+from chimera.engines.ray.mapped import Mapped
 from chimera.engines.ray.pulse import send_pulse
 from chimera.engines.ray.refs import ROW
+from chimera.engines.ray.shared import Borrowed, Place
 from chimera.engines.threads import limit_threads
 
 CONSTRUCT = "__init__"
 
-Header = tuple[str, int | None, Sequence[int] | None]
-"""Method, number of results asked for, and which positional arguments this actor itself has made."""
+Header = tuple[str, int | None, Sequence[int] | None, Borrowed | None]
+"""Method, number of results asked for, which positional arguments this actor itself has made, and what of the shared memory the
+call was given."""
+
+_NOTHING_LENT: Borrowed = None, [], []
 
 
 class RaySurroundings(call.Surroundings):
@@ -71,9 +77,20 @@ class Host:
     threads : how many threads its arithmetic may use.
     path : the driver's import path; those folders of it that exist here are searched too.
     clock : machine and offset of the driver's clock, as of `clock_of_this_machine`.
+    place : where the memory is that the driver shares; None without any.
+    region : which region of it is this actor's.
     """
 
-    def __init__(self, key: str, name: str, threads: int, path: list[str], clock: tuple[str, float]) -> None:
+    def __init__(
+        self,
+        key: str,
+        name: str,
+        threads: int,
+        path: list[str],
+        clock: tuple[str, float],
+        place: Place | None,
+        region: int | None,
+    ) -> None:
         sys.path.extend(entry for entry in path if entry not in sys.path and Path(entry).is_dir())
         _limit_threads(threads)
         self._name = name
@@ -82,6 +99,7 @@ class Host:
         machine, offset_s = clock_of_this_machine()
         self._shift_s = 0.0 if machine == clock[0] else offset_s - clock[1]
         self._asking = Asking(key, self._shift_s)
+        self._mapped = Mapped(place, machine, region)
         self._surroundings = RaySurroundings(key, self._asking)
         self._idle_s = 0.0  # since when, on the driver's clock
         self._rows: list[tuple[str, bytes]] = []
@@ -96,22 +114,31 @@ class Host:
         args : the `Header`, then the method's own.
         """
         start_s = self._surroundings.sign_s = time.monotonic()
-        (method, returns, own), *given = args
+        (method, returns, own, lent), *given = args
         del args
+        number, outs, reads = lent or _NOTHING_LENT
+        failure = self._unmade
+        try:
+            self._mapped.take(number, reads, given, kwargs)
+        except ActorLost as error:
+            failure = Failure(error, self._name, method)
         bytes_in = sum(call.nbytes(a) for i, a in enumerate(given) if own is None or i not in own)
         bytes_in += sum(call.nbytes(a) for a in kwargs.values())
-        failure = next((a for a in (*given, *kwargs.values()) if type(a) is Failure), self._unmade)
+        failure = next((a for a in (*given, *kwargs.values()) if type(a) is Failure), failure)
         values: list[Any] = []
+        bytes_out = 0
         if failure is None:
             try:
                 values = self._values(method, returns, given, kwargs)
+                bytes_out = sum(map(call.nbytes, values))
+                values = self._mapped.lay(outs, values)
             except (Exception, SystemExit) as error:
                 failure = Failure(error, self._name, method)
         if failure is not None:
             if method == CONSTRUCT:
                 self._unmade = failure
-            values = [failure] * (returns or 1)
-        bytes_out = 0 if failure is not None else sum(map(call.nbytes, values))
+            values, bytes_out = self._mapped.lay(outs, [failure] * (returns or 1)), 0
+        self._mapped.publish(outs)
         moved_s, waited_s, collective = self._surroundings.take_costs()
         self._surroundings.sign_s = None
         received, self._asking.received_bytes = self._asking.received_bytes, 0
@@ -151,10 +178,12 @@ class Host:
 def clock_of_this_machine() -> tuple[str, float]:
     """Return what names this machine since its start, and how far the time of day is ahead of its monotonic clock.
 
-    Two processes on one machine share the monotonic clock; between machines the times of day must agree.
+    Two processes on one machine share the monotonic clock; between machines the times of day must agree. The variable
+    CHIMERA_MACHINE names another machine than this, for trials of several on one.
     """
     boot = Path("/proc/sys/kernel/random/boot_id")
     machine = boot.read_text().strip() if boot.exists() else os.uname().nodename
+    machine = os.environ.get("CHIMERA_MACHINE", machine)
     return machine, time.time() - time.monotonic()
 
 

@@ -13,6 +13,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import ActorHandle
 from chimera.engines.ray.pulse import Pulse
+from chimera.engines.ray.shared import Lent, Side, Spot
 
 ROW = struct.Struct("dddddqqq24s")
 """Start and end on the driver's clock, when the actor was idle before that, seconds moving data and waiting for others, bytes
@@ -27,22 +28,38 @@ class Issued:
     row : Ray's ref of the row; None once it has come.
     issued_s, end_s : when the driver issued it, and when it ended; seconds of the driver's clock.
     parents : the calls whose results it was given.
+    lent : what of the shared memory it was given.
     """
 
-    __slots__ = ("end_s", "issued_s", "lane", "method", "parents", "row")
+    __slots__ = ("end_s", "issued_s", "lane", "lent", "method", "parents", "row")
 
     def __init__(self, lane: Lane | None, method: str, issued_s: float, parents: tuple[Issued, ...], row: Any) -> None:
         self.lane, self.method, self.issued_s, self.parents, self.row = lane, method, issued_s, parents, row
         self.end_s = issued_s
+        self.lent: Lent | None = None
 
 
 class Ref:
-    """A future for a value in Ray's object store."""
+    """A future for a value in Ray's object store, or in a slot of the memory that the machine's actors share.
 
-    __slots__ = ("__weakref__", "issued", "object")
+    Attributes
+    ----------
+    object : Ray's ref; what it stands for is empty if the value lies in the slot.
+    spot : the slot in which the value may lie; None where it can only be Ray's.
+    """
 
-    def __init__(self, issued: Issued, object_ref: Any) -> None:
-        self.issued, self.object = issued, object_ref
+    __slots__ = ("__weakref__", "issued", "object", "spot")
+
+    def __init__(self, issued: Issued, object_ref: Any, spot: Spot | None = None) -> None:
+        self.issued, self.object, self.spot = issued, object_ref, spot
+
+    def __del__(self) -> None:
+        if self.spot is not None:
+            self.spot.side.drop(self.spot.slot, self.spot.generation)
+
+    def value(self, said: Any) -> Any:
+        """Return the value, if Ray says it is ``said``; arrays in shared memory hold the ref for as long as they live."""
+        return said if self.spot is None else self.spot.side.value(self.spot, said, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise ConfigurationError("a ref travels as an argument of its own, not inside a list, a dict or an object")
@@ -65,17 +82,14 @@ class Lane:
     pulse : its signs of life.
     seat : the place it has in a reservation.
     made : Ray's ref of the row of the call that makes the user's object.
+    side : its region of the memory that the actors of the driver's machine share; it may be elsewhere, and not use it.
     """
 
-    def __init__(self, key: str, name: str, rank: int, resources: Resources, handle: Any, seat: Any) -> None:
-        self.key, self.name, self.rank, self.resources, self.handle, self.seat = (
-            key,
-            name,
-            rank,
-            resources,
-            handle,
-            seat,
-        )
+    def __init__(
+        self, key: str, name: str, rank: int, resources: Resources, handle: Any, seat: Any, side: Side | None
+    ) -> None:
+        self.key, self.name, self.rank, self.resources = key, name, rank, resources
+        self.handle, self.seat, self.side = handle, seat, side
         self.spawned_s = time.monotonic()
         self.calls: deque[Issued] = deque()
         self.died_s: float | None = None
@@ -86,6 +100,11 @@ class Lane:
         self._remotes: dict[int, Callable[..., list[Any]]] = {}
         self._asked_for_rows: Any = None
         self.made: Any = None
+
+    @property
+    def is_near(self) -> bool:
+        """Whether it is known to be where it has mapped the driver's memory."""
+        return self.side is not None and self.side.is_mapped
 
     def remote(self, results: int) -> Callable[..., list[Any]]:
         """Return Ray's function that issues a call with so many results, the row besides."""
@@ -127,6 +146,10 @@ class Lane:
             idle_s = max(issued.issued_s, self._last_end_s, idle_s, *(parent.end_s for parent in issued.parents), 0.0)
             moved_s += max(start_s - idle_s, 0.0)
         issued.end_s = self._last_end_s = end_s
+        if issued.lent is not None:
+            if packed is None and self.died_s is None:
+                issued.lent.take_back(self.side)
+            issued.lent = None
         issued.parents, issued.row = (), None
         times = start_s - began_s, end_s - began_s, moved_s, waited_s
         self._keep_row(issued.method, times, (bytes_in, bytes_out, samples), error)

@@ -8,9 +8,11 @@ from typing import Any
 
 from chimera.engines.ray.group import living_actors
 from chimera.engines.ray.refs import Lane
+from chimera.engines.ray.shared import Side
 
 _LOOK_FOR_DEATHS_S = 0.1
 """Ray is asked no more often; a question costs about 0.4 ms."""
+_LOOK_FOR_PLACES_S = 0.1
 
 
 class Roster:
@@ -33,12 +35,27 @@ class Roster:
         self._by_ray_id: dict[str, Lane] = {}
         self._unplaced: list[Lane] = []
         self._looked_s = 0.0
+        self._arriving: list[Lane] = []  # of whom it is not known yet where they are
+        self._far: list[Lane] = []
+        self._sought_s = 0.0
+        self._ending: list[Side] = []  # of the dead whose processes may still run
 
     def add(self, lane: Lane) -> None:
         """Take note of one more actor."""
         self.lanes.append(lane)
         self._by_ray_id[lane.handle._actor_id.hex()] = lane
         self._unplaced.append(lane)
+        self._arriving.append(lane)
+
+    @property
+    def far(self) -> bool:
+        """Whether some living actor is known to be where it cannot map the driver's memory."""
+        if self._arriving and time.monotonic() - self._sought_s > _LOOK_FOR_PLACES_S:
+            placed = [lane for lane in self._arriving if _has_place(lane)]
+            self._far = [lane for lane in self._far + placed if not lane.is_near and lane.died_s is None]
+            self._arriving = [lane for lane in self._arriving if lane not in placed]
+            self._sought_s = time.monotonic()
+        return any(lane.died_s is None for lane in self._far)
 
     def unplaced(self) -> list[Lane]:
         """Return the lanes of living actors that have not made their object yet."""
@@ -54,12 +71,15 @@ class Roster:
         for lane in self.lanes:
             if lane.key not in living:
                 self.note_death(lane)
+        self._ending = [side for side in self._ending if not side.note_end()]
         self._looked_s = time.monotonic()
 
     def note_death(self, lane: Lane) -> None:
         """Count an actor among the dead, once."""
         if lane.died_s is None:
             lane.died_s = time.monotonic()
+            if lane.side is not None:
+                self._ending.append(lane.side)
             self.deaths.append(lane)
             self._give_back(lane.seat)
             lane.seat = None

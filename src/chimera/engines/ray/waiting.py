@@ -42,7 +42,7 @@ class Waiting:
         for value in values:
             if type(value) is Failure:
                 raise value.exception()
-        return values
+        return [ref.value(value) for ref, value in zip(refs, values, strict=True)]
 
     def until_done(self, refs: Sequence[Ref], count: int, deadline: float | None) -> set[Any]:
         """Return Ray's refs of what is done, once so many are or at the deadline."""

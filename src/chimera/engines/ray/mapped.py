@@ -1,0 +1,158 @@
+"""The actor's side of the memory that the driver shares with the actors of its machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from chimera.core.errors import ActorLost
+from chimera.engines.ray.failure import translated
+from chimera.engines.ray.shared import Out, Place, Read
+from chimera.engines.shared_memory import (
+    BEGUN,
+    DRIVER,
+    NAME_AT,
+    PID,
+    STARTED,
+    Memory,
+    fence,
+)
+from chimera.engines.signals import this_process
+from chimera.engines.slots import copy_value, count_done, holds_value, publish, read_value, write_nothing, write_value
+from chimera.engines.values import Packed, is_plain
+
+_LARGE_BYTES = 1 << 16
+"""Smaller values go in Ray's messages."""
+
+
+class Mapped:
+    """The driver's file as an actor sees it, if it can.
+
+    Parameters
+    ----------
+    place : where it is; None if there is none.
+    machine : this machine, as of `clock_of_this_machine`.
+    region : which one is this actor's; None if it has none.
+    """
+
+    def __init__(self, place: Place | None, machine: str, region: int | None) -> None:
+        self._place = place
+        self._copied_there: Callable[..., Any] | None = None
+        self._memory = None if place is None or region is None else opened(place, machine, region)
+        if self._memory is not None:
+            words = self._memory.own.words
+            words[PID], started = this_process()
+            fence()
+            words[STARTED] = started  # now the driver knows that it is mapped
+
+    def take(self, number: int | None, reads: Sequence[Read], given: list[Any], named: dict[str, Any]) -> None:
+        """Put the values that lie in the memory into the places of the arguments that stand for them.
+
+        Parameters
+        ----------
+        number : of the call, if the driver has counted this actor among their readers.
+
+        Raises
+        ------
+        ActorLost : one of them can no longer be had.
+        """
+        memory = self._memory
+        if memory is not None and number is not None:
+            memory.own.begun[number % BEGUN] = number + 1
+            found = _views(memory, reads)
+        elif memory is not None:
+            found = _copies(memory, reads)
+        else:
+            found = self._fetched(reads) if reads else {}
+        for where, value in found.items():
+            if isinstance(where, str):
+                named[where] = value
+            else:
+                given[where] = value
+
+    def _fetched(self, reads: Sequence[Read]) -> dict[int | str, Any]:
+        """Have the values copied on the driver's machine, and brought here through Ray's object store."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        if self._copied_there is None:
+            assert self._place is not None
+            there = NodeAffinitySchedulingStrategy(self._place.node, soft=False)
+            self._copied_there = ray.remote(num_cpus=0, scheduling_strategy=there)(_copied_there).remote
+        try:
+            found: dict[int | str, Any] = ray.get(self._copied_there(self._place, list(reads)))
+        except ray.exceptions.RayError as error:
+            raise translated(error, "copy of an argument", _name_of_nobody) from None
+        return found
+
+    def lay(self, outs: Sequence[Out], values: list[Any]) -> list[Any]:
+        """Write the large ones of a call's results to where they may lie, and return what is left for Ray."""
+        memory = self._memory
+        if memory is None or not outs:
+            return values
+        left: list[Any] = []
+        for (slot, generation), value in zip(outs, values, strict=True):
+            if is_plain(value) and value.nbytes > _LARGE_BYTES:
+                write_value(memory, slot, generation, Packed(value))
+                left.append(None)
+            else:
+                write_nothing(memory, slot)
+                left.append(value)
+        return left
+
+    def publish(self, outs: Sequence[Out]) -> None:
+        """Let the results of a call stand."""
+        if self._memory is not None:
+            for slot, generation in outs:
+                publish(self._memory, slot, generation)
+
+
+def _views(memory: Memory, reads: Sequence[Read]) -> dict[int | str, Any]:
+    """Return the values that lie in the memory, as they lie there; this process counts when it is done with each."""
+    found: dict[int | str, Any] = {}
+    for where, actor, slot, generation in reads:
+        region = memory.region(actor)
+        if holds_value(region, slot, generation):
+            found[where] = read_value(memory, actor, slot)[0]
+        else:
+            count_done(region, slot, memory.me)
+    return found
+
+
+def _copies(memory: Memory, reads: Sequence[Read]) -> dict[int | str, Any]:
+    """Return copies of the values that lie in the memory, for a reader that is not counted."""
+    return {
+        where: copy_value(memory, actor, slot, generation)
+        for where, actor, slot, generation in reads
+        if holds_value(memory.region(actor), slot, generation)
+    }
+
+
+def _copied_there(place: Place, reads: Sequence[Read]) -> dict[int | str, Any]:
+    """Return such copies; a task of Ray's on the driver's machine."""
+    memory = opened(place, place.machine, DRIVER)
+    if memory is None:
+        raise ActorLost("the driver is gone")
+    with contextlib.closing(memory):
+        return _copies(memory, reads)
+
+
+def opened(place: Place, machine: str, region: int) -> Memory | None:
+    """Map the driver's file, if this process can reach it."""
+    if machine != place.machine:
+        return None
+    try:
+        fd = os.open(f"/proc/{place.pid}/fd/{place.fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    if stat.S_ISREG(os.fstat(fd).st_mode) and os.pread(fd, len(place.key), NAME_AT) == place.key.encode():
+        return Memory(fd, region)
+    os.close(fd)
+    return None
+
+
+def _name_of_nobody(_: str) -> None:
+    """Name no actor: a task is none."""

@@ -1,0 +1,225 @@
+"""The driver's side of the memory that it shares with the actors of its machine: who maps it, what lies in it, who reads that.
+
+A ref stays Ray's. But a large array that an actor returns lies in the actor's own region of one sparse file, in a slot that
+the driver granted with the call, and Ray's object of it is empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from chimera.core.errors import RunError
+from chimera.engines.shared_memory import (
+    ACTORS,
+    BEGUN,
+    DEAD,
+    DRIVER,
+    GENERATION,
+    MAX_ACTORS,
+    NAME_AT,
+    PID,
+    SLOT_WORDS,
+    STARTED,
+    Memory,
+    Region,
+    create_file,
+)
+from chimera.engines.signals import is_gone
+from chimera.engines.slots import Slots, holds_value, read_value
+
+if TYPE_CHECKING:
+    from chimera.engines.ray.refs import Ref
+
+Out: TypeAlias = tuple[int, int]
+"""A slot and its generation: where a result may lie."""
+
+Read: TypeAlias = tuple[int | str, int, int, int]
+"""An argument that may lie in a slot: its place or name in the call, whose slot, which one, its generation."""
+
+Borrowed: TypeAlias = tuple[int | None, list[Out], list[Read]]
+"""What an actor is told of the memory with a call: as of `Lent`."""
+
+Given: TypeAlias = "tuple[int | str, Ref]"
+"""A ref among the arguments of a call: its place or name, and itself."""
+
+
+class Place(NamedTuple):
+    """Where the file is.
+
+    Attributes
+    ----------
+    machine : as of `clock_of_this_machine`.
+    pid, fd : the driver, and its descriptor of the file.
+    key : the engine's, which stands in the file.
+    node : the driver's node in Ray.
+    """
+
+    machine: str
+    pid: int
+    fd: int
+    key: str
+    node: str
+
+
+class Shared:
+    """The file as the driver sees it; there is none where processes could not open one another's files.
+
+    Attributes
+    ----------
+    place : what an actor needs to map it, or None.
+    """
+
+    def __init__(self, key: str, machine: str, node: str) -> None:
+        self.place: Place | None = None
+        if Path("/proc/self/fd").is_dir():
+            self._memory = Memory(create_file(), DRIVER)
+            self._memory.own.words[ACTORS] = DRIVER + 1
+            self._memory.own.bytes[NAME_AT : NAME_AT + len(key)] = key.encode()
+            self.place = Place(machine, os.getpid(), self._memory.fd, key, node)
+
+    def side_of(self, name: str) -> Side | None:
+        """Return the driver's side of one more actor's region, as long as there are any."""
+        if self.place is None or self._memory.actors() == MAX_ACTORS:
+            return None
+        actor = self._memory.actors()
+        self._memory.own.words[ACTORS] = actor + 1
+        return Side(self._memory, actor, name)
+
+    def close(self) -> None:
+        """Let go of the file; arrays that lie in it keep what they need."""
+        if self.place is not None:
+            self._memory.close()
+
+
+class Side(Slots):
+    """What the driver keeps about one actor's region."""
+
+    def __init__(self, memory: Memory, actor: int, name: str) -> None:
+        super().__init__(memory, actor, name)
+        self._issued = 0
+        self._void: set[tuple[int, int]] = set()  # uses of slots that never will be written, though the actor lives
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the actor has mapped the file, and so is on the driver's machine."""
+        return self.region.words[STARTED] != 0
+
+    def lend(self, returns: int, reads: list[Given], room: bool) -> Lent | None:
+        """Return what of the memory a call of this actor gets; None if it gets nothing.
+
+        Parameters
+        ----------
+        returns : how many results it has.
+        reads : those of its arguments that may lie there.
+        room : whether its results may.
+        """
+        mapped = self.is_mapped
+        spots: list[Spot] = []
+        if mapped and room:
+            with contextlib.suppress(RunError):  # where no slot is free, the results are Ray's
+                spots = [Spot(self, *slot) for slot in self.new_slots(returns)]
+        if not spots and not reads:
+            return None
+        lent = Lent(self._issued if mapped else None, spots, reads)
+        self._issued += mapped
+        return lent
+
+    def count(self, spot: Spot) -> tuple[Region, int]:
+        """Count the actor among the readers of a value that it is given; return the region and the place of that count."""
+        region, place = spot.side.region, spot.slot * MAX_ACTORS + self.actor
+        region.issued[place] = (region.issued[place] + 1) & 0xFFFF
+        return region, place
+
+    def forgo(self, spot: Spot) -> None:
+        """Note that a slot will not be written."""
+        self._void.add((spot.slot, spot.generation))
+
+    def has_begun(self, number: int) -> bool:
+        """Whether the actor has begun a call; of one that is long ago nobody knows, and it counts as begun."""
+        return self._issued - number > BEGUN or self.region.begun[number % BEGUN] == number + 1
+
+    def note_end(self) -> bool:
+        """Return whether the actor's process is gone; from then on others may use again what it read."""
+        pid, started = self.region.words[PID : STARTED + 1]
+        if started and not is_gone((pid, started)):
+            return False
+        self.region.words[DEAD] = 1
+        return True
+
+    def value(self, spot: Spot, said: Any, ref: Any) -> Any:
+        """Return the value of a slot, or what Ray has ``said`` it is; its arrays hold ``ref`` for as long as they live."""
+        if not holds_value(self.region, spot.slot, spot.generation):
+            return said
+        return read_value(self._memory, self.actor, spot.slot, release=functools.partial(_keep, ref))[0]
+
+    def _is_free(self, slot: int) -> bool:
+        use = slot, self.region.slots[slot * SLOT_WORDS + GENERATION]
+        if use in self._void:
+            self._void.discard(use)
+            return True
+        return super()._is_free(slot)
+
+
+class Spot(NamedTuple):
+    """One use of a slot: where a result may lie."""
+
+    side: Side
+    slot: int
+    generation: int
+
+
+class Lent:
+    """What of the memory a call was given.
+
+    Parameters
+    ----------
+    number : which of the actor's calls it is, if the actor counts what it has read; else the driver keeps the refs
+        until the call is over.
+    spots : where the results may lie; none if they are Ray's.
+    reads : which arguments may lie there.
+    """
+
+    __slots__ = ("_counts", "_kept", "_reads", "number", "spots")
+
+    def __init__(self, number: int | None, spots: list[Spot], reads: list[Given]) -> None:
+        self.number, self.spots, self._reads = number, spots, reads
+        self._counts: list[tuple[Region, int]] = []
+        self._kept: list[Ref] = []
+
+    def header(self) -> Borrowed:
+        """Return what the actor must know."""
+        outs = [(spot.slot, spot.generation) for spot in self.spots]
+        spots = [(where, ref.spot) for where, ref in self._reads]
+        reads = [(where, spot.side.actor, spot.slot, spot.generation) for where, spot in spots if spot is not None]
+        return self.number, outs, reads
+
+    def give(self, side: Side | None) -> None:
+        """Count what the call reads, once it is issued."""
+        refs, self._reads = [ref for _, ref in self._reads], []
+        if side is None or self.number is None:
+            self._kept = refs
+        else:
+            self._counts = [side.count(ref.spot) for ref in refs if ref.spot is not None]
+
+    def refuse(self) -> None:
+        """Take the slots back, for the call could not be issued."""
+        for spot in self.spots:
+            spot.side.forgo(spot)
+            spot.side.drop(spot.slot, spot.generation)
+
+    def take_back(self, side: Side | None) -> None:
+        """Undo it for a call that Ray could not carry out, unless the actor had begun it all the same."""
+        if side is None or self.number is None or side.has_begun(self.number):
+            return
+        for region, place in self._counts:
+            region.issued[place] = (region.issued[place] - 1) & 0xFFFF
+        for spot in self.spots:
+            spot.side.forgo(spot)
+
+
+def _keep(_: Any) -> None:
+    """Hold a ref for as long as this call of it is held."""
