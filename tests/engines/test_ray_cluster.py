@@ -19,7 +19,7 @@ from chimera.core.errors import ActorLost, TimeLimitError
 from chimera.engines.ray import Ray
 from chimera.engines.ray.session import HEALTH_CHECKS
 from chimera.training.callback import Callback, Event, Progress
-from conformance.actors import Member, Relay
+from conformance.actors import Member, Party, Relay
 
 pytestmark = pytest.mark.long
 
@@ -69,7 +69,8 @@ def add_node(joined: Any) -> Iterator[Callable[..., Any]]:
     added = []
 
     def add(**resources: float) -> Any:
-        added.append(joined.add_node(num_cpus=4, object_store_memory=200 << 20, resources=resources))
+        own = {"CHIMERA_MACHINE": f"added {len(added)}"}  # or its actors would share the driver's memory
+        added.append(joined.add_node(num_cpus=4, object_store_memory=200 << 20, resources=resources, env_vars=own))
         return added[-1]
 
     yield add
@@ -132,6 +133,39 @@ def test_large_values_go_from_node_to_node(engine: Ray, second_node: Any) -> Non
     for actor in (away, here, away, here):
         value = actor.plus(value)
     np.testing.assert_array_equal(engine.get(value, timeout_s=LIMIT_S), np.full(300_000, 4, np.float32))
+
+
+def test_values_of_shared_memory_reach_other_machines_and_come_back(engine: Ray, second_node: Any) -> None:
+    near, other = (engine.spawn(Party) for _ in range(2))
+    engine.get([near.pid(), other.pid()], timeout_s=LIMIT_S)
+    shared = near.random(5)
+    assert engine.get(other.shares(shared), timeout_s=LIMIT_S)
+    far = engine.spawn(Party, resources=on_second())
+    there = [far.plus_one(shared), far.plus_one(value=near.random(6)), far.plus_one(far.random(7))]
+    back = [near.plus_one(value) for value in there]
+    for values, number in ((there, 1), (back, 2)):
+        for value, seed in zip(engine.get(values, timeout_s=LIMIT_S), (5, 6, 7), strict=True):
+            np.testing.assert_array_equal(value, plus_ones(Party().random(seed), number))
+    assert not engine.get(far.shares(shared), timeout_s=LIMIT_S)
+
+
+def plus_ones(array: Any, count: int) -> Any:
+    for _ in range(count):
+        array = Party().plus_one(array)
+    return array
+
+
+def test_beside_an_actor_on_another_machine_values_are_rays(engine: Ray, second_node: Any) -> None:
+    near, other, far = engine.spawn(Party), engine.spawn(Party), engine.spawn(Party, resources=on_second())
+    engine.get([actor.pid() for actor in (near, other, far)], timeout_s=LIMIT_S)
+    until(lambda: not engine.get(other.shares(near.random(1)), timeout_s=LIMIT_S))
+    values = [near.random(2), far.random(2), other.random(2)]
+    for actor in (near, other, far):
+        assert not any(engine.get([actor.shares(value) for value in values], timeout_s=LIMIT_S))
+    for value in engine.get(values, timeout_s=LIMIT_S):
+        np.testing.assert_array_equal(value, Party().random(2))
+    engine.kill(far)
+    until(lambda: engine.get(other.shares(near.random(1)), timeout_s=LIMIT_S))
 
 
 def test_room_that_cannot_be_had_says_what_was_asked_and_what_is_free(

@@ -1,4 +1,4 @@
-"""The Ray engine's driver side: each actor is a Ray actor, each ref an object in Ray's store."""
+"""The Ray engine's driver side: each actor is a Ray actor, each ref one of Ray's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LEAVING_S = 5.0
 
 @ENGINES.register("ray", requires="ray", extra="ray")
 class Ray(RealTime):
-    """Actors of Ray, on this machine or a cluster; values travel through Ray's object store.
+    """Actors of Ray, on this machine or a cluster; values travel through Ray's object store, or through memory that they share.
 
     A session of Ray that this process has already is used and left as it is; otherwise one is joined or started.
 
@@ -140,7 +140,7 @@ class Ray(RealTime):
         return self._calls.put(value)
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
-        """Return the value of a ref, or the values of a sequence; arrays are read-only views of the object store."""
+        """Return the value of a ref, or the values of a sequence; arrays are read-only views of shared memory."""
         self._check_open()
         several = isinstance(refs, Sequence)
         asked: list[Ref] = list(refs) if several else [refs]

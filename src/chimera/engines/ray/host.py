@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from chimera.core import call
-from chimera.core.errors import ActorLost
 from chimera.engines.failure import Failure
 from chimera.engines.handle import results
 from chimera.engines.ray.asking import Asking
@@ -120,7 +119,7 @@ class Host:
         failure = self._unmade
         try:
             self._mapped.take(number, reads, given, kwargs)
-        except ActorLost as error:
+        except Exception as error:  # whatever kept it from them
             failure = Failure(error, self._name, method)
         bytes_in = sum(call.nbytes(a) for i, a in enumerate(given) if own is None or i not in own)
         bytes_in += sum(call.nbytes(a) for a in kwargs.values())

@@ -144,13 +144,11 @@ def opened(place: Place, machine: str, region: int) -> Memory | None:
     """Map the driver's file, if this process can reach it."""
     if machine != place.machine:
         return None
-    try:
+    with contextlib.suppress(OSError):
         fd = os.open(f"/proc/{place.pid}/fd/{place.fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return None
-    if stat.S_ISREG(os.fstat(fd).st_mode) and os.pread(fd, len(place.key), NAME_AT) == place.key.encode():
-        return Memory(fd, region)
-    os.close(fd)
+        if stat.S_ISREG(os.fstat(fd).st_mode) and os.pread(fd, len(place.key), NAME_AT) == place.key.encode():
+            return Memory(fd, region)
+        os.close(fd)
     return None
 
 

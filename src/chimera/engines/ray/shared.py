@@ -66,7 +66,7 @@ class Place(NamedTuple):
 
 
 class Shared:
-    """The file as the driver sees it; there is none where processes could not open one another's files.
+    """The file as the driver sees it; there is none where processes cannot open one another's files, or not map so much.
 
     Attributes
     ----------
@@ -75,7 +75,9 @@ class Shared:
 
     def __init__(self, key: str, machine: str, node: str) -> None:
         self.place: Place | None = None
-        if Path("/proc/self/fd").is_dir():
+        if not Path("/proc/self/fd").is_dir():
+            return
+        with contextlib.suppress(OSError):
             self._memory = Memory(create_file(), DRIVER)
             self._memory.own.words[ACTORS] = DRIVER + 1
             self._memory.own.bytes[NAME_AT : NAME_AT + len(key)] = key.encode()

@@ -1,0 +1,131 @@
+"""Arrays on the driver's machine go through memory that its actors share, elsewhere through Ray's store: the same values."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chimera.core.errors import ActorLost
+from chimera.engines.ray import Ray
+from conformance.actors import LARGE, Party, lies_in_shared_memory
+
+pytestmark = pytest.mark.long
+
+LIMIT_S = 60.0
+NBYTES = 4 * LARGE
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[None]:
+    with Ray():
+        yield
+
+
+@pytest.fixture
+def engine(session: None) -> Iterator[Ray]:
+    with Ray() as engine:
+        yield engine
+
+
+def parties(engine: Ray, count: int) -> list[Any]:
+    """Return so many that have begun."""
+    actors = [engine.spawn(Party) for _ in range(count)]
+    engine.get([actor.pid() for actor in actors], timeout_s=LIMIT_S)
+    return actors
+
+
+def file_bytes(engine: Ray) -> int:
+    """Return how much memory the shared file takes."""
+    place = engine._shared.place
+    assert place is not None
+    return os.fstat(place.fd).st_blocks * 512
+
+
+def test_a_value_for_several_is_in_memory_once(engine: Ray) -> None:
+    maker, *readers = parties(engine, 3)
+    before = file_bytes(engine)
+    value = maker.random(1)
+    assert engine.get([reader.shares(value) for reader in readers], timeout_s=LIMIT_S) == [True, True]
+    assert engine.get([reader.keep(value) for reader in readers], timeout_s=LIMIT_S) == [None, None]
+    fetched = engine.get(value, timeout_s=LIMIT_S)
+    assert lies_in_shared_memory(fetched)
+    assert not fetched.flags.writeable
+    np.testing.assert_array_equal(fetched, Party().random(1))
+    assert NBYTES <= file_bytes(engine) - before < 1.5 * NBYTES
+
+
+def test_messages_and_keyword_arguments_go_there_too_and_small_values_do_not(engine: Ray) -> None:
+    maker, reader = parties(engine, 2)
+    message = engine.get(maker.message(3), timeout_s=LIMIT_S)
+    assert (message.codec, message.size, dict(message.meta)) == ("none", LARGE, {"scale": 2.0})
+    np.testing.assert_array_equal(message.arrays[0], Party().random(3))
+    assert lies_in_shared_memory(message.arrays[0])
+    assert engine.get(reader.shares(value=maker.random(4)), timeout_s=LIMIT_S)
+    assert not engine.get(reader.shares(reader.plus_one(np.zeros(5, np.float32))), timeout_s=LIMIT_S)
+
+
+def test_a_value_outlives_its_maker(engine: Ray) -> None:
+    maker, reader = parties(engine, 2)
+    value = maker.filled(7)
+    engine.wait([value], timeout_s=LIMIT_S)
+    os.kill(engine.get(maker.pid(), timeout_s=LIMIT_S), signal.SIGKILL)
+    with pytest.raises(ActorLost):
+        engine.get(maker.pid(), timeout_s=LIMIT_S)
+    assert engine.get(reader.all_are(7, value), timeout_s=LIMIT_S)
+    np.testing.assert_array_equal(engine.get(value, timeout_s=LIMIT_S), Party().filled(7))
+
+
+def test_what_is_kept_is_never_written_over_and_the_rest_is_used_again(engine: Ray) -> None:
+    maker, keeper, reader = parties(engine, 3)
+    first = maker.filled(-1)
+    engine.get(keeper.keep(first), timeout_s=LIMIT_S)
+    mine = engine.get(maker.filled(-2), timeout_s=LIMIT_S)
+    del first
+    before = file_bytes(engine)
+    for number in range(60):
+        value = maker.filled(number)
+        assert engine.get(reader.all_are(number, value, value), timeout_s=LIMIT_S)
+    assert engine.get(keeper.kept_is(-1), timeout_s=LIMIT_S)
+    assert np.all(mine == -2)
+    assert file_bytes(engine) - before < 6 * NBYTES
+
+
+@pytest.mark.parametrize("end", ["kill", "sigkill"])
+def test_what_the_dead_have_read_is_used_again(engine: Ray, end: str) -> None:
+    maker, keeper = parties(engine, 2)
+    for number in range(4):
+        engine.get(keeper.keep(maker.filled(number)), timeout_s=LIMIT_S)
+    before = file_bytes(engine)
+    for number in range(6):
+        (victim,) = parties(engine, 1)
+        engine.get(victim.keep(maker.filled(number)), timeout_s=LIMIT_S)
+        if end == "kill":
+            engine.kill(victim)
+        else:
+            os.kill(engine.get(victim.pid(), timeout_s=LIMIT_S), signal.SIGKILL)
+    assert file_bytes(engine) - before < 4 * NBYTES
+
+
+def test_calls_that_ray_cannot_carry_out_hold_nothing(engine: Ray) -> None:
+    maker, reader, victim = parties(engine, 3)
+    lost = victim.filled(0)
+    engine.kill(victim)
+    gone = victim.filled(1)
+    before = file_bytes(engine)
+    for number in range(20):
+        refused, unfit = reader.all_are(number, maker.filled(number), gone), reader.unfit(maker.filled(number))
+        with pytest.raises(ActorLost):
+            engine.get(refused, timeout_s=LIMIT_S)
+        with pytest.raises(Exception, match="pickle"):
+            engine.get(unfit, timeout_s=LIMIT_S)
+        engine.trace()
+        del refused, unfit
+        value = maker.filled(-number)
+        assert engine.get(reader.all_are(-number, value), timeout_s=LIMIT_S)
+    assert file_bytes(engine) - before < 8 * NBYTES
+    del lost
