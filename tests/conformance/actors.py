@@ -297,7 +297,7 @@ class Party:
     """Makes arrays, keeps those of others, and says where they lie."""
 
     def __init__(self) -> None:
-        self.kept: Any = None
+        self.kept, self.number = np.zeros(1, np.float32), 0.0
 
     def pid(self) -> int:
         return os.getpid()
@@ -314,11 +314,12 @@ class Party:
     def plus_one(self, value: Any) -> Any:
         return value + np.float32(1)
 
-    def keep(self, value: Any) -> None:
-        self.kept = value
+    def keep(self, value: Any, number: float) -> bool:
+        self.kept, self.number = value, number
+        return self.is_kept()
 
-    def kept_is(self, number: float) -> bool:
-        return bool(np.all(self.kept == number))
+    def is_kept(self) -> bool:
+        return bool(np.all(self.kept == self.number))
 
     def all_are(self, number: float, *values: Any) -> bool:
         return all(bool(np.all(value == number)) for value in values)

@@ -97,7 +97,8 @@ class Region:
 
     def __init__(self, fd: int, actor: int) -> None:
         self.actor = actor
-        self.array = np.frombuffer(mmap.mmap(fd, _REGION, offset=actor * _REGION), np.uint8)
+        self._mapping = mmap.mmap(fd, _REGION, offset=actor * _REGION)
+        self.array = np.frombuffer(self._mapping, np.uint8)
         self.address: int = self.array.__array_interface__["data"][0]
         view = self.bytes = memoryview(self.array)  # type: ignore[arg-type]
         self.words = view[:_WORDS].cast("q")
@@ -120,6 +121,11 @@ class Region:
     def ready(self, slot: int, generation: int) -> bool:
         """Whether the result of this use of the slot stands."""
         return self.slots[slot * SLOT_WORDS + STATE] >> 1 == generation
+
+    def empty(self) -> None:
+        """Give the memory of the heap back to the system; its owner is gone, and nobody reads it."""
+        if hasattr(mmap, "MADV_REMOVE"):
+            self._mapping.madvise(mmap.MADV_REMOVE, _HEAP_AT, _REGION - _HEAP_AT)
 
     def unread(self, slot: int, actors: int, dead: Callable[[], Sequence[int]]) -> bool:
         """Whether some living reader still has this slot's value, or will ask for it."""

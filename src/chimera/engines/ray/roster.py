@@ -38,7 +38,7 @@ class Roster:
         self._arriving: list[Lane] = []  # of whom it is not known yet where they are
         self._far: list[Lane] = []
         self._sought_s = 0.0
-        self._ending: list[Side] = []  # of the dead whose processes may still run
+        self._ending: list[Side] = []  # of the dead, of which something is left
 
     def add(self, lane: Lane) -> None:
         """Take note of one more actor."""
@@ -71,7 +71,7 @@ class Roster:
         for lane in self.lanes:
             if lane.key not in living:
                 self.note_death(lane)
-        self._ending = [side for side in self._ending if not side.note_end()]
+        self._ending = [side for side in self._ending if not side.clear()]
         self._looked_s = time.monotonic()
 
     def note_death(self, lane: Lane) -> None:

@@ -18,6 +18,7 @@ from chimera.engines.shared_memory import (
     BEGUN,
     DEAD,
     DRIVER,
+    DROPPED,
     GENERATION,
     MAX_ACTORS,
     NAME_AT,
@@ -103,6 +104,7 @@ class Side(Slots):
     def __init__(self, memory: Memory, actor: int, name: str) -> None:
         super().__init__(memory, actor, name)
         self._issued = 0
+        self._cleared = 0  # how many of its slots nobody will read any more
         self._void: set[tuple[int, int]] = set()  # uses of slots that never will be written, though the actor lives
 
     @property
@@ -144,12 +146,21 @@ class Side(Slots):
         """Whether the actor has begun a call; of one that is long ago nobody knows, and it counts as begun."""
         return self._issued - number > BEGUN or self.region.begun[number % BEGUN] == number + 1
 
-    def note_end(self) -> bool:
-        """Return whether the actor's process is gone; from then on others may use again what it read."""
+    def clear(self) -> bool:
+        """Return whether nothing is left of an actor that is to end: neither its process, nor a use for what it made.
+
+        From the end of the process on, others may use again what it read; from the last use on, its memory is the system's.
+        """
         pid, started = self.region.words[PID : STARTED + 1]
-        if started and not is_gone((pid, started)):
+        if not self.dead and started and not is_gone((pid, started)):
             return False
         self.region.words[DEAD] = 1
+        while self._cleared < self._unused:
+            generation, dropped = self.region.slots[self._cleared * SLOT_WORDS :][: DROPPED + 1]
+            if dropped != generation or self.region.unread(self._cleared, self._memory.actors(), self._memory.dead):
+                return False
+            self._cleared += 1
+        self.region.empty()
         return True
 
     def value(self, spot: Spot, said: Any, ref: Any) -> Any:
