@@ -85,7 +85,8 @@ class Waiting:
                     said = refs[0].issued.method
                     raise TimeLimitError(f"{said!r} or a call beside it did not end within its time limit") from error
             except RayError as error:
-                raise self._error(refs, error) from None
+                # Ray's frames hold the error, which would hold these refs and their values until the next collection.
+                raise self._error(refs, error.with_traceback(None)) from None
 
     def _error(self, refs: Sequence[Ref], error: BaseException) -> BaseException:
         """Return what to raise for Ray's ``error``: the first ref in order that failed says it."""
