@@ -69,7 +69,7 @@ def one_ray_node() -> Iterator[None]:
 
 @contextmanager
 def two_ray_nodes() -> Iterator[Any]:
-    """Run a cluster of two raylets on this machine, and stay in it for the engines that come."""
+    """Run a cluster of two raylets that take themselves for two machines, and stay in it for the engines that come."""
     from ray.cluster_utils import Cluster
 
     from chimera.engines.ray.session import HEALTH_CHECKS
@@ -78,7 +78,7 @@ def two_ray_nodes() -> Iterator[Any]:
     cluster = Cluster(initialize_head=True, head_node_args={**node, "_system_config": dict(HEALTH_CHECKS)})
     try:
         del node["include_dashboard"]
-        cluster.add_node(**node, resources={"second": 16})
+        cluster.add_node(**node, resources={"second": 16}, env_vars={"CHIMERA_MACHINE": "second"})
         with ENGINES.create("ray", {"address": cluster.address}):
             yield cluster
     finally:
