@@ -52,10 +52,12 @@ class Roster:
         """Whether some living actor is known to be where it cannot map the driver's memory."""
         if self._arriving and time.monotonic() - self._sought_s > _LOOK_FOR_PLACES_S:
             placed = [lane for lane in self._arriving if _has_place(lane)]
-            self._far = [lane for lane in self._far + placed if not lane.is_near and lane.died_s is None]
             self._arriving = [lane for lane in self._arriving if lane not in placed]
+            self._far += [lane for lane in placed if not lane.is_near]
             self._sought_s = time.monotonic()
-        return any(lane.died_s is None for lane in self._far)
+        if self._far:
+            self._far = [lane for lane in self._far if not lane.is_near and lane.died_s is None]
+        return bool(self._far)
 
     def unplaced(self) -> list[Lane]:
         """Return the lanes of living actors that have not made their object yet."""
@@ -100,6 +102,8 @@ class Roster:
 def _has_place(lane: Lane) -> bool:
     import ray
 
+    if lane.made is None:
+        return False  # it is being spawned
     if lane.placed or lane.died_s is not None or not lane.calls:
         return True
     done, _ = ray.wait([lane.calls[0].row], timeout=0)
