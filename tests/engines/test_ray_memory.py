@@ -8,11 +8,13 @@ import signal
 import time
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import chimera
 from chimera.core.errors import ActorLost
 from chimera.engines.ray import Ray
 from conformance.actors import LARGE, Party, lies_in_shared_memory
@@ -178,3 +180,24 @@ def check(engine: Ray, ref: Any, expected: Any) -> None:
     """Hold that a value is what it should be, unless it is lost."""
     with contextlib.suppress(ActorLost):
         assert np.all(engine.get(ref, timeout_s=LIMIT_S) == expected)
+
+
+def test_a_run_whose_servers_die_ends_with_the_bits_of_one_left_in_peace(engine: Ray, tmp_path: Path) -> None:
+    runs = [
+        chimera.train(
+            {"name": "mlp", "hidden": [512, 512]},  # 600 kB a shard
+            "digits",
+            engine=engine,
+            workers=2,
+            strategy={"name": "parameter-server", "shards": 2},
+            optimizer={"name": "sgd", "lr": 0.05, "momentum": 0.9},
+            rounds=60,
+            snapshot_every=20,
+            faults=faults,
+            out=tmp_path / str(len(faults)),
+        )
+        for faults in ([], ["kill server 0 at step 25", "kill server 1 at step 45"])
+    ]
+    assert [event.event for event in runs[1].events].count("server lost") == 2
+    assert file_bytes(engine) > 1_000_000
+    np.testing.assert_array_equal(*(run.trained.parameters() for run in runs))
