@@ -228,9 +228,11 @@ def test_changes_of_weights_survive_late_lost_and_new_workers_and_a_lost_server(
     assert run.cost.bits_per_element_down < 16
 
 
-@pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_a_codec_from_a_file_works_where_servers_are_processes(fit: Fit, tmp_path: Path, engine: str) -> None:
+@pytest.mark.parametrize(("engine", "whole_path"), [("simulated", False), ("simulated", True), ("local", False)])
+def test_a_codec_from_a_file_works_where_servers_are_processes(
+    fit: Fit, tmp_path: Path, engine: str, whole_path: bool
+) -> None:
     path = tmp_path / "my_codec.py"
-    path.write_text(SCRIPT.replace("PLACE", f"{path}:Halves"))
+    path.write_text(SCRIPT.replace("PLACE", f"{path if whole_path else path.name}:Halves"))
     run = fit(codec={"name": f"{path}:Halves"}, rounds=5, engine=engine)
     assert run.cost.rounds == 5

@@ -6,9 +6,12 @@ from typing import Any, Literal
 import pytest
 
 import chimera.strategies
+from chimera.codecs.codec import CODECS
 from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
 from chimera.core.registry import Registry, load_object
 from chimera.strategies.strategy import STRATEGIES
+from chimera.strategies.topologies.topology import TOPOLOGIES
+from chimera.training.aggregation.aggregation import AGGREGATIONS
 
 
 @pytest.fixture
@@ -71,6 +74,15 @@ def test_a_word_that_is_none_of_those_allowed_is_answered_with_them(hint: object
     registry.register("own")(plug_in)
     with pytest.raises(ConfigurationError, match=message):
         registry.create("own", {"mode": value})
+
+
+@pytest.mark.parametrize("registry", [STRATEGIES, CODECS, AGGREGATIONS, TOPOLOGIES], ids=lambda each: each.kind)
+def test_what_is_derived_from_something_else_is_no_such_plugin(registry: Registry[Any]) -> None:
+    with pytest.raises(
+        ConfigurationError, match=rf"is no {registry.kind}: it must be derived from chimera\."
+    ) as caught:
+        registry.create("collections:UserList")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_class_may_call_itself_what_it_likes(registry: Registry[object]) -> None:

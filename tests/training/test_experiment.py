@@ -150,6 +150,8 @@ def test_relative_paths_start_at_the_folder_of_the_file(tmp_path, monkeypatch):
         'name = "digits"',
         'name = "csv"\npath = "data/x.csv"\ntest_path = "/y.csv"\ncache_path = "s3://b/z"\nlog_path = ["a", "/b"]',
     )
+    text = text.replace('strategy = "all-reduce"', 'strategy = { name = "fed-avg", aggregation = "rules.py:Rule" }')
+    text = text.replace('optimizer = "sgd"', 'optimizer = { name = "steps.py:Own", lr = 0.1 }')
     path = write(tmp_path, text.replace('name = "mlp"', 'name = "nets.py:build"'))
     monkeypatch.chdir(tmp_path.parent)
     tables = Experiment.load(path.relative_to(tmp_path.parent)).tables
@@ -158,6 +160,8 @@ def test_relative_paths_start_at_the_folder_of_the_file(tmp_path, monkeypatch):
     assert tables["data"]["cache_path"] == "s3://b/z"
     assert tables["data"]["log_path"] == [str(tmp_path / "a"), "/b"]
     assert tables["model"]["name"] == f"{tmp_path / 'nets.py'}:build"
+    assert tables["strategy"]["aggregation"] == f"{tmp_path / 'rules.py'}:Rule"
+    assert tables["train"]["optimizer"] == {"name": f"{tmp_path / 'steps.py'}:Own", "lr": 0.1}
 
 
 def test_relative_paths_on_the_command_line_start_where_the_person_is(experiment, tmp_path, monkeypatch):

@@ -218,7 +218,9 @@ class Codecs(Registry[Codec]):
                 raise ConfigurationError(f"codec {name!r}, option {key!r}: {value!r} is neither true nor false")
         codec = super().create(name, own, **given)
         if ":" in name:
-            _decoders[name] = codec
+            _decoders[name] = _decoders[name.rpartition("/")[2]] = (
+                codec  # whatever folder an experiment makes of a file's
+            )
         if wrap.get("error_feedback", codec.feedback):
             codec = super().create("error-feedback", {"codec": codec})
         if wrap.get("lossless", False):
@@ -259,7 +261,7 @@ class Codecs(Registry[Codec]):
         return codec
 
 
-CODECS = Codecs("codec", "chimera.codecs")
+CODECS = Codecs("codec", "chimera.codecs", Codec)
 
 _decoders: dict[str, Codec] = {}
 

@@ -78,10 +78,11 @@ class Registry(Generic[T]):
     ----------
     kind : what a plug-in is called in messages, such as ``"strategy"``.
     package : the package whose modules hold the plug-ins that come with Chimera.
+    base : the class that all plug-ins are of, if there is one.
     """
 
-    def __init__(self, kind: str, package: str) -> None:
-        self.kind, self.package = kind, package
+    def __init__(self, kind: str, package: str, base: type | None = None) -> None:
+        self.kind, self.package, self._base = kind, package, base
         self._entries: dict[str, Entry[T]] = {}
         self._complete = False
 
@@ -135,10 +136,15 @@ class Registry(Generic[T]):
 
         Raises
         ------
-        ConfigurationError : an option that the plug-in does not take, lacks, or that is of the wrong type.
+        ConfigurationError : an option that the plug-in does not take, lacks, or that is of the wrong type; or it is no such
+            plug-in.
         """
         factory = self.find(name).factory
-        return factory(**checked_options(f"{self.kind} {name!r}", factory, options or {}, given), **given)
+        made = factory(**checked_options(f"{self.kind} {name!r}", factory, options or {}, given), **given)
+        if self._base is not None and not isinstance(made, self._base):
+            base = f"{self._base.__module__}.{self._base.__qualname__}"
+            raise ConfigurationError(f"{name!r} is no {self.kind}: it must be derived from {base}")
+        return made
 
 
 def _first_line(documented: object) -> str:

@@ -272,4 +272,4 @@ class Strategy(ABC):
         """Take back what `state` returned."""
 
 
-STRATEGIES: Registry[Strategy] = Registry("strategy", "chimera.strategies")
+STRATEGIES: Registry[Strategy] = Registry("strategy", "chimera.strategies", Strategy)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 PLUGINS = ("data", "model", "strategy", "codec", "partition", "engine")
 TABLES = ("data", "model", "train", "strategy", "codec", "partition", "engine")
 _IN_A_FILE = (str, bool, int, float, list, Mapping, date, time)
+_IN_A_PY_FILE = re.compile(r"([^:]*\.py):([\w.]+)")
 _ONLY_IN_CODE = ("callbacks", "out", "resume")  # arguments of Trainer that say how to run, not what
 
 
@@ -254,7 +255,7 @@ def is_path(key: str, value: str) -> bool:
 
 
 def _anchored(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Make relative paths in the plug-ins' tables absolute, so that they mean the same file from anywhere."""
+    """Make relative paths in the tables absolute, so that they mean the same file from anywhere."""
 
     def walk(key: str, value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -263,14 +264,11 @@ def _anchored(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             return [walk(key, each) for each in value]
         if not isinstance(value, str):
             return value
-        if key == "name":
-            place, colon, attribute = value.rpartition(":")
-            return f"{folder / Path(place).expanduser()}:{attribute}" if colon and place.endswith(".py") else value
+        if in_a_file := _IN_A_PY_FILE.fullmatch(value):  # a plug-in, wherever it is named
+            return f"{folder / Path(in_a_file[1]).expanduser()}:{in_a_file[2]}"
         return str(folder / Path(value).expanduser()) if is_path(key, value) else value
 
-    return {
-        name: walk("name" if isinstance(v, str) else name, v) if name in PLUGINS else v for name, v in tables.items()
-    }
+    return {name: walk(name, table) if name in (*PLUGINS, "train") else table for name, table in tables.items()}
 
 
 def _default(table: str, tables: Mapping[str, Any]) -> Any:

@@ -49,7 +49,7 @@ class Aggregation(ABC):
         raise NotImplementedError
 
 
-AGGREGATIONS: Registry[Aggregation] = Registry("aggregation", "chimera.training.aggregation")
+AGGREGATIONS: Registry[Aggregation] = Registry("aggregation", "chimera.training.aggregation", Aggregation)
 
 
 def blocks(vectors: Sequence[Flat]) -> Iterator[tuple[slice, NDArray[np.float32]]]:
