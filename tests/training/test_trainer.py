@@ -293,6 +293,7 @@ def test_parameters_that_are_no_numbers_are_never_a_checkpoint(fit: Fit, tmp_pat
     [
         ({"workers": 0}, "workers must be at least 1"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"seed": 2**63}, "it must be 0 or more, and below 2"),
         ({"workers": 2000}, "2000 workers cannot share 1438 training samples"),
         ({"on_worker_loss": "ignore"}, "on_worker_loss must be one of respawn, redistribute, drop, stop, not 'ignore'"),
         ({"max_restarts": -1}, "max_restarts must be at least 0"),
@@ -326,6 +327,14 @@ def test_a_users_mistake_is_one_line(fit: Fit, options: dict[str, Any], message:
     with pytest.raises(ConfigurationError, match=message) as caught:
         fit(**options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("strategy", ["parameter-server", "gradient-coding", "pipeline-parallel"])
+@pytest.mark.parametrize("seed", [20261231, 2**63 - 1])
+def test_large_seeds_are_as_good_as_small_ones(fit: Fit, seed: int, strategy: str) -> None:
+    given = {"strategy": strategy, "seed": seed, "engine": "simulated", "rounds": 3, "workers": 2}
+    first, second = (fit(folder, **given) for folder in ("a", "b"))
+    assert np.array_equal(first.trained.parameters(), second.trained.parameters())
 
 
 def test_an_engine_that_was_given_lives_on_without_the_actors_of_the_run(fit: Fit) -> None:

@@ -148,6 +148,7 @@ class TorchModel:
         """Begin anew, from ``seed``, the random numbers that the next gradients draw (dropout): torch's global generators."""
         import torch
 
+        seed %= 2**63  # those of steps are made of the run's by products, and torch takes no more
         if self._flat.moved:
             torch.manual_seed(seed)  # those of all devices
         else:

@@ -70,6 +70,8 @@ class Settings:
         for key in ("workers", "batch_size", *_EVERY):
             if given[key] is not None and given[key] < 1:
                 raise ConfigurationError(f"{key} must be at least 1, not {given[key]}")
+        if not 0 <= given["seed"] < 2**63:
+            raise ConfigurationError(f"the seed is {given['seed']}: it must be 0 or more, and below 2**63")
         workers, name = given["workers"], label(given["strategy"])
         limits = {key: given[key] for key in _LIMITS}
         if all(limit is None for limit in limits.values()):
