@@ -218,9 +218,8 @@ class Codecs(Registry[Codec]):
                 raise ConfigurationError(f"codec {name!r}, option {key!r}: {value!r} is neither true nor false")
         codec = super().create(name, own, **given)
         if ":" in name:
-            _decoders[name] = _decoders[name.rpartition("/")[2]] = (
-                codec  # whatever folder an experiment makes of a file's
-            )
+            # Messages bear the name of a file and its class, whatever folder an experiment has put before it.
+            _decoders[name] = _decoders[name.rpartition("/")[2]] = codec
         if wrap.get("error_feedback", codec.feedback):
             codec = super().create("error-feedback", {"codec": codec})
         if wrap.get("lossless", False):
