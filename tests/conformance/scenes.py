@@ -10,6 +10,7 @@ import gc
 import json
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from chimera.core.engine import Disturbance, Engine
 from chimera.core.errors import ActorLost, RunError
 from conformance.actors import Caller, Faulty, Member, OddError, Relay
 from conformance.worlds import World, world_named
+
+CLOSED_WITHIN_S = 10.0
 
 
 def footprint() -> dict[str, list[Any]]:
@@ -163,6 +166,14 @@ def descriptors() -> set[str]:
     return {entry.name for entry in Path("/proc/self/fd").iterdir()}
 
 
+def left_open(before: set[str]) -> set[str]:
+    """Return which descriptors stay open; a thread of Ray's closes its sockets, and may come to it a moment later."""
+    deadline = time.monotonic() + CLOSED_WITHIN_S
+    while (left := descriptors() - before) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return left
+
+
 def main(world_name: str, scene_name: str) -> None:
     world, scene = world_named(world_name), globals()[scene_name]
     try:
@@ -179,7 +190,7 @@ def main(world_name: str, scene_name: str) -> None:
         | {
             "children": [process.pid for process in psutil.Process().children(recursive=True)],
             "threads": [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()],
-            "descriptors": sorted(descriptors() - before),
+            "descriptors": sorted(left_open(before)),
         }
     )
 
