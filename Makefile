@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 TESTABLE := $(VENV)/testable
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
-UNTIMED := tests/codecs tests/reproductions tests/strategies
+UNTIMED := src/chimera/testing tests/codecs tests/reproductions tests/strategies
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
 .PHONY: demo test test-long check bench bench-codecs bench-accuracy clean install
