@@ -29,9 +29,8 @@ class First(Callback):
         if progress.rounds == 1:
             print(time.time(), flush=True)
 
-Experiment.load(sys.argv[1]).with_settings(["train.rounds=2", "train.log_every=1"]).trainer(
-    callbacks=[First()], out=sys.argv[2]
-).fit()
+settings = ["train.rounds=2", "train.log_every=1", *sys.argv[3:]]
+Experiment.load(sys.argv[1]).with_settings(settings).trainer(callbacks=[First()], out=sys.argv[2]).fit()
 """
 
 
@@ -43,10 +42,10 @@ class Pid:
         return os.getpid()
 
 
-def command_to_first_step() -> float:
+def command_to_first_step(*settings: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         began = time.time()
-        command = [sys.executable, "-c", COMMAND, str(EXAMPLE), f"{folder}/run"]
+        command = [sys.executable, "-c", COMMAND, str(EXAMPLE), f"{folder}/run", *settings]
         printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return float(printed.split()[0]) - began
 
@@ -72,15 +71,17 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=5)
     turns = parser.parse_args().turns
-    first, torch, workers = [], [], []
+    first, packed, torch, workers = [], [], [], []
     for _ in range(turns):
         first.append(command_to_first_step())
+        packed.append(command_to_first_step("codec=int8", "train.workers=8"))
         torch.append(import_of_torch())
         workers.append(eight_workers())
     print(f"medians of {turns} turns, {os.cpu_count()} processors")
     print(
         f"command to first step  {statistics.median(first):6.2f} s, of which importing torch {statistics.median(torch):.2f} s"
     )
+    print(f"with eight workers and codec int8 {statistics.median(packed):6.2f} s")
     print(f"eight workers          {statistics.median(s for s, _ in workers):6.3f} s once torch is imported")
     print(f"                       {statistics.median(pss for _, pss in workers):6.1f} MB each at most (PSS)")
 

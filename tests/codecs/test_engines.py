@@ -16,7 +16,7 @@ from chimera.codecs.codec import CODECS
 from chimera.core.engine import ENGINES, Engine
 from chimera.strategies.strategy import STRATEGIES
 from chimera.testing.training import made, train
-from chimera.training.given import open_engine
+from chimera.training.given import open_engine, preload_of
 from chimera.training.run import Cost
 from codecs_kit import SETUPS
 
@@ -104,7 +104,7 @@ def test_every_strategy_trains_with_packed_messages_between_processes(
 @pytest.fixture
 def local() -> Iterator[Engine]:
     """Give an engine to the runs of one test."""
-    engine, _ = open_engine("local")
+    engine, _ = open_engine("local", preload_of(codecs=NAMES))
     with engine:
         yield engine
 

@@ -260,7 +260,7 @@ class Codecs(Registry[Codec]):
         return codec
 
 
-CODECS = Codecs("codec", "chimera.codecs", Codec)
+CODECS = Codecs("codec", "chimera.codecs", Codec, preload=["chimera.core.jit_ready", "chimera.codecs.kernels.compiled"])
 
 _decoders: dict[str, Codec] = {}
 

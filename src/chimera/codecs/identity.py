@@ -11,7 +11,7 @@ from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 
 
-@CODECS.register("identity")
+@CODECS.register("identity", preload=())
 class Identity(Codec):
     """Send float32 as it is."""
 

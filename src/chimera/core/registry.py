@@ -79,15 +79,16 @@ class Registry(Generic[T]):
     kind : what a plug-in is called in messages, such as ``"strategy"``.
     package : the package whose modules hold the plug-ins that come with Chimera.
     base : the class that all plug-ins are of, if there is one.
+    preload : what plug-ins need that do not say what they `preload`.
     """
 
-    def __init__(self, kind: str, package: str, base: type | None = None) -> None:
-        self.kind, self.package, self._base = kind, package, base
+    def __init__(self, kind: str, package: str, base: type | None = None, *, preload: Sequence[str] = ()) -> None:
+        self.kind, self.package, self._base, self._preload = kind, package, base, preload
         self._entries: dict[str, Entry[T]] = {}
         self._complete = False
 
     def register(
-        self, name: str, *, requires: str | None = None, extra: str | None = None, preload: Sequence[str] = ()
+        self, name: str, *, requires: str | None = None, extra: str | None = None, preload: Sequence[str] | None = None
     ) -> Callable[[Any], Any]:
         """Put the decorated class or function under ``name``."""
 
@@ -95,7 +96,9 @@ class Registry(Generic[T]):
             known = self._entries.get(name)
             if known is not None and known.factory.__qualname__ != factory.__qualname__:
                 raise ConfigurationError(f"the {self.kind} {name!r} is registered twice")
-            self._entries[name] = Entry(name, factory, requires, extra, tuple(preload))
+            self._entries[name] = Entry(
+                name, factory, requires, extra, tuple(self._preload if preload is None else preload)
+            )
             return factory
 
         return decorate

@@ -169,7 +169,7 @@ def cnn(
 _PENALTIES = {"l2": "l2", "l1": "l1", "elasticnet": "elasticnet", "none": None}
 
 
-@MODELS.register("sklearn-sgd-classifier")
+@MODELS.register("sklearn-sgd-classifier", preload=["sklearn.linear_model"])
 def sklearn_sgd_classifier(
     *,
     input_shape: tuple[int, ...],
@@ -200,7 +200,7 @@ def sklearn_sgd_classifier(
     return SklearnModel(estimator, classes=np.arange(outputs), n_features=math.prod(input_shape), seed=seed)
 
 
-@MODELS.register("sklearn-sgd-regressor")
+@MODELS.register("sklearn-sgd-regressor", preload=["sklearn.linear_model"])
 def sklearn_sgd_regressor(
     *,
     input_shape: tuple[int, ...],

@@ -34,7 +34,7 @@ from chimera.testing.training import (
     size,
     weights,
 )
-from chimera.training.given import open_engine
+from chimera.training.given import open_engine, preload_of
 
 Test = Callable[..., None]
 
@@ -76,7 +76,7 @@ def engines() -> Iterator[Callable[[str], Any]]:
         if uses[name] % 20 == 0 and name == "local" and name in opened:
             opened.pop(name).close()
         if name not in opened:
-            opened[name], _ = open_engine(name)
+            opened[name], _ = open_engine(name, preload_of())
         uses[name] += 1
         return opened[name]
 

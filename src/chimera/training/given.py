@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from chimera.codecs.codec import CODECS
@@ -14,7 +14,7 @@ from chimera.data.dataset import DATASETS, Dataset, Split
 from chimera.data.partition import Partitioner
 from chimera.data.supply import Owned, Parted, Supply
 from chimera.models.conversion import as_model, build_model
-from chimera.models.model import Model
+from chimera.models.model import MODELS, Model
 from chimera.strategies.strategy import Strategy
 from chimera.training.aggregation.aggregation import AGGREGATIONS
 from chimera.training.plugin import label, named
@@ -23,8 +23,20 @@ from chimera.training.tolerance import Tolerance
 _PRELOADED = ("torch", "chimera.training.learner", "chimera.training.parameter_shard", "chimera.models.torch_model")
 
 
-def open_engine(engine: Any, data: Any = None, preload: Sequence[str] = _PRELOADED) -> tuple[Engine, bool]:
-    """Return an engine, ready for data of this name, and whether it was made here, so that whoever asked has to close it.
+def preload_of(data: Any = None, model: Any = None, codecs: Iterable[Any] = ()) -> list[str]:
+    """Return the modules that the processes of a run need, and that take long to import."""
+    found = [module for module in _PRELOADED if module != "torch" or importlib.util.find_spec("torch")]
+    parts = [(DATASETS, data), (MODELS, model), *((CODECS, codec) for codec in codecs)]
+    for registry, part in parts:
+        if _is_named(part):
+            found += registry.find(named(part)[0]).preload
+    if type(model).__module__.startswith("sklearn."):
+        found.append(type(model).__module__)
+    return found
+
+
+def open_engine(engine: Any, preload: Sequence[str]) -> tuple[Engine, bool]:
+    """Return an engine, and whether it was made here, so that whoever asked has to close it.
 
     ``preload`` names modules that its processes are to have imported, where they come from one that can.
     """
@@ -35,12 +47,9 @@ def open_engine(engine: Any, data: Any = None, preload: Sequence[str] = _PRELOAD
             )
         return engine, False
     name, options = named(engine)
-    factory = ENGINES.find(name).factory
     given: dict[str, Any] = {}
-    if "preload" in inspect.signature(factory).parameters and "preload" not in options:
-        given["preload"] = [m for m in preload if m != "torch" or importlib.util.find_spec("torch")]
-        if _is_named(data):
-            given["preload"] += DATASETS.find(named(data)[0]).preload
+    if "preload" in inspect.signature(ENGINES.find(name).factory).parameters and "preload" not in options:
+        given["preload"] = list(preload)
     return ENGINES.create(name, options, **given), True
 
 

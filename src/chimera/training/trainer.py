@@ -24,6 +24,7 @@ from chimera.training.given import (
     check_data,
     model_of,
     open_engine,
+    preload_of,
     split_of,
 )
 from chimera.training.history import History
@@ -190,7 +191,8 @@ class Trainer:
         """
         settings = self._settings
         # Before the data: its processes import while this one loads.
-        engine, owned = open_engine(self._engine, self._data)
+        codecs = settings.codec[0], settings.downlink[0]
+        engine, owned = open_engine(self._engine, preload_of(self._data, self._model, codecs))
         try:
             split = split_of(self._data, settings.seed)
             check_data(engine, split.train, settings.workers, settings.tolerance)

@@ -1,0 +1,62 @@
+"""What takes long to import is there before the processes of a run are."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import chimera
+from chimera.core import call
+from chimera.engines.local.process import LocalSurroundings
+from chimera.training.given import open_engine, preload_of
+
+KERNELS = "chimera.codecs.kernels.compiled"
+
+
+class Witness:
+    def has(self, module: str) -> bool:
+        return module in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("parts", "module", "ready"),
+    [
+        ({"codecs": []}, KERNELS, False),
+        ({"codecs": ["identity"]}, KERNELS, False),
+        ({"codecs": ["identity", {"name": "int8", "block": 64}]}, KERNELS, True),
+        ({"model": "mlp"}, "sklearn", False),
+        ({"model": "sklearn-sgd-classifier"}, "sklearn", True),
+    ],
+    ids=str,
+)
+def test_processes_have_what_the_parts_of_a_run_need_before_they_start(
+    parts: dict[str, Any], module: str, ready: bool
+) -> None:
+    engine, _ = open_engine("local", preload_of(**parts))
+    with engine:
+        assert engine.get(engine.spawn(Witness).has(module)) is ready
+
+
+def test_an_estimator_that_is_given_as_an_object_says_what_it_needs() -> None:
+    from sklearn.linear_model import SGDClassifier  # this module's own imports reach the actors of this test
+
+    assert preload_of(model=SGDClassifier())[-1].startswith("sklearn.linear_model")
+
+
+class Wary(torch.nn.Linear):
+    """Computes where the kernels are, and in the driver."""
+
+    def forward(self, inputs: Any) -> Any:
+        if isinstance(call.current(), LocalSurroundings) and KERNELS not in sys.modules:
+            raise RuntimeError("the kernels are missing")
+        return super().forward(inputs)
+
+
+@pytest.mark.parametrize("codec", ["top-k", {"name": "identity", "downlink": "int8"}], ids=str)
+def test_a_run_has_the_kernels_of_its_codecs_before_its_first_gradient(tmp_path: Path, codec: Any) -> None:
+    run = chimera.train(Wary(64, 10), "digits", engine="local", codec=codec, workers=1, rounds=1, out=tmp_path / "run")
+    assert run.cost.rounds == 1
