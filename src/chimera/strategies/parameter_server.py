@@ -60,7 +60,7 @@ class ParameterServer(Strategy):
                 for server, piece in zip(servers, zip(*gradients, strict=True), strict=True)
             ]
             weights, done = [list(refs) for refs in zip(*updates, strict=True)]
-            yield Round(done)
+            yield Round(done, computed=[pieces[0] for pieces in gradients])
 
     def aggregated(self, workers: int) -> Aggregated:
         """Return what servers make of the gradients of a quorum."""

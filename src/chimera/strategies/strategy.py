@@ -34,12 +34,15 @@ class Round:
     staleness : of each gradient that was applied: how many updates came between reading the weights and applying it;
         nothing where that says nothing, as in synchronous strategies.
     batches : of how many the gradients went in, where the strategy counts them itself.
+    computed : refs that stand once workers have done their part of the round and wait for servers: the moment at which
+        the driver, which issues and counts rounds, keeps nobody from a core.
     """
 
     done: Sequence[Any]
     rounds: int = 1
     staleness: Sequence[int] = ()
     batches: int = 0
+    computed: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ class TrainingLoop:
                 raise
             if not window:
                 return
-            self._end(window, window.await_half())
+            self._end(window, window.await_some())
             max_seconds = self._budget.max_seconds
             time_is_over = max_seconds is not None and self._meter.seconds() >= max_seconds
             if self._interrupt.asked or time_is_over:
