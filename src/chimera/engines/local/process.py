@@ -210,25 +210,6 @@ class ActorProcess:
             raise FailedArgumentError(self._unmade)
         return results(getattr(self._target, method)(*args, **kwargs), self._name, method, returns)
 
-    def _await_arguments(self, arguments: list[Arrived]) -> int:
-        """Wait until all stand, and return how many array bytes of them came from elsewhere."""
-        arrived = 0
-        for actor, slot, generation, number in arguments:
-            region = self._memory.region(actor)
-            if not region.ready(slot, generation):
-
-                def known(region: Region = region, slot: int = slot, generation: int = generation) -> bool:
-                    return region.ready(slot, generation) or region.words[DEAD] == 1
-
-                self._doorbell.await_calls(known, {actor: number + 1}, 0)  # it seldom comes within so short a time
-                if not region.ready(slot, generation):
-                    lost = ActorLost(f"{actor_name(self._memory, actor)} died before its result stood")
-                    raise FailedArgumentError(Failure(lost, self._name, "argument"))
-            if actor != self._memory.me:
-                arrived += region.slots[slot * SLOT_WORDS + ARRAY_BYTES]
-        fence()
-        return arrived
-
     def _write(self, outs: list[Out], values: list[Packed]) -> int:
         for (slot, generation), packed in zip(outs, values, strict=True):
             write_value(self._memory, slot, generation, packed)
