@@ -22,8 +22,8 @@ from hypothesis.extra import numpy as hnp
 from chimera.core import call
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
 from chimera.core.message import Encoded
+from chimera.engines.doorbell import Doorbell
 from chimera.engines.local import Local
-from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.rings import CALLS_BYTES, ROWS
 from chimera.engines.shared_memory import BELL_AT, MAX_ACTORS, ROWS_WRITTEN, SLOTS
 

@@ -28,6 +28,13 @@ AT_ONCE_S = 5.0  # or else it waits for a minute
 LIMIT_S = 60.0
 
 
+class Watched(Member):
+    """Tells how it has met the others: gloo is torch's."""
+
+    def has_torch(self) -> bool:
+        return "torch" in sys.modules
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
@@ -125,6 +132,28 @@ def test_members_of_a_group_learn_of_the_death_of_a_node(engine: Ray, joined: An
     assert time.monotonic() - died_s < KNOWN_WITHIN_S
     survivors = engine.group(actors[:2])
     assert engine.get([actor.meet(survivors) for actor in actors[:2]], timeout_s=LIMIT_S) == [2, 2]
+
+
+def test_members_that_share_memory_and_those_that_do_not_get_the_same_bits(engine: Ray, second_node: Any) -> None:
+    here = [engine.spawn(Watched, rank) for rank in range(3)]
+    away = engine.spawn(Watched, 2, resources=on_second())
+    for near in (here[1:], here):
+        found = []
+        for members in (near, [*near[:-1], away]):
+            group = engine.group(members)
+            calls = [member.reduce(group, 1000, "mean") for member in members]
+            calls += [member.reduce(group, 70_001, "sum", shared=True) for member in members]
+            calls += [member.spread(group, 70_001, 1) for member in members]
+            found.append([result.tobytes() for result, _ in engine.get(calls, timeout_s=LIMIT_S)])
+        assert found[0] == found[1]
+
+
+def test_members_that_share_memory_need_no_torch(engine: Ray, second_node: Any) -> None:
+    here, away = [engine.spawn(Watched, rank) for rank in range(2)], engine.spawn(Watched, 2, resources=on_second())
+    for members, has_torch in ((here, False), ([here[0], away], True)):
+        group = engine.group(members)
+        engine.get([member.meet(group) for member in members], timeout_s=LIMIT_S)
+        assert engine.get([member.has_torch() for member in members], timeout_s=LIMIT_S) == [has_torch] * 2
 
 
 def test_large_values_go_from_node_to_node(engine: Ray, second_node: Any) -> None:

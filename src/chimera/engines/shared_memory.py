@@ -168,6 +168,10 @@ class Memory:
         """Return the bytes of a block in an actor's heap, shape (nbytes,); writing is for the owner."""
         return self.region(actor).array[offset : offset + nbytes]
 
+    def empty(self, size: int) -> NDArray[np.float32]:
+        """Return float32 memory of this process's own region, uninitialised, shape (size,), for good."""
+        return self.block(self.me, self.heap.allocate(4 * size), 4 * size).view(np.float32)
+
     def locate(self, array: NDArray[Any]) -> int | None:
         """Return the offset in this process's own region at which an array lies, or None if it lies elsewhere."""
         offset: int = array.__array_interface__["data"][0] - self.own.address

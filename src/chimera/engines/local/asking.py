@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from chimera.core.errors import ActorLost, ConfigurationError, EngineClosedError, RunError, TimeLimitError
+from chimera.engines.doorbell import Doorbell
 from chimera.engines.handle import check_returns, receive_handles
 from chimera.engines.local.calls import INLINE_BYTES
-from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.process import SPIN_S, actor_name
 from chimera.engines.local.refs import LocalActor
 from chimera.engines.shared_memory import (

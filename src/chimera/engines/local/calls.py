@@ -7,8 +7,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from chimera.engines.doorbell import Doorbell
 from chimera.engines.failure import Failure
-from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.process import Arrived, Out
 from chimera.engines.local.refs import Lane, Ref
 from chimera.engines.local.rings import ROWS, write_call

@@ -20,8 +20,8 @@ import sys
 from typing import Any, NoReturn
 
 from chimera.core.engine import Disturbance
+from chimera.engines.doorbell import Doorbell
 from chimera.engines.local.asking import Asking
-from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.memory_limit import MemoryLimit
 from chimera.engines.local.process import ActorProcess
 from chimera.engines.shared_memory import Memory

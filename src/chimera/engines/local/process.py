@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from chimera.core import call
 from chimera.core.errors import ActorLost
+from chimera.engines.doorbell import Doorbell
 from chimera.engines.failure import Failure
 from chimera.engines.handle import results
-from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.memory_limit import MemoryLimit
 from chimera.engines.local.rings import has_call, read_call, write_row
 from chimera.engines.shared_memory import (
@@ -74,8 +74,7 @@ class LocalSurroundings(call.Surroundings):
 
     def empty(self, size: int) -> NDArray[np.float32]:
         """Return memory that the other processes can map."""
-        offset = self.memory.heap.allocate(4 * size)
-        return self.memory.block(self.memory.me, offset, 4 * size).view(np.float32)
+        return self.memory.empty(size)
 
     def afterwards(self, prepare: Callable[[], None]) -> None:
         """Keep it for `prepare`."""

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from chimera.core.errors import RunError
+from chimera.engines.doorbell import Doorbell
 from chimera.engines.failure import Failure
 from chimera.engines.local.calls import Calls
-from chimera.engines.local.doorbell import Doorbell
 from chimera.engines.local.process import Out
 from chimera.engines.local.refs import Lane, Ref
 from chimera.engines.shared_memory import ANSWER_WORDS, TICKET, Memory, fence

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from chimera.engines.local.doorbell import Doorbell
+from chimera.engines.doorbell import Doorbell
 from chimera.engines.local.refs import Lane
 from chimera.engines.local.relay import Relay
 from chimera.engines.local.standby import Standby, take

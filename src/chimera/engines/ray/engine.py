@@ -15,10 +15,11 @@ from chimera.core.trace import TraceRow
 from chimera.engines.handle import receive_handles
 from chimera.engines.ray.calls import Calls
 from chimera.engines.ray.disturber import Disturbers
-from chimera.engines.ray.group import GroupHandle, living_actors
+from chimera.engines.ray.group import GroupHandle
 from chimera.engines.ray.host import CONSTRUCT, Host, clock_of_this_machine
 from chimera.engines.ray.pulse import SEEN_WITHIN_S, forget_engine, look
 from chimera.engines.ray.refs import Lane, RayActor, Ref
+from chimera.engines.ray.rendezvous import living_actors
 from chimera.engines.ray.reservation import Placement, Reservations
 from chimera.engines.ray.roster import Roster
 from chimera.engines.ray.session import Session
@@ -162,8 +163,9 @@ class Ray(RealTime):
         """Make a group of these actors, in rank order."""
         self._check_open()
         self._groups += 1
-        members = [(actor._lane.key, actor.name) for actor in actors]
-        return GroupHandle(f"{self.key}/{self._groups}", members)
+        lanes = [actor._lane for actor in actors]
+        meeting = self._shared.meeting_of([lane.side for lane in lanes])
+        return GroupHandle(f"{self.key}/{self._groups}", [(lane.key, lane.name) for lane in lanes], meeting)
 
     def kill(self, actor: RayActor) -> None:
         """Have Ray kill the actor's process."""

@@ -9,7 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from chimera.core import call
+from chimera.engines.doorbell import Doorbell
 from chimera.engines.failure import Failure
 from chimera.engines.handle import results
 from chimera.engines.ray.asking import Asking
@@ -17,6 +21,7 @@ from chimera.engines.ray.mapped import Mapped
 from chimera.engines.ray.pulse import send_pulse
 from chimera.engines.ray.refs import ROW
 from chimera.engines.ray.shared import Borrowed, Place
+from chimera.engines.shared_memory import Memory
 from chimera.engines.threads import limit_threads
 
 CONSTRUCT = "__init__"
@@ -37,20 +42,35 @@ class RaySurroundings(call.Surroundings):
     asking : makes calls on other actors (`chimera.engines.ray.asking.Asking`).
     waited_s, moved_s, collective_bytes : what the collectives and the waits of the running call have cost so far.
     groups : the groups that this actor has met in, by key.
+    memory : the file that the driver shares, as this actor maps it; None if it cannot.
     sign_s : when the running call gave its last sign of life, on this machine's monotonic clock; None between calls.
     """
 
-    def __init__(self, me: str, asking: Any) -> None:
+    def __init__(self, me: str, asking: Any, memory: Memory | None) -> None:
         super().__init__()
-        self.me, self.asking = me, asking
+        self.me, self.asking, self.memory = me, asking, memory
         self.waited_s, self.moved_s, self.collective_bytes = 0.0, 0.0, 0
         self.groups: dict[str, Any] = {}
+        self._doorbell: Doorbell | None = None
         self.sign_s: float | None = None
 
     def alive(self) -> None:
         """Give a sign of life, for the pulse to send."""
         if self.sign_s is not None:
             self.sign_s = time.monotonic()
+
+    def empty(self, size: int) -> NDArray[np.float32]:
+        """Return memory that the other processes can map, if there is any."""
+        if self.memory is None:
+            return super().empty(size)
+        return self.memory.empty(size)
+
+    def doorbell(self) -> Doorbell:
+        """Return this process's way to wait for others that map the memory, and to wake them."""
+        if self._doorbell is None:
+            assert self.memory is not None
+            self._doorbell = Doorbell(self.memory)
+        return self._doorbell
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
         """Wait for what this actor has called on others."""
@@ -99,7 +119,7 @@ class Host:
         self._shift_s = 0.0 if machine == clock[0] else offset_s - clock[1]
         self._asking = Asking(key, self._shift_s)
         self._mapped = Mapped(place, machine, region)
-        self._surroundings = RaySurroundings(key, self._asking)
+        self._surroundings = RaySurroundings(key, self._asking, self._mapped.memory)
         self._idle_s = 0.0  # since when, on the driver's clock
         self._rows: list[tuple[str, bytes]] = []
         call.enter(self._surroundings)

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.engines.ray.rendezvous import Board
+
 FOR_EVER = timedelta(days=365)  # a late member is no error; a dead one is looked for besides
 _CONNECT_S = 10.0
 _LOOK_EVERY_S = 0.0001
@@ -116,14 +118,9 @@ class NcclLink:
         self.group.abort()
 
 
-def connect(store: Any, rank: int, size: int) -> Link:
-    """Meet the other members in a store, and connect with them.
-
-    Each says which GPU it has; all see the same words, and so choose alike.
-    """
-    store.set(f"here/{rank}", own_gpu())
-    devices = [store.get(f"here/{other}") for other in range(size)]  # from here on all connect at the same time
-    return (NcclLink if has_gpus_of_their_own(devices) else GlooLink)(store, rank, size)
+def connect(board: Board, rank: int, size: int, *, on_gpus: bool) -> Link:
+    """Connect with the other members, who do the same; ``on_gpus`` as of `has_gpus_of_their_own`."""
+    return (NcclLink if on_gpus else GlooLink)(_torch_store(board), rank, size)
 
 
 def has_gpus_of_their_own(devices: Sequence[bytes]) -> bool:
@@ -134,9 +131,12 @@ def has_gpus_of_their_own(devices: Sequence[bytes]) -> bool:
 def own_gpu() -> bytes:
     """Return what names the GPU that Ray gave this actor, if torch can use it with nccl."""
     import ray
+
+    if not ray.get_gpu_ids():
+        return _CPU
     import torch
 
-    if not ray.get_gpu_ids() or not torch.cuda.is_available() or not hasattr(c10d(), "ProcessGroupNCCL"):
+    if not torch.cuda.is_available() or not hasattr(c10d(), "ProcessGroupNCCL"):
         return _CPU
     return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid).encode()
 
@@ -153,6 +153,20 @@ def _tcp_store(store: Any, rank: int) -> Any:
         return served
     host, port = store.get("store").decode().split()
     return tcp_store(host, int(port), is_master=False, wait_for_workers=False)
+
+
+def _torch_store(board: Board) -> Any:
+    """Return the entries of a board as one of torch's stores."""
+    base: Any = c10d().Store
+
+    class BoardStore(base):  # type: ignore[misc]  # torch is imported late
+        set, get = board.set, board.get
+
+        def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # noqa: ARG002 - it ends with a death
+            for key in keys:
+                board.get(key)
+
+    return BoardStore()
 
 
 def c10d() -> Any:

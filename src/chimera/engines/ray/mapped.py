@@ -36,14 +36,18 @@ class Mapped:
     place : where it is; None if there is none.
     machine : this machine, as of `clock_of_this_machine`.
     region : which one is this actor's; None if it has none.
+
+    Attributes
+    ----------
+    memory : the file; None if this process cannot map it.
     """
 
     def __init__(self, place: Place | None, machine: str, region: int | None) -> None:
         self._place = place
         self._copied_there: Callable[..., Any] | None = None
-        self._memory = None if place is None or region is None else opened(place, machine, region)
-        if self._memory is not None:
-            words = self._memory.own.words
+        self.memory = None if place is None or region is None else opened(place, machine, region)
+        if self.memory is not None:
+            words = self.memory.own.words
             words[PID], started = this_process()
             fence()
             words[STARTED] = started  # now the driver knows that it is mapped
@@ -59,7 +63,7 @@ class Mapped:
         ------
         ActorLost : one of them can no longer be had.
         """
-        memory = self._memory
+        memory = self.memory
         if memory is not None and number is not None:
             memory.own.begun[number % BEGUN] = number + 1
             found = _views(memory, reads)
@@ -90,7 +94,7 @@ class Mapped:
 
     def lay(self, outs: Sequence[Out], values: list[Any]) -> list[Any]:
         """Write the large ones of a call's results to where they may lie, and return what is left for Ray."""
-        memory = self._memory
+        memory = self.memory
         if memory is None or not outs:
             return values
         left: list[Any] = []
@@ -105,9 +109,9 @@ class Mapped:
 
     def publish(self, outs: Sequence[Out]) -> None:
         """Let the results of a call stand."""
-        if self._memory is not None:
+        if self.memory is not None:
             for slot, generation in outs:
-                publish(self._memory, slot, generation)
+                publish(self.memory, slot, generation)
 
 
 def _views(memory: Memory, reads: Sequence[Read]) -> dict[int | str, Any]:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from chimera.engines.ray.group import living_actors
 from chimera.engines.ray.refs import Lane
+from chimera.engines.ray.rendezvous import living_actors
 from chimera.engines.ray.shared import Side
 
 _LOOK_FOR_DEATHS_S = 0.1

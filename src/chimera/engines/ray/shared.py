@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from chimera.core.errors import RunError
+from chimera.engines.shared_group import allocate_table
 from chimera.engines.shared_memory import (
     ACTORS,
     BEGUN,
@@ -66,6 +68,19 @@ class Place(NamedTuple):
     node: str
 
 
+class Meeting(NamedTuple):
+    """Where a group may meet in the file.
+
+    Attributes
+    ----------
+    table : as of `allocate_table`.
+    regions : whose the members' are, in rank order.
+    """
+
+    table: int
+    regions: tuple[int, ...]
+
+
 class Shared:
     """The file as the driver sees it; there is none where processes cannot open one another's files, or not map so much.
 
@@ -91,6 +106,13 @@ class Shared:
         actor = self._memory.actors()
         self._memory.own.words[ACTORS] = actor + 1
         return Side(self._memory, actor, name)
+
+    def meeting_of(self, sides: Sequence[Side | None]) -> Meeting | None:
+        """Return where actors may meet in the file; None if some have no region of it."""
+        near = [side for side in sides if side is not None]
+        if len(near) < len(sides):
+            return None
+        return Meeting(allocate_table(self._memory, len(near)), tuple(side.actor for side in near))
 
     def close(self) -> None:
         """Let go of the file; arrays that lie in it keep what they need."""

@@ -6,13 +6,14 @@ import itertools
 import math
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
 from chimera.core.parameters import reduce_in_order
+from chimera.engines.collectives import Op, check_op, check_root
 from chimera.engines.simulated.call import Call, Node
 from chimera.engines.strand import Abandoned
 
@@ -57,17 +58,15 @@ class SimulatedGroup:
         """How many members."""
         return len(self.nodes)
 
-    def all_reduce(self, array: NDArray[np.float32], op: Literal["mean", "sum"] = "mean") -> NDArray[np.float32]:
+    def all_reduce(self, array: NDArray[np.float32], op: Op = "mean") -> NDArray[np.float32]:
         """See `Group.all_reduce`."""
-        if op not in ("mean", "sum"):
-            raise ConfigurationError(f"all_reduce has no operation {op!r}; it has mean and sum")
+        check_op(op)
         self._meet("all_reduce", op, array)
         return array
 
     def broadcast(self, array: NDArray[np.float32], root: int = 0) -> NDArray[np.float32]:
         """See `Group.broadcast`."""
-        if not 0 <= root < self.size:
-            raise ConfigurationError(f"broadcast from rank {root} of a group of {self.size}")
+        check_root(root, self.size)
         self._meet("broadcast", root, array)
         return array
 

@@ -1,0 +1,93 @@
+"""Where the members of a group meet before they are connected, in Ray's key-value store, and who of them lives."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from chimera.core.errors import ActorLost, ConfigurationError
+from chimera.engines.collectives import Costs
+from chimera.engines.ray.pulse import NAMESPACE
+
+LOOK_FOR_DEATHS_S = 0.5
+
+
+class Members:
+    """The members of a group, as one of them sees them.
+
+    Parameters
+    ----------
+    costs : the surroundings of this actor.
+    me : its key.
+    members : the key and the name of each, in rank order.
+
+    Attributes
+    ----------
+    rank : of this actor.
+    lost : why the group is no more; None while all live.
+    """
+
+    def __init__(self, costs: Costs, me: str, members: Sequence[tuple[str, str]]) -> None:
+        keys = [key for key, _ in members]
+        if me not in keys:
+            raise ConfigurationError("this actor is not a member of the group it was given")
+        self._costs, self._members = costs, tuple(members)
+        self.rank, self.size = keys.index(me), len(members)
+        self.names = [name for _, name in members]
+        self.lost: str | None = None
+
+    def look_for_deaths(self) -> None:
+        """Raise `ActorLost` if Ray knows a member to be dead; looking is a sign of life."""
+        self._costs.alive()
+        living = living_actors()
+        for key, name in self._members:
+            if key not in living:
+                raise self.lose_to_death(name)
+
+    def lose_to_death(self, name: str) -> ActorLost:
+        """Return what to raise since a member is dead, now and from now on."""
+        return self.lose(f"{name} died, and its group with it")
+
+    def lose(self, why: str) -> ActorLost:
+        """Return what to raise since the group is no more, now and from now on."""
+        self.lost = why
+        return ActorLost(why)
+
+
+class Board:
+    """Entries that all members of a group see.
+
+    Parameters
+    ----------
+    group : the key of the group.
+    look_for_deaths : called now and then by who waits for an entry; it raises if nobody will make it.
+    """
+
+    def __init__(self, group: str, look_for_deaths: Callable[[], None]) -> None:
+        self._group, self._look_for_deaths = group, look_for_deaths
+
+    def set(self, key: str, value: bytes | str) -> None:
+        """Make an entry."""
+        from ray.experimental import internal_kv
+
+        internal_kv._internal_kv_put(f"{self._group}/{key}", value, namespace=NAMESPACE)
+
+    def get(self, key: str) -> bytes:
+        """Return an entry once it is there."""
+        from ray.experimental import internal_kv
+
+        pause_s, looked_s = 0.001, time.monotonic()
+        while (value := internal_kv._internal_kv_get(f"{self._group}/{key}", namespace=NAMESPACE)) is None:
+            if time.monotonic() - looked_s > LOOK_FOR_DEATHS_S:
+                self._look_for_deaths()
+                looked_s = time.monotonic()
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.02)
+        return bytes(value)
+
+
+def living_actors() -> set[str]:
+    """Return the keys of all actors of this job that Ray does not know to be dead."""
+    from ray.util import list_named_actors
+
+    return set(list_named_actors())

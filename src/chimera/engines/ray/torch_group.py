@@ -1,0 +1,131 @@
+"""Collectives between Ray actors through torch.distributed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.engines.collectives import Costs, Op, check_root, flat_of, scale_of
+from chimera.engines.ray.link import FOR_EVER, Link, c10d
+from chimera.engines.ray.rendezvous import LOOK_FOR_DEATHS_S, Members
+
+_KNOWN_WITHIN_S = 3.0
+
+
+class TorchGroup:
+    """A group inside one of its members.
+
+    Parameters
+    ----------
+    costs : the surroundings of this actor.
+    members : who they are.
+    connect : connects them; called when they first meet.
+    """
+
+    def __init__(self, costs: Costs, members: Members, connect: Callable[[], Link]) -> None:
+        self._costs, self._members, self._connect = costs, members, connect
+        self.size = members.size
+        self._link: Link | None = None
+
+    def barrier(self) -> None:
+        """Return when all members have arrived."""
+        if self.size == 1:
+            return
+        with self._meeting() as link:
+            options = c10d().BarrierOptions()
+            options.timeout = FOR_EVER
+            self._await(link, link.group.barrier(options))
+
+    def all_reduce(self, array: NDArray[np.float32], op: Op = "mean") -> NDArray[np.float32]:
+        """Reduce in place over all members, in rank order; every member gets the same bits."""
+        flat, scale = flat_of(array), scale_of(op, self.size)
+        if flat.size == 0:
+            self.barrier()
+        elif self.size == 2:
+            self._add_two(flat)
+        elif self.size > 2:
+            self._add_in_rank_order(flat)
+        if scale != 1:
+            np.multiply(flat, np.float32(scale), out=flat)  # as the other engines do it: the same bits
+        self._costs.collective_bytes += 2 * flat.nbytes * (self.size - 1) // self.size
+        return array
+
+    def broadcast(self, array: NDArray[np.float32], root: int = 0) -> NDArray[np.float32]:
+        """Fill ``array`` with that of member ``root``, in place."""
+        check_root(root, self.size)
+        flat = flat_of(array)
+        if self.size == 1 or flat.size == 0:
+            self.barrier()
+            return array
+        with self._meeting() as link:
+            options = c10d().BroadcastOptions()
+            options.rootRank, options.timeout = root, FOR_EVER
+            tensor = link.tensor(flat)
+            self._await(link, link.group.broadcast([tensor], options))
+            link.bring(tensor, flat)
+        if self._members.rank != root:
+            self._costs.collective_bytes += flat.nbytes
+        return array
+
+    def _add_two(self, flat: NDArray[np.float32]) -> None:
+        """Add with torch's own all-reduce: of two members, either order gives the same bits."""
+        with self._meeting() as link:
+            options = c10d().AllreduceOptions()
+            options.timeout = FOR_EVER
+            tensor = link.tensor(flat)
+            self._await(link, link.group.allreduce([tensor], options))
+            link.bring(tensor, flat)
+
+    def _add_in_rank_order(self, flat: NDArray[np.float32]) -> None:
+        """Give each member one slice of all vectors, add it there in rank order, and share the sums.
+
+        A ring moves as much, but starts each slice at another rank, and so adds in another order.
+        """
+        with self._meeting() as link:
+            own = link.tensor(flat)
+            width = -(-flat.size // self.size)
+            mine = own.new_zeros(width * self.size)
+            mine[: flat.size] = own
+            slices = own.new_empty(self.size, width)
+            exchange = c10d().AllToAllOptions()
+            exchange.timeout = FOR_EVER
+            self._await(link, link.group.alltoall_base(slices.view(-1), mine, [], [], exchange))
+            total = slices[0]
+            for other in slices[1:]:
+                total += other
+            share = c10d().AllgatherOptions()
+            share.timeout = FOR_EVER
+            self._await(link, link.group._allgather_base(mine, total, share))
+            link.bring(mine[: flat.size], flat)
+
+    @contextmanager
+    def _meeting(self) -> Iterator[Link]:
+        """Give the connected group, and turn what the death of a member causes into `ActorLost`."""
+        members = self._members
+        began_s = time.monotonic()
+        self._costs.alive()
+        try:
+            if self._link is None:
+                self._link = self._connect()
+            yield self._link
+        except RuntimeError as error:  # what torch and the store raise
+            deadline = time.monotonic() + _KNOWN_WITHIN_S
+            while time.monotonic() < deadline:
+                members.look_for_deaths()
+                time.sleep(0.05)
+            raise members.lose(f"a group of {self.size} actors broke apart: {error}") from error
+        finally:
+            if members.lost is not None and self._link is not None:  # nobody is to wait for this member either
+                self._link.end()
+                self._link = None
+            self._costs.waited_s += time.monotonic() - began_s
+
+    def _await(self, link: Link, work: Any) -> None:
+        """Wait for all members, and look from time to time whether they live."""
+        while not link.done(work, LOOK_FOR_DEATHS_S):
+            self._members.look_for_deaths()

@@ -1,0 +1,151 @@
+"""Collectives over shared memory: each member reduces its share of the vector for all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import ActorLost, ConfigurationError
+from chimera.core.parameters import reduce_in_order, shard_bounds
+from chimera.engines.collectives import Costs, Op, check_root, flat_of, scale_of
+from chimera.engines.doorbell import Doorbell
+from chimera.engines.shared_memory import DEAD, DRIVER, Memory, fence
+
+SPIN_S = 100e-6
+_WORDS = 8  # a cache line for each member
+_ARRIVALS, _OFFSET, _SIZE = 0, 1, 2
+_CHUNK = 1 << 16  # elements reduced at a time, so that the partial sum stays in cache
+
+
+def allocate_table(memory: Memory, size: int) -> int:
+    """Return where the driver has put the words in which a group of ``size`` members meets."""
+    table = memory.heap.allocate(_table_bytes(size))
+    memory.block(DRIVER, table, _table_bytes(size))[:] = 0
+    return table
+
+
+class SharedGroup:
+    """A group inside one of its members, all of whom map the file of ``memory``.
+
+    Parameters
+    ----------
+    costs : the surroundings of this actor.
+    memory, doorbell : of this actor's process.
+    table : as of `allocate_table`.
+    members, names : whose regions theirs are, and what the user calls them, in rank order.
+    look : called now and then while others are awaited; it may raise `ActorLost`.
+    """
+
+    def __init__(
+        self,
+        costs: Costs,
+        memory: Memory,
+        doorbell: Doorbell,
+        table: int,
+        members: Sequence[int],
+        names: Sequence[str],
+        look: Callable[[], None] | None = None,
+    ) -> None:
+        self._costs, self._memory, self._doorbell = costs, memory, doorbell
+        self._members, self._names, self._look = tuple(members), tuple(names), look
+        self._rank = self._members.index(memory.me)
+        words = memory.block(DRIVER, table, _table_bytes(self.size))
+        self._words = memoryview(words).cast("q")  # type: ignore[arg-type]
+        self._arrival_words = range(_ARRIVALS, self.size * _WORDS, _WORDS)
+        self._arrivals = 0
+        self._staging: NDArray[np.float32] | None = None
+        self._partial = np.empty(_CHUNK, np.float32)
+
+    @property
+    def size(self) -> int:
+        """How many members."""
+        return len(self._members)
+
+    def barrier(self) -> None:
+        """Return when all members have arrived."""
+        self._arrivals += 1
+        arrivals, words, places = self._arrivals, self._words, self._arrival_words
+        fence()
+        words[self._rank * _WORDS] = arrivals
+
+        def all_here() -> bool:
+            return all(words[place] >= arrivals for place in places)
+
+        def check() -> None:
+            if self._look is not None:
+                self._look()
+            self._check()  # whoever died, arrived or not: the rest of what they do together cannot be done
+
+        self._costs.alive()
+        self._doorbell.ring_members(self._members)
+        began = time.monotonic()
+        try:
+            self._doorbell.await_members(all_here, check, self._members, SPIN_S)
+        finally:
+            self._costs.waited_s += time.monotonic() - began
+        fence()
+
+    def all_reduce(self, array: NDArray[np.float32], op: Op = "mean") -> NDArray[np.float32]:
+        """Reduce in place over all members, in rank order; every member gets the same bits."""
+        scale = scale_of(op, self.size)
+        vectors, mine = self._meet(array)
+        begin, end = shard_bounds(array.size, self.size)[self._rank : self._rank + 2]
+        for low in range(begin, end, _CHUNK):
+            high = min(low + _CHUNK, end)
+            pieces = [vector[low:high] for vector in vectors]
+            total = reduce_in_order(pieces, self._partial[: high - low], scale)
+            for piece in pieces:
+                np.copyto(piece, total)
+        self._costs.collective_bytes += 2 * array.nbytes * (self.size - 1) // self.size
+        return self._part(array, mine)
+
+    def broadcast(self, array: NDArray[np.float32], root: int = 0) -> NDArray[np.float32]:
+        """Fill ``array`` with that of member ``root``, in place."""
+        check_root(root, self.size)
+        vectors, mine = self._meet(array)
+        if self._rank != root:
+            mine[:] = vectors[root]
+            self._costs.collective_bytes += array.nbytes
+        return self._part(array, mine)
+
+    def _meet(self, array: NDArray[np.float32]) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
+        """Return the vectors of all members, and this one's, once all have brought theirs."""
+        flat = flat_of(array)
+        offset = self._memory.locate(flat)
+        if offset is None:  # not in shared memory: bring a copy
+            if self._staging is None or self._staging.size < flat.size:
+                self._staging = self._costs.empty(flat.size)
+            offset = self._memory.locate(self._staging)
+            self._staging[: flat.size] = flat
+        row = self._rank * _WORDS
+        self._words[row + _OFFSET], self._words[row + _SIZE] = offset or 0, flat.size
+        self.barrier()
+        sizes = [self._words[i * _WORDS + _SIZE] for i in range(self.size)]
+        if len(set(sizes)) > 1:
+            self.barrier()  # nobody changes its row before all have seen it
+            raise ConfigurationError(f"the members of a group brought vectors of unequal sizes: {sizes}")
+        vectors = [
+            self._memory.block(member, self._words[i * _WORDS + _OFFSET], 4 * flat.size).view(np.float32)
+            for i, member in enumerate(self._members)
+        ]
+        return vectors, vectors[self._rank]
+
+    def _part(self, array: NDArray[np.float32], mine: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Wait until all are done with all vectors, and bring this member's back if it was a copy."""
+        self.barrier()
+        self._check()  # what one who is known to be dead had brought may have been the system's again before all had read it
+        if self._memory.locate(array) is None:
+            array.reshape(-1)[:] = mine
+        return array
+
+    def _check(self) -> None:
+        for member, name in zip(self._members, self._names, strict=True):
+            if self._memory.region(member).words[DEAD]:
+                raise ActorLost(f"{name} died, and its group with it")
+
+
+def _table_bytes(size: int) -> int:
+    return size * _WORDS * 8
