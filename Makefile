@@ -1,6 +1,6 @@
 # make demo   train something and watch it            make check  format, lint, types, layers
 # make test   check everything and run the tests      make bench  the benchmarks        make clean  remove all that was made but runs
-# make test-long   the tests that would take the former too long: the rest of those on Ray, and containers; most one at a time, as they measure time
+# make test-long   the tests that would take the former too long: the rest of those on Ray, and containers; those that measure time one at a time
 # make bench-codecs   how fast each codec is beside a copy of memory
 # make bench-accuracy what each codec costs in accuracy on MNIST, which it downloads unless $CHIMERA_DATA has it
 #
@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 TESTABLE := $(VENV)/testable
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
-UNTIMED := src/chimera/testing tests/codecs tests/reproductions tests/strategies
+UNTIMED := $(addprefix tests/,codecs data embeddings ensembles inference/test_raft.py remote reproductions strategies testing training)
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
 .PHONY: demo test test-long check bench bench-codecs bench-accuracy clean install

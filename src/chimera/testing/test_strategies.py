@@ -232,7 +232,7 @@ def test_where_speed_matters_all_workers_take_part(strategy: str, engine: Any, f
     assert np.isfinite(run.metrics["loss"])
 
 
-@quick_on("simulated", "local", long_on=("ray",))
+@quick_on("simulated", "local")
 def test_a_worker_that_is_killed_is_replaced(strategy: str, engine: Any, fit: Fit) -> None:
     """The loss shows, another process takes the place, and the run ends with all its rounds."""
     victim = f"worker {size(strategy) - 1}"
