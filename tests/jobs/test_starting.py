@@ -66,7 +66,7 @@ def test_whoever_dies_whenever_all_seats_begin_or_none_and_every_job_ends_once()
     _check_seen(_in_worlds(range(2000)))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_same_in_many_more_worlds() -> None:
     _check_seen(_in_worlds(range(2000, 12_000)))
 

@@ -29,7 +29,8 @@ def whole(tmp_path: Path) -> Fit:
     [
         (2, 2, "simulated"),
         (3, 2, "simulated"),
-        *(pytest.param(2, 2, e, marks=pytest.mark.long) for e in ("local", "ray")),
+        pytest.param(2, 2, "local", marks=pytest.mark.long),
+        pytest.param(2, 2, "ray", marks=pytest.mark.slow),  # the kit runs it there in CI
     ],
 )
 def test_after_fifty_steps_the_weights_are_those_of_the_unsplit_network(

@@ -63,7 +63,7 @@ def fit(tmp_path: Path) -> Fit:
         (2, {"cuts": [1]}),
         (2, {"balance": "time"}),
         (2, {"engine": "local"}),
-        pytest.param(3, {"engine": "ray"}, marks=pytest.mark.long),
+        pytest.param(3, {"engine": "ray"}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -116,7 +116,7 @@ def test_the_bubble_of_the_timeline_is_within_a_tenth_of_theory(
     assert run.figures["bubble"] == pytest.approx(theory, rel=0.1)
 
 
-@pytest.mark.parametrize("engine", ["simulated", "local", pytest.param("ray", marks=pytest.mark.long)])
+@pytest.mark.parametrize("engine", ["simulated", "local", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_killed_stage_takes_all_back_to_one_step_and_changes_nothing(fit: Fit, engine: str) -> None:
     options: dict[str, Any] = {"model": random_and_normalised, "rounds": 20, "snapshot_every": 6, "engine": engine}
     run = fit(3, **options, faults=["kill worker 1 at step 4", "kill worker 2 at step 15"])

@@ -40,7 +40,7 @@ def whole(tmp_path: Path) -> Fit:
         (3, {"cut": 1}, "simulated"),
         (3, {"cut": 2, "head": 4}, "simulated"),
         pytest.param(2, {"head": 4}, "local", marks=pytest.mark.long),  # without a head the kit runs it by default
-        pytest.param(3, {"head": 4}, "ray", marks=pytest.mark.long),
+        pytest.param(3, {"head": 4}, "ray", marks=pytest.mark.slow),
     ],
     ids=str,
 )

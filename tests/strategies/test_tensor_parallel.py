@@ -41,7 +41,7 @@ def whole(tmp_path: Path) -> Fit:
         (2, "simulated"),
         (3, "simulated"),
         pytest.param(2, "local", marks=pytest.mark.long),  # as with three, which the kit runs by default
-        pytest.param(3, "ray", marks=pytest.mark.long),
+        pytest.param(3, "ray", marks=pytest.mark.slow),
     ],
 )
 def test_after_fifty_steps_the_weights_are_those_of_the_unsplit_network(
@@ -101,7 +101,9 @@ def test_a_pair_of_layers_costs_one_sum_there_and_none_back_to_the_data(fit: Fit
     assert cost.bytes_up == pytest.approx(4 * cost.elements_up, rel=0.01)  # two members send 2 (2 - 1) / 2 of it
 
 
-@pytest.mark.parametrize("engine", ["simulated", *(pytest.param(e, marks=pytest.mark.long) for e in ("local", "ray"))])
+@pytest.mark.parametrize(
+    "engine", ["simulated", pytest.param("local", marks=pytest.mark.long), pytest.param("ray", marks=pytest.mark.slow)]
+)
 def test_a_killed_slice_takes_all_back_to_one_step_and_changes_nothing(fit: Fit, engine: str) -> None:
     options: dict[str, Any] = {"model": random_and_normalised, "rounds": 20, "snapshot_every": 6, "engine": engine}
     run = fit(4, 2, **options, faults=["kill worker 1 at step 4", "kill worker 2 at step 15"])

@@ -78,7 +78,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.mark.parametrize(
     ("case", "dies_at"),
     [
-        pytest.param(case, at, marks=[] if at == 7 and case in QUICK else [pytest.mark.long])
+        pytest.param(
+            case, at, marks=pytest.mark.slow if at == 13 else [] if at == 7 and case in QUICK else pytest.mark.long
+        )
         for case in CASES
         for at in (
             [7, 21] if case in ("compensated", "double", "buffered", "averaged", "controlled") else [1, 7, 13, 21]
