@@ -6,8 +6,11 @@ Usage: ``python -m conformance.scenes WORLD SCENE``.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import json
+import os
+import socket
 import sys
 import threading
 import time
@@ -166,12 +169,37 @@ def descriptors() -> set[str]:
     return {entry.name for entry in Path("/proc/self/fd").iterdir()}
 
 
-def left_open(before: set[str]) -> set[str]:
-    """Return which descriptors stay open; a thread of Ray's closes its sockets, and may come to it a moment later."""
+def left_open(before: set[str], on_ray: bool) -> list[str]:
+    """Return which descriptors stay open, and what they are.
+
+    On Ray a thread of its own closes sockets, and may come to it later; a socket of gRPC's whose connection is over may
+    even stay, and belongs to no engine.
+    """
     deadline = time.monotonic() + CLOSED_WITHIN_S
     while (left := descriptors() - before) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return left
+    return [f"{number}: {described(number)}" for number in sorted(left) if not (on_ray and is_over(int(number)))]
+
+
+def is_over(descriptor: int) -> bool:
+    """Return whether a descriptor of this process is a socket that leads nowhere and that nobody can connect to."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as ours:
+            if ours.family not in (socket.AF_INET, socket.AF_INET6):
+                return False
+            if ours.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                return False
+            ours.getpeername()
+    except OSError as error:
+        return error.errno in (errno.ENOTCONN, errno.EINVAL)
+    return False
+
+
+def described(descriptor: str) -> str:
+    """Return what a descriptor of this process is."""
+    with contextlib.suppress(OSError):
+        return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+    return "closed meanwhile"
 
 
 def main(world_name: str, scene_name: str) -> None:
@@ -190,7 +218,7 @@ def main(world_name: str, scene_name: str) -> None:
         | {
             "children": [process.pid for process in psutil.Process().children(recursive=True)],
             "threads": [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()],
-            "descriptors": sorted(left_open(before)),
+            "descriptors": left_open(before, on_ray="ray" in (world.name, world.plugin)),
         }
     )
 
