@@ -132,6 +132,8 @@ class FedAvg(Strategy):
 
     def _weights(self, plan: Sequence[Work]) -> list[float]:
         """Return by what each counts, so that the plain mean is the one that is wanted; of others, they differ by a factor."""
+        if not self._samples:
+            return [1.0] * len(plan)
         samples = [self._samples.get(work.worker.name, 1) for work in plan]
         total = sum(samples)
         return [each * len(plan) / total for each in samples]
