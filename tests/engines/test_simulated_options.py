@@ -97,7 +97,7 @@ def test_a_link_carries_one_transfer_at_a_time_each_at_the_first_moment_it_is_fr
         assert not taken & busy
         assert all(set(range(t, t + duration_s)) & busy for t in range(earliest_s, begin_s))
         busy |= taken
-    intervals = list(zip(link.begins_s, link.ends_s, strict=True))
+    intervals = list(zip(link.times_s[::2], link.times_s[1::2], strict=True))
     assert sum(end - begin for begin, end in intervals) == len(busy)
     assert all(end < begin for (_, end), (begin, _) in itertools.pairwise(intervals))  # neighbours are merged
 

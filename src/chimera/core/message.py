@@ -36,14 +36,17 @@ class Encoded:
     size : how many elements the vector had.
     arrays : the packed data; their bytes are what the uplink and the downlink carry.
     meta : small scalars that decoding needs.
+    plain : whether a receiver in this process has found that its one array is the vector, and builds upon nothing before;
+        the others need not look again.
     """
 
-    __slots__ = ("arrays", "codec", "meta", "size")
+    __slots__ = ("arrays", "codec", "meta", "plain", "size")
 
     def __init__(
         self, codec: str, size: int, arrays: tuple[NDArray[Any], ...], meta: Mapping[str, float] | None = None
     ) -> None:
         self.codec, self.size, self.arrays, self.meta = codec, size, arrays, meta or _NOTHING
+        self.plain = False
 
     @property
     def nbytes(self) -> int:

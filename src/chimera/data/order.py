@@ -49,6 +49,8 @@ class DealtOrder:
     since, begin : the step from which on they deal so, and how many samples of the stream were dealt before it.
     """
 
+    __slots__ = ("batch_size", "begin", "n_samples", "rank", "seed", "share", "since", "steps_per_epoch", "world_size")
+
     def __init__(
         self, n_samples: int, *, world_size: int, rank: int, batch_size: int, seed: int, since: int = 0, begin: int = 0
     ) -> None:

@@ -113,8 +113,10 @@ def freeze(value: Any) -> tuple[Any, bool]:
         return {key: freeze(part)[0] for key, part in value.items()}, False
     if kind is Encoded:
         return _frozen_message(value)
-    if isinstance(value, msgspec.Struct) and all(map(_fixed, msgspec.structs.astuple(value))):
-        return (value, True) if kind.__struct_config__.frozen else (copy(value), False)
+    if isinstance(value, msgspec.Struct):
+        values = msgspec.structs.astuple(value)
+        if _IMMUTABLE.issuperset(map(type, values)) or all(map(_fixed, values)):
+            return (value, True) if kind.__struct_config__.frozen else (copy(value), False)
     return Packed(value), False
 
 

@@ -47,6 +47,8 @@ class SharedModel:
     shared : the object.
     """
 
+    __slots__ = ("_buffers", "_model", "_shared")
+
     def __init__(self, shared: Shared) -> None:
         self._shared, self._model = shared, shared.model
         self._buffers = shared.initial_buffers

@@ -31,6 +31,10 @@ class Gradients:
     flips_labels : whether class y of c is called c - 1 - y, see `Attack`.
     """
 
+    __slots__ = (
+        "_ahead", "_at_hand", "_count", "_dataset", "_has_buffers", "_model", "_rank", "_seed", "flips_labels", "order",
+    )  # fmt: skip
+
     def __init__(
         self, rank: int, model: Model, dataset: Dataset, order: Order, *, seed: int, count: Callable[[float], None]
     ) -> None:

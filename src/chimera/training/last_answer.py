@@ -21,6 +21,8 @@ class LastAnswer:
     model : its model.
     """
 
+    __slots__ = ("_rank", "_rounds")
+
     def __init__(self, rank: int, model: Any) -> None:
         self._rank = rank
         self._rounds: dict[int, dict[int, Any]] = model.common if isinstance(model, SharedModel) else {}

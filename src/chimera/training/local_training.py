@@ -28,6 +28,10 @@ class LocalTraining:
     model : what is stepped; its vectors may lie on a device.
     """
 
+    __slots__ = (
+        "_descend", "_kept", "_kept_of_rule", "_model", "_optimizer", "_plain", "_rate", "_rule", "_rule_table", "_settings",
+    )  # fmt: skip
+
     def __init__(self, settings: OptimizerSettings, model: Any) -> None:
         self._settings, self._model, self._plain = settings, model, settings.plain
         self._rate = np.float32(settings.learning_rate(0)) if self._plain and not settings.schedule.changes else None

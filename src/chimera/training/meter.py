@@ -85,13 +85,13 @@ class Meter:
         used = self.counters
         used.seconds = self.seconds()
         passed_over = _LOOKS if looked else _STEERING
+        rows = [row for row in rows if row.call not in passed_over and row.actor in workers]
         for row in rows:
-            if row.call not in passed_over and row.actor in workers:
-                self.worked.add(row.actor)
-                used.samples += 0 if self._counted else row.samples
-                self.samples_by_worker[row.actor] += row.samples
-                used.bytes_up += row.bytes_out
-                used.bytes_down += row.bytes_in
+            self.samples_by_worker[row.actor] += row.samples
+        self.worked.update([row.actor for row in rows])
+        used.samples += 0 if self._counted else sum([row.samples for row in rows])
+        used.bytes_up += sum([row.bytes_out for row in rows])
+        used.bytes_down += sum([row.bytes_in for row in rows])
 
     def add(self, tallies: Iterable[Tally]) -> None:
         """Count the messages of vectors that the workers tell of, and note the memory."""

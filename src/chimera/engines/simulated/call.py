@@ -29,6 +29,8 @@ Outcome: TypeAlias = tuple[tuple[Stored, ...], BaseException | None]
 Meetings: TypeAlias = "Mapping[SimulatedGroup, tuple[float, list[Call]]]"
 
 _SIZES = {type(None): 0, bool: 8, int: 8, float: 8, str: 8}  # of plain values, as `nbytes` says
+_size_of = _SIZES.__getitem__
+_NEVER = math.inf, math.inf, math.inf
 NOTHING: Mapping[Any, Any] = MappingProxyType({})  # there are many calls, and most have nothing of most kinds
 
 
@@ -117,38 +119,38 @@ class Call:
     )  # fmt: skip
 
     def __init__(
-        self, sender: Node, node: Node, method: str, order: int, issued_s: float, returns: int | None = None
+        self,
+        sender: Node,
+        node: Node,
+        method: str,
+        order: int,
+        issued_s: float,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] = NOTHING,
+        returns: int | None = None,
     ) -> None:
         self.sender, self.node, self.method, self.order = sender, node, method, order
         self.issued_s, self.returns = issued_s, returns
-        self.args: Sequence[Any] = ()
-        self.kwargs: Mapping[str, Any] = NOTHING
-        self.opens = False
-        count = returns or 1
-        self.refs: Sequence[Ref] = [Ref(self)] if count == 1 else [Ref(self) for _ in range(count)]
-        self.given: Sequence[Ref] = ()
-        self.inputs: Sequence[Call] = ()
-        self.start_s = self.end_s = self.known_s = math.inf
-        self.clock_s = self.transfer_s = self.transit_s = self.wait_s = 0.0
-        self.factor, self.given_bytes, self.bytes_in, self.bytes_out, self.samples = 1.0, 0, 0, 0, 0
-        self.error: BaseException | None = None
+        self.refs: Sequence[Ref] = [Ref(self) for _ in range(returns)] if returns else [Ref(self)]
+        self.start_s, self.end_s, self.known_s = _NEVER
+        self.clock_s, self.transfer_s, self.transit_s, self.wait_s, self.factor = 0.0, 0.0, 0.0, 0.0, 1.0
+        self.bytes_in, self.bytes_out, self.samples = 0, 0, 0
         self.waiters: Sequence[Call] = ()
         self.meetings: Meetings = NOTHING
+        self.error: BaseException | None = None
         self.planned: tuple[float, float, float, Meetings] | None = None
         self.strand: Strand | None = None
-
-    def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Keep the arguments, frozen as they are now; ``kwargs`` is nobody else's."""
         given = [value for value in args if type(value) is Ref]
-        self.args = args if len(given) == len(args) else [self._kept(value) for value in args]
-        sizes = [_SIZES.get(type(value)) for value in kwargs.values()]
-        if None in sizes:
+        self.given_bytes, self.opens = 0, False
+        self.args: Sequence[Any] = args if len(given) == len(args) else [self._kept(value) for value in args]
+        try:
+            self.given_bytes += sum(map(_size_of, map(type, kwargs.values())))
+        except KeyError:  # there are others than plain ones
             given += [value for value in kwargs.values() if type(value) is Ref]
-            kwargs.update({key: self._kept(value) for key, value in kwargs.items()})
-            self.opens = True
-        else:
-            self.given_bytes += sum(sizes)  # type: ignore[arg-type]
-        self.kwargs, self.given, self.inputs = kwargs, given, [ref.call for ref in given]
+            kwargs, self.opens = {key: self._kept(value) for key, value in kwargs.items()}, True
+        self.kwargs: Mapping[str, Any] = kwargs
+        self.given: Sequence[Ref] = given
+        self.inputs: Sequence[Call] = [ref.call for ref in given]
 
     def _kept(self, value: Any) -> Any:
         kind = type(value)
@@ -256,7 +258,7 @@ def run(call: Call) -> Outcome:
     """Run the actor's own code, and freeze what it returns or raises."""
     try:
         kwargs = {key: opened(kept) for key, kept in call.kwargs.items()} if call.opens else call.kwargs
-        args = [opened(kept) for kept in call.args]
+        args = map(opened, call.args)
         value = getattr(call.node.target, call.method)(*args, **kwargs)
         if call.returns is None:
             return (Stored(value),), None

@@ -93,8 +93,7 @@ class Simulated:
             node.join_s = self._availability.join.get(name, 0.0)
             node.leave_s = self._availability.leave.get(name, math.inf)
             node.crash_s = self._availability.crash.get(name, math.inf)
-        call = Call(self._driver, node, CONSTRUCTOR, next(self._order), self._scheduler.now_s)
-        call.take(args, kwargs)
+        call = Call(self._driver, node, CONSTRUCTOR, next(self._order), self._scheduler.now_s, args, kwargs)
         self._nodes.append(node)
         self._names.add(name)
         self._scheduler.issue(call)
@@ -120,8 +119,7 @@ class Simulated:
         issued_s = scheduler.now_s
         if (caller := scheduler.running and scheduler.events.calling()) is not None:
             sender, issued_s = caller.node, caller.node.health.sends_s(caller.clock_s)
-        call = Call(sender, node, method, next(self._order), issued_s, returns)
-        call.take(args, kwargs)
+        call = Call(sender, node, method, next(self._order), issued_s, args, kwargs, returns)
         refs = call.refs
         scheduler.issue(call)
         return refs[0] if returns is None else list(refs)

@@ -65,46 +65,45 @@ class Link:
 
     Transfers are not always asked for in the order of their times (a call may be issued long before its argument stands), so
     each takes the first gap that holds it and not simply the end of the queue.
+
+    Attributes
+    ----------
+    times_s : where each interval begins and ends, one behind the other: in one list, for there are many links.
     """
 
-    __slots__ = ("begins_s", "ends_s")
+    __slots__ = ("times_s",)
 
     def __init__(self) -> None:
-        self.begins_s: list[float] = []
-        self.ends_s: list[float] = []
+        self.times_s: list[float] = []
 
     def reserve(self, earliest_s: float, duration_s: float) -> float:
         """Occupy the link for ``duration_s``, not before ``earliest_s``; return when that begins."""
-        begins_s, ends_s = self.begins_s, self.ends_s
-        if not ends_s or ends_s[-1] < earliest_s:  # as most are
-            begins_s.append(earliest_s)
-            ends_s.append(earliest_s + duration_s)
+        times_s = self.times_s
+        if not times_s or times_s[-1] < earliest_s:  # as most are
+            times_s += (earliest_s, earliest_s + duration_s)
             return earliest_s
-        if begins_s[-1] <= earliest_s:  # behind the last of a queue, as most others
-            begin_s = ends_s[-1]
-            ends_s[-1] = begin_s + duration_s
+        if times_s[-2] <= earliest_s:  # behind the last of a queue, as most others
+            begin_s = times_s[-1]
+            times_s[-1] = begin_s + duration_s
             return begin_s
-        place = bisect_right(ends_s, earliest_s)
+        place = bisect_right(times_s, earliest_s) // 2 * 2  # of the first interval that ends later
         begin_s = earliest_s
-        while place < len(ends_s) and begins_s[place] < begin_s + duration_s:
-            begin_s = max(begin_s, ends_s[place])
-            place += 1
+        while place < len(times_s) and times_s[place] < begin_s + duration_s:
+            begin_s = max(begin_s, times_s[place + 1])
+            place += 2
         end_s = begin_s + duration_s
-        if place and ends_s[place - 1] == begin_s:
-            ends_s[place - 1] = end_s
+        if place and times_s[place - 1] == begin_s:
+            times_s[place - 1] = end_s
         else:
-            begins_s.insert(place, begin_s)
-            ends_s.insert(place, end_s)
-            place += 1
-        if place < len(ends_s) and begins_s[place] == end_s:
-            ends_s[place - 1] = ends_s.pop(place)
-            begins_s.pop(place)
+            times_s[place:place] = begin_s, end_s
+            place += 2
+        if place < len(times_s) and times_s[place] == end_s:
+            del times_s[place - 1 : place + 1]
         return begin_s
 
     def forget(self, before_s: float) -> None:
         """Drop the intervals that ended before ``before_s``: nothing will be reserved there any more."""
-        past = bisect_right(self.ends_s, before_s)
-        del self.begins_s[:past], self.ends_s[:past]
+        del self.times_s[: bisect_right(self.times_s, before_s) // 2 * 2]
 
 
 class Port:
