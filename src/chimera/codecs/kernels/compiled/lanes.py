@@ -12,6 +12,9 @@ from numba.extending import intrinsic
 
 BYTE, WORD, LONG, FLOAT = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
 LANES = 16
+SOON = 2048
+"""What a loop reads in order is asked for so many floats before. What fetches ahead by itself begins anew at each page, and is
+slow where no line of the cache begins with a vector."""
 WORDS, FLOATS, LINE = ir.VectorType(WORD, LANES), ir.VectorType(FLOAT, LANES), ir.VectorType(BYTE, 64)
 
 
@@ -90,10 +93,9 @@ def bytes_of(four: Sequence[Lanes], number: int) -> Lanes:
     """Return a line of 64 bytes: byte ``number`` of each word of four vectors, the lowest being 0."""
     b = four[0].builder
     parts = [b.bitcast(each.value, LINE) for each in four]
-    places = ir.Constant(ir.VectorType(WORD, 64), [4 * i + number for i in range(32)] * 2)
+    places = ir.Constant(ir.VectorType(WORD, 32), [4 * i + number for i in range(32)])
     low, high = (b.shuffle_vector(one, other, places) for one, other in zip(parts[::2], parts[1::2], strict=True))
-    halves = ir.Constant(ir.VectorType(WORD, 64), [*range(32), *range(64, 96)])
-    return Lanes(b, b.shuffle_vector(low, high, halves))
+    return Lanes(b, b.shuffle_vector(low, high, ir.Constant(ir.VectorType(WORD, 64), list(range(64)))))
 
 
 def write_line(line: Lanes, place: Any, *, past: bool) -> None:

@@ -12,7 +12,18 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from chimera.codecs.kernels.compiled.bits import pack_signs
-from chimera.codecs.kernels.compiled.lanes import FLOATS, LANES, LONG, WORD, WORDS, Lanes, data_of, to_line
+from chimera.codecs.kernels.compiled.lanes import (
+    FLOATS,
+    LANES,
+    LONG,
+    SOON,
+    WORD,
+    WORDS,
+    Lanes,
+    data_of,
+    fetch,
+    to_line,
+)
 from chimera.codecs.kernels.layout import ABSOLUTE, BLOCK, CHUNK, SQUARE
 from chimera.core.jit import F, U, as_float, inlined, njit
 
@@ -63,7 +74,10 @@ class _Totals:
             for i in range(4):
                 at = builder.mul(loop.index, LONG(64 if apart is None else LANES))
                 at = builder.add(at, LONG(LANES * i) if apart is None else builder.mul(apart, LONG(i)))
-                words = Lanes.at(builder, builder.gep(source, [at]), WORDS)
+                place = builder.gep(source, [at])
+                if apart is None:
+                    fetch(builder, builder.gep(place, [LONG(SOON)]))
+                words = Lanes.at(builder, place, WORDS)
                 for term, places in zip(self._terms, self._places, strict=True):
                     total = Lanes(builder, builder.load(places[i]))
                     builder.store(term.add(total, term.make(words)).value, places[i])

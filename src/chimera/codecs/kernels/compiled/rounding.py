@@ -15,6 +15,7 @@ from chimera.codecs.kernels.compiled.lanes import (
     FLOAT,
     LANES,
     LONG,
+    SOON,
     WORD,
     WORDS,
     Lanes,
@@ -114,6 +115,8 @@ def round_past(typing: Any, x: Any, begin: Any, lines: Any, factor: Any, shift: 
         with cgutils.for_range(builder, arguments[2]) as loop:
             at = builder.shl(loop.index, LONG(6))
             places = [builder.gep(source, [builder.add(at, LONG(i))]) for i in range(0, 64, LANES)]
+            for place in places:
+                fetch(builder, builder.gep(place, [LONG(SOON)]))
             codes = [(Lanes.at(builder, place) * scale + middle).bits() for place in places]
             write_line(bytes_of(codes, 0), builder.gep(target, [at]), past=True)
         return context.get_dummy_value()
