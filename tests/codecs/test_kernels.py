@@ -17,9 +17,10 @@ from chimera.codecs.codec import CODECS, Held
 from chimera.codecs.kernels import compiled, on_cpu, plain
 from chimera.codecs.kernels.layout import (
     ABSOLUTE,
+    APART,
     BLOCK,
     CHUNK,
-    HALF,
+    SPAN,
     SQUARE,
     STREAMED,
     code_width,
@@ -85,9 +86,9 @@ def test_packed_codes_come_back(size: int, width: int, seed: int) -> None:
 
 
 @given(
-    st.integers(1, 3 * CHUNK),
+    st.integers(1, 3 * SPAN),
     st.sampled_from([1, 2, 4, 7, 127, 128, 32767]),
-    st.sampled_from([0, 16, 64, 512, CHUNK]),
+    st.sampled_from([0, 16, 64, 512, CHUNK, SPAN]),
     st.booleans(),
     st.booleans(),
     st.sampled_from([1.0, 1e-30, 3e-41]),
@@ -118,15 +119,16 @@ def test_levels_are_the_same(
     assert found[0][3] <= 2 * levels
 
 
-@pytest.mark.parametrize("stochastic", [False, True])
-def test_what_is_written_past_the_caches_is_the_same(stochastic: bool) -> None:
+@pytest.mark.parametrize(("levels", "stochastic"), [(127, False), (127, True), (7, True), (1, True)])
+def test_what_is_written_past_the_caches_is_the_same(levels: int, stochastic: bool) -> None:
     """That of a long tensor, from a place that a line begins at, and from any other."""
     vector = np.random.default_rng(0).standard_normal(STREAMED + CHUNK + 77, np.float32)
-    norms, codes = np.array([np.abs(vector).max()]), np.empty(CHUNK, np.uint8)
-    room, found = Scratch().array("packed", vector.size + 1, np.uint8), []
+    norms, codes, width = np.array([np.abs(vector).max()]), np.empty(CHUNK, np.uint8), code_width(2 * levels + 1)
+    size, found = packed_size(vector.size, width), []
+    room = Scratch().array("packed", size + 1, np.uint8)
     for module, shift in ((plain, 0), (compiled, 0), (compiled, 1)):
-        out, keys = room[shift : shift + vector.size], (np.uint32(3), np.uint32(7))
-        module.quantize(vector, norms, vector.size, False, False, 127, 8, stochastic, *keys, 0, codes, out)
+        out, keys = room[shift : shift + size], (np.uint32(3), np.uint32(7))
+        module.quantize(vector, norms, vector.size, False, False, levels, width, stochastic, *keys, 0, codes, out)
         found.append(out.copy())
     assert (found[0] == found[1]).all()
     assert (found[0] == found[2]).all()
@@ -171,11 +173,11 @@ def test_random_numbers_are_uniform_and_independent_of_their_neighbours() -> Non
         unit = (out >> 9) / 2.0**23 - 0.5
         error = 1 / np.sqrt(12 * size)
         assert abs(unit.mean()) < 5 * error
-        for lag in (1, 2, 16, 512, HALF, CHUNK):
+        for lag in (1, 2, 16, APART, 2 * APART, 512, CHUNK):
             assert abs(np.mean(unit[lag:] * unit[:-lag]) * 12) < 5 / np.sqrt(size)
         counts = np.bincount(out >> 24, minlength=256)
         assert ((counts - size / 256) ** 2).sum() / (size / 256) < 400  # chi square with 255 degrees of freedom
-        halves = (out >> 28).reshape(-1, 2, HALF)  # elements that share a state
+        halves = (out >> 28).reshape(-1, 2, APART)  # elements that share a state
         pairs = np.bincount((16 * halves[:, 0] + halves[:, 1]).reshape(-1), minlength=256)
         assert ((pairs - size / 512) ** 2).sum() / (size / 512) < 400
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from chimera.codecs.fields import array, bounds_of, finite, lengths_of, packable, whole
 from chimera.codecs.kernels import kernels
-from chimera.codecs.kernels.layout import CHUNK, SQUARE, code_width, packed_size
+from chimera.codecs.kernels.layout import CHUNK, SPAN, SQUARE, code_width, packed_size
 from chimera.codecs.moments import moments
 from chimera.codecs.pieces import Target
 from chimera.codecs.scratch import Scratch
@@ -53,10 +53,8 @@ class Levels:
 
 def check_block(block: int) -> None:
     """Raise `ConfigurationError` if blocks cannot be so long."""
-    if block and (block < 16 or block > CHUNK or block & (block - 1)):
-        raise ConfigurationError(
-            f"block must be a power of two from 16 to {CHUNK}, or 0 for whole tensors, not {block}"
-        )
+    if block and (block < 16 or block > SPAN or block & (block - 1)):
+        raise ConfigurationError(f"block must be a power of two from 16 to {SPAN}, or 0 for whole tensors, not {block}")
 
 
 def encode_levels(
@@ -130,7 +128,7 @@ def decode_levels(encoded: Encoded, target: Target) -> Iterator[tuple[slice, Fla
 
 
 def _block(encoded: Encoded) -> int:
-    block = whole(encoded, "block", 0, CHUNK)
+    block = whole(encoded, "block", 0, SPAN)
     try:
         check_block(block)
     except ConfigurationError as error:

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-CHUNK = 8192
-"""Codes that are packed together; a multiple of 8, and of every length of block."""
+CHUNK = 2048
+"""Codes that are packed together. So few that what is read in several places of a chunk, and the next one, which is on its way,
+are in the nearest cache."""
+SPAN = 8192
+"""Elements whose sums are added in lanes of float32, and the length of the longest block."""
 TOTAL, ABSOLUTE, SQUARE, TOP, NEGATIVE = (1 << column for column in range(5))
 """What is to be found of tensors: sums of x, |x| and x squared, largest magnitude, count of sign bits; as bits of a number."""
 LANES = 64
@@ -25,8 +28,8 @@ RUN = 1 << 11
 """Elements whose terms are added by halves, in float64."""
 STREAMED = 1 << 22
 """A tensor of so many elements has codes of 8 bits that are not kept in the caches when they are written."""
-HALF = CHUNK // 2
-"""One state of the random numbers serves the element i of the first half of a chunk, and the element i of the second half."""
+APART = 32
+"""One state of the random numbers serves two elements that are so far apart, of every 64 from the beginning of a tensor on."""
 
 
 def blocks_backwards(size: int) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Codes of a few bits, packed (see `layout`), and signs."""
+"""Codes of a few bits, packed chunk by chunk (see `layout`), and signs."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from chimera.codecs.kernels.compiled.bits import pack_signs, unpack_signs
-from chimera.codecs.kernels.compiled.hashing import EARLY, LATE, STEP, mixed, state_at
+from chimera.codecs.kernels.compiled.hashing import state_at, word
 from chimera.codecs.kernels.compiled.levels import inverse
-from chimera.codecs.kernels.layout import CHUNK, HALF
+from chimera.codecs.kernels.layout import CHUNK
 from chimera.core.jit import B, F, H, N, U, as_float, njit
 
 _ROUND = F(12582912.0)  # 1.5 * 2**23: added and taken away again, it rounds to the nearest integer, ties to even
@@ -75,22 +75,19 @@ def to_exponents(x: Any, first: Any, second: Any, out: Any, signs: Any) -> Any:
     u, top = x.view(U), U(0)
     for low in range(0, x.size, CHUNK):
         state = state_at(low, first)
-        top = max(top, _exponents(u[low : low + HALF], state, second, EARLY, out[low : low + HALF]))
-        top = max(top, _exponents(u[low + HALF : low + CHUNK], state, second, LATE, out[low + HALF : low + CHUNK]))
+        top = max(top, _exponents(u[low : low + CHUNK], state, second, out[low : low + CHUNK]))
         pack_signs(x[low : low + CHUNK], signs[low // 8 :])
     return as_float(top)
 
 
 @njit
-def _exponents(u: Any, state: Any, second: Any, multiplier: Any, out: Any) -> Any:
-    """Write the exponents of half a chunk, given as bits; return the bits of the largest magnitude."""
+def _exponents(u: Any, state: Any, second: Any, out: Any) -> Any:
+    """Write the exponents of a chunk, given as bits; return the bits of the largest magnitude."""
     top = U(0)
     for j in range(u.size):
         magnitude = U(u[j] & U(0x7FFFFFFF))
         top = max(top, magnitude)
-        noise = U(U(mixed(state, second) * multiplier) >> U(9))
-        out[j] = B(min(U(U(magnitude + noise) >> U(23)), U(254)))
-        state = U(state + STEP)
+        out[j] = B(min(U(U(magnitude + U(word(state, second, j) >> U(9))) >> U(23)), U(254)))
     return top
 
 
@@ -114,19 +111,16 @@ def to_table(x: Any, norm: Any, table: Any, stochastic: Any, first: Any, second:
     The level is the nearest to ``|x| / norm``, or one of the two around it at random, without bias.
     """
     lift, factor = inverse(norm, F(1))
-    magnitudes, rest = np.empty(HALF, F), np.empty(HALF, F)
-    for low in range(0, x.size, HALF):
-        part, t = x[low : low + HALF], codes[low : low + HALF]
-        state = state_at(low // CHUNK * CHUNK, first)
-        multiplier = LATE if low % CHUNK else EARLY
+    magnitudes, rest = np.empty(CHUNK, F), np.empty(CHUNK, F)
+    for low in range(0, x.size, CHUNK):
+        part, t = x[low : low + CHUNK], codes[low : low + CHUNK]
         for j in range(part.size):
             magnitudes[j] = min(F(F(abs(part[j]) * lift) * factor), F(1))
             t[j] = table.size if part[j] < 0 else 0
         if stochastic:
+            state = state_at(low, first)
             for j in range(part.size):
-                unit = F(as_float(U(U(U(mixed(state, second) * multiplier) >> U(9)) | _ONE)) - F(1))
-                rest[j] = F(F(1) - unit)
-                state = U(state + STEP)
+                rest[j] = F(F(1) - F(as_float(U(U(word(state, second, j) >> U(9)) | _ONE)) - F(1)))
         for k in range(table.size - 1):  # level by level, for only so is there a vector instruction for each step
             lower, gap = F(table[k]), F(table[k + 1] - table[k])
             if stochastic:

@@ -1,6 +1,6 @@
 """Random numbers by counting: a hash of an index and a key.
 
-A state serves two elements, `HALF` apart in a chunk (see `layout`): what is mixed is multiplied by `EARLY` for the one and by
+A state serves two elements, `APART` from each other (see `layout`): what is mixed is multiplied by `EARLY` for the one and by
 `LATE` for the other. Both are uniform to the last bit. Their quotient is a multiplier that is good in two dimensions
 (Steele and Vigna, 2022: Computationally Easy, Spectrally Good Multipliers), so together they are independent to 16 bits.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chimera.codecs.kernels.layout import CHUNK, HALF
+from chimera.codecs.kernels.layout import APART
 from chimera.core.jit import U, inlined, njit
 
 STEP = U(0x7FEB352D)
@@ -24,18 +24,16 @@ def state_at(index: Any, first: Any) -> Any:
 
 
 @inlined
-def mixed(state: Any, second: Any) -> Any:
-    """Return what is multiplied by `EARLY` or `LATE` to give 32 random bits, the upper ones the better."""
-    return U(U(state ^ U(state >> U(15))) ^ second)
+def word(state: Any, second: Any, j: Any) -> Any:
+    """Return 32 random bits, the upper ones the better: of the element j, if the first of this chunk has that state."""
+    late = U(U(j) & U(APART))
+    own = U(state + U(U(U(j) - late) * STEP))
+    return U(U(U(own ^ U(own >> U(15))) ^ second) * (LATE if late else EARLY))
 
 
 @njit
 def random_bits(first: Any, second: Any, begin: Any, out: Any) -> None:
     """Write the random bits of a tensor that begins at ``begin``."""
-    for low in range(0, out.size, CHUNK):
-        for half in range(2):
-            part = out[low + half * HALF : low + (half + 1) * HALF]
-            state, factor = state_at(begin + low, first), LATE if half else EARLY
-            for j in range(part.size):
-                part[j] = U(mixed(state, second) * factor)
-                state = U(state + STEP)
+    state = state_at(begin, first)
+    for j in range(out.size):
+        out[j] = word(state, second, j)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from chimera.codecs.kernels.compiled.bits import pack_chunk, unpack_chunk
-from chimera.codecs.kernels.compiled.hashing import EARLY, LATE, STEP, mixed, state_at
+from chimera.codecs.kernels.compiled.hashing import STEP, state_at, word
 from chimera.codecs.kernels.compiled.lanes import settle, to_line
 from chimera.codecs.kernels.compiled.moments import largest_bits, largest_of, square_sum, sum_of_squares
-from chimera.codecs.kernels.compiled.rounding import draw_2, draw_4, draw_8, draw_8_past, round_past
-from chimera.codecs.kernels.layout import CHUNK, HALF, STREAMED
+from chimera.codecs.kernels.compiled.rounding import draw_2, draw_4, draw_8, round_past
+from chimera.codecs.kernels.layout import CHUNK, SPAN, STREAMED
 from chimera.core.jit import B, F, N, U, as_bits, as_float, inlined, njit
 
 _ROUND = F(12582912.0)  # 1.5 * 2**23: added and taken away again, it rounds to the nearest integer, ties to even
@@ -57,48 +57,47 @@ def _fixed(scaled: Any, top: Any) -> Any:
 
 
 @njit
-def _stochastic(x: Any, norm: Any, levels: Any, state: Any, second: Any, half: Any, codes: Any) -> None:
+def _stochastic(x: Any, norm: Any, levels: Any, state: Any, second: Any, begin: Any, codes: Any) -> None:
     """Write ``floor(x / step + u)``, plus the levels, u being uniform in [0, 1) with 24 bits, or 16 for many levels.
 
-    The elements lie in one half of a chunk; ``state`` is that of the first.
+    The elements are those of a chunk from ``begin`` on, and ``state`` is that of the chunk.
     """
     lift, factor = inverse(norm, F(levels))
-    multiplier = LATE if half else EARLY
     if levels > 127:
         factor, top = F(factor * F(2.0**16)), F(levels << 16)
         for j in range(x.size):
-            noise = N(U(mixed(state, second) * multiplier) >> U(16))
-            codes[j] = N(N(N(_fixed(F(F(x[j] * lift) * factor), top) + noise) >> N(16)) + N(levels))
-            state = U(state + STEP)
+            u = N(word(state, second, begin + j) >> U(16))
+            codes[j] = N(N(N(_fixed(F(F(x[j] * lift) * factor), top) + u) >> N(16)) + N(levels))
         return
     factor, top = F(factor * F(2.0**24)), F(levels << 24)
     for j in range(x.size):
-        noise = N(U(mixed(state, second) * multiplier) >> U(8))
-        codes[j] = N(N(N(_fixed(F(F(x[j] * lift) * factor), top) + noise) >> N(24)) + N(levels))
-        state = U(state + STEP)
+        u = N(word(state, second, begin + j) >> U(8))
+        codes[j] = N(N(N(_fixed(F(F(x[j] * lift) * factor), top) + u) >> N(24)) + N(levels))
 
 
 @njit
-def _draw_chunk(
-    x: Any, norms: Any, low: Any, block: Any, levels: Any, width: Any, state: Any, second: Any, past: Any, out: Any
-) -> None:
-    """Write the packed codes of 8, 4 or 2 bits of the full chunk from ``low`` on, no norm being tiny: of streams at once."""
-    apart = HALF if width > 2 else HALF // 2  # elements between streams
+def _draw(
+    x: Any, norms: Any, low: Any, chunks: Any, block: Any, levels: Any, width: Any, state: Any, second: Any, past: Any,
+    out: Any,
+) -> None:  # fmt: skip
+    """Write the packed codes of 8, 4 or 2 bits of whole chunks from ``low`` on, no norm being tiny: of streams at once."""
+    together = chunks if block >= chunks * CHUNK else 1  # that have one scale
+    apart = CHUNK * width // 8  # elements between streams
     length = min(block, apart)
-    for b in range(0, apart, length):
-        f0 = _scale(norms, low + b, block, levels)
-        f1 = _scale(norms, low + apart + b, block, levels)
-        own, lines, part = U(state + U(U(b) * STEP)), length // 64, out[b:]
-        if width == 2:
-            f2 = _scale(norms, low + 2 * apart + b, block, levels)
-            f3 = _scale(norms, low + 3 * apart + b, block, levels)
-            draw_2(x, low + b, lines, f0, f1, f2, f3, N(levels), own, second, part)
-        elif width == 4:
-            draw_4(x, low + b, lines, f0, f1, f0, f1, N(levels), own, second, part)
-        elif past:
-            draw_8_past(x, low + b, lines, f0, f1, f0, f1, N(levels), own, second, part)
-        else:
-            draw_8(x, low + b, lines, f0, f1, f0, f1, N(levels), own, second, part)
+    for chunk in range(low, low + chunks * CHUNK, together * CHUNK):
+        for b in range(0, apart, length):
+            at, lines, part = chunk + b, length // 64, out[(chunk - low) * width // 8 + b :]
+            own = U(state + U(U(at - low) * STEP))
+            f0 = _scale(norms, at, block, levels)
+            if width == 8:
+                draw_8(x, at, together, lines, f0, f0, f0, f0, N(levels), own, second, past, part)
+                continue
+            f1 = _scale(norms, at + apart, block, levels)
+            if width == 4:
+                draw_4(x, at, together, lines, f0, f1, f0, f1, N(levels), own, second, past, part)
+            else:
+                f2, f3 = _scale(norms, at + 2 * apart, block, levels), _scale(norms, at + 3 * apart, block, levels)
+                draw_2(x, at, together, lines, f0, f1, f2, f3, N(levels), own, second, past, part)
 
 
 @inlined
@@ -148,36 +147,35 @@ def quantize(
     ``norms`` holds the value of the outermost level of each block; with ``find`` it is found here. ``codes`` is room for a
     chunk.
     """
-    plane, lanes, room = np.empty(CHUNK, B), np.empty(65, F), np.empty(CHUNK, F)
-    length, done = min(block, CHUNK), 0
-    if (
-        width == 8
-        and not stochastic
-        and x.size >= STREAMED
-        and block >= x.size
-        and norms[0] >= _TINY
-        and to_line(out) == 0
-    ):
-        done = x.size // CHUNK * CHUNK
-        round_past(x, 0, done // 64, inverse(norms[0], F(levels))[1], F(_ROUND + F(levels)), out)
-    for low in range(done, x.size, CHUNK):
-        high = min(low + CHUNK, x.size)
-        least = _HUGE
-        for b in range(low, high, length):
+    plane, lanes, room = np.empty(CHUNK, B), np.empty(65, F), np.empty(SPAN, F)
+    drawn = stochastic and levels <= 127 and block >= 64 and (width == 8 or width == 4 or width == 2)
+    past, done = x.size >= STREAMED and to_line(out) == 0, 0
+    if not find and block >= x.size >= CHUNK and norms[0] >= _TINY:
+        if drawn:
+            done = x.size // CHUNK * CHUNK
+            state = state_at(begin, first)
+            _draw(x, norms, 0, done // CHUNK, block, levels, width, state, second, past, out)
+        elif past and width == 8 and not stochastic:
+            done = x.size // CHUNK * CHUNK
+            round_past(x, 0, done // 64, inverse(norms[0], F(levels))[1], F(_ROUND + F(levels)), out)
+    for low in range(done, x.size, SPAN):
+        high, least = min(low + SPAN, x.size), _HUGE
+        for b in range(low, high, min(block, SPAN)):
             if find:
-                norms[b // block] = _norm(x, b, min(b + length, high), euclidean, lanes, room)
+                norms[b // block] = _norm(x, b, min(b + block, high), euclidean, lanes, room)
             least = min(least, norms[b // block])
-        state, packed = state_at(begin + low, first), out[low * width // 8 :]
-        full = high - low == CHUNK and length >= 64 and least >= _TINY and levels <= 127
-        past = x.size >= STREAMED and to_line(packed) == 0
-        if stochastic and full and (width == 8 or width == 4 or width == 2):
-            _draw_chunk(x, norms, low, block, levels, width, state, second, past, packed)
-        elif width == 8:
-            _codes(x[low:high], norms, low, block, levels, stochastic, state, second, packed)
-        else:
-            t = codes[: high - low]
-            _codes(x[low:high], norms, low, block, levels, stochastic, state, second, t)
-            pack_chunk(t, width, plane, packed)
+        if drawn and high - low == SPAN and least >= _TINY:
+            state, packed = state_at(begin + low, first), out[low * width // 8 :]
+            _draw(x, norms, low, SPAN // CHUNK, block, levels, width, state, second, past, packed)
+            continue
+        for at in range(low, high, CHUNK):
+            part, packed, state = x[at : min(at + CHUNK, high)], out[at * width // 8 :], state_at(begin + at, first)
+            if width == 8:
+                _codes(part, norms, at, block, levels, stochastic, state, second, packed)
+            else:
+                t = codes[: part.size]
+                _codes(part, norms, at, block, levels, stochastic, state, second, t)
+                pack_chunk(t, width, plane, packed)
     settle()
 
 
@@ -186,13 +184,10 @@ def _codes(
     x: Any, norms: Any, low: Any, block: Any, levels: Any, stochastic: Any, state: Any, second: Any, codes: Any
 ) -> None:
     """Write the codes of a chunk, block by block."""
-    length = min(block, HALF)
-    for b in range(0, x.size, length):
-        e = min(b + length, x.size)
-        norm, half = norms[(low + b) // block], b // HALF
+    for b in range(0, x.size, block):
+        e, norm = min(b + block, x.size), norms[(low + b) // block]
         if stochastic:
-            own = U(state + U(U(b - half * HALF) * STEP))
-            _stochastic(x[b:e], norm, levels, own, second, half, codes[b:e])
+            _stochastic(x[b:e], norm, levels, state, second, b, codes[b:e])
         else:
             _nearest(x[b:e], norm, levels, codes[b:e])
 

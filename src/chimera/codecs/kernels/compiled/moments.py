@@ -24,7 +24,7 @@ from chimera.codecs.kernels.compiled.lanes import (
     fetch,
     to_line,
 )
-from chimera.codecs.kernels.layout import ABSOLUTE, BLOCK, CHUNK, SQUARE
+from chimera.codecs.kernels.layout import ABSOLUTE, BLOCK, SPAN, SQUARE
 from chimera.core.jit import F, U, as_float, inlined, njit
 
 _LITTLE = 1e-30
@@ -178,7 +178,7 @@ def look(x: Any, bounds: Any, backwards: Any, columns: Any, signs: Any, table: A
     """Write what is known of each tensor: sums of x, |x| and x squared, largest magnitude, count of sign bits.
 
     ``bounds`` says where the tensors begin and end, ``table`` has shape (tensors, 5); ``columns`` says which of them are
-    wanted (see `layout`), and others are zero. Sums are added chunk by chunk, within a chunk in lanes of float32, and exactly
+    wanted (see `layout`), and others are zero. Sums are added span by span, within a span in lanes of float32, and exactly
     where that was too short. If ``signs`` has room, the sign bits go there too.
     """
     table[:] = 0
@@ -188,12 +188,12 @@ def look(x: Any, bounds: Any, backwards: Any, columns: Any, signs: Any, table: A
         begin = (blocks - 1 - i if backwards else i) * BLOCK
         end = min(begin + BLOCK, x.size)
         t = np.searchsorted(bounds, begin, side="right") - 1
-        for low in range(begin, end, CHUNK):
-            high = min(low + CHUNK, end)
+        for low in range(begin, end, SPAN):
+            high = min(low + SPAN, end)
             while bounds[t] < high:
                 _look_at(x[max(low, bounds[t]) : min(high, bounds[t + 1])], columns, room, table[t])
                 t += 1
-            t -= bounds[t] > high  # a tensor that goes on in the next chunk
+            t -= bounds[t] > high  # a tensor that goes on in the next span
             if signs.size:
                 pack_signs(x[low:high], signs[low // 8 :])
     for t in range(bounds.size - 1):

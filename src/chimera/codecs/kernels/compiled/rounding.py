@@ -24,13 +24,9 @@ from chimera.codecs.kernels.compiled.lanes import (
     fetch,
     write_line,
 )
-from chimera.codecs.kernels.layout import CHUNK, HALF
+from chimera.codecs.kernels.layout import APART, CHUNK
 
-_STREAMS = {8: (0, HALF), 4: (0, HALF), 2: (0, HALF // 2, HALF, HALF + HALF // 2)}
-"""Where in a chunk the elements lie that share a byte, or for 8 bits a state, by the width of their codes."""
 _ONES = {8: 1, 4: 0x11, 2: 0x55}
-_AHEAD = CHUNK
-"""What is read in several places at once is not fetched ahead by itself, so it is asked for, so many elements before."""
 
 
 def _steps(count: int) -> int:
@@ -38,67 +34,68 @@ def _steps(count: int) -> int:
     return count * int(STEP) & 0xFFFFFFFF
 
 
-def _drawing(width: int, past: bool) -> Any:
-    """Return an intrinsic that draws and packs the codes of a chunk from element ``begin`` on, in ``lines`` of 64 bytes.
+def _drawing(width: int) -> Any:
+    """Return an intrinsic that draws and packs codes of ``chunks`` from element ``begin`` on, of each ``lines`` of 64 bytes.
 
-    ``f0`` to ``f3`` are what the elements of each stream are scaled by; there are two for 8 and 4 bits. ``state`` is that of
-    the first element. ``out`` begins with its code; if ``past``, 64 divides its place.
+    ``f0`` to ``f3`` are what the elements of each stream are scaled by; there is one for 8 bits, two for 4, four for 2.
+    ``state`` is that of the first element. ``out`` begins with its code; if ``past``, 64 divides its place.
     """
-    streams = _STREAMS[width]
-    multipliers = [int(LATE if stream >= HALF else EARLY) for stream in streams]
+    streams = range(0, CHUNK, CHUNK * width // 8)  # where in a chunk the elements lie that share a byte
+    count = len(streams)
 
-    def levels_of(source: Any, at: Any, here: Lanes, key: Lanes, scales: list[Lanes], limits: Any) -> list[Lanes]:
-        """Draw 16 elements of each stream; the level is the uppermost byte."""
-        builder, mixes, found = here.builder, dict[int, Lanes](), []
-        for stream, multiplier, scale in zip(streams, multipliers, scales, strict=True):
-            place = builder.gep(source, [builder.add(at, LONG(stream))])
-            fetch(builder, builder.gep(place, [LONG(_AHEAD)]))
-            if stream < HALF:
-                moved = here + _steps(stream)
-                mixes[stream] = (moved ^ (moved >> 15)) ^ key
-            noise = mixes[stream % HALF] * multiplier >> 8
-            found.append((Lanes.at(builder, place) * scale).clipped(*limits).cut() + noise)
-        return found
+    def line_of(source: Any, here: Lanes, key: Lanes, scale: Lanes, limits: Any) -> Lanes:
+        """Draw 64 elements; the level is the uppermost byte."""
+        builder, found = here.builder, dict[int, Lanes]()
+        for i in range(0, APART, LANES):
+            moved = here + _steps(i)
+            mix = (moved ^ (moved >> 15)) ^ key
+            for at, multiplier in ((i, EARLY), (i + APART, LATE)):
+                values = Lanes.at(builder, builder.gep(source, [LONG(at)]))
+                found[at] = (values * scale).clipped(*limits).cut() + (mix * int(multiplier) >> 8)
+        return bytes_of([found[at] for at in sorted(found)], 3)
 
     @intrinsic
     def draw(
-        typing: Any, x: Any, begin: Any, lines: Any, f0: Any, f1: Any, f2: Any, f3: Any, levels: Any, state: Any,
-        second: Any, out: Any,
+        typing: Any, x: Any, begin: Any, chunks: Any, lines: Any, f0: Any, f1: Any, f2: Any, f3: Any, levels: Any,
+        state: Any, second: Any, past: Any, out: Any,
     ) -> Any:  # fmt: skip
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            kinds, top = signature.args, arguments[7]
+            kinds, top = signature.args, arguments[8]
             source = builder.gep(data_of(context, builder, kinds[0], arguments[0]), [arguments[1]])
-            target = data_of(context, builder, kinds[10], arguments[10])
-            scales = [Lanes.of(builder, each) for each in arguments[3 : 3 + len(streams)]]
+            target = data_of(context, builder, kinds[12], arguments[12])
+            scales = [Lanes.of(builder, each) for each in arguments[4 : 4 + count]]
             high = Lanes.of(builder, builder.sitofp(builder.shl(top, WORD(24)), FLOAT))
             middle = Lanes.of(builder, builder.trunc(builder.mul(top, WORD(_ONES[width])), BYTE))
             counted = Lanes(builder, ir.Constant(WORDS, [_steps(i) for i in range(LANES)]))
-            first, key = Lanes.of(builder, arguments[8]) + counted, Lanes.of(builder, arguments[9])
-            with cgutils.for_range(builder, arguments[2]) as loop:
-                at = builder.shl(loop.index, LONG(6))
-                here = first + Lanes.of(builder, builder.mul(builder.trunc(at, WORD), WORD(_steps(1))))
-                found = [
-                    levels_of(source, builder.add(at, LONG(i)), here + _steps(i), key, scales, (high * -1.0, high))
-                    for i in range(0, 64, LANES)
-                ]
-                lines = [bytes_of(four, 3) for four in zip(*found, strict=True)]
-                if width < 8:
-                    lines = [sum((line << width * i for i, line in enumerate(lines)), start=middle)]
-                else:
-                    lines = [line + middle for line in lines]
-                for stream, line in zip(streams, lines, strict=False):
-                    write_line(line, builder.gep(target, [builder.add(at, LONG(stream))]), past=past)
+            first, key = Lanes.of(builder, arguments[9]) + counted, Lanes.of(builder, arguments[10])
+            inside = builder.urem(arguments[1], LONG(CHUNK // count))  # elements of this stream before ``begin``
+            ahead = builder.add(builder.mul(inside, LONG(count - 1)), LONG(CHUNK))
+            with cgutils.for_range(builder, arguments[2]) as chunk, cgutils.for_range(builder, arguments[3]) as loop:
+                done, at = builder.mul(chunk.index, LONG(CHUNK)), builder.shl(loop.index, LONG(6))
+                place, line = builder.add(done, at), middle
+                fetched = builder.add(builder.add(done, ahead), builder.mul(at, LONG(count)))
+                for i in range(0, 64 * count, LANES):  # of the next chunk, in the order in which it lies there
+                    fetch(builder, builder.gep(source, [builder.add(fetched, LONG(i))]))
+                here = first + Lanes.of(builder, builder.mul(builder.trunc(place, WORD), WORD(_steps(1))))
+                for i, (stream, scale) in enumerate(zip(streams, scales, strict=True)):
+                    read = builder.gep(source, [builder.add(place, LONG(stream))])
+                    line = line + (line_of(read, here + _steps(stream), key, scale, (high * -1.0, high)) << width * i)
+                written = builder.add(builder.udiv(done, LONG(count)), at)
+                with builder.if_else(arguments[11]) as (past, otherwise):
+                    with past:
+                        write_line(line, builder.gep(target, [written]), past=True)
+                    with otherwise:
+                        write_line(line, builder.gep(target, [written]), past=False)
             return context.get_dummy_value()
 
         kind = numba.types
-        scalars = (kind.intp, kind.intp, *(kind.float32,) * 4, kind.int32, kind.uint32, kind.uint32)
+        scalars = (*(kind.intp,) * 3, *(kind.float32,) * 4, kind.int32, kind.uint32, kind.uint32, kind.boolean)
         return kind.void(x, *scalars, out), generate
 
     return draw
 
 
-draw_8, draw_4, draw_2 = (_drawing(width, False) for width in (8, 4, 2))
-draw_8_past = _drawing(8, True)
+draw_8, draw_4, draw_2 = (_drawing(width) for width in (8, 4, 2))
 
 
 @intrinsic

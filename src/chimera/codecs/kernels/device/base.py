@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from chimera.codecs.kernels.layout import CHUNK
+from chimera.codecs.kernels.layout import SPAN
 from chimera.core.device import beside, put
 
-PIECE = 2048 * CHUNK
+PIECE = 2048 * SPAN
 """Elements at a time, so that wide temporaries do not grow with the vector."""
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from chimera.codecs.kernels.device.base import pieces, write
-from chimera.codecs.kernels.layout import CHUNK, HALF
+from chimera.codecs.kernels.layout import APART
 
 _WORD = 0xFFFFFFFF
 _STEP = 0x7FEB352D
@@ -17,13 +17,13 @@ _EARLY, _LATE = 0x846CA68B - (1 << 32), (0x846CA68B * 0xADB4A92D & _WORD) - (1 <
 
 
 def random_words(begin: int, size: int, first: Any, second: Any, like: Tensor) -> Tensor:
-    """Return the random words of ``size`` elements from the beginning of a chunk on, number ``begin`` of all.
+    """Return the random words of ``size`` elements from the beginning of a tensor or a chunk on, number ``begin`` of all.
 
     They are 0 to 2**32 - 1, as int64, and lie where ``like`` does.
     """
     place = torch.arange(size, dtype=torch.int64, device=like.device)
-    late = place % CHUNK >= HALF
-    index = begin + place - late * HALF & _WORD
+    late = place % (2 * APART) >= APART
+    index = begin + place - late * APART & _WORD
     x = (index * _STEP & _WORD) + int(first) & _WORD
     x ^= x >> 15 ^ int(second)
     return x * torch.where(late, _LATE, _EARLY) & _WORD

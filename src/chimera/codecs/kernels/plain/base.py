@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.kernels.layout import CHUNK
+from chimera.codecs.kernels.layout import SPAN
 
 F, N, U, B, H = np.float32, np.int32, np.uint32, np.uint8, np.uint16
-PIECE = 64 * CHUNK  # elements at a time, so that no temporary is of the full size
+PIECE = 64 * SPAN  # elements at a time, so that no temporary is of the full size
 
 
 def pieces(size: int) -> Iterator[slice]:

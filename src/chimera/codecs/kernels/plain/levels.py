@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.kernels.layout import CHUNK, LANES
+from chimera.codecs.kernels.layout import CHUNK, LANES, SPAN
 from chimera.codecs.kernels.plain.base import F, N, U, magnitudes
-from chimera.codecs.kernels.plain.bits import pack_chunk, unpack_chunk
+from chimera.codecs.kernels.plain.bits import pack, unpack_chunk
 from chimera.codecs.kernels.plain.hashing import random_words
 
 _ROUND = F(12582912.0)
@@ -64,9 +64,9 @@ def quantize(
     x: Any, norms: Any, block: int, find: bool, euclidean: bool, levels: int, width: int, stochastic: bool,
     first: Any, second: Any, begin: int, codes: Any, out: Any,
 ) -> None:  # fmt: skip
-    for low in range(0, x.size, CHUNK):
-        piece = x[low : low + CHUNK]
-        length = min(block, CHUNK)
+    for low in range(0, x.size, SPAN):
+        piece = x[low : low + SPAN]
+        length = min(block, SPAN)
         rows = np.zeros((-(-piece.size // length), length), F)
         rows.reshape(-1)[: piece.size] = piece
         which = slice(low // block, low // block + len(rows))
@@ -82,7 +82,7 @@ def quantize(
             chosen = ((fixed + noise.astype(N)) >> N(bits)) + N(levels)
         else:
             chosen = (scaled + F(_ROUND + F(levels))).view(U)
-        pack_chunk(chosen.reshape(-1)[: piece.size].astype(codes.dtype), width, out[low * width // 8 :])
+        pack(chosen.reshape(-1)[: piece.size].astype(codes.dtype), width, out[low * width // 8 :])
 
 
 def dequantize(packed: Any, norms: Any, block: int, levels: int, width: int, codes: Any, out: Any) -> int:

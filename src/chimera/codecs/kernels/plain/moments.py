@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.kernels.layout import CHUNK, LANES, SQUARE, blocks_backwards
+from chimera.codecs.kernels.layout import LANES, SPAN, SQUARE, blocks_backwards
 from chimera.codecs.kernels.plain.base import F, U, magnitudes, pieces
 from chimera.codecs.kernels.plain.bits import pack_signs
 
@@ -23,7 +23,7 @@ def look(x: Any, bounds: Any, backwards: bool, columns: int, signs: Any, table: 
     if not backwards:
         blocks.reverse()
     with np.errstate(over="ignore", invalid="ignore"):  # of what is not finite, or huge: it is looked at exactly below
-        for low, high in ((low, min(low + CHUNK, end)) for begin, end in blocks for low in range(begin, end, CHUNK)):
+        for low, high in ((low, min(low + SPAN, end)) for begin, end in blocks for low in range(begin, end, SPAN)):
             first, last = np.searchsorted(bounds, [low, high - 1], side="right") - 1
             for t in range(first, last + 1):
                 _look_at(x[max(low, bounds[t]) : min(high, bounds[t + 1])], table[t])
