@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ class Dataset:
     name : what messages and reports call it.
     input_scaling, target_scaling : how raw rows became these, if they were standardized.
     """
+
+    immutable: ClassVar[bool] = True  # so that all workers of a process may have one
 
     inputs: NDArray[Any]
     targets: NDArray[Any]

@@ -3,7 +3,7 @@
 Arrays are copied into read-only memory once and then shared by all receivers. Lists and dicts are rebuilt for each
 receiver around the shared arrays, and structs of plain values copied. Any other object is pickled once, with its arrays
 out of band (protocol 5), and unpickled for each receiver on top of the same read-only memory: a data set that is put once is
-stored once.
+stored once. Of a class that says of itself that it is ``immutable``, one such copy does for all receivers.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ class Stored:
         else:
             self.value, self.shared = freeze(value)
             self.nbytes = nbytes(self.value)
+            if type(self.value) is Packed and getattr(kind, "immutable", False):
+                self.value, self.shared = self.value.open(), True
 
     def open(self) -> Any:
         """Return the value for one receiver; arrays in it are read-only."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -61,6 +62,8 @@ class Simulated:
         self._scheduler = Scheduler(self._driver, self._compute, seed)
         self._awaiting = Awaiting(self._scheduler, self._driver)
         self._give_back_threads: Callable[[], None] | None = None
+        # One for all actors with such a link: whatever a call declares is charged before another one runs.
+        self._surroundings = cache(partial(SimulatedSurroundings, self._scheduler.events))
         self._closed = False
         self.key = f"simulated-{next(_numbers)}"
         receive_handles(self)
@@ -84,10 +87,7 @@ class Simulated:
         rank = len(self._nodes)
         name = f"actor {rank}" if name is None else name
         node = Node(name, rank, self._network.port(name))
-        node.target, node.surroundings = (
-            actor_type,
-            SimulatedSurroundings(self._scheduler.events, node.port.bandwidth_bytes_s),
-        )
+        node.target, node.surroundings = actor_type, self._surroundings(node.port.bandwidth_bytes_s)
         node.factor = self._compute.actor_factor(self._seed, name)
         if name not in self._names:
             node.join_s = self._availability.join.get(name, 0.0)
