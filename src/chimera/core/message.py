@@ -36,23 +36,19 @@ class Encoded:
     size : how many elements the vector had.
     arrays : the packed data; their bytes are what the uplink and the downlink carry.
     meta : small scalars that decoding needs.
+    nbytes : what it weighs on the wire, in bytes.
     plain : whether a receiver in this process has found that its one array is the vector, and builds upon nothing before;
         the others need not look again.
     """
 
-    __slots__ = ("arrays", "codec", "meta", "plain", "size")
+    __slots__ = ("arrays", "codec", "meta", "nbytes", "plain", "size")
 
     def __init__(
         self, codec: str, size: int, arrays: tuple[NDArray[Any], ...], meta: Mapping[str, float] | None = None
     ) -> None:
         self.codec, self.size, self.arrays, self.meta = codec, size, arrays, meta or _NOTHING
         self.plain = False
-
-    @property
-    def nbytes(self) -> int:
-        """What it weighs on the wire, in bytes."""
-        arrays = self.arrays
-        return (arrays[0].nbytes if len(arrays) == 1 else sum([a.nbytes for a in arrays])) + 8 * len(self.meta)
+        self.nbytes: int = (arrays[0].nbytes if len(arrays) == 1 else sum([a.nbytes for a in arrays])) + 8 * len(self.meta)
 
     @property
     def bits_per_element(self) -> float:
