@@ -48,7 +48,8 @@ class Encoded:
     ) -> None:
         self.codec, self.size, self.arrays, self.meta = codec, size, arrays, meta or _NOTHING
         self.plain = False
-        self.nbytes: int = (arrays[0].nbytes if len(arrays) == 1 else sum([a.nbytes for a in arrays])) + 8 * len(self.meta)
+        packed: int = arrays[0].nbytes if len(arrays) == 1 else sum([array.nbytes for array in arrays])
+        self.nbytes = packed + 8 * len(self.meta)
 
     @property
     def bits_per_element(self) -> float:

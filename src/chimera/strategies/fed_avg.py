@@ -161,9 +161,10 @@ class FedAvg(Strategy):
         self, servers: Sequence[Any], plan: Sequence[Work], answers: Mapping[str, Any]
     ) -> tuple[list[Any], list[Any]]:
         """Let the servers step by the mean of the answers; return refs of the new weights, and of what was done."""
-        there = [work for work in plan if work.worker.name in answers]
-        all_there = len(there) == len(plan)
-        scale = 1.0 if all_there else self._weights(there)[0] / self._weights(plan)[plan.index(there[0])]
+        scale = 1.0
+        if len(answers) < len(plan):
+            there = [work for work in plan if work.worker.name in answers]
+            scale = self._weights(there)[0] / self._weights(plan)[plan.index(there[0])]
         options = {"aggregation": self._aggregation, "reached": self._reached, "scale": scale}
         updates = [
             server.update(*piece, **options, returns=2)

@@ -254,16 +254,17 @@ class Scheduler:
         self.charge()
         node, (stored, error) = call.node, outcome
         end_s = call.clock_s
-        if isinstance(error, SystemExit):
+        ended = error is not None and isinstance(error, _ENDED)
+        if ended and isinstance(error, SystemExit):
             node.crash_s, node.fate = min(node.crash_s, end_s), "exited"
-        if end_s > node.crash_s or isinstance(error, _ENDED):
+        if ended or end_s > node.crash_s:
             end_s, stored, error = node.crash_s, (), node.lost(call)
             if call.start_s > end_s:
                 call.start_s = math.inf
             for group in node.groups:
                 group.member_lost(node, end_s)
-        for ref, value in zip(call.refs, stored, strict=False):
-            ref.stored = value
+        for place, value in enumerate(stored):
+            call.refs[place].stored = value
             call.bytes_out += value.nbytes
         call.error, call.strand = error, None
         node.free_s = end_s
