@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 
-from chimera.codecs.codec import CODECS
+from chimera.codecs.codec import CODECS, Held
+from chimera.core.errors import CodecError
 from chimera.core.parameters import Layout
 from chimera.training.exchange import Exchange
 
@@ -33,3 +35,29 @@ def test_what_was_restored_is_not_forgotten_before_anything_is_sent() -> None:
     for kept, held in zip(idle.states(), remembered, strict=True):
         assert kept.keys() == held.keys()
         assert all(np.array_equal(kept[key], held[key]) for key in held)
+
+
+def test_a_message_that_others_have_read_before_is_checked_and_read_as_by_the_first() -> None:
+    values = np.arange(LAYOUT.size, dtype=np.float32)
+    message = CODECS.create("identity", {}).pack(values, LAYOUT)
+    for _ in range(2):
+        flat = np.zeros(LAYOUT.size, np.float32)
+        at_hand = Exchange(LAYOUT, LOSSY, seed=1).load([message], flat)
+        assert at_hand is not None
+        assert np.array_equal(at_hand, values)
+        assert np.array_equal(flat, values)
+        assert not np.shares_memory(at_hand, flat)
+    other = Layout(("weight",), ((5,),))
+    with pytest.raises(CodecError, match="16 elements came where 5 are expected"):
+        Exchange(other, LOSSY, seed=1).load([message], np.zeros(5, np.float32))
+
+
+def test_what_builds_upon_messages_before_is_decoded_by_each_receiver() -> None:
+    sender, receivers = CODECS.create("delta", {"codec": "int8"}), [Exchange(LAYOUT, LOSSY, seed=i) for i in range(3)]
+    held, rng = Held(), np.random.default_rng(1)
+    for _ in range(4):
+        message, held = sender.encode_for(held, rng.normal(size=LAYOUT.size).astype(np.float32), LAYOUT)
+        loaded = [np.zeros(LAYOUT.size, np.float32) for _ in receivers]
+        for receiver, flat in zip(receivers, loaded, strict=True):
+            receiver.load([message], flat)
+            assert np.array_equal(flat, held.value)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
+
 import chimera
+from chimera.core.engine import ENGINES
+from chimera.data.dataset import Dataset
 from training.conftest import Fit
 
 SAMPLED = {"name": "fed-avg", "local_steps": 2, "fraction": 0.1, "local_optimizer": "adam"}
@@ -42,3 +46,22 @@ def test_who_did_not_work_is_not_asked_for_losses(fit: Fit) -> None:
     assert calls.count(b"delta") == 8 * 5
     assert calls.count(b"tally") <= 7 * 5 + 2 * 50  # of those who worked, and of all in the end and at the checkpoint
     assert all("train_loss" in row for row in run.rows)
+
+
+class Reader:
+    def __init__(self, data: Dataset) -> None:
+        self._data = data
+
+    def read(self) -> tuple[int, np.ndarray]:
+        return id(self._data), self._data.inputs
+
+
+def test_workers_of_a_process_share_one_data_set_that_nobody_can_change() -> None:
+    inputs = np.ones((4, 2), np.float32)
+    with ENGINES.create("simulated", {}) as engine:
+        put = engine.put(Dataset(inputs, np.zeros(4, np.float32)))
+        readers = [engine.spawn(Reader, put) for _ in range(3)]
+        inputs[:] = 7
+        places, found = zip(*engine.get([reader.read() for reader in readers]), strict=True)
+    assert len(set(places)) == 1
+    assert all(np.array_equal(each, np.ones((4, 2))) and not each.flags.writeable for each in found)
