@@ -195,18 +195,30 @@ def _codes(
 @njit
 def dequantize(packed: Any, norms: Any, block: Any, levels: Any, width: Any, codes: Any, out: Any) -> Any:
     """Undo `quantize`; return the largest code that was met."""
-    at, largest, plane = 0, codes.dtype.type(0), np.empty(CHUNK, B)
+    at, largest, plane = 0, 0, np.empty(CHUNK, B)
+    if width == 8:  # whose codes lie as they are
+        for low in range(0, out.size, SPAN):
+            high = min(low + SPAN, out.size)
+            largest = max(largest, _spread(packed[low:high], norms, low, block, levels, out))
+        return largest
     for low in range(0, out.size, CHUNK):
-        high = min(low + CHUNK, out.size)
-        t = codes[: high - low]
+        t = codes[: min(CHUNK, out.size - low)]
         at += unpack_chunk(packed[at:], width, plane, t)
-        for j in range(t.size):
-            largest = max(largest, t[j])
-        for b in range(low, high, min(block, CHUNK)):
-            e = min(b + min(block, CHUNK), high)
-            step, drop = _step(norms[b // block], F(levels))
-            _values(t[b - low : e - low], N(levels), step, drop, out[b:e])
+        largest = max(largest, _spread(t, norms, low, block, levels, out))
     return largest
+
+
+@njit
+def _spread(codes: Any, norms: Any, low: Any, block: Any, levels: Any, out: Any) -> Any:
+    """Write the values of codes from ``low`` on, block by block; return the largest code."""
+    largest = codes.dtype.type(0)
+    for j in range(codes.size):
+        largest = max(largest, codes[j])
+    for b in range(0, codes.size, block):
+        e = min(b + block, codes.size)
+        step, drop = _step(norms[(low + b) // block], F(levels))
+        _values(codes[b:e], N(levels), step, drop, out[low + b : low + e])
+    return int(largest)
 
 
 @njit
