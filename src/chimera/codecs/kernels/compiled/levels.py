@@ -78,7 +78,7 @@ def _stochastic(x: Any, norm: Any, levels: Any, state: Any, second: Any, begin: 
 @njit
 def _draw(
     x: Any, norms: Any, low: Any, chunks: Any, block: Any, levels: Any, width: Any, state: Any, second: Any, past: Any,
-    out: Any,
+    ahead: Any, out: Any,
 ) -> None:  # fmt: skip
     """Write the packed codes of 8, 4 or 2 bits of whole chunks from ``low`` on, no norm being tiny: of streams at once."""
     together = chunks if block >= chunks * CHUNK else 1  # that have one scale
@@ -90,14 +90,14 @@ def _draw(
             own = U(state + U(U(at - low) * STEP))
             f0 = _scale(norms, at, block, levels)
             if width == 8:
-                draw_8(x, at, together, lines, f0, f0, f0, f0, N(levels), own, second, past, part)
+                draw_8(x, at, together, lines, ahead, f0, f0, f0, f0, N(levels), own, second, past, part)
                 continue
             f1 = _scale(norms, at + apart, block, levels)
             if width == 4:
-                draw_4(x, at, together, lines, f0, f1, f0, f1, N(levels), own, second, past, part)
+                draw_4(x, at, together, lines, ahead, f0, f1, f0, f1, N(levels), own, second, past, part)
             else:
                 f2, f3 = _scale(norms, at + 2 * apart, block, levels), _scale(norms, at + 3 * apart, block, levels)
-                draw_2(x, at, together, lines, f0, f1, f2, f3, N(levels), own, second, past, part)
+                draw_2(x, at, together, lines, ahead, f0, f1, f2, f3, N(levels), own, second, past, part)
 
 
 @inlined
@@ -154,7 +154,7 @@ def quantize(
         if drawn:
             done = x.size // CHUNK * CHUNK
             state = state_at(begin, first)
-            _draw(x, norms, 0, done // CHUNK, block, levels, width, state, second, past, out)
+            _draw(x, norms, 0, done // CHUNK, block, levels, width, state, second, past, CHUNK, out)
         elif past and width == 8 and not stochastic:
             done = x.size // CHUNK * CHUNK
             round_past(x, 0, done // 64, inverse(norms[0], F(levels))[1], F(_ROUND + F(levels)), out)
@@ -166,7 +166,7 @@ def quantize(
             least = min(least, norms[b // block])
         if drawn and high - low == SPAN and least >= _TINY:
             state, packed = state_at(begin + low, first), out[low * width // 8 :]
-            _draw(x, norms, low, SPAN // CHUNK, block, levels, width, state, second, past, packed)
+            _draw(x, norms, low, SPAN // CHUNK, block, levels, width, state, second, past, SPAN, packed)
             continue
         for at in range(low, high, CHUNK):
             part, packed, state = x[at : min(at + CHUNK, high)], out[at * width // 8 :], state_at(begin + at, first)

@@ -38,7 +38,8 @@ def _drawing(width: int) -> Any:
     """Return an intrinsic that draws and packs codes of ``chunks`` from element ``begin`` on, of each ``lines`` of 64 bytes.
 
     ``f0`` to ``f3`` are what the elements of each stream are scaled by; there is one for 8 bits, two for 4, four for 2.
-    ``state`` is that of the first element. ``out`` begins with its code; if ``past``, 64 divides its place.
+    ``state`` is that of the first element. What lies ``ahead`` is asked for, counted in elements from a chunk to a later one.
+    ``out`` begins with the code of the first element; if ``past``, 64 divides its place.
     """
     streams = range(0, CHUNK, CHUNK * width // 8)  # where in a chunk the elements lie that share a byte
     count = len(streams)
@@ -56,32 +57,32 @@ def _drawing(width: int) -> Any:
 
     @intrinsic
     def draw(
-        typing: Any, x: Any, begin: Any, chunks: Any, lines: Any, f0: Any, f1: Any, f2: Any, f3: Any, levels: Any,
+        typing: Any, x: Any, begin: Any, chunks: Any, lines: Any, ahead: Any, f0: Any, f1: Any, f2: Any, f3: Any, levels: Any,
         state: Any, second: Any, past: Any, out: Any,
     ) -> Any:  # fmt: skip
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            kinds, top = signature.args, arguments[8]
+            kinds, top = signature.args, arguments[9]
             source = builder.gep(data_of(context, builder, kinds[0], arguments[0]), [arguments[1]])
-            target = data_of(context, builder, kinds[12], arguments[12])
-            scales = [Lanes.of(builder, each) for each in arguments[4 : 4 + count]]
+            target = data_of(context, builder, kinds[13], arguments[13])
+            scales = [Lanes.of(builder, each) for each in arguments[5 : 5 + count]]
             high = Lanes.of(builder, builder.sitofp(builder.shl(top, WORD(24)), FLOAT))
             middle = Lanes.of(builder, builder.trunc(builder.mul(top, WORD(_ONES[width])), BYTE))
             counted = Lanes(builder, ir.Constant(WORDS, [_steps(i) for i in range(LANES)]))
-            first, key = Lanes.of(builder, arguments[9]) + counted, Lanes.of(builder, arguments[10])
+            first, key = Lanes.of(builder, arguments[10]) + counted, Lanes.of(builder, arguments[11])
             inside = builder.urem(arguments[1], LONG(CHUNK // count))  # elements of this stream before ``begin``
-            ahead = builder.add(builder.mul(inside, LONG(count - 1)), LONG(CHUNK))
+            ahead = builder.add(builder.mul(inside, LONG(count - 1)), arguments[4])
             with cgutils.for_range(builder, arguments[2]) as chunk, cgutils.for_range(builder, arguments[3]) as loop:
                 done, at = builder.mul(chunk.index, LONG(CHUNK)), builder.shl(loop.index, LONG(6))
                 place, line = builder.add(done, at), middle
                 fetched = builder.add(builder.add(done, ahead), builder.mul(at, LONG(count)))
-                for i in range(0, 64 * count, LANES):  # of the next chunk, in the order in which it lies there
+                for i in range(0, 64 * count, LANES):  # in the order in which it lies there
                     fetch(builder, builder.gep(source, [builder.add(fetched, LONG(i))]))
                 here = first + Lanes.of(builder, builder.mul(builder.trunc(place, WORD), WORD(_steps(1))))
                 for i, (stream, scale) in enumerate(zip(streams, scales, strict=True)):
                     read = builder.gep(source, [builder.add(place, LONG(stream))])
                     line = line + (line_of(read, here + _steps(stream), key, scale, (high * -1.0, high)) << width * i)
                 written = builder.add(builder.udiv(done, LONG(count)), at)
-                with builder.if_else(arguments[11]) as (past, otherwise):
+                with builder.if_else(arguments[12]) as (past, otherwise):
                     with past:
                         write_line(line, builder.gep(target, [written]), past=True)
                     with otherwise:
@@ -89,7 +90,7 @@ def _drawing(width: int) -> Any:
             return context.get_dummy_value()
 
         kind = numba.types
-        scalars = (*(kind.intp,) * 3, *(kind.float32,) * 4, kind.int32, kind.uint32, kind.uint32, kind.boolean)
+        scalars = (*(kind.intp,) * 4, *(kind.float32,) * 4, kind.int32, kind.uint32, kind.uint32, kind.boolean)
         return kind.void(x, *scalars, out), generate
 
     return draw
