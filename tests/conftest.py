@@ -12,6 +12,9 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+for package in ("codecs_kit", "cut_kit", "embedding_kit", "inference_kit", "inference", "jobs"):
+    pytest.register_assert_rewrite(package)  # so that what fails in a kit says what was found
+
 settings.register_profile("shared-machine", deadline=None)  # how long an example takes says nothing on a busy machine
 settings.load_profile("shared-machine")
 
