@@ -28,6 +28,9 @@ from chimera.inference.records import Accepted, Cancelled, Committed, Dropped, P
 LIMIT_S = 30.0
 LONG_S = 60.0  # a lease that ends in no test
 
+INHERITED = [HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
+"""What hypothesis need not warn about: more than one class inherits each test, and each example makes its own journal."""
+
 _RACER = """
 import sys
 from pathlib import Path
@@ -192,7 +195,7 @@ class JournalKit(ABC):
         journal.append(new.epoch, [], outputs=[output], inputs=[queries])
         assert journal.queries("1", 0, 1) == ["q"]
 
-    @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=10, suppress_health_check=INHERITED)
     @given(st.lists(st.lists(RECORDS, max_size=9), max_size=3))
     def test_records_come_back_as_they_were_and_in_order(
         self, tmp_path_factory: pytest.TempPathFactory, writes: list[list[Record]]
@@ -244,7 +247,7 @@ class JournalKit(ABC):
             list(journal.drop(epoch - 1, ["2"]))
         assert len(list(journal.records())) == number + 1
 
-    @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=12, suppress_health_check=INHERITED)
     @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.data())
     def test_queries_come_from_chunks_of_any_size(
         self, tmp_path_factory: pytest.TempPathFactory, sizes: list[int], data: st.DataObject
