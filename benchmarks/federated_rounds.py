@@ -1,7 +1,8 @@
 """Many clients on the simulated engine: FedAvg's rounds per second beside Flower's simulation, and what 10,000 clients cost.
 
-Rounds per second: clients that compute nothing send a model of 10,000 parameters, so that what is measured is everything else.
-Flower's have its simulation on Ray, in an environment of its own (``python3 -m venv flower; flower/bin/pip install
+Rounds per second: clients that compute nothing send a model of 10,000 parameters, so that what is measured is everything else;
+and, as "a step", clients that take a step of SGD with a gradient of zeros, which is checked, as is what they send. Flower's
+compute nothing, and have its simulation on Ray, in an environment of its own (``python3 -m venv flower; flower/bin/pip install
 'flwr[simulation]'``); a bare loop of NumPy's shows what the arithmetic of the mean takes. All take turns, each in a process
 of its own; the table shows medians over the turns. The time of Chimera's rounds is from the beginning of training to the last
 row of metrics: it has the trace, the losses that are asked for and the last evaluation in it, but not the last checkpoint.
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ SIZES = {(100, 100): (400, 20), (1000, 100): (400, 12)}
 POPULATION, SAMPLED, ROUNDS = 10_000, 100, 30
 
 
-class NoOp:
+class Still:
     """A model whose gradient is zero and costs nothing."""
 
     def __init__(self) -> None:
@@ -46,7 +48,7 @@ class NoOp:
         self._flat, self._gradient = np.zeros(PARAMETERS, np.float32), np.zeros(PARAMETERS, np.float32)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return NoOp, ()  # arrays that travel are read-only where they arrive
+        return type(self), ()  # arrays that travel are read-only where they arrive
 
     def parameters(self):
         return self._flat
@@ -71,6 +73,13 @@ class NoOp:
 
     def load_buffers(self, _) -> None:
         pass
+
+
+class NoOp(Still):
+    """A model that takes its steps by itself, and does nothing."""
+
+    def descend(self, *_):
+        return 0.0
 
 
 def trained(model: Any, data: Any, clients: int, sampled: int, rounds: int, **options: Any) -> dict[str, float]:
@@ -108,11 +117,11 @@ def trained(model: Any, data: Any, clients: int, sampled: int, rounds: int, **op
     }
 
 
-def chimera_rounds(clients: int, sampled: int, rounds: int) -> dict[str, float]:
+def chimera_rounds(model: type[Still], clients: int, sampled: int, rounds: int) -> dict[str, float]:
     from chimera.data.dataset import Dataset
 
     data = Dataset(np.zeros((4 * clients, 1), np.float32), np.zeros(4 * clients, np.float32))
-    return trained(NoOp(), (data, data), clients, sampled, rounds, batch_size=1)
+    return trained(model(), (data, data), clients, sampled, rounds, batch_size=1)
 
 
 def numpy_rounds(clients: int, sampled: int, rounds: int) -> dict[str, float]:
@@ -134,7 +143,8 @@ def population(clients: int, sampled: int, rounds: int) -> dict[str, float]:
 
 
 HERE: dict[str, Callable[[int, int, int], dict[str, float]]] = {
-    "chimera": chimera_rounds,
+    "chimera": partial(chimera_rounds, NoOp),
+    "chimera, a step": partial(chimera_rounds, Still),
     "numpy": numpy_rounds,
     "population": population,
 }
@@ -154,7 +164,7 @@ def measured(variant: str, sizes: tuple[int, int, int], flower: str | None = Non
 
 
 def compare_rounds(flower: str | None, turns: int, quick: bool) -> None:
-    variants = ["chimera", "numpy", *(["flower"] if flower else [])]
+    variants = ["chimera", "chimera, a step", "numpy", *(["flower"] if flower else [])]
     print("| clients | sampled | | rounds/s | of processor time | until the first round, s | of Flower |")
     print("|---|---|---|---|---|---|---|")
     versions: dict[str, str] = {}

@@ -275,6 +275,8 @@ def decode(encoded: Encoded, size: int, out: Any = None) -> Flat:
     ------
     CodecError : no codec can have made this message.
     """
+    if encoded.plain and encoded.size == size and (out is None or isinstance(out, np.ndarray)):
+        return encoded.arrays[0]
     return _decoder_of(encoded, size).unpack_with(_NOTHING, encoded, out)[0]
 
 

@@ -10,6 +10,8 @@ from chimera.codecs.reduction import Whole
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 
+_FLOAT32 = np.dtype(np.float32)
+
 
 @CODECS.register("identity", preload=())
 class Identity(Codec):
@@ -17,7 +19,9 @@ class Identity(Codec):
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
         """Wrap the vector without a copy."""
-        return Encoded("identity", vector.size, (vector,))
+        message = Encoded("identity", vector.size, (vector,))
+        message.plain = vector.dtype is _FLOAT32 and vector.ndim == 1 and vector.flags.c_contiguous
+        return message
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:  # noqa: ARG002 - it is at hand
         """Return the vector that was wrapped."""

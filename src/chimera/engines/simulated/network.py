@@ -103,7 +103,8 @@ class Link:
 
     def forget(self, before_s: float) -> None:
         """Drop the intervals that ended before ``before_s``: nothing will be reserved there any more."""
-        del self.times_s[: bisect_right(self.times_s, before_s) // 2 * 2]
+        if self.times_s:
+            del self.times_s[: bisect_right(self.times_s, before_s) // 2 * 2]
 
 
 class Port:
