@@ -2,24 +2,71 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
+from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
+
+_PATIENCE_S, _AGAIN_S = 120.0, 0.02
+_held: set[str] = set()  # the files whose turn it is in this process
 
 F, N, U, B, H = np.float32, np.int32, np.uint32, np.uint8, np.uint16
 
 
 def njit(function: Any, *, forceinline: bool = False, fastmath: Any = False) -> Any:
-    """Compile, once for all runs where the disk takes it."""
+    """Compile, once for all processes and runs where the disk takes it."""
     options = {"nogil": True, "error_model": "numpy", "forceinline": forceinline, "fastmath": fastmath}
     try:
-        return numba.njit(cache=True, **options)(function)
+        return _in_turns(numba.njit(cache=True, **options)(function))
     except RuntimeError:  # there is no folder to write to
         return numba.njit(**options)(function)
+
+
+def _in_turns(compiled: Any) -> Any:
+    """Let one process at a time compile what is in a file: the others find it on the disk then, and need not do the same."""
+    compile_it, path = compiled.compile, compiled.py_func.__code__.co_filename
+
+    def compile_in_turn(signature: Any) -> Any:
+        with global_compiler_lock, _turn(path):
+            return compile_it(signature)
+
+    compiled.compile = compile_in_turn
+    return compiled
+
+
+@contextlib.contextmanager
+def _turn(path: str) -> Iterator[None]:
+    """Wait until no other process has the lock of a file, but not for ever, and hold it; a function's callees may be in it."""
+    with contextlib.ExitStack() as held:
+        if path not in _held:
+            with contextlib.suppress(OSError):  # files of some places have no locks
+                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                held.callback(os.close, file)
+                _lock(file)
+                held.callback(fcntl.flock, file, fcntl.LOCK_UN)  # whoever was forked meanwhile has the file open still
+            _held.add(path)
+            held.callback(_held.discard, path)
+        yield
+
+
+def _lock(file: int) -> None:
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(_AGAIN_S)
 
 
 def inlined(function: Any) -> Any:

@@ -219,7 +219,8 @@ def _padded(x: Any, pad: Any) -> Any:
     rest = x[steps * 64 :]
     if rest.size:
         pad[:] = 0
-        pad[: rest.size] = rest
+        for i in range(rest.size):  # a slice that is assigned to another takes two seconds to compile
+            pad[i] = rest[i]
     return steps, int(rest.size > 0)
 
 

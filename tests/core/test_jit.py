@@ -1,0 +1,69 @@
+"""Functions that numba compiles: by one process of several that need them at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numba")
+
+_MODULE = """
+from chimera.core.jit import inlined, njit
+
+@inlined
+def twice(x):
+    return 2 * x
+
+@njit
+def total(x):
+    sum_ = 0
+    for i in range(x):
+        sum_ += twice(i)
+    return sum_
+"""
+_PROCESS = """
+import sys
+from loops import total
+
+print("ready", flush=True)
+sys.stdin.readline()
+assert total(5) == 20
+print(sum(total.stats.cache_misses.values()))
+"""
+LIMIT_S = 60
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "loops.py").write_text(_MODULE)
+    return tmp_path
+
+
+def process(folder: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache")}
+    started = subprocess.Popen(
+        [sys.executable, "-c", _PROCESS],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stdout is not None
+    assert started.stdout.readline() == "ready\n"
+    return started
+
+
+def test_of_processes_that_need_a_function_at_once_one_compiles_it(folder: Path) -> None:
+    three = [process(folder) for _ in range(3)]
+    for each in three:
+        assert each.stdin is not None
+        each.stdin.write("\n")
+        each.stdin.flush()
+    misses = [each.communicate(timeout=LIMIT_S)[0] for each in three]
+    assert sorted(misses) == ["0\n", "0\n", "1\n"]
+    assert [each.returncode for each in three] == [0, 0, 0]
