@@ -35,7 +35,7 @@ def test_options_reach_the_factory_in_their_types(registry: Registry[object]) ->
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones(registry: Registry[object]) -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown codec 'bit'; known: bits, .*remote"):
+    with pytest.raises(UnknownNameError, match=r"unknown codec 'bit'; did you mean 'bits'\? known: bits, .*remote"):
         registry.find("bit")
 
 

@@ -182,10 +182,13 @@ def test_as_model_takes(thing, kind):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: build_model("mpl", {}, **DIGITS), "unknown model 'mpl'; known: cbow, cnn, linear-regression"),
+        (
+            lambda: build_model("mpl", {}, **DIGITS),
+            r"unknown model 'mpl'; did you mean 'mlp'\? known: cbow, cnn, linear-regression",
+        ),
         (
             lambda: build_model("mlp", {"hiden": [3]}, **DIGITS),
-            "model 'mlp' has no option 'hiden'; its options: hidden",
+            r"model 'mlp' has no option 'hiden'; did you mean 'hidden'\? its options: hidden",
         ),
         (lambda: build_model("mlp", {"hidden": "wide"}, **DIGITS), "option 'hidden': 'wide' cannot be used"),
         (lambda: build_model("mlp", {"hidden": [0]}, **DIGITS), r"option 'hidden': \[0\] must all be at least 1"),

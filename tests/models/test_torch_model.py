@@ -412,7 +412,10 @@ def test_seed_decides_the_weights_and_leaves_the_global_generators_alone():
             lambda: TorchModel(mlp, loss="hinge-of-doom"),
             "unknown loss 'hinge-of-doom'; known: bce-with-logits, cross-entropy",
         ),
-        (lambda: TorchModel(mlp, metrics=("acuracy",)), "unknown metric 'acuracy'; known: accuracy"),
+        (
+            lambda: TorchModel(mlp, metrics=("acuracy",)),
+            r"unknown metric 'acuracy'; did you mean 'accuracy'\? known: accuracy",
+        ),
         (lambda: TorchModel(mlp, metrics={"loss": "mse"}), "a metric cannot be named 'loss'"),
         (lambda: TorchModel(mlp, buffers="median"), "unknown buffer policy 'median'; known: average, first, none"),
         (lambda: TorchModel(mlp, loss="mse", task="classification"), "the loss 'mse' is for regression"),

@@ -189,8 +189,8 @@ def test_the_plugin_is_an_entry_point() -> None:
     ("strategies", "engines", "message"),
     [
         (["nowhere:Mine"], [], "cannot import 'nowhere'"),
-        (["fed-avg", "fed-avgg"], [], "unknown strategy 'fed-avgg'; known: .*fed-avg"),
-        (["fed-avg"], ["simulated", "locl"], "unknown engine 'locl'; known: .*local"),
+        (["fed-avg", "fed-avgg"], [], "unknown strategy 'fed-avgg'; did you mean 'fed-avg'. known: .*fed-avg"),
+        (["fed-avg"], ["simulated", "locl"], "unknown engine 'locl'; did you mean 'local'. known: .*local"),
     ],
 )
 def test_a_name_that_nobody_bears_is_refused(strategies: list[str], engines: list[str], message: str) -> None:

@@ -111,7 +111,9 @@ def test_whoever_is_rejected_is_nobody_who_touched(aggregation: Any) -> None:
 
 
 def test_an_unknown_aggregation_is_one_line() -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown aggregation .medium.; known: .*, median") as caught:
+    with pytest.raises(
+        UnknownNameError, match=r"unknown aggregation .medium.; did you mean .median.. known: .*, median"
+    ) as caught:
         shard().update(packed("rows", gradient(4)), aggregation="medium")
     assert "\n" not in str(caught.value)
 

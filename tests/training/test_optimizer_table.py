@@ -92,7 +92,7 @@ def local_class() -> type:
         (two_groups(), "groups of parameters with different options"),
         (local_class(), "define it at the top of a module"),
         ("nowhere:Optimizer", "cannot import 'nowhere'"),
-        ("adammm", "unknown optimizer 'adammm'; known: .*yogi"),
+        ("adammm", r"unknown optimizer 'adammm'; did you mean 'adam'\? known: .*yogi"),
     ],
     ids=["number", "groups", "hidden", "nowhere", "misspelt"],
 )

@@ -21,7 +21,8 @@ class UnknownNameError(ConfigurationError):
     """A plug-in name that no registry entry bears."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        super().__init__(f"unknown {kind} {name!r}; known: {', '.join(sorted(known)) or 'none'}")
+        names = sorted(known)
+        super().__init__(f"unknown {kind} {name!r}{did_you_mean(name, names)} known: {', '.join(names) or 'none'}")
         self.kind, self.name = kind, name
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -94,3 +95,11 @@ class TooFewWorkersError(RunError):
 
 class PrivacyError(RunError):
     """A message that would give away one client's update, or that the protocol between clients and server does not have."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return how a message about an unknown word goes on: with the known one that is most like it, or a semicolon."""
+    import difflib  # only who errs needs it
+
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ";"

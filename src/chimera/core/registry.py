@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
+from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError, did_you_mean
 from chimera.core.refusal import why
 
 T = TypeVar("T")
@@ -253,7 +253,8 @@ def checked_options(
     checked = {}
     for name, value in options.items():
         if name not in allowed and not open_ended:
-            raise ConfigurationError(f"{what} has no option {name!r}; its options: {', '.join(allowed) or 'none'}")
+            meant, its = did_you_mean(name, allowed), ", ".join(allowed) or "none"
+            raise ConfigurationError(f"{what} has no option {name!r}{meant} its options: {its}")
         checked[name] = _converted(f"{what}, option {name!r}", value, hints.get(name, Any))
     missing = [n for n, p in allowed.items() if p.default is p.empty and n not in checked]
     if missing:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ConfigurationError, did_you_mean
 
 CLIENT = "client_"  # before the names of metrics of each worker on its own data
 _SMALLER_IS_BETTER = ("loss", "mse", "mae", "rmse")
@@ -112,7 +112,9 @@ class Budget:
         assert self.target is not None
         if name not in metrics:
             if metrics:
-                raise ConfigurationError(f"the target {name!r} is not measured; known: {', '.join(metrics)}")
+                raise ConfigurationError(
+                    f"the target {name!r} is not measured{did_you_mean(name, metrics)} known: {', '.join(metrics)}"
+                )
             return False
         wanted = self.target[name]
         return metrics[name] <= wanted if smaller_is_better(name) else metrics[name] >= wanted

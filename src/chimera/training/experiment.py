@@ -6,7 +6,6 @@ of `Trainer`, whose signature is the only place that lists them.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import re
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 import numpy as np
 
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ConfigurationError, did_you_mean
 from chimera.core.refusal import why
 from chimera.training.toml import dump_toml
 
@@ -188,7 +187,7 @@ class Experiment:
         checked = {}
         for key, value in table.items():
             if key not in allowed:
-                guess = _did_you_mean(key, allowed)
+                guess = did_you_mean(key, allowed)
                 raise ConfigurationError(f"{self.source}: [train] has no key {key!r}{guess} keys: {', '.join(allowed)}")
             hint = _hint(allowed[key].annotation)
             try:
@@ -229,15 +228,10 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ";"
-
-
 def _no_table(name: str) -> str:
     if name in _arguments() and name not in _ONLY_IN_CODE:
         return f"{name!r} belongs to the table [train]: train.{name}"
-    return f"there is no table [{name}]{_did_you_mean(name, TABLES)} tables: {', '.join(TABLES)}"
+    return f"there is no table [{name}]{did_you_mean(name, TABLES)} tables: {', '.join(TABLES)}"
 
 
 def _syntax_error(error: tomllib.TOMLDecodeError, text: str) -> str:
