@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from chimera.core.engine import Engine
-from chimera.core.errors import ActorLost
+from chimera.core.errors import ActorLost, ConfigurationError
 from conformance.actors import Member, Relay
 from conformance.worlds import World
 
@@ -62,6 +62,22 @@ def test_broadcast_gives_everyone_the_array_of_the_root(four: Crew, world: World
             assert all(in_place for _, in_place in results)
             for array, _ in results:
                 np.testing.assert_array_equal(array, expected)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_vectors_of_unequal_sizes_are_refused_and_the_members_live_on(four: Crew, world: World, count: int) -> None:
+    engine, actors = four[0], four[1][:count]
+    group = engine.group(actors)
+    for call in ("reduce", "spread"):
+        more = ("sum",) if call == "reduce" else (0,)
+        refs = [getattr(actor, call)(group, 10_000 * rank, *more) for rank, actor in enumerate(actors)]
+        for ref in refs:
+            with pytest.raises(ConfigurationError, match=r"the members of a group .*10000"):
+                engine.get(ref, timeout_s=world.limit_s)
+    assert engine.get([actor.meet(group) for actor in actors], timeout_s=world.limit_s) == [count] * count
+    (first, _), *_ = engine.get([actor.reduce(group, 7, "sum") for actor in actors], timeout_s=world.limit_s)
+    inputs = engine.get([actor.inputs(7) for actor in actors], timeout_s=world.limit_s)
+    np.testing.assert_allclose(first, np.sum(inputs, axis=0), rtol=1e-5, atol=1e-6)
 
 
 def test_many_collectives_within_one_call(four: Crew, world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -46,6 +47,12 @@ def check_root(root: int, size: int) -> None:
     """Refuse a broadcast from nobody."""
     if not 0 <= root < size:
         raise ConfigurationError(f"broadcast from rank {root} of a group of {size}")
+
+
+def check_sizes(sizes: Sequence[int]) -> None:
+    """Refuse vectors of which some are longer than others; what members brought, in rank order."""
+    if len(set(sizes)) > 1:
+        raise ConfigurationError(f"the members of a group brought vectors of unequal sizes: {[*sizes]}")
 
 
 def flat_of(array: NDArray[np.float32]) -> NDArray[np.float32]:

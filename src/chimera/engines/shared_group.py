@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.core.errors import ActorLost, ConfigurationError
+from chimera.core.errors import ActorLost
 from chimera.core.parameters import reduce_in_order, shard_bounds
-from chimera.engines.collectives import Costs, Op, check_root, flat_of, scale_of
+from chimera.engines.collectives import Costs, Op, check_root, check_sizes, flat_of, scale_of
 from chimera.engines.doorbell import Doorbell
 from chimera.engines.shared_memory import DEAD, DRIVER, Memory, fence
 
@@ -126,7 +126,7 @@ class SharedGroup:
         sizes = [self._words[i * _WORDS + _SIZE] for i in range(self.size)]
         if len(set(sizes)) > 1:
             self.barrier()  # nobody changes its row before all have seen it
-            raise ConfigurationError(f"the members of a group brought vectors of unequal sizes: {sizes}")
+            check_sizes(sizes)
         vectors = [
             self._memory.block(member, self._words[i * _WORDS + _OFFSET], 4 * flat.size).view(np.float32)
             for i, member in enumerate(self._members)

@@ -29,7 +29,7 @@ class Link(Protocol):
 
     group: Any
 
-    def tensor(self, flat: NDArray[np.float32]) -> Any:
+    def tensor(self, flat: NDArray[Any]) -> Any:
         """Return a vector as a tensor where the group computes; it may be the same memory."""
 
     def bring(self, tensor: Any, flat: NDArray[np.float32]) -> None:
@@ -55,7 +55,7 @@ class GlooLink:
         options._threads = 1
         self.group = gloo(store, rank, size, options)
 
-    def tensor(self, flat: NDArray[np.float32]) -> Any:
+    def tensor(self, flat: NDArray[Any]) -> Any:
         """Return a view."""
         import torch
 
@@ -93,7 +93,7 @@ class NcclLink:
         self._device = torch.device("cuda", torch.cuda.current_device())
         self.group = nccl(_tcp_store(store, rank), rank, size, options)
 
-    def tensor(self, flat: NDArray[np.float32]) -> Any:
+    def tensor(self, flat: NDArray[Any]) -> Any:
         """Return a copy on this actor's GPU."""
         import torch
 

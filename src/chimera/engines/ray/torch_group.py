@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.engines.collectives import Costs, Op, check_root, flat_of, scale_of
+from chimera.engines.collectives import Costs, Op, check_root, check_sizes, flat_of, scale_of
 from chimera.engines.ray.link import FOR_EVER, Link, c10d
 from chimera.engines.ray.rendezvous import LOOK_FOR_DEATHS_S, Members
 
@@ -31,6 +31,7 @@ class TorchGroup:
         self._costs, self._members, self._connect = costs, members, connect
         self.size = members.size
         self._link: Link | None = None
+        self._agreed: set[int] = set()  # how long vectors were
 
     def barrier(self) -> None:
         """Return when all members have arrived."""
@@ -44,6 +45,7 @@ class TorchGroup:
     def all_reduce(self, array: NDArray[np.float32], op: Op = "mean") -> NDArray[np.float32]:
         """Reduce in place over all members, in rank order; every member gets the same bits."""
         flat, scale = flat_of(array), scale_of(op, self.size)
+        self._agree(flat.size)
         if flat.size == 0:
             self.barrier()
         elif self.size == 2:
@@ -59,6 +61,7 @@ class TorchGroup:
         """Fill ``array`` with that of member ``root``, in place."""
         check_root(root, self.size)
         flat = flat_of(array)
+        self._agree(flat.size)
         if self.size == 1 or flat.size == 0:
             self.barrier()
             return array
@@ -71,6 +74,23 @@ class TorchGroup:
         if self._members.rank != root:
             self._costs.collective_bytes += flat.nbytes
         return array
+
+    def _agree(self, size: int) -> None:
+        """Let all say how long their vectors are, when one has not been so long before.
+
+        Gloo ends the process that gets more than it expects. To ask each time would cost a round trip.
+        """
+        if self.size == 1 or size in self._agreed:
+            return
+        with self._meeting() as link:
+            own = link.tensor(np.array([size], np.int64))
+            sizes = own.new_empty(self.size)
+            options = c10d().AllgatherOptions()
+            options.timeout = FOR_EVER
+            self._await(link, link.group._allgather_base(sizes, own, options))
+            found = sizes.tolist()
+        check_sizes(found)
+        self._agreed.add(size)
 
     def _add_two(self, flat: NDArray[np.float32]) -> None:
         """Add with torch's own all-reduce: of two members, either order gives the same bits."""
