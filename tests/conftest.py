@@ -41,4 +41,4 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Turns:
 def pytest_runtest_setup() -> None:
     """Begin no test after the time that CHIMERA_TESTS_UNTIL says (seconds since 1970); the summary tells what was left out."""
     if time.time() > float(os.environ.get("CHIMERA_TESTS_UNTIL", "inf")):
-        pytest.skip("the time for tests is over")
+        pytest.skip("the time that CHIMERA_TESTS_UNTIL gives is over: run it without that, as 'make test-long' does")

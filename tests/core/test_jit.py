@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("numba")
-
 _MODULE = """
 from chimera.core.jit import inlined, njit
 

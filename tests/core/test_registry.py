@@ -42,6 +42,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones(registry: Registry[obje
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({3: 4}, r"codec 'bits' has no option 3; its options: width, mode, ratio"),
         ({"wdth": 4}, r"codec 'bits' has no option 'wdth'.*width, mode, ratio"),
         ({"codec 'bits', option 'width'": 1}, "no option"),
         ({"width": "wide"}, r"codec 'bits', option 'width': 'wide' cannot be used.*int"),

@@ -97,9 +97,9 @@ class PrivacyError(RunError):
     """A message that would give away one client's update, or that the protocol between clients and server does not have."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return how a message about an unknown word goes on: with the known one that is most like it, or a semicolon."""
     import difflib  # only who errs needs it
 
-    close = difflib.get_close_matches(word, list(known), n=1)
+    close = difflib.get_close_matches(str(word), list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ";"
