@@ -12,6 +12,7 @@ from chimera.codecs.codec import CODECS, decode
 from chimera.core.errors import CodecError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Layout
+from chimera.engines.stored import Stored
 
 SIZE = 6
 VECTOR = np.arange(SIZE, dtype=np.float32)
@@ -47,3 +48,10 @@ def test_a_vector_with_gaps_is_gathered() -> None:
     assert not message(strided).plain
     assert decode(message(strided), SIZE).flags.c_contiguous
     assert np.array_equal(decode(message(strided), SIZE), strided)
+
+
+def test_a_copy_that_an_engine_keeps_is_as_plain() -> None:
+    kept = Stored(message(VECTOR.copy())).open()  # whoever sent it may go on to write to it
+    assert kept.plain
+    assert np.array_equal(decode(kept, SIZE), VECTOR)
+    assert not decode(kept, SIZE).flags.writeable

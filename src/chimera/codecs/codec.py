@@ -275,13 +275,13 @@ def decode(encoded: Encoded, size: int, out: Any = None) -> Flat:
     ------
     CodecError : no codec can have made this message.
     """
-    if encoded.plain and encoded.size == size and (out is None or isinstance(out, np.ndarray)):
-        return encoded.arrays[0]
-    return _decoder_of(encoded, size).unpack_with(_NOTHING, encoded, out)[0]
+    return decode_with(_NOTHING, encoded, size, out)[0]
 
 
 def decode_with(held: Held, encoded: Encoded, size: int, out: Any = None) -> tuple[Flat, Held]:
     """Unpack, as `decode` does, for a receiver who has ``held`` of this sender; return what he has from now on, too."""
+    if encoded.plain and encoded.size == size and (out is None or isinstance(out, np.ndarray)):
+        return encoded.arrays[0], held
     return _decoder_of(encoded, size).unpack_with(held, encoded, out)
 
 

@@ -37,8 +37,8 @@ class Encoded:
     arrays : the packed data; their bytes are what the uplink and the downlink carry.
     meta : small scalars that decoding needs.
     nbytes : what it weighs on the wire, in bytes.
-    plain : whether somebody in this process knows that its one array is the vector, a contiguous one of float32, and builds
-        upon nothing before; the others need not look. It does not travel: what comes from elsewhere is looked at.
+    plain : whether the codec that made it, in this process, knows that its one array is the vector, a contiguous one of
+        float32, so that nobody here need look. It does not travel: what comes from elsewhere is looked at.
     """
 
     __slots__ = ("arrays", "codec", "meta", "nbytes", "plain", "size")

@@ -126,7 +126,9 @@ def _frozen_message(message: Encoded) -> tuple[Encoded, bool]:
     arrays = tuple(map(frozen_array, message.arrays))
     if not message.meta and all(map(is_, arrays, message.arrays)):
         return message, True
-    return Encoded(message.codec, message.size, arrays, dict(message.meta)), not message.meta
+    frozen = Encoded(message.codec, message.size, arrays, dict(message.meta))
+    frozen.plain = message.plain
+    return frozen, not message.meta
 
 
 def _fixed(part: Any) -> bool:

@@ -55,14 +55,9 @@ class Exchange:
 
     def unpack(self, shard: int, message: Encoded, piece: Flat) -> Flat | None:
         """Unpack the weights of one shard into its piece of a vector; return them if the message has them at hand."""
-        if message.plain and message.size == len(piece):  # a round's weights go to many, who may all live here
-            values = message.arrays[0]
-        else:
-            before = self._held[shard]
-            values, self._held[shard] = decode_with(before, message, len(piece), piece)
-            if values is piece:
-                return None
-            message.plain = len(message.arrays) == 1 and values is message.arrays[0] and self._held[shard] is before
+        values, self._held[shard] = decode_with(self._held[shard], message, len(piece), piece)
+        if values is piece:
+            return None
         put(values, piece)
         return values
 
