@@ -14,11 +14,15 @@ CHUNK = 2048
 """Codes that are packed together. So few that what is read in several places of a chunk, and the next one, which is on its way,
 are in the nearest cache."""
 SPAN = 8192
-"""Elements whose sums are added in lanes of float32, and the length of the longest block."""
+"""The length of the longest block."""
+STRETCH = 1 << 17
+"""Elements of a tensor whose sums are added in lanes of float32."""
 TOTAL, ABSOLUTE, SQUARE, TOP, NEGATIVE = (1 << column for column in range(5))
 """What is to be found of tensors: sums of x, |x| and x squared, largest magnitude, count of sign bits; as bits of a number."""
 LANES = 64
-"""Sums are added in so many lanes, element i in lane i modulo this, and the lanes then by halves."""
+"""Sums are added in so many lanes, and the lanes then by halves. In a block, element i is in lane i modulo this. A stretch has
+four quarters of equal length with 16 lanes for each, element i of a quarter in its lane i modulo 16; less than 64 elements that
+are left over come last, one a lane."""
 BLOCK = 1 << 19
 """Passes that only look go through so many elements at a time from the last to the first, so that the first ones are in the
 cache for the next pass. Shorter ones are slower: what fetches memory ahead looks forward, and only within such a block."""

@@ -10,7 +10,7 @@ from chimera.codecs.kernels.compiled.bits import pack_chunk, unpack_chunk
 from chimera.codecs.kernels.compiled.hashing import STEP, state_at, word
 from chimera.codecs.kernels.compiled.lanes import settle, to_line
 from chimera.codecs.kernels.compiled.moments import largest_bits, largest_of, square_sum, sum_of_squares
-from chimera.codecs.kernels.compiled.rounding import draw_2, draw_4, draw_8, round_past
+from chimera.codecs.kernels.compiled.rounding import draw, pack_fours, pack_twos, round_past
 from chimera.codecs.kernels.layout import CHUNK, SPAN, STREAMED
 from chimera.core.jit import B, F, N, U, as_bits, as_float, inlined, njit
 
@@ -77,33 +77,28 @@ def _stochastic(x: Any, norm: Any, levels: Any, state: Any, second: Any, begin: 
 
 @njit
 def _draw(
-    x: Any, norms: Any, low: Any, chunks: Any, block: Any, levels: Any, width: Any, state: Any, second: Any, past: Any,
-    ahead: Any, out: Any,
+    x: Any, norms: Any, low: Any, size: Any, block: Any, levels: Any, width: Any, state: Any, second: Any, past: Any,
+    ahead: Any, codes: Any, out: Any,
 ) -> None:  # fmt: skip
-    """Write the packed codes of 8, 4 or 2 bits of whole chunks from ``low`` on, no norm being tiny: of streams at once."""
-    together = chunks if block >= chunks * CHUNK else 1  # that have one scale
-    apart = CHUNK * width // 8  # elements between streams
-    length = min(block, apart)
-    for chunk in range(low, low + chunks * CHUNK, together * CHUNK):
-        for b in range(0, apart, length):
-            at, lines, part = chunk + b, length // 64, out[(chunk - low) * width // 8 + b :]
-            own = U(state + U(U(at - low) * STEP))
-            f0 = _scale(norms, at, block, levels)
-            if width == 8:
-                draw_8(x, at, together, lines, ahead, f0, f0, f0, f0, N(levels), own, second, past, part)
-                continue
-            f1 = _scale(norms, at + apart, block, levels)
-            if width == 4:
-                draw_4(x, at, together, lines, ahead, f0, f1, f0, f1, N(levels), own, second, past, part)
-            else:
-                f2, f3 = _scale(norms, at + 2 * apart, block, levels), _scale(norms, at + 3 * apart, block, levels)
-                draw_2(x, at, together, lines, ahead, f0, f1, f2, f3, N(levels), own, second, past, part)
+    """Write the packed codes of 8, 4 or 2 bits of whole chunks from ``low`` on, no norm being tiny.
 
-
-@inlined
-def _scale(norms: Any, at: Any, block: Any, levels: Any) -> Any:
-    """Return what scales an element by 2**24 levels."""
-    return F(inverse(norms[at // block], F(levels))[1] * F(2.0**24))
+    ``state`` is that of the first element; ``codes`` is room for a chunk, where codes of fewer bits wait for their bytes.
+    """
+    length = min(block, size if width == 8 else CHUNK)
+    for at in range(low, low + size, length):
+        factor = F(inverse(norms[at // block], F(levels))[1] * F(2.0**24))  # to units of 2**-24 levels
+        here, own, lines = at - low, U(state + U(U(at - low) * STEP)), length // 64
+        if width == 8:
+            draw(x, at, lines, ahead, factor, N(levels), own, second, past, out, here)
+            continue
+        draw(x, at, lines, ahead, factor, N(levels), own, second, False, codes, here % CHUNK)
+        if (here + length) % CHUNK:
+            continue
+        packed = out[here // CHUNK * CHUNK * width // 8 :]
+        if width == 4:
+            pack_fours(codes, past, packed)
+        else:
+            pack_twos(codes, past, packed)
 
 
 @inlined
@@ -147,14 +142,15 @@ def quantize(
     ``norms`` holds the value of the outermost level of each block; with ``find`` it is found here. ``codes`` is room for a
     chunk.
     """
-    plane, lanes, room = np.empty(CHUNK, B), np.empty(65, F), np.empty(SPAN, F)
+    plane, lanes, room = np.empty(CHUNK + 64, B), np.empty(65, F), np.empty(SPAN, F)
+    plane = plane[to_line(plane) :]
     drawn = stochastic and levels <= 127 and block >= 64 and (width == 8 or width == 4 or width == 2)
     past, done = x.size >= STREAMED and to_line(out) == 0, 0
     if not find and block >= x.size >= CHUNK and norms[0] >= _TINY:
         if drawn:
             done = x.size // CHUNK * CHUNK
             state = state_at(begin, first)
-            _draw(x, norms, 0, done // CHUNK, block, levels, width, state, second, past, CHUNK, out)
+            _draw(x, norms, 0, done, block, levels, width, state, second, past, CHUNK, plane, out)
         elif past and width == 8 and not stochastic:
             done = x.size // CHUNK * CHUNK
             round_past(x, 0, done // 64, inverse(norms[0], F(levels))[1], F(_ROUND + F(levels)), out)
@@ -166,7 +162,7 @@ def quantize(
             least = min(least, norms[b // block])
         if drawn and high - low == SPAN and least >= _TINY:
             state, packed = state_at(begin + low, first), out[low * width // 8 :]
-            _draw(x, norms, low, SPAN // CHUNK, block, levels, width, state, second, past, SPAN, packed)
+            _draw(x, norms, low, SPAN, block, levels, width, state, second, past, SPAN, plane, packed)
             continue
         for at in range(low, high, CHUNK):
             part, packed, state = x[at : min(at + CHUNK, high)], out[at * width // 8 :], state_at(begin + at, first)

@@ -24,7 +24,7 @@ from chimera.codecs.kernels.compiled.lanes import (
     fetch,
     to_line,
 )
-from chimera.codecs.kernels.layout import ABSOLUTE, BLOCK, SPAN, SQUARE
+from chimera.codecs.kernels.layout import ABSOLUTE, BLOCK, SQUARE, STRETCH
 from chimera.core.jit import F, U, as_float, inlined, njit
 
 _LITTLE = 1e-30
@@ -67,15 +67,19 @@ class _Totals:
             for place in places:
                 builder.store(ir.Constant(term.kind, [0] * LANES), place)
 
-    def add(self, source: Any, steps: Any, apart: Any = None) -> None:
-        """Add 64 elements a step: of a run the i-th in lane i modulo 64, or 16 of each of four runs that lie ``apart``."""
+    def add(self, source: Any, steps: Any, *, quarters: bool) -> None:
+        """Add 64 elements a step: the i-th in lane i modulo 64, or 16 of each of four ``quarters``.
+
+        Of four places at once more is fetched by what fetches memory ahead by itself; in order, it has to be asked for.
+        """
         builder = self._builder
+        apart = builder.mul(steps, LONG(LANES))
         with cgutils.for_range(builder, steps) as loop:
             for i in range(4):
-                at = builder.mul(loop.index, LONG(64 if apart is None else LANES))
-                at = builder.add(at, LONG(LANES * i) if apart is None else builder.mul(apart, LONG(i)))
+                at = builder.mul(loop.index, LONG(LANES if quarters else 64))
+                at = builder.add(at, builder.mul(apart, LONG(i)) if quarters else LONG(LANES * i))
                 place = builder.gep(source, [at])
-                if apart is None:
+                if not quarters:
                     fetch(builder, builder.gep(place, [LONG(SOON)]))
                 words = Lanes.at(builder, place, WORDS)
                 for term, places in zip(self._terms, self._places, strict=True):
@@ -102,15 +106,15 @@ class _Totals:
         return b.extract_element(lanes.value, WORD(0))
 
 
-def _fold(term: _Term, result: Any, streams: bool = False) -> Any:
-    """Return an intrinsic that adds the terms of 64 ``steps`` elements from ``begin`` on: of a run, or of four at once."""
+def _fold(term: _Term, result: Any, *, quarters: bool = False) -> Any:
+    """Return an intrinsic that adds the terms of 64 ``steps`` elements from ``begin`` on, in order or quarters at once."""
 
     @intrinsic
     def fold(typing: Any, x: Any, begin: Any, steps: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             source = builder.gep(data_of(context, builder, signature.args[0], arguments[0]), [arguments[1]])
             totals = _Totals(builder, [term])
-            totals.add(source, arguments[2], builder.mul(arguments[2], LONG(LANES)) if streams else None)
+            totals.add(source, arguments[2], quarters=quarters)
             return totals.folded()[0]
 
         return result(x, numba.types.intp, numba.types.intp), generate
@@ -122,19 +126,22 @@ sum_of_squares = _fold(_SQUARE, numba.types.float32)
 """Return the sum of squares of 64 ``steps`` elements from ``begin`` on."""
 largest_of = _fold(_TOP, numba.types.uint32)
 """Return the bits of their largest magnitude."""
-_largest_of_streams = _fold(_TOP, numba.types.uint32, streams=True)
+_largest_of_quarters = _fold(_TOP, numba.types.uint32, quarters=True)
 
 
-def _sums(*terms: _Term) -> Any:
-    """Return an intrinsic that writes the sums of terms over 64 ``steps`` elements, and ``more`` times those in ``pad``."""
+def _sums(*terms: _Term, quarters: bool) -> Any:
+    """Return an intrinsic that writes the sums of terms over 64 ``steps`` elements, and ``more`` times those in ``pad``.
+
+    They are added in order or ``quarters`` at once.
+    """
 
     @intrinsic
     def add(typing: Any, x: Any, steps: Any, pad: Any, more: Any, found: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             source, rest, target = (data_of(context, builder, signature.args[i], arguments[i]) for i in (0, 2, 4))
             totals = _Totals(builder, terms)
-            totals.add(source, arguments[1])
-            totals.add(rest, arguments[3])
+            totals.add(source, arguments[1], quarters=quarters)
+            totals.add(rest, arguments[3], quarters=False)
             for i, total in enumerate(totals.folded()):
                 builder.store(total, builder.bitcast(builder.gep(target, [LONG(i)]), total.type.as_pointer()))
             return context.get_dummy_value()
@@ -144,8 +151,9 @@ def _sums(*terms: _Term) -> Any:
     return add
 
 
-_add_magnitudes, _add_squares = _sums(_ABSOLUTE), _sums(_SQUARE)
-_add_all = _sums(_PLAIN, _ABSOLUTE, _SQUARE, _TOP, _NEGATIVE)
+_add_block_squares = _sums(_SQUARE, quarters=False)
+_add_magnitudes, _add_squares = _sums(_ABSOLUTE, quarters=True), _sums(_SQUARE, quarters=True)
+_add_all = _sums(_PLAIN, _ABSOLUTE, _SQUARE, _TOP, _NEGATIVE, quarters=True)
 
 
 @inlined
@@ -169,7 +177,7 @@ def abs_max(x: Any) -> Any:
     full = (x.size - begin) // BLOCK
     top = max(largest_bits(x[:begin]), largest_bits(x[begin + full * BLOCK :]))
     for block in range(full - 1, -1, -1):
-        top = max(top, _largest_of_streams(x, begin + block * BLOCK, BLOCK // 64))
+        top = max(top, _largest_of_quarters(x, begin + block * BLOCK, BLOCK // 64))
     return as_float(top)
 
 
@@ -178,8 +186,8 @@ def look(x: Any, bounds: Any, backwards: Any, columns: Any, signs: Any, table: A
     """Write what is known of each tensor: sums of x, |x| and x squared, largest magnitude, count of sign bits.
 
     ``bounds`` says where the tensors begin and end, ``table`` has shape (tensors, 5); ``columns`` says which of them are
-    wanted (see `layout`), and others are zero. Sums are added span by span, within a span in lanes of float32, and exactly
-    where that was too short. If ``signs`` has room, the sign bits go there too.
+    wanted (see `layout`), and others are zero. Sums are added stretch by stretch, within each in lanes of float32, its
+    quarters at once, and exactly where that was too short. If ``signs`` has room, the sign bits go there too.
     """
     table[:] = 0
     room = np.empty(69, F)
@@ -188,12 +196,12 @@ def look(x: Any, bounds: Any, backwards: Any, columns: Any, signs: Any, table: A
         begin = (blocks - 1 - i if backwards else i) * BLOCK
         end = min(begin + BLOCK, x.size)
         t = np.searchsorted(bounds, begin, side="right") - 1
-        for low in range(begin, end, SPAN):
-            high = min(low + SPAN, end)
+        for low in range(begin, end, STRETCH):
+            high = min(low + STRETCH, end)
             while bounds[t] < high:
                 _look_at(x[max(low, bounds[t]) : min(high, bounds[t + 1])], columns, room, table[t])
                 t += 1
-            t -= bounds[t] > high  # a tensor that goes on in the next span
+            t -= bounds[t] > high  # a tensor that goes on in the next stretch
             if signs.size:
                 pack_signs(x[low:high], signs[low // 8 :])
     for t in range(bounds.size - 1):
@@ -248,10 +256,10 @@ def _look_at(x: Any, columns: Any, room: Any, row: Any) -> None:
 
 @inlined
 def square_sum(x: Any, room: Any) -> Any:
-    """Return the sum of squares, in lanes of float32; ``room`` is for 64 elements and a sum."""
+    """Return the sum of squares of a block, in order; ``room`` is for 64 elements and a sum."""
     pad, found = room[:64], room[64:]
     steps, more = _padded(x, pad)
-    _add_squares(x, steps, pad, more, found)
+    _add_block_squares(x, steps, pad, more, found)
     return found[0]
 
 

@@ -1,4 +1,4 @@
-"""Levels in vectors: elements are rounded to the nearest or at random, and packed, from registers to the message."""
+"""Levels in vectors: elements are rounded to the nearest or at random, in the order of memory, and packed chunk by chunk."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from chimera.codecs.kernels.compiled.lanes import (
     BYTE,
     FLOAT,
     LANES,
+    LINE,
     LONG,
     SOON,
     WORD,
@@ -26,77 +27,90 @@ from chimera.codecs.kernels.compiled.lanes import (
 )
 from chimera.codecs.kernels.layout import APART, CHUNK
 
-_ONES = {8: 1, 4: 0x11, 2: 0x55}
-
 
 def _steps(count: int) -> int:
     """Return by how much states differ that are so many apart."""
     return count * int(STEP) & 0xFFFFFFFF
 
 
-def _drawing(width: int) -> Any:
-    """Return an intrinsic that draws and packs codes of ``chunks`` from element ``begin`` on, of each ``lines`` of 64 bytes.
+def _levels_of(source: Any, here: Lanes, key: Lanes, scale: Lanes, limits: tuple[Lanes, Lanes]) -> Lanes:
+    """Draw the levels of 64 elements: each is the uppermost byte of what is drawn."""
+    builder, found = here.builder, dict[int, Lanes]()
+    for i in range(0, APART, LANES):
+        moved = here + _steps(i)
+        mix = (moved ^ (moved >> 15)) ^ key
+        for at, multiplier in ((i, EARLY), (i + APART, LATE)):
+            values = Lanes.at(builder, builder.gep(source, [LONG(at)]))
+            found[at] = (values * scale).clipped(*limits).cut() + (mix * int(multiplier) >> 8)
+    return bytes_of([found[at] for at in sorted(found)], 3)
 
-    ``f0`` to ``f3`` are what the elements of each stream are scaled by; there is one for 8 bits, two for 4, four for 2.
-    ``state`` is that of the first element. What lies ``ahead`` is asked for, counted in elements from a chunk to a later one.
-    ``out`` begins with the code of the first element; if ``past``, 64 divides its place.
+
+def _write(line: Lanes, place: Any, past: Any) -> None:
+    """Write 64 bytes; whether ``past`` the caches is known when it runs."""
+    with line.builder.if_else(past) as (so, otherwise):
+        with so:
+            write_line(line, place, past=True)
+        with otherwise:
+            write_line(line, place, past=False)
+
+
+@intrinsic
+def draw(
+    typing: Any, x: Any, begin: Any, lines: Any, ahead: Any, factor: Any, levels: Any, state: Any, second: Any, past: Any,
+    out: Any, place: Any,
+) -> Any:  # fmt: skip
+    """Draw the codes, a byte each, of 64 ``lines`` elements from ``begin`` on, which are scaled by ``factor``.
+
+    ``state`` is that of the first of them. What lies so many elements ``ahead`` is asked for. Codes are written from ``place``
+    on, which, if ``past``, is at an address that 64 divides.
     """
-    streams = range(0, CHUNK, CHUNK * width // 8)  # where in a chunk the elements lie that share a byte
-    count = len(streams)
 
-    def line_of(source: Any, here: Lanes, key: Lanes, scale: Lanes, limits: Any) -> Lanes:
-        """Draw 64 elements; the level is the uppermost byte."""
-        builder, found = here.builder, dict[int, Lanes]()
-        for i in range(0, APART, LANES):
-            moved = here + _steps(i)
-            mix = (moved ^ (moved >> 15)) ^ key
-            for at, multiplier in ((i, EARLY), (i + APART, LATE)):
-                values = Lanes.at(builder, builder.gep(source, [LONG(at)]))
-                found[at] = (values * scale).clipped(*limits).cut() + (mix * int(multiplier) >> 8)
-        return bytes_of([found[at] for at in sorted(found)], 3)
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source = builder.gep(data_of(context, builder, signature.args[0], arguments[0]), [arguments[1]])
+        target = builder.gep(data_of(context, builder, signature.args[9], arguments[9]), [arguments[10]])
+        top = arguments[5]
+        scale, middle = Lanes.of(builder, arguments[4]), Lanes.of(builder, builder.trunc(top, BYTE))
+        high = Lanes.of(builder, builder.sitofp(builder.shl(top, WORD(24)), FLOAT))
+        counted = Lanes(builder, ir.Constant(WORDS, [_steps(i) for i in range(LANES)]))
+        first, key = Lanes.of(builder, arguments[6]) + counted, Lanes.of(builder, arguments[7])
+        with cgutils.for_range(builder, arguments[2]) as loop:
+            at = builder.shl(loop.index, LONG(6))
+            read = builder.gep(source, [at])
+            for i in range(0, 64, LANES):
+                fetch(builder, builder.gep(read, [builder.add(arguments[3], LONG(i))]))
+            here = first + Lanes.of(builder, builder.mul(builder.trunc(at, WORD), WORD(_steps(1))))
+            line = _levels_of(read, here, key, scale, (high * -1.0, high)) + middle
+            _write(line, builder.gep(target, [at]), arguments[8])
+        return context.get_dummy_value()
+
+    kind = numba.types
+    scalars = kind.float32, kind.int32, kind.uint32, kind.uint32, kind.boolean
+    return kind.void(x, kind.intp, kind.intp, kind.intp, *scalars, out, kind.intp), generate
+
+
+def _packing(width: int) -> Any:
+    """Return an intrinsic that packs a chunk of codes, a byte each, into so many bits, to be written as by `draw`."""
+    size = CHUNK * width // 8
 
     @intrinsic
-    def draw(
-        typing: Any, x: Any, begin: Any, chunks: Any, lines: Any, ahead: Any, f0: Any, f1: Any, f2: Any, f3: Any, levels: Any,
-        state: Any, second: Any, past: Any, out: Any,
-    ) -> Any:  # fmt: skip
+    def pack(typing: Any, codes: Any, past: Any, out: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            kinds, top = signature.args, arguments[9]
-            source = builder.gep(data_of(context, builder, kinds[0], arguments[0]), [arguments[1]])
-            target = data_of(context, builder, kinds[13], arguments[13])
-            scales = [Lanes.of(builder, each) for each in arguments[5 : 5 + count]]
-            high = Lanes.of(builder, builder.sitofp(builder.shl(top, WORD(24)), FLOAT))
-            middle = Lanes.of(builder, builder.trunc(builder.mul(top, WORD(_ONES[width])), BYTE))
-            counted = Lanes(builder, ir.Constant(WORDS, [_steps(i) for i in range(LANES)]))
-            first, key = Lanes.of(builder, arguments[10]) + counted, Lanes.of(builder, arguments[11])
-            inside = builder.urem(arguments[1], LONG(CHUNK // count))  # elements of this stream before ``begin``
-            ahead = builder.add(builder.mul(inside, LONG(count - 1)), arguments[4])
-            with cgutils.for_range(builder, arguments[2]) as chunk, cgutils.for_range(builder, arguments[3]) as loop:
-                done, at = builder.mul(chunk.index, LONG(CHUNK)), builder.shl(loop.index, LONG(6))
-                place, line = builder.add(done, at), middle
-                fetched = builder.add(builder.add(done, ahead), builder.mul(at, LONG(count)))
-                for i in range(0, 64 * count, LANES):  # in the order in which it lies there
-                    fetch(builder, builder.gep(source, [builder.add(fetched, LONG(i))]))
-                here = first + Lanes.of(builder, builder.mul(builder.trunc(place, WORD), WORD(_steps(1))))
-                for i, (stream, scale) in enumerate(zip(streams, scales, strict=True)):
-                    read = builder.gep(source, [builder.add(place, LONG(stream))])
-                    line = line + (line_of(read, here + _steps(stream), key, scale, (high * -1.0, high)) << width * i)
-                written = builder.add(builder.udiv(done, LONG(count)), at)
-                with builder.if_else(arguments[12]) as (past, otherwise):
-                    with past:
-                        write_line(line, builder.gep(target, [written]), past=True)
-                    with otherwise:
-                        write_line(line, builder.gep(target, [written]), past=False)
+            source, target = (data_of(context, builder, signature.args[i], arguments[i]) for i in (0, 2))
+            with cgutils.for_range(builder, LONG(size // 64)) as loop:
+                at = builder.shl(loop.index, LONG(6))
+                places = [builder.gep(source, [builder.add(at, LONG(size * i))]) for i in range(8 // width)]
+                line = Lanes.at(builder, places[0], LINE)
+                for i, place in enumerate(places[1:], 1):
+                    line = line + (Lanes.at(builder, place, LINE) << width * i)
+                _write(line, builder.gep(target, [at]), arguments[1])
             return context.get_dummy_value()
 
-        kind = numba.types
-        scalars = (*(kind.intp,) * 4, *(kind.float32,) * 4, kind.int32, kind.uint32, kind.uint32, kind.boolean)
-        return kind.void(x, *scalars, out), generate
+        return numba.types.void(codes, numba.types.boolean, out), generate
 
-    return draw
+    return pack
 
 
-draw_8, draw_4, draw_2 = (_drawing(width) for width in (8, 4, 2))
+pack_fours, pack_twos = _packing(4), _packing(2)
 
 
 @intrinsic

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.kernels.layout import LANES, SPAN, SQUARE, blocks_backwards
+from chimera.codecs.kernels.layout import LANES, SQUARE, STRETCH, blocks_backwards
 from chimera.codecs.kernels.plain.base import F, U, magnitudes, pieces
 from chimera.codecs.kernels.plain.bits import pack_signs
 
@@ -23,7 +23,9 @@ def look(x: Any, bounds: Any, backwards: bool, columns: int, signs: Any, table: 
     if not backwards:
         blocks.reverse()
     with np.errstate(over="ignore", invalid="ignore"):  # of what is not finite, or huge: it is looked at exactly below
-        for low, high in ((low, min(low + SPAN, end)) for begin, end in blocks for low in range(begin, end, SPAN)):
+        for low, high in (
+            (low, min(low + STRETCH, end)) for begin, end in blocks for low in range(begin, end, STRETCH)
+        ):
             first, last = np.searchsorted(bounds, [low, high - 1], side="right") - 1
             for t in range(first, last + 1):
                 _look_at(x[max(low, bounds[t]) : min(high, bounds[t + 1])], table[t])
@@ -41,8 +43,10 @@ def look(x: Any, bounds: Any, backwards: bool, columns: int, signs: Any, table: 
 
 
 def _look_at(x: NDArray[np.float32], row: NDArray[np.float64]) -> None:
+    steps, rest = divmod(x.size, LANES)
     rows = np.zeros((-(-x.size // LANES), LANES), F)
-    rows.reshape(-1)[: x.size] = x
+    rows[:steps] = x[: x.size - rest].reshape(4, steps, LANES // 4).swapaxes(0, 1).reshape(steps, LANES)
+    rows[steps:].reshape(-1)[:rest] = x[x.size - rest :]
     for i, values in enumerate((rows, np.abs(rows), rows * rows)):
         lanes = np.add.accumulate(np.vstack([np.zeros((1, LANES), F), values]), axis=0)[-1]
         while lanes.size > 1:
