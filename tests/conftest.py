@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -42,3 +43,12 @@ def pytest_runtest_setup() -> None:
     """Begin no test after the time that CHIMERA_TESTS_UNTIL says (seconds since 1970); the summary tells what was left out."""
     if time.time() > float(os.environ.get("CHIMERA_TESTS_UNTIL", "inf")):
         pytest.skip("the time that CHIMERA_TESTS_UNTIL gives is over: run it without that, as 'make test-long' does")
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The device that `apart` plays."""
+    from apart import everywhere
+
+    with everywhere(monkeypatch):
+        yield

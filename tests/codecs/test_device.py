@@ -1,6 +1,6 @@
 """On a device the codecs make the messages that they make on the host, and nothing but those crosses.
 
-Torch on the CPU is one of the devices: tensors there are kept apart from arrays as on any other.
+Where there is no GPU, `apart` plays one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 
+from apart import on_each_device
 from chimera.codecs.codec import CODECS, Codec, Held, decode, decode_with
 from chimera.core import device as crossing
 from chimera.core.errors import CodecError
@@ -23,11 +24,6 @@ from codecs_kit import SETUPS, damaged, hard_vectors, kept, layout_of, same
 
 VECTORS = hard_vectors()
 NORMAL = VECTORS["normal"]
-NO_GPU = pytest.mark.skipif(
-    not torch.cuda.is_available(),
-    reason="torch sees no GPU here: run it where there is one, with a build of torch for CUDA",
-)
-DEVICES = ["cpu", pytest.param("cuda", marks=NO_GPU)]
 SUMS = {  # they send, or choose by, sums that are added up otherwise on a device: equal to about six digits
     "qsgd tensors",
     "terngrad",
@@ -45,7 +41,6 @@ SUMS = {  # they send, or choose by, sums that are added up otherwise on a devic
 }
 ARRAYS = {"identity", "delta", "delta of ternary", "delta of rows", "rows", "rows, compressed"}  # their bytes cross
 FLUSHED = {"powersgd"}  # its products are those of a library, which may take denormals for zero
-on_each_device = pytest.mark.parametrize("device", DEVICES)
 
 
 def make(setup: str, seed: int = 7) -> Codec:

@@ -1,6 +1,6 @@
 """A model on a device computes what it computes where it was, with its vectors on the host or beside it.
 
-The devices are those that this machine has; on the CPU the same copies are made as for a GPU.
+Where there is no GPU, `apart` plays one.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import torch
 from sklearn.linear_model import SGDClassifier
 from torch import nn
 
+from apart import DEVICES, NAME
 from chimera.core import device as crossing
 from chimera.core.errors import ConfigurationError
 from chimera.models.device import GPU, check_movable, move, near
 from chimera.models.sklearn_model import SklearnModel
 from chimera.models.torch_model import TorchModel
 
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-pytestmark = pytest.mark.parametrize("device", DEVICES)
+pytestmark = [pytest.mark.parametrize("device", DEVICES), pytest.mark.usefixtures("apart")]
 
 
 def network() -> nn.Module:
@@ -42,7 +42,7 @@ def pair(device: str, **options: Any) -> tuple[TorchModel, TorchModel]:
 
 
 def assert_close(actual: Any, expected: Any, device: str) -> None:
-    if device == "cpu":
+    if device == NAME:
         np.testing.assert_array_equal(actual, expected)
     else:
         np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-5)

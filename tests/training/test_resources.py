@@ -11,6 +11,7 @@ import torch
 from sklearn.linear_model import SGDClassifier
 from torch import nn
 
+from apart import DEVICES, NAME, on_each_device
 from chimera.codecs.codec import CODECS
 from chimera.core import device as crossing
 from chimera.core.engine import Resources
@@ -27,8 +28,6 @@ from chimera.training.optimizer import OptimizerSettings
 from chimera.training.rejection import Rejected
 from chimera.training.resources import resources_of
 from training.conftest import Fit
-
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 class Recording(Simulated):
@@ -116,7 +115,7 @@ def learner(
     return Learner(0, model, data, order, optimizer=ADAM, local_optimizer=local, device=device, **codecs)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@on_each_device
 @pytest.mark.parametrize("local", [PLAIN, ADAM], ids=["plain", "adam"])
 def test_a_learner_on_a_device_learns_the_same(device: str, local: OptimizerSettings) -> None:
     here, there = learner(None, local=local), learner(device, local=local)
@@ -130,12 +129,12 @@ def test_a_learner_on_a_device_learns_the_same(device: str, local: OptimizerSett
         one.delta(one.weights(), steps=3)
         (gradient,) = one.gradient(one.weights())
         assert type(gradient.arrays[0]) is np.ndarray
-    tolerance = 0.0 if device == "cpu" else 1e-4
+    tolerance = 0.0 if device == NAME else 1e-4
     np.testing.assert_allclose(there.weights().arrays[0], here.weights().arrays[0], rtol=tolerance, atol=tolerance)
     assert there.tally().loss == pytest.approx(here.tally().loss, rel=1e-3 if device == "cuda" else 0)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@on_each_device
 @pytest.mark.parametrize("rule", [{"name": "proximal", "mu": 0.5}, {"name": "control-variates"}, None], ids=str)
 def test_local_rules_and_what_stays_with_a_worker_are_the_same_on_a_device(device: str, rule: Any) -> None:
     personal = [] if rule and rule["name"] == "control-variates" else [0]
@@ -159,7 +158,7 @@ def test_local_rules_and_what_stays_with_a_worker_are_the_same_on_a_device(devic
         np.testing.assert_allclose(away, at_home, rtol=1e-4, atol=1e-4 if device == "cuda" else 1e-6)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@on_each_device
 def test_vectors_come_to_the_host_where_the_strategy_wants_them_there(device: str) -> None:
     """A worker that sent messages, and then takes steps of its own, goes on from where it was."""
     here, there = learner(None), learner(device)
@@ -172,7 +171,7 @@ def test_vectors_come_to_the_host_where_the_strategy_wants_them_there(device: st
     np.testing.assert_allclose(there.weights().arrays[0], here.weights().arrays[0], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@on_each_device
 def test_only_messages_cross_between_a_moved_model_and_the_host(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither weights nor gradients do: not for a gradient, and not for a change of weights after many steps."""
     model = TorchModel(lambda: nn.Sequential(nn.Linear(6, 4000), nn.Tanh(), nn.Linear(4000, 3)), seed=1)
@@ -192,6 +191,7 @@ def test_only_messages_cross_between_a_moved_model_and_the_host(device: str, mon
     assert crossed[-1] == 4 * model.layout.size  # that is what such a crossing would be
 
 
+@pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize("device", [None, *DEVICES])
 def test_a_gradient_that_is_not_finite_is_rejected_where_it_is(device: str | None) -> None:
     worker = learner(device)
@@ -223,7 +223,7 @@ DOWNLINKS: list[dict[str, Any]] = [
 BY_SUMS = {"onebit", "sign", "powersgd"}  # added up otherwise on a device, see tests/codecs/test_device.py
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@on_each_device
 @pytest.mark.parametrize("uplink", UPLINKS)
 def test_a_run_with_moved_models_is_the_one_without(
     fit: Fit, uplink: str, device: str, monkeypatch: pytest.MonkeyPatch
@@ -231,13 +231,13 @@ def test_a_run_with_moved_models_is_the_one_without(
     monkeypatch.setattr("chimera.models.device._gpu", lambda rank: device)
     options = {"engine": "simulated", "workers": 2, "rounds": 12, "codec": {**UPLINKS[uplink], "downlink": "cast"}}
     plain, moved = (fit(f"run-{gpus}", **options, worker_resources={"gpus": gpus}) for gpus in (0, 1))
-    tolerance = 0.0 if device == "cpu" and uplink not in BY_SUMS else 1e-4
+    tolerance = 0.0 if device == NAME and uplink not in BY_SUMS else 1e-4
     for own, other in zip(moved.model.state_dict().values(), plain.model.state_dict().values(), strict=True):
         torch.testing.assert_close(own, other, rtol=0, atol=tolerance)
     assert moved.cost.bytes_up == plain.cost.bytes_up
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@on_each_device
 @pytest.mark.parametrize("downlink", DOWNLINKS, ids=str)
 def test_weights_that_build_upon_others_reach_moved_models(
     fit: Fit, downlink: dict[str, Any], device: str, monkeypatch: pytest.MonkeyPatch
@@ -248,17 +248,17 @@ def test_weights_that_build_upon_others_reach_moved_models(
     codec = {"name": "top-k", "ratio": 0.05, "error_feedback": True, "downlink": downlink}
     plain, moved = (fit(f"run-{n}", **options, codec=codec, worker_resources={"gpus": n}) for n in (0, 1))
     for own, other in zip(moved.model.state_dict().values(), plain.model.state_dict().values(), strict=True):
-        torch.testing.assert_close(own, other, rtol=0, atol=0.0 if device == "cpu" else 1e-4)
+        torch.testing.assert_close(own, other, rtol=0, atol=0.0 if device == NAME else 1e-4)
     assert moved.cost.bytes_down == plain.cost.bytes_down
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@on_each_device
 def test_moved_models_meet_in_a_group_with_a_codec(fit: Fit, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chimera.models.device._gpu", lambda rank: device)
     options = {"strategy": "all-reduce", "engine": "simulated", "workers": 2, "rounds": 6, "codec": "powersgd"}
     plain, moved = (fit(f"run-{n}", **options, worker_resources={"gpus": n}) for n in (0, 1))
     for own, other in zip(moved.model.state_dict().values(), plain.model.state_dict().values(), strict=True):
-        torch.testing.assert_close(own, other, rtol=0, atol=0.0 if device == "cpu" else 1e-4)
+        torch.testing.assert_close(own, other, rtol=0, atol=0.0 if device == NAME else 1e-4)
     assert moved.cost.bytes_up == plain.cost.bytes_up
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
+from copy import copy, deepcopy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -119,8 +120,8 @@ class TorchModel:
         from torch import nn
 
         self._flat.move(device)
-        if isinstance(self.loss.function, nn.Module):  # it may hold class weights
-            self.loss.function.to(device)
+        if isinstance(self.loss.function, nn.Module):  # it may hold class weights, and be that of other models too
+            self.loss = replace(self.loss, function=deepcopy(self.loss.function).to(device))
 
     def near(self) -> Any:
         """Return what has parameters and gradients where the module computes: this model, or if it was moved `OnDevice`."""
