@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -87,6 +88,9 @@ class NcclLink:
     def __init__(self, store: Any, rank: int, size: int) -> None:
         import torch
 
+        # Otherwise a thread of torch's looks for errors, and ends this process when another member dies. With this there is no
+        # such thread, and `wait` raises what went wrong.
+        os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
         nccl = c10d().ProcessGroupNCCL
         options = nccl.Options()
         options._timeout = FOR_EVER
@@ -104,7 +108,7 @@ class NcclLink:
         np.copyto(flat, tensor.cpu().numpy())
 
     def done(self, work: Any, within_s: float) -> bool:
-        """Look again and again: nccl's own wait only orders streams, or waits without a limit."""
+        """Look again and again: nccl's own wait takes down the connections when its limit is over."""
         deadline_s = time.monotonic() + within_s
         while not work.is_completed():
             if time.monotonic() > deadline_s:
