@@ -22,6 +22,7 @@ from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.engines.simulated import Simulated
 from chimera.models.torch_model import TorchModel
+from chimera.strategies.strategy import STRATEGIES
 from chimera.training.experiment import Experiment
 from chimera.training.learner import Learner
 from chimera.training.optimizer import OptimizerSettings
@@ -260,6 +261,21 @@ def test_moved_models_meet_in_a_group_with_a_codec(fit: Fit, device: str, monkey
     for own, other in zip(moved.model.state_dict().values(), plain.model.state_dict().values(), strict=True):
         torch.testing.assert_close(own, other, rtol=0, atol=0.0 if device == NAME else 1e-4)
     assert moved.cost.bytes_up == plain.cost.bytes_up
+
+
+@on_each_device
+@pytest.mark.parametrize("strategy", [entry.name for entry in STRATEGIES.entries()])
+def test_every_strategy_learns_on_a_device_what_it_learns_here(
+    fit: Fit, strategy: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after the weights were looked at, for which they come to the host."""
+    monkeypatch.setattr("chimera.models.device._gpu", lambda rank: device)
+    table = {"name": strategy, **({"keep": ["*.bias"]} if strategy == "fed-bn" else {})}
+    options = {"strategy": table, "model": {"name": "mlp", "hidden": [16] * 3}, "workers": 4, "rounds": 6}
+    options["optimizer"] = "sgd" if STRATEGIES.create(strategy).server_optimizer else "adam"
+    plain, moved = (fit(f"run-{n}", **options, evaluate_every=2, worker_resources={"gpus": n}) for n in (0, 1))
+    for own, other in zip(moved.model.state_dict().values(), plain.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(own, other, rtol=0, atol=1e-6 if device == NAME else 1e-3)
 
 
 @pytest.mark.parametrize("engine", ["simulated", "local"])

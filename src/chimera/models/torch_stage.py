@@ -97,7 +97,7 @@ class TorchStage:
                 outputs = self._through(way.inputs, way.seed, way.targets)
             self._model.load_buffers(seen)
         given = (
-            outputs.new_tensor(way.weight)
+            torch.full_like(outputs, way.weight)
             if gradient is None
             else torch.from_numpy(np.array(gradient)).to(outputs.device)
         )

@@ -134,7 +134,9 @@ class PartHolder:
         """Step with a gradient, after so many batches whose loss it knows."""
         if why := fault_of_gradient(gradient, self._loss):
             raise NonFiniteError(f"{self._name}, step {self._step}: {why}: {ADVICE}")
-        self._own_optimizer().step(gradient, self._step)
+        optimizer = self._own_optimizer()
+        self._near.parameters()  # asked for each time: so it is what counts, and not a copy of it on the host
+        optimizer.step(gradient, self._step)
         work(elements=len(gradient))
         self._tally.loss += self._loss * losses
         self._tally.losses += losses
