@@ -68,6 +68,7 @@ def test_sentences_say_who_attacks_and_how() -> None:
     assert Fault.read((7, "noise any worker by 0.5")).disturbance == Attack("noise", 0.5)
     assert Fault.read("label flip worker 1 at 2.5 s").disturbance == Attack("label flip")
     assert as_sentences([(0, "sign flip worker 1")], 2) == ["sign flip worker 1 at step 0"]
+    assert as_sentences("sign flip worker 1 at step 0", 2) == ["sign flip worker 1 at step 0"]
 
 
 @pytest.mark.parametrize(

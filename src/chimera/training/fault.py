@@ -154,13 +154,13 @@ def _moment(when: Any) -> str:
 
 
 def as_sentences(faults: Iterable[Any], workers: int) -> list[str]:
-    """Return how the faults are told, as an experiment file has them.
+    """Return how the faults are told, as an experiment file has them; one sentence may stand for a list of it.
 
     Raises
     ------
     ConfigurationError : one cannot be read, or is for a worker that a run with so many will not have.
     """
-    read = [Fault.read(given) for given in faults]
+    read = [Fault.read(given) for given in ([faults] if isinstance(faults, str) else faults)]
     for fault in read:
         kind, _, number = fault.actor.partition(" ")
         if kind == "worker" and int(number) >= workers:
