@@ -212,8 +212,8 @@ def test_what_cannot_start_is_told(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_it_answers_at_once_while_python_is_held_up(worker: InferenceWorker) -> None:
-    worker.assign(1, [batch(0, "a", of=table("Hog"))])
     ticks: list[float] = [time.monotonic()]
+    worker.assign(1, [batch(0, "a", of=table("Hog"))])
     finished: list[Finished] = []
     while not finished:
         finished = worker.collect(1, [], 0.05).results

@@ -263,6 +263,13 @@ def test_moved_models_meet_in_a_group_with_a_codec(fit: Fit, device: str, monkey
     assert moved.cost.bytes_up == plain.cost.bytes_up
 
 
+LITTLE: dict[str, dict[str, Any]] = {
+    "diloco": {"local_steps": 2},
+    "streaming-diloco": {"local_steps": 5},
+    "fed-bn": {"keep": ["*.bias"]},
+}
+
+
 @on_each_device
 @pytest.mark.parametrize("strategy", [entry.name for entry in STRATEGIES.entries()])
 def test_every_strategy_learns_on_a_device_what_it_learns_here(
@@ -270,8 +277,8 @@ def test_every_strategy_learns_on_a_device_what_it_learns_here(
 ) -> None:
     """Also after the weights were looked at, for which they come to the host."""
     monkeypatch.setattr("chimera.models.device._gpu", lambda rank: device)
-    table = {"name": strategy, **({"keep": ["*.bias"]} if strategy == "fed-bn" else {})}
-    options = {"strategy": table, "model": {"name": "mlp", "hidden": [16] * 3}, "workers": 4, "rounds": 6}
+    table = {"name": strategy, **LITTLE.get(strategy, {})}
+    options = {"strategy": table, "model": {"name": "mlp", "hidden": [16] * 3}, "workers": 4, "rounds": 4}
     options["optimizer"] = "sgd" if STRATEGIES.create(strategy).server_optimizer else "adam"
     plain, moved = (fit(f"run-{n}", **options, evaluate_every=2, worker_resources={"gpus": n}) for n in (0, 1))
     for own, other in zip(moved.model.state_dict().values(), plain.model.state_dict().values(), strict=True):
