@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +26,7 @@ from chimera.inference.journal.journal import Journal, Output
 from chimera.inference.journal.raft import NoMajority, RaftJournal
 from chimera.inference.journal.raft_connection import Connection
 from chimera.inference.journal.raft_state import REFUSED, Acquire, Append, Piece, RaftState, Renew
+from chimera.inference.journal.raft_voter import REGULAR
 from chimera.inference.records import Cancelled
 from inference.journal_kit import LONG_S, JournalKit, acquired, wait_until
 from inference.voters import TOKEN, Voters, following
@@ -117,6 +121,37 @@ def test_a_voter_that_was_killed_catches_up_and_a_majority_is_enough(
 
 
 @pytest.mark.long
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes cannot be bound to a core here")
+def test_a_voter_that_has_little_of_its_core_catches_up(voters: Voters, follower: RaftJournal) -> None:
+    """What it lacks takes it far longer to hear than an election waits."""
+    epoch = acquired(follower, "c0", LONG_S).epoch
+    voters.kill(0)
+    follower.append(epoch, [], inputs=[("1", 0, wire.pack([bytes(40 << 20)]))])
+    voters.start(0)
+    voters.await_start(0)
+    with starved(voters.process(0).pid):
+        voters.kill(1)
+        follower.append(epoch, [Cancelled("1", "with the first", 0.0)])
+    assert [one.why for one in all_of(follower)] == ["with the first"]
+
+
+@contextlib.contextmanager
+def starved(process: int) -> Iterator[None]:
+    """Let a process share one core with others that never rest."""
+    core = min(os.sched_getaffinity(process))
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {core})
+    restless = [subprocess.Popen([sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"])
+                for _ in range(3)]  # fmt: skip
+    try:
+        yield
+    finally:
+        for one in restless:
+            one.kill()
+            one.wait()
+
+
+@pytest.mark.long
 def test_who_comes_with_nothing_is_sent_a_copy_of_the_state(
     voters: Voters, follower: RaftJournal, tmp_path: Path
 ) -> None:
@@ -139,6 +174,70 @@ def test_who_comes_with_nothing_is_sent_a_copy_of_the_state(
     assert [one.why for one in all_of(another)] == [*map(str, range(30)), "after the copy", "with the new one"]
     assert [one.body for one in another.outputs("1")] == [bytes([number]) * (1 << 20) for number in range(30)]
     another.close()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes cannot be bound to a core here")
+def test_a_large_copy_comes_through_however_slowly_it_is_heard(tmp_path: Path) -> None:
+    """It is more than may wait on its way."""
+    copy = copy_of(300)
+    with voters_with(copy, tmp_path) as voters:
+        follower = following(tmp_path)
+        with contextlib.closing(follower):
+            received = tmp_path / "0" / "state"
+            with starved(voters.process(0).pid):
+                wait_until(received.exists)
+            assert received.read_bytes() == copy
+            voters.kill(1)
+            follower.append(1, [Cancelled("1", "with the first", 0.0)])
+            assert sum(one.count for one in follower.outputs("1")) == 300
+
+
+@pytest.mark.long
+def test_a_copy_that_is_broken_off_in_the_middle_is_begun_anew(tmp_path: Path) -> None:
+    """Of what was on its way nobody knows whether it has arrived."""
+    copy = copy_of(200)
+    with voters_with(copy, tmp_path) as voters, contextlib.ExitStack() as ends:
+        draft, received = (tmp_path / "0" / name for name in ("state.1.tmp", "state"))
+        for times in (1, 2, 3):
+            wait_until(lambda times=times: size_of(draft) > times * len(copy) // 4 or received.exists())
+            for leader in (1, 2):
+                candidate = {"type": "request_vote", "term": 100 * times, "last_log_index": 0, "last_log_term": 0}
+                message = msgspec.msgpack.encode(candidate)
+                ends.callback(told(voters.addresses[leader], TOKEN, voters.addresses[0].encode(), message).close)
+        wait_until(received.exists)
+        assert received.read_bytes() == copy
+
+
+def copy_of(count: int) -> bytes:
+    """Return what a voter keeps on its disk of so many outputs of 1 MiB each."""
+    state = RaftState()
+    state.apply(packed(0, ("acquire", 0)))
+    outputs = [("1", number, number, 1, bytes(1 << 20)) for number in range(count)]
+    state.apply(msgspec.msgpack.encode(Append(b"all", 1, [], outputs, [])))
+    return msgspec.msgpack.encode(((REGULAR, 9, 1), (REGULAR, 8, 1), state.dump()))
+
+
+@contextlib.contextmanager
+def voters_with(copy: bytes, place: Path) -> Iterator[Voters]:
+    """Start voters of whom two have a copy of the state, and the first has nothing."""
+    for number in (1, 2):
+        folder = place / str(number)
+        folder.mkdir()
+        (folder / "state").write_bytes(copy)
+    voters = Voters(place)
+    try:
+        yield voters
+    finally:
+        voters.end()
+
+
+def size_of(file: Path) -> int:
+    """Return how much is in a file; nothing is in one that there is not."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 @pytest.mark.long
@@ -229,9 +328,7 @@ def test_no_voter_loads_a_pickle_even_of_one_who_has_the_token(voters: Voters, t
                 while True:
                     connection.take()
     assert not (tmp_path / "harmed").exists()
-    process = voters.processes[0]
-    assert process is not None
-    assert process.poll() is None
+    assert voters.process(0).poll() is None
 
 
 def told(address: str, token: str, who: bytes, message: bytes) -> Connection:

@@ -25,8 +25,8 @@ voters = json.loads((place / "voters.json").read_text())
 journal = RaftJournal(voters, voters[number], sys.argv[3], place / str(number))
 print("up", flush=True)
 for line in sys.stdin:
-    journal._voter.forceLogCompaction()
-    while (journal._voter._getRaftLogSize()) > 3:
+    while journal._voter._getRaftLogSize() > 3:  # again, for it may have lacked the last entries
+        journal._voter.forceLogCompaction()
         time.sleep(0.01)
     print("compact", flush=True)
 """
@@ -64,10 +64,15 @@ class Voters:
 
     def await_start(self, number: int) -> None:
         """Wait until a voter listens."""
-        process = self.processes[number]
-        assert process is not None
+        process = self.process(number)
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n", (self._place / f"{number}.out").read_text()
+
+    def process(self, number: int) -> subprocess.Popen[bytes]:
+        """Return the process of a voter that was not killed."""
+        process = self.processes[number]
+        assert process is not None
+        return process
 
     def kill(self, number: int) -> None:
         """Kill a voter."""
@@ -79,8 +84,7 @@ class Voters:
 
     def compact(self, number: int) -> None:
         """Let a voter keep its state as a copy, in place of the log that led to it."""
-        process = self.processes[number]
-        assert process is not None
+        process = self.process(number)
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"compact\n")
@@ -89,9 +93,7 @@ class Voters:
 
     def signal(self, number: int, what: signal.Signals) -> None:
         """Send a signal to a voter."""
-        process = self.processes[number]
-        assert process is not None
-        process.send_signal(what)
+        self.process(number).send_signal(what)
 
     def leader(self, follower: RaftJournal) -> int:
         """Return who leads the vote, as a follower sees it, once somebody does."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import itertools
 import secrets
 import time
 from bisect import bisect_right
@@ -19,13 +17,11 @@ from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
 from chimera.inference.journal.raft_connection import listen
 from chimera.inference.journal.raft_copy import StateCopy
-from chimera.inference.journal.raft_library import FAIL_REASON, AsyncResult, Node, SyncObj, SyncObjConf
+from chimera.inference.journal.raft_library import FAIL_REASON, AsyncResult
 from chimera.inference.journal.raft_state import Acquire, Append, Command, Drop, Piece, RaftState, Renew, Reply
-from chimera.inference.journal.raft_transport import RaftTransport
+from chimera.inference.journal.raft_voter import PIECE_BYTES, REGULAR, Voter, settings
 from chimera.inference.records import Record
 
-_REGULAR = b"\x00"  # pysyncobj's mark of a command that is the state's; its own elections leave others in the log
-_PIECE_BYTES = 1 << 20
 _TRY_S = 0.5
 _AGAIN_S = 0.01
 _ACQUIRE_S = 1.0
@@ -34,64 +30,9 @@ _SYNC_S = 0.5
 _PAGE = 500
 _RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
-_LOG_BYTES = 64 << 20
-"""A voter's log is at most so large, or as the copy of its state before it; pysyncobj counts entries, and breaks at 4 GiB."""
-
-_TIMES = {
-    "appendEntriesPeriod": 0.06,  # the leader's heartbeat
-    "raftMinTimeout": 0.25,
-    "raftMaxTimeout": 0.5,
-    "leaderFallbackTimeout": 1.0,
-    "connectionTimeout": 5.0,
-}
-_SIZES = {
-    "appendEntriesBatchSizeBytes": 64
-    << 20,  # more than any command has: pysyncobj would pickle the parts of a larger one
-    "appendEntriesUseBatch": False,
-    "logCompactionMinEntries": 20_000,
-    "logCompactionMinTime": 1800,
-    "logCompactionBatchSize": 4 << 20,
-}
-
 
 class NoMajority(Fenced):
     """No two voters agree in time. Whether what was to be written is kept is not known: whoever leads next reads it."""
-
-
-class _Voter(SyncObj):  # type: ignore[misc] # of a library without types
-    """pysyncobj, mended in two places that it has no hooks for, which the tests hold.
-
-    Its state is changed by plain bytes, where its own would be by pickles of calls. And entries that the log has already stay
-    there, where it would cut them off and append them anew: who dies in between has lost what it had promised to keep.
-    """
-
-    def __init__(self, state: RaftState, *args: Any, **kwargs: Any) -> None:
-        self._state = state
-        self._logged_bytes, self._most_bytes = 0, _LOG_BYTES
-        super().__init__(*args, **kwargs)
-
-    def _SyncObj__doApplyCommand(self, command: bytes) -> Reply | None:  # noqa: N802 - this is its name there
-        self._logged_bytes += len(command)
-        if self._logged_bytes > self._most_bytes:
-            self.forceLogCompaction()
-        return self._state.apply(command[1:]) if command[:1] == _REGULAR else None
-
-    def copied(self, size: int) -> None:
-        """Take note that a copy of the state takes the place of the log; the next one comes when that is as large as this."""
-        self._logged_bytes, self._most_bytes = 0, max(size, _LOG_BYTES)
-
-    def _SyncObj__onMessageReceived(self, node: Node, message: dict[str, Any]) -> None:  # noqa: N802
-        entries = message.get("entries")
-        if entries:
-            ours = self._SyncObj__getEntries(message["prevLogIdx"], len(entries) + 1)
-            if ours and ours[0][2] == message["prevLogTerm"]:
-                pairs = itertools.takewhile(
-                    lambda pair: pair[0][1:] == pair[1][1:], zip(ours[1:], entries, strict=False)
-                )
-                known = sum(1 for _ in pairs)
-                _, index, term = entries[known - 1] if known else ours[0]
-                message = {**message, "prevLogIdx": index, "prevLogTerm": term, "entries": entries[known:]}
-        super()._SyncObj__onMessageReceived(node, message)
 
 
 class RaftJournal(Journal):
@@ -128,15 +69,12 @@ class RaftJournal(Journal):
             who = "a follower" if own is None else f"voter {own}"
             raise ConfigurationError(f"{who} cannot begin: {error}") from error
         self._copy = StateCopy(self._copied)
-        conf = SyncObjConf(
-            **_TIMES, **_SIZES, commandsWaitLeader=False, tcp_keepalive=None, serializer=self._save,
-            serializeChecker=self._copy.state,
+        conf = settings(
+            serializer=self._save, serializeChecker=self._copy.state,
             deserializer=self._restore,  # without these, pysyncobj would unpickle the copy that a voter sends
             fullDumpFile=str(folder / "state"), journalFile=None if own is None else str(folder / "log"),
         )  # fmt: skip
-        me, others = None if own is None else Node(own), [Node(voter) for voter in voters if voter != own]
-        transport = functools.partial(self._connected, listener=listener, token=token)
-        self._voter = _Voter(self._state, me, others, conf, transportClass=transport)
+        self._voter = Voter(self._state, own, [voter for voter in voters if voter != own], conf, listener, token)
 
     def acquire(self, owner: str, address: str, lease_s: float) -> Lease | None:  # noqa: D102
         self._catch_up()
@@ -212,10 +150,6 @@ class RaftJournal(Journal):
     def close(self) -> None:  # noqa: D102
         self._voter.destroy_synchronous()
 
-    def _connected(self, *args: Any, **kwargs: Any) -> RaftTransport:
-        self._transport = RaftTransport(*args, **kwargs)
-        return self._transport
-
     def _write(self, command: Command) -> None:
         """Submit a command, in pieces if it is large.
 
@@ -224,8 +158,8 @@ class RaftJournal(Journal):
         Fenced : the voters say so.
         """
         body = msgspec.msgpack.encode(command)
-        cuts = range(0, len(body), _PIECE_BYTES)
-        pieces = [body[cut : cut + _PIECE_BYTES] for cut in cuts]
+        cuts = range(0, len(body), PIECE_BYTES)
+        pieces = [body[cut : cut + PIECE_BYTES] for cut in cuts]
         why: Reply = ""
         if len(pieces) == 1:
             why = self._submit(command, _WRITE_S)
@@ -238,7 +172,7 @@ class RaftJournal(Journal):
 
     def _submit(self, command: Command, patience_s: float) -> Reply:
         """Return the voters' reply. The command is sent again until there is one; the state carries it out once."""
-        body = _REGULAR + msgspec.msgpack.encode(command)
+        body = REGULAR + msgspec.msgpack.encode(command)
         deadline_s = time.monotonic() + patience_s
         while True:
             answer = AsyncResult()
@@ -264,7 +198,7 @@ class RaftJournal(Journal):
         if leader is None or leader == self._voter.selfNode:
             index: int | None = self._voter.raftCommitIndex
         else:
-            index = self._transport.commit_index_of(leader, deadline_s - time.monotonic())
+            index = self._voter.transport.commit_index_of(leader, deadline_s - time.monotonic())
         while index is not None and self._voter.raftLastApplied < index and time.monotonic() < deadline_s:
             time.sleep(0.001)
 

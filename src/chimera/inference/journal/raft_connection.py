@@ -24,7 +24,12 @@ _NONCE = _CODE = 32
 
 
 class Connection:
-    """An authenticated connection; its reader is the thread that made it, its writer a thread of its own."""
+    """An authenticated connection; its reader is the thread that made it, its writer a thread of its own.
+
+    Attributes
+    ----------
+    waiting_bytes : of messages that the writer still has.
+    """
 
     def __init__(self, plain: socket.socket, token: bytes, *, client: bool) -> None:
         self._socket = plain
@@ -40,7 +45,8 @@ class Connection:
         self._send_key, self._take_key = (_code(token, b"key of the " + who + nonces) for who in (mine, theirs))
         self._sent, self._taken = itertools.count(), itertools.count()
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._queued_bytes = 0
+        self.waiting_bytes = 0
+        self._lock = threading.Lock()  # of who waits: any thread sends
         plain.settimeout(None)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -50,8 +56,8 @@ class Connection:
 
     def send(self, body: bytes) -> None:
         """Send a message soon; from any thread."""
-        self._queued_bytes += len(body)
-        if self._queued_bytes > _MOST_QUEUED_BYTES:
+        self._count(len(body))
+        if self.waiting_bytes > _MOST_QUEUED_BYTES:
             self.close()
         else:
             self._queue.put(body)
@@ -82,12 +88,16 @@ class Connection:
             found += part
         return bytes(found)
 
+    def _count(self, more: int) -> None:
+        with self._lock:
+            self.waiting_bytes += more
+
     def _write(self) -> None:
         with contextlib.suppress(OSError):  # the reader tells of it
             while (body := self._queue.get()) is not None:
                 code = _code(self._send_key, struct.pack("!Q", next(self._sent)) + body)
                 self._socket.sendall(struct.pack("!I", len(body)) + code + body)
-                self._queued_bytes -= len(body)
+                self._count(-len(body))
 
 
 def listen(address: str) -> socket.socket:

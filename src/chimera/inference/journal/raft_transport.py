@@ -23,6 +23,7 @@ from chimera.inference.journal.raft_library import POLL_EVENT_TYPE, Node, Transp
 
 _RETRY_S = 0.1
 _MOST_STRANGERS = 16
+_MOST_AHEAD_BYTES = 4 << 20
 
 
 class _Message(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -97,6 +98,11 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
             return False
         connection.send(msgspec.msgpack.encode(message))
         return True
+
+    def is_behind(self, node: Node) -> bool:
+        """Whether much is still on its way to a voter or follower."""
+        connection = self._connections.get(node.id)
+        return connection is not None and connection.waiting_bytes > _MOST_AHEAD_BYTES
 
     def commit_index_of(self, leader: Node, timeout_s: float) -> int | None:
         """Ask the leader how much is certain; None if it does not answer. For any thread."""
