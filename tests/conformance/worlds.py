@@ -115,7 +115,15 @@ def two_nodes() -> Iterator[None]:
 
 WORLDS = [World("simulated", virtual_time=True, real_processes=False)]
 if importlib.util.find_spec("chimera.engines.local") and importlib.util.find_spec("chimera.engines.local.engine"):
-    WORLDS.append(World("local", virtual_time=False, real_processes=True, at_leisure=frozenset({"test_disturbance"})))
+    WORLDS.append(
+        World(
+            "local",
+            virtual_time=False,
+            real_processes=True,
+            options={"preload": ["numpy"]},  # and not torch as well, if other tests have it: two seconds an engine
+            at_leisure=frozenset({"test_disturbance"}),
+        )
+    )
 if importlib.util.find_spec("ray"):
     RAY_AT_LEISURE = frozenset(
         {"test_disturbance", "test_handles", "test_immutability", "test_lifetime", "test_processes", "test_trace"}
