@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -140,12 +141,18 @@ def _folder() -> Path | None:
 
 
 def _table(file: str, loader: str) -> NDArray[np.float64]:
-    """Return inputs and, in the last column, targets."""
-    folder = _folder()
+    """Return inputs and, in the last column, targets; nobody can write there."""
+    return _read(_folder(), file, loader)
+
+
+@cache  # a comparison asks for the same set in each of its cells
+def _read(folder: Path | None, file: str, loader: str) -> NDArray[np.float64]:
     if folder is None:
-        inputs, targets = _loaded(loader)
-        return np.column_stack((inputs, targets))
-    return np.loadtxt(folder / file, delimiter=",", skiprows=0 if file.startswith("digits") else 1)
+        table = np.column_stack(_loaded(loader))
+    else:
+        table = np.loadtxt(folder / file, delimiter=",", skiprows=0 if file.startswith("digits") else 1)
+    table.setflags(write=False)
+    return table
 
 
 def _loaded(loader: str, **options: Any) -> tuple[NDArray[Any], NDArray[Any]]:
