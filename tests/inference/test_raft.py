@@ -33,6 +33,7 @@ from inference.voters import TOKEN, Voters, following
 
 SUCCESSOR_S = 1.5
 LEASE_S = 0.6
+BINDS = pytest.mark.skipif(sys.platform != "linux", reason="processes are bound to a core on Linux only: run it there")
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def test_a_voter_that_was_killed_catches_up_and_a_majority_is_enough(
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes cannot be bound to a core here")
+@BINDS
 def test_a_voter_that_has_little_of_its_core_catches_up(voters: Voters, follower: RaftJournal) -> None:
     """What it lacks takes it far longer to hear than an election waits."""
     epoch = acquired(follower, "c0", LONG_S).epoch
@@ -177,7 +178,7 @@ def test_who_comes_with_nothing_is_sent_a_copy_of_the_state(
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes cannot be bound to a core here")
+@BINDS
 def test_a_large_copy_comes_through_however_slowly_it_is_heard(tmp_path: Path) -> None:
     """It is more than may wait on its way."""
     copy = copy_of(300)
@@ -196,11 +197,11 @@ def test_a_large_copy_comes_through_however_slowly_it_is_heard(tmp_path: Path) -
 @pytest.mark.long
 def test_a_copy_that_is_broken_off_in_the_middle_is_begun_anew(tmp_path: Path) -> None:
     """Of what was on its way nobody knows whether it has arrived."""
-    copy = copy_of(200)
+    copy = copy_of(300)
     with voters_with(copy, tmp_path) as voters, contextlib.ExitStack() as ends:
         draft, received = (tmp_path / "0" / name for name in ("state.1.tmp", "state"))
         for times in (1, 2, 3):
-            wait_until(lambda times=times: size_of(draft) > times * len(copy) // 4 or received.exists())
+            wait_until(lambda times=times: size_of(draft) > times << 22 or received.exists())
             for leader in (1, 2):
                 candidate = {"type": "request_vote", "term": 100 * times, "last_log_index": 0, "last_log_term": 0}
                 message = msgspec.msgpack.encode(candidate)

@@ -109,20 +109,21 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
         self.transport = RaftTransport(*args, **kwargs)
         self._SyncObj__connectedNodes = _Ready(self.transport.is_behind)
         copies = self._SyncObj__serializer
+        # pysyncobj gives a copy up for who is not connected, and takes those who are behind for such
         self._begin_anew, copies.cancelTransmisstion = copies.cancelTransmisstion, lambda _: None
         return self.transport
 
     def _SyncObj__onBecomeLeader(self) -> None:  # noqa: N802 - this is its name there, as are the next
         for node in self.otherNodes | self.readonlyNodes:
-            self._begin_anew(node)
+            self._forget(node)
         super()._SyncObj__onBecomeLeader()
 
     def _SyncObj__onNodeDisconnected(self, node: Node) -> None:  # noqa: N802
-        self._begin_anew(node)
+        self._forget(node)
         super()._SyncObj__onNodeDisconnected(node)
 
     def _SyncObj__onReadonlyNodeDisconnected(self, node: Node) -> None:  # noqa: N802
-        self._begin_anew(node)
+        self._forget(node)
         super()._SyncObj__onReadonlyNodeDisconnected(node)
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> Reply | None:  # noqa: N802
@@ -142,6 +143,11 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
         lacks_more = self._SyncObj__raftNextIndex.get(node, 0) <= self._SyncObj__getCurrentLogIndex()
         if message["type"] == "next_node_idx" and lacks_more:
             self._SyncObj__newAppendEntriesTime = 0.0  # it has heard something: go on, and wait for no heartbeat
+
+    def _forget(self, node: Node) -> None:
+        """Begin anew with somebody: what was on its way may be lost, and followers come back by another name."""
+        self._begin_anew(node)
+        self._asked.pop(node, None)
 
     def _without_known(self, message: dict[str, Any]) -> dict[str, Any]:
         entries = message["entries"]
