@@ -53,6 +53,14 @@ def test_a_shard_is_read_whole_and_only_it_once_an_epoch(indices, batch_size, ra
         assert sorted(stream[epoch * len(indices) :][: len(indices)].tolist()) == sorted(indices)
 
 
+@pytest.mark.parametrize("rank", [0, 3])
+def test_each_epoch_of_each_shard_has_an_order_of_its_own(rank):
+    """Two of the 50! permutations are never equal by chance."""
+    orders_ = [ShardOrder(np.arange(50), batch_size=50, seed=1, rank=each) for each in (rank, rank + 1)]
+    seen = {tuple(order.batch(epoch).tolist()) for order in orders_ for epoch in range(4)}
+    assert len(seen) == 8
+
+
 @given(n=st.integers(5, 40), batch_size=st.integers(1, 50), at=st.lists(steps, min_size=1, max_size=10))
 def test_a_batch_depends_on_the_step_alone(n, batch_size, at):
     for make in (

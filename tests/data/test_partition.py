@@ -77,6 +77,17 @@ def test_dirichlet_goes_from_one_class_a_worker_to_the_mixture_of_all_as_alpha_g
     assert purest[2] < 0.12
 
 
+@pytest.mark.parametrize("alpha", [1.0, 1e5])
+def test_dirichlet_draws_each_mixture_around_the_shares_of_the_classes(alpha):
+    """The mean of Dirichlet(alpha p) is p: the first worker's mean over many seeds is within five standard errors of p."""
+    labels, expected, draws = np.repeat(np.arange(3), [800, 150, 50]), np.array([0.8, 0.15, 0.05]), 200
+    first = [shares(labels, Dirichlet(alpha=alpha)(labels, 10, rng(seed))[:1])[0, :3] for seed in range(draws)]
+    variance = (
+        expected * (1 - expected) * (1 / (alpha + 1) + 1 / 100)
+    )  # of the mixture, and of 100 samples drawn from it
+    assert (np.abs(np.mean(first, axis=0) - expected) < 5 * np.sqrt(variance / draws)).all()
+
+
 @pytest.mark.parametrize("balanced", [True, False])
 def test_dirichlet_keeps_the_least_number_of_samples(balanced):
     labels = rng().integers(0, 3, 100)

@@ -139,30 +139,32 @@ def test_scaffold_with_one_worker_is_plain_local_training(fit: Fit, local_optimi
     assert np.abs(parameters(plain)).max() > 0.05
 
 
-def test_scaffold_corrects_by_what_all_less_the_own_gradients_were(fit: Fit) -> None:
-    """The two rounds of two workers, by hand: option II as the paper has it, from the way."""
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_scaffold_corrects_by_what_all_less_the_own_gradients_were(fit: Fit, fraction: float) -> None:
+    """Some rounds of two workers, by hand: option II as the paper has it; c moves by |S| / N times the mean change in S."""
     parts = np.arange(200), np.arange(200, 300)
-    run = fit("scaffold", {"shards": 2}, workers=2, partition=parted(*parts), rounds=2)
+    run = fit("scaffold", {"shards": 2, "fraction": fraction}, workers=2, partition=parted(*parts), rounds=4)
     weights, _ = by_hand(parts[0], 0)
     c = np.zeros_like(weights)
     own = [c, c]
-    for first in (0, 5):
-        reached, before = [], own
-        for rank, rows in enumerate(parts):
+    for round_ in range(4):
+        chosen = sorted(Participation(fraction).chosen(range(2), round_))
+        reached, before = [], list(own)
+        for rank in chosen:
             shift = c - before[rank]
             _, there = by_hand(
-                rows,
+                parts[rank],
                 5,
                 rank=rank,
-                first=first,
+                first=5 * round_,
                 begin=weights,
                 correct=lambda gradient, _, shift=shift: gradient + shift,
             )
             reached.append(there)
-        own = [c_i - c + (weights - there) / np.float32(5 * RATE) for c_i, there in zip(before, reached, strict=True)]
-        c = c + (own[0] - before[0] + own[1] - before[1]) / 2
-        weights = (reached[0] + reached[1]) / 2
-    np.testing.assert_allclose(parameters(run), weights, atol=2e-5)
+            own[rank] = before[rank] - c + (weights - there) / np.float32(5 * RATE)
+        c = c + sum(own[rank] - before[rank] for rank in chosen) / 2
+        weights = sum(reached) / len(reached)
+    np.testing.assert_allclose(parameters(run), weights, atol=5e-5)
 
 
 def test_what_scaffold_encloses_is_counted(fit: Fit) -> None:
@@ -181,6 +183,17 @@ def test_fed_nova_weighs_each_step_alike_however_many_a_worker_takes(fit: Fit, r
     ways = [by_hand(rows, count, rank=rank) for rank, (rows, count) in enumerate(zip(parts, steps, strict=True))]
     slopes = [(there - begin) / count for (begin, there), count in zip(ways, steps, strict=True)]
     expected = ways[0][0] + sum(steps) / 3 * getattr(np, rule)(slopes, axis=0)
+    np.testing.assert_allclose(parameters(run), expected, atol=1e-6)
+
+
+def test_fed_nova_weighs_reaches_by_samples_too(fit: Fit) -> None:
+    """Wang et al. 2020, equation 10, with p_i = n_i / n: sum(p_i tau_i) times the mean of the slopes, weighted by p_i."""
+    parts, steps = (np.arange(160), np.arange(160, 192), np.arange(192, 256)), (10, 2, 4)
+    run = fit("fed-nova", {"local_epochs": 1, "weighted": True}, workers=3, partition=parted(*parts), rounds=1)
+    ways = [by_hand(rows, count, rank=rank) for rank, (rows, count) in enumerate(zip(parts, steps, strict=True))]
+    shares = np.array([len(rows) for rows in parts]) / 256
+    slopes = [(there - begin) / count for (begin, there), count in zip(ways, steps, strict=True)]
+    expected = ways[0][0] + shares @ steps * np.average(slopes, axis=0, weights=shares)
     np.testing.assert_allclose(parameters(run), expected, atol=1e-6)
 
 

@@ -84,6 +84,16 @@ def test_the_first_to_answer_is_first_and_ties_go_by_rank() -> None:
     assert run([10, 10, 10]) == ["0", "1", "2"]
 
 
+@pytest.mark.parametrize(("quorum", "enough"), [(0.25, 1), (0.5, 2), (0.67, 3), (0.99, 3)])
+def test_a_quorum_is_rounded_up(quorum: float, enough: int) -> None:
+    """Half of three workers are two: fewer than the fraction that was asked for are no quorum."""
+    with chimera.engine("simulated", compute={"seconds_per_sample": 1.0}) as engine:
+        cluster = TrainingCluster(engine, Runners(engine), dealing(3))
+        lengths = iter([30, 10, 20])
+        answers = cluster.gather(lambda worker: worker.run(next(lengths)), quorum=quorum)
+        assert len(answers) == enough
+
+
 def test_a_death_is_told_before_anybody_else_wins() -> None:
     with pytest.raises(ActorLost, match="1 died"):
         run([30, 10, 20], crash={"1": 5.0})

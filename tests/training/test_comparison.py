@@ -203,6 +203,17 @@ def test_a_mean_over_seeds_of_which_one_diverged_or_never_got_there_is_none():
     assert (row["seconds"], row["seconds_to_target"], row["times_sooner"]) == (2.0, None, None)
 
 
+def test_a_ratio_says_by_how_much_a_cell_is_below_its_baseline():
+    common = {"state": "finished", "virtual": True, "metrics": {}, "bytes_down": 50}
+    runs = [
+        {"cell": name, "folder": name, "settings": {"codec": name}, "bytes_up": up, "seconds": seconds, **common}
+        for name, up, seconds in (("identity", 150, 3.0), ("small", 0, 1.5))
+    ]
+    rows = rows_of(runs, ["codec"])
+    assert [row["times_fewer_bytes"] for row in rows] == [1.0, 4.0]
+    assert [row["times_sooner"] for row in rows] == [1.0, 2.0]
+
+
 def test_a_run_without_figures_has_no_ratios():
     runs = [
         {"cell": "a", "folder": "a", "settings": {"codec": "a"}, "state": "failed", "virtual": True, "metrics": {}},
