@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
-from chimera.codecs.codec import CODECS, Held
+from chimera.codecs.codec import CODECS, Held, decode
 from chimera.core.errors import CodecError
 from chimera.core.parameters import Layout
+from chimera.data.dataset import Dataset
+from chimera.data.order import orders
+from chimera.data.partition import PARTITIONERS
+from chimera.models.torch_model import TorchModel
 from chimera.training.exchange import Exchange
+from chimera.training.learner import Learner
+from chimera.training.optimizer import OptimizerSettings
 
 LAYOUT = Layout(("weight", "bias"), ((4, 3), (4,)))
 LOSSY = ("error-feedback", {"codec": {"name": "top-k", "ratio": 0.25}})
@@ -61,3 +69,31 @@ def test_what_builds_upon_messages_before_is_decoded_by_each_receiver() -> None:
         for receiver, flat in zip(receivers, loaded, strict=True):
             receiver.load([message], flat)
             assert np.array_equal(flat, held.value)
+
+
+def drawn_by(rank: int, codec: tuple[str, dict[str, Any]], dropout: float) -> np.ndarray:
+    """Return the first gradient that a worker sends; all ranks have one model, one order of one data set, and one seed."""
+    rng = np.random.default_rng(0)
+    data = Dataset(rng.normal(size=(64, 20)).astype(np.float32), rng.integers(0, 3, 64))
+    order = orders(PARTITIONERS.create("iid"), data, 1, 16, 0)[0]
+    layers = lambda: nn.Sequential(nn.Linear(20, 200), nn.Dropout(dropout), nn.Linear(200, 3))  # noqa: E731
+    sgd = OptimizerSettings("sgd", {"lr": 0.1})
+    worker = Learner(rank, TorchModel(layers, seed=1), data, order, optimizer=sgd, codec=codec, seed=7)
+    message: Any = worker.gradient(worker.weights())
+    return decode(message[0], message[0].size).copy()
+
+
+def test_ranks_round_independently() -> None:
+    """Errors of two ranks that round one gradient are uncorrelated: then the error of a mean of N falls with N."""
+    exact = drawn_by(0, ("identity", {}), dropout=0.0)
+    errors = [drawn_by(rank, ("int8", {"stochastic": True}), dropout=0.0) - exact for rank in (0, 1, 0)]
+    np.testing.assert_array_equal(errors[0], errors[2])
+    correlation = np.corrcoef(errors[0], errors[1])[0, 1]
+    assert abs(correlation) < 5 / np.sqrt(exact.size)  # five standard errors of the correlation of independent draws
+
+
+def test_ranks_drop_different_units() -> None:
+    """Dropout draws from seed, rank and step: two ranks with one batch get two masks, and each rank the same one again."""
+    gradients = [drawn_by(rank, ("identity", {}), dropout=0.5) for rank in (0, 1, 0)]
+    np.testing.assert_array_equal(gradients[0], gradients[2])
+    assert not np.allclose(gradients[0], gradients[1], atol=1e-6)
