@@ -15,7 +15,8 @@ import pkgutil
 import re
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +30,7 @@ from chimera.core.refusal import why
 T = TypeVar("T")
 CITATION = re.compile(r"\s*\(([^()]*\b(?:1[89]|20)\d\d\b[^()]*|from no paper)\)")
 """Authors, year and title in parentheses, as the first line of a docstring has them."""
+_source: ContextVar[str | None] = ContextVar("where names come from that must not be paths", default=None)
 
 
 @dataclass(frozen=True)
@@ -154,8 +156,33 @@ def _first_line(documented: object) -> str:
     return (inspect.getdoc(documented) or "").partition("\n")[0]
 
 
+@contextlib.contextmanager
+def registered_names_only(source: str | None) -> Iterator[None]:
+    """Refuse names by path: inside, `load_object` raises, and with it every registry.
+
+    A name by path runs code. Enter this around everything that handles values of a peer or of a folder of others.
+
+    Parameters
+    ----------
+    source : where the names come from, for the error. None admits names by path again, for options that the owner of this
+        process wrote.
+    """
+    token = _source.set(source)
+    try:
+        yield
+    finally:
+        _source.reset(token)
+
+
 def load_object(path: str) -> Any:
-    """Import ``package.module:attribute`` or ``some/file.py:attribute``."""
+    """Import ``package.module:attribute`` or ``some/file.py:attribute``.
+
+    Raises
+    ------
+    ConfigurationError : the path cannot be imported, or code by path is refused here, see `registered_names_only`.
+    """
+    if source := _source.get():
+        raise ConfigurationError(f"{path!r} is refused: {source} must not name code by path; use a registered name")
     place, _, attribute = path.rpartition(":")
     if not place or not attribute:
         raise ConfigurationError(f"{path!r} is not of the form 'package.module:attribute' or 'file.py:attribute'")

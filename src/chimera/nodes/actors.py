@@ -10,8 +10,10 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from chimera.core.errors import ActorLost, ConfigurationError, DataError
+from chimera.core.errors import ActorLost, ConfigurationError, DataError, UnavailableError
+from chimera.engines.http import wire
 from chimera.engines.http.host import Done, Host, Reply, error_reply
+from chimera.web.errors import UnsupportedMediaTypeError
 from chimera.web.routing import plain_router
 
 
@@ -49,13 +51,13 @@ def actors_router(host: Host) -> APIRouter:
 
     @router.post("/{actor}")
     async def created(request: Request) -> Response:
-        actor, body = request.path_params["actor"], await request.body()
+        actor, body = request.path_params["actor"], await _body(request)
         return await _response(lambda done: host.create(actor, body, done))
 
     @router.post("/{actor}/{method}")
     async def called(request: Request) -> Response:
         actor, method = request.path_params["actor"], request.path_params["method"]
-        body = await request.body()
+        body = await _body(request)
         return await _response(lambda done: host.call(actor, method, body, done))
 
     @router.delete("/{actor}")
@@ -64,6 +66,18 @@ def actors_router(host: Host) -> APIRouter:
         return Response(orjson.dumps(told), media_type="application/json")
 
     return router
+
+
+async def _body(request: Request) -> bytes:
+    """Return the body; no page of another site can send one of this type without being asked for leave (CORS).
+
+    Raises
+    ------
+    UnsupportedMediaTypeError : the body is of another type.
+    """
+    if request.headers.getlist("content-type") != [wire.CONTENT_TYPE]:
+        raise UnsupportedMediaTypeError(wire.CONTENT_TYPE)
+    return await request.body()
 
 
 async def _response(ask: Callable[[Done], None]) -> Response:
@@ -86,4 +100,6 @@ async def _response(ask: Callable[[Done], None]) -> Response:
         status, content_type, body = error_reply(404, error)
     except ConfigurationError as error:
         status, content_type, body = error_reply(422, error)
+    except UnavailableError as error:
+        status, content_type, body = error_reply(503, error)
     return Response(body, status, media_type=content_type)

@@ -52,6 +52,13 @@ class BodyTooLargeError(HTTPException):
         super().__init__(413, f"the body is longer than the {limit_bytes} bytes that {what} allows")
 
 
+class UnsupportedMediaTypeError(HTTPException):
+    """A request whose body is of another form than the route takes."""
+
+    def __init__(self, taken: str) -> None:
+        super().__init__(415, f"this route takes bodies of the type {taken} only")
+
+
 class UnauthorizedError(HTTPException):
     """A request without the node's token."""
 

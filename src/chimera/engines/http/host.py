@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import re
 import threading
@@ -13,7 +14,8 @@ import msgspec
 
 from chimera.core import call as surroundings
 from chimera.core.call import nbytes
-from chimera.core.errors import ActorLost, ConfigurationError, DataError
+from chimera.core.errors import ActorLost, ConfigurationError, DataError, UnavailableError
+from chimera.core.registry import registered_names_only
 from chimera.engines.handle import check_returns, results
 from chimera.engines.http import wire
 from chimera.engines.http.connection import JSON
@@ -24,6 +26,11 @@ from chimera.engines.threads import limit_threads
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,199}")
+_MOST_THREADS = 1024
+_MOST_WAITING = 64
+"""So many calls of one actor may wait; a driver sends the next one when it has the answer."""
+_MOST_WAITING_BYTES = 1 << 30
+"""So many bytes of calls of all actors may wait."""
 
 
 class Reply(NamedTuple):
@@ -60,6 +67,7 @@ class Host:
         self._sweeper: threading.Thread | None = None
         self._closed = threading.Event()
         self._give_back_threads: tuple[int, Callable[[], None]] | None = None
+        self._waiting_bytes = 0
 
     def create(self, actor: str, body: bytes, done: Done) -> None:
         """Make an actor: ``kind`` in the body says of which class, the rest is a call of its constructor.
@@ -77,19 +85,18 @@ class Host:
             )
         if not _NAME.fullmatch(actor):
             raise ConfigurationError(f"{actor!r} is no name for an actor")
-        threads = request.get("threads", 1)
+        threads = _threads(request)
         with self._lock:
             if actor in self._actors or len(self._actors) >= self._most_actors or self._closed.is_set():
                 why = "the name is taken" if actor in self._actors else f"the node has {len(self._actors)} already"
                 raise ConfigurationError(f"no actor {actor!r} can be made here: {why}")
-            if isinstance(threads, int):
-                self._limit_threads(threads)
+            self._limit_threads(threads)
             hosted = self._actors[actor] = _Hosted(actor, self.kinds[kind])
             self._heard_s[_engine(actor)] = time.monotonic()
             if self._sweeper is None:
                 self._sweeper = threading.Thread(target=self._sweep, name="chimera-host", daemon=True)
                 self._sweeper.start()
-        hosted.ask(CONSTRUCT, request, done)
+        hosted.ask(CONSTRUCT, request, self._counted(hosted, len(body), done))
 
     def call(self, actor: str, method: str, body: bytes, done: Done) -> None:
         """Call a method, after the calls before.
@@ -108,7 +115,28 @@ class Host:
             self._heard_s[_engine(actor)] = time.monotonic()
         if hosted is None:
             raise ActorLost(f"there is no actor {actor!r} here")
-        hosted.ask(method, request, done)
+        hosted.ask(method, request, self._counted(hosted, len(body), done))
+
+    def _counted(self, hosted: _Hosted, size: int, done: Done) -> Done:
+        """Count a call as waiting until it is answered.
+
+        Raises
+        ------
+        UnavailableError : too many calls wait.
+        """
+        with self._lock:
+            if hosted.waiting >= _MOST_WAITING or self._waiting_bytes + size > _MOST_WAITING_BYTES:
+                raise UnavailableError("too many calls wait here: ask again once some are answered")
+            hosted.waiting += 1
+            self._waiting_bytes += size
+
+        def answered(reply: Reply) -> None:
+            with self._lock:
+                hosted.waiting -= 1
+                self._waiting_bytes -= size
+            done(reply)
+
+        return answered
 
     def actors_of_all(self) -> int:
         """Return how many actors there are."""
@@ -176,6 +204,7 @@ class _Hosted:
         self._surroundings = ThreadSurroundings()
         self._queue: queue.SimpleQueue[tuple[str, dict[str, Any], Done] | None] = queue.SimpleQueue()
         self._dead = False
+        self.waiting = 0  # calls that have no answer yet
         threading.Thread(target=self._live, name=f"chimera-{name}", daemon=True).start()
 
     def ask(self, method: str, request: dict[str, Any], done: Done) -> None:
@@ -192,12 +221,16 @@ class _Hosted:
         open_for_threads()
         enter_thread(self._surroundings)
         try:
-            while (asked := self._queue.get()) is not None:
-                method, request, done = asked
-                done(_gone(self._name) if self._dead else self._run(method, request))
+            with registered_names_only("a driver"):
+                self._answer_calls()
         finally:
             self._target = None
             close_for_threads()
+
+    def _answer_calls(self) -> None:
+        while (asked := self._queue.get()) is not None:
+            method, request, done = asked
+            done(_gone(self._name) if self._dead else self._run(method, request))
 
     def _run(self, method: str, request: dict[str, Any]) -> Reply:
         began_s = self._surroundings.sign_s = time.monotonic()
@@ -239,6 +272,14 @@ def error_reply(status: int, error: BaseException) -> Reply:
 
 def _gone(name: str) -> Reply:
     return error_reply(404, ActorLost(f"{name} was dropped"))
+
+
+def _threads(request: dict[str, Any]) -> int:
+    """Return how many threads an actor may compute with: those that it asks for, as far as this machine has cores."""
+    threads, cores = request.get("threads", 1), os.cpu_count() or 1
+    if type(threads) is not int or not 1 <= threads <= _MOST_THREADS:
+        raise ConfigurationError(f"threads must be a whole number from 1 to {_MOST_THREADS}, not {threads!r:.40}")
+    return min(threads, cores)
 
 
 def _read(body: bytes) -> dict[str, Any]:

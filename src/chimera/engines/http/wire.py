@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.message import TYPES, Encoded
-from chimera.engines.http.wire_reader import OTHER_TYPES, PAD, Reader, read_tensors
+from chimera.engines.http.wire_reader import OTHER_TYPES, PAD, Budget, Reader, read_tensors
 
 CONTENT_TYPE = "application/vnd.chimera+safetensors"
 
@@ -101,10 +101,8 @@ def unpack(data: bytes | bytearray | memoryview, *, open_inner: bool = True) -> 
     ------
     DataError : the bytes are not of this form.
     """
-    view = memoryview(data).toreadonly().cast("B")
     try:
-        structure, tensors = read_tensors(view)
-        return Reader(tensors, _opened if open_inner else Packed, _made).value(structure)
+        return _unpacked(memoryview(data), Budget(), open_inner)
     except DataError:
         raise
     except RecursionError as error:
@@ -113,8 +111,10 @@ def unpack(data: bytes | bytearray | memoryview, *, open_inner: bool = True) -> 
         raise DataError(f"the body is no value of Chimera's: {type(error).__name__}: {error}") from error
 
 
-def _opened(data: memoryview) -> Any:
-    return unpack(data)
+def _unpacked(data: memoryview, budget: Budget, open_inner: bool) -> Any:
+    structure, tensors = read_tensors(data.toreadonly().cast("B"), budget)
+    opened = (lambda inner: _unpacked(inner, budget, True)) if open_inner else Packed
+    return Reader(tensors, opened, _made).value(structure)
 
 
 def _made(name: str, plain: Any) -> Any:

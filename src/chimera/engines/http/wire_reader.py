@@ -16,7 +16,11 @@ from chimera.core.message import TYPES
 
 OTHER_TYPES = re.compile(r"(<c(8|16)|[<|][US][1-9]\d{0,5}|>([iu][248]|f[248]|c(8|16)|U[1-9]\d{0,5}))")
 PAD = "_"  # a tensor that fills the file up to a multiple of 8 bytes, so that one inside another lies aligned
-_MOST_HEADER_BYTES = 32 << 20
+_MOST_HEADER_BYTES = 16 << 20
+_MOST_DIMENSIONS = 64  # NumPy's own limit; the product of a longer shape takes long to compute
+_MOST_IN_SET = 256  # integers whose hashes collide take quadratic time
+MOST_VALUES = 1_000_000
+"""So many arrays and other values may be in a body, all together: each takes up to 200 bytes, many times its text."""
 
 
 class _Tensor(msgspec.Struct):
@@ -30,15 +34,40 @@ _read_metadata = msgspec.json.Decoder(dict[str, str]).decode
 _read_tensor = msgspec.json.Decoder(_Tensor).decode
 
 
-def read_tensors(view: memoryview) -> tuple[Any, dict[int, NDArray[Any]]]:
-    """Return the structure, and the tensors by their numbers; nothing is copied."""
+class Budget:
+    """How many values may still be made of a body, what is packed inside included."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, values: int = MOST_VALUES) -> None:
+        self._left = values
+
+    def spend(self, values: int) -> None:
+        """Take so many.
+
+        Raises
+        ------
+        DataError : they are too many.
+        """
+        self._left -= values
+        if self._left < 0:
+            raise DataError(f"the body has more than {MOST_VALUES} values: send them as arrays")
+
+
+def read_tensors(view: memoryview, budget: Budget) -> tuple[Any, dict[int, NDArray[Any]]]:
+    """Return the structure, and the tensors by their numbers; no array is copied."""
     if view.nbytes < 8:
         raise DataError(f"a body of {view.nbytes} bytes is no safetensors file")
     length = int.from_bytes(view[:8], "little")
     if length > min(view.nbytes - 8, _MOST_HEADER_BYTES):
-        raise DataError(f"the body has {view.nbytes} bytes, and says that its header alone has {length}")
-    header = _read_header(view[8 : 8 + length])
+        raise DataError(
+            f"the header of a body of {view.nbytes} bytes has {length} bytes: it may have {_MOST_HEADER_BYTES}, within the body"
+        )
+    text = bytes(view[8 : 8 + length])
+    budget.spend(text.count(b"{"))  # before they are made
+    header = _read_header(text)
     structure = _read_metadata(header.pop("__metadata__"))["value"]
+    budget.spend(structure.count(",") + structure.count("[") + structure.count("{"))
     data = view[8 + length :]
     tensors: dict[int, NDArray[Any]] = {}
     described = [(name, _read_tensor(raw)) for name, raw in header.items()]
@@ -49,6 +78,8 @@ def read_tensors(view: memoryview) -> tuple[Any, dict[int, NDArray[Any]]]:
             raise DataError(f"tensor {name!r} lies at {begin} to {last}, where it cannot")
         end = last
         dtype = np.dtype(TYPES[tensor.dtype])
+        if len(tensor.shape) > _MOST_DIMENSIONS:
+            raise DataError(f"tensor {name!r} has {len(tensor.shape)} dimensions")
         if min(tensor.shape, default=0) < 0 or math.prod(tensor.shape) * dtype.itemsize != last - begin:
             raise DataError(f"tensor {name!r} of shape {tensor.shape} does not have {last - begin} bytes")
         if not name.startswith(PAD):
@@ -98,6 +129,8 @@ class Reader:
         if tag == "b":
             return self._array(inner).tobytes()
         if tag in ("s", "z"):
+            if len(inner) > _MOST_IN_SET:
+                raise DataError(f"a set of {len(inner)} values: a set may have {_MOST_IN_SET}")
             parts = [self.value(part) for part in inner]
             return set(parts) if tag == "s" else frozenset(parts)
         if tag == "f" or tag == "i":
@@ -118,8 +151,8 @@ class Reader:
         if not OTHER_TYPES.fullmatch(name):
             raise DataError(f"no array is of type {name!r}")
         data, dtype = self._tensors.pop(index), np.dtype(name)
-        if not all(type(length) is int and length >= 0 for length in shape):
-            raise DataError(f"no array has the shape {shape}")
+        if len(shape) > _MOST_DIMENSIONS or not all(type(length) is int and length >= 0 for length in shape):
+            raise DataError(f"no array has the shape {shape!r:.100}")
         if math.prod(shape) * dtype.itemsize != data.nbytes:
             raise DataError(f"an array of type {name} and shape {shape} does not have {data.nbytes} bytes")
         return np.frombuffer(data, dtype).reshape(shape)

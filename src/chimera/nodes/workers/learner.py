@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import DataError
+from chimera.core.registry import registered_names_only
 from chimera.data.dataset import Dataset
 from chimera.data.order import OwnOrder, ShardOrder
 from chimera.nodes.table import match_columns
@@ -41,8 +42,9 @@ class NodeLearner(Learner):
     def __init__(self, node: GradientWorker, rank: int, counterpart: Any, _: None, order: Any, **options: Any) -> None:
         if not isinstance(counterpart, Counterpart):
             raise DataError(f"{node.name} keeps its own model and data: the driver can send it neither")
-        data = node.read()
-        problem = _problem(node, counterpart, data)
+        with registered_names_only(None):  # the node's owner may name a model or loss by path; no driver may
+            data = node.read()
+            problem = _problem(node, counterpart, data)
         counterpart.check(problem.model.layout, node.name)
         dataset = Dataset(problem.inputs, problem.targets, counterpart.classes, name=node.name)
         super().__init__(rank, problem.model, dataset, _bound(order, len(dataset), rank), **options)
