@@ -34,10 +34,11 @@ def test_the_defaults_are_those_of_the_interface():
         24,
     )
     assert (settings.workers_cpu_shares, settings.workers_mapped_ports) == ((2,), (101,))
-    assert (settings.workers_host, settings.workers_port) == ("0.0.0.0", 80)
+    assert (settings.workers_host, settings.workers_port) == ("127.0.0.1", 80)
     assert (settings.workers_endpoints_max_retries, settings.workers_endpoints_timeout) == (0, 100.0)
     assert (settings.launcher, settings.token, settings.base_image) == ("auto", None, "python:3.12-slim")
     assert settings.max_body_bytes == 256 * 2**20
+    assert (settings.insecure, settings.published_on_loopback, settings.tls_client_ca) == (False, False, None)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +113,9 @@ BAD = [
     ("WORKERS_ENDPOINTS_TIMEOUT", "soon"),
     ("LAUNCHER", "podman"),
     ("TLS_CERT", "/no/such/file.pem"),
+    ("TLS_CLIENT_CA", "/no/such/file.pem"),
+    ("INSECURE", "perhaps"),
+    ("PUBLISHED_ON_LOOPBACK", "127.0.0.1"),
     ("BASE_IMAGE", "a b"),
     ("BASE_IMAGE", "python\nRUN x"),
     ("IMAGE_PACKAGES", "['torch; rm -rf /']"),

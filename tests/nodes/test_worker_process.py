@@ -76,7 +76,7 @@ def test_a_worker_that_fits_for_hours_stops_within_seconds(tmp_path: Path) -> No
     with worker_process(folder_with(tmp_path, ENDLESS), tmp_path) as worker:
         worker.wait_healthy()
         with socket.create_connection(("127.0.0.1", worker.port), timeout=LIMIT_S) as client:
-            client.sendall(f"POST {FIT} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
+            client.sendall(f"POST {FIT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
             deadline = time.monotonic() + LIMIT_S
             while not (tmp_path / "began").exists():
                 assert time.monotonic() < deadline
@@ -103,11 +103,15 @@ def test_answers_on_a_kept_connection_do_not_wait_for_acknowledgements(tmp_path:
 
 def test_what_cannot_be_used_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     file = folder_with(tmp_path, TREE)
-    with worker_process(file, tmp_path, CHIMERA_WORKERS_HOST="192.0.2.1") as worker:
-        status, written = worker.ended()
-        assert status == 2
-        assert written.startswith("chimera: tree1: cannot listen on")
-        assert written.count("\n") == 1
+    for said, given in (
+        ("cannot listen on", {"CHIMERA_TOKEN": "right"}),
+        ("listening on 192.0.2.1 would let every", {}),
+    ):
+        with worker_process(file, tmp_path, CHIMERA_WORKERS_HOST="192.0.2.1", **given) as worker:
+            status, written = worker.ended()
+            assert status == 2
+            assert written.startswith(f"chimera: tree1: {said}")
+            assert written.count("\n") == 1
 
 
 def test_the_names_of_nodes_are_where_the_interface_says() -> None:

@@ -25,7 +25,6 @@ from chimera.web.background import in_thread
 from chimera.web.body import answer, read_object, required
 from chimera.web.folder import Access
 from chimera.web.routing import documented, plain_router
-from chimera.web.security import is_loopback
 
 if TYPE_CHECKING:
     from chimera.jobs.daemon import Daemon
@@ -51,7 +50,6 @@ def create_jobs_app(daemon: Daemon) -> tuple[FastAPI, Access]:
         routers=[jobs_router(daemon), *([page_router(daemon)] if page else [])],
         bare=[bare_page_router()] if page else [],
         about={"name": "jobs", "kind": "daemon"},
-        open_reads=is_loopback(daemon.options.host),
     )
     return app, access
 

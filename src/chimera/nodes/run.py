@@ -46,8 +46,8 @@ class _Ended(BaseException):
 def run(master: Master, port: int = DEFAULT_PORT, launcher: str | None = None) -> None:
     """Start the workers, wait until each answers its health check, and serve the master until it is stopped.
 
-    The master listens on ``CHIMERA_WORKERS_HOST``; Ctrl-C and SIGTERM stop it. However this ends, by an error or a signal,
-    all workers that it started have ended.
+    The master listens on ``CHIMERA_WORKERS_HOST``, beyond loopback only with a token or certificates of clients; Ctrl-C and
+    SIGTERM stop it. However this ends, by an error or a signal, all workers that it started have ended.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def run(master: Master, port: int = DEFAULT_PORT, launcher: str | None = None) -
 
     Raises
     ------
-    ConfigurationError : a file, a folder or a port that is missing or taken; nothing was started.
+    ConfigurationError : a file, a folder or a port that is missing or taken, or a host open to all; nothing was started.
     LauncherError : a worker did not come up; the message ends with the last lines of its log.
     """
     try:
@@ -75,7 +75,9 @@ def _run(master: Master, port: int, launcher: str | None) -> None:
     settings = master.settings
     workers = workers_of(settings)
     from chimera.web.app import serve
+    from chimera.web.security import check_reach
 
+    check_reach(settings.workers_host, settings)
     served = False
     with Waiting(worker.name for worker in workers) as waiting, State() as state, _sigterm_raises():
         chosen = choose_launcher(launcher or settings.launcher, settings, waiting.say)

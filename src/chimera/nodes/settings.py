@@ -55,6 +55,9 @@ _ALLOWED = {
     "token": "1 to 4096 visible ASCII characters without spaces",
     "tls_cert": "the path of a file that is there",
     "tls_key": "the path of a file that is there",
+    "tls_client_ca": "the path of a file that is there",
+    "insecure": "1 or 0",
+    "published_on_loopback": "1 or 0",
     "base_image": "the name of a container image, such as 'python:3.12-slim'",
     "image_packages": "a list of requirements such as 'torch>=2.6', as JSON or a Python literal",
     "max_body_bytes": "a whole number of bytes, at least 1024",
@@ -89,8 +92,11 @@ class Settings(BaseSettings):
     workers_endpoints_max_retries : how often a master asks a worker again that failed.
     workers_endpoints_timeout : seconds that a worker has for one answer.
     launcher : where workers run: ``docker``, ``process``, or ``auto`` for Docker where its daemon answers.
-    token : what every request must bear, in ``Authorization: Bearer <token>``. None asks for nothing.
+    token : what every request must bear, in ``Authorization: Bearer <token>``. Without it this machine alone is answered.
     tls_cert, tls_key : files of a certificate and its key; with them all nodes speak HTTPS.
+    tls_client_ca : a file of certificate authorities; with it clients must present a certificate that one of them has signed.
+    insecure : whether nodes may listen beyond loopback with neither a token nor certificates of clients.
+    published_on_loopback : whether this node runs in a container whose port is published on loopback alone; launchers say so.
     base_image : the image, with Python in it, that the workers' image is built on.
     image_packages : what that image holds beside Chimera and its dependencies, such as ``torch``.
     max_body_bytes : a longer body of a request is refused.
@@ -107,7 +113,7 @@ class Settings(BaseSettings):
     workers_nodes_names: Names = Field(("worker",), min_length=1)
     workers_cpu_shares: Numbers = (2,)
     workers_mapped_ports: Numbers = (101,)
-    workers_host: str = "0.0.0.0"
+    workers_host: str = "127.0.0.1"
     workers_port: Whole = Field(80, ge=0, le=65_535)
     workers_endpoints_max_retries: Whole = Field(0, ge=0, le=1000)
     workers_endpoints_timeout: Seconds = 100.0
@@ -115,6 +121,9 @@ class Settings(BaseSettings):
     token: str | None = Field(None, repr=False)
     tls_cert: Path | None = None
     tls_key: Path | None = Field(None, repr=False)
+    tls_client_ca: Path | None = None
+    insecure: bool = False
+    published_on_loopback: bool = False
     base_image: str = "python:3.12-slim"
     image_packages: Names = ()
     max_body_bytes: Whole = Field(256 * 2**20, ge=1024)
@@ -145,6 +154,8 @@ class Settings(BaseSettings):
             told["CHIMERA_TOKEN"] = self.token
         if self.tls_cert and self.tls_key:
             told |= {"CHIMERA_TLS_CERT": self.tls_cert.absolute(), "CHIMERA_TLS_KEY": self.tls_key.absolute()}
+        if self.tls_client_ca:
+            told["CHIMERA_TLS_CLIENT_CA"] = self.tls_client_ca.absolute()
         return {name: str(value) for name, value in told.items()}
 
     @field_validator("network_name", "base_image", "token", "workers_host", "worker_name")
@@ -194,7 +205,7 @@ class Settings(BaseSettings):
             raise ValueError("not different")
         return within(value, 1, 65_535)
 
-    @field_validator("tls_cert", "tls_key")
+    @field_validator("tls_cert", "tls_key", "tls_client_ca")
     @classmethod
     def _file(cls, value: Path | None) -> Path | None:
         if value is not None and not value.is_file():
@@ -213,6 +224,10 @@ class Settings(BaseSettings):
         if (self.tls_cert is None) != (self.tls_key is None):
             given, missing = ("CERT", "KEY") if self.tls_cert else ("KEY", "CERT")
             raise ConfigurationError(f"CHIMERA_TLS_{given} is set, and CHIMERA_TLS_{missing} is not: both or none")
+        if self.tls_client_ca and not self.tls_cert:
+            raise ConfigurationError(
+                "CHIMERA_TLS_CLIENT_CA is set, and CHIMERA_TLS_CERT is not: certificates need HTTPS"
+            )
         whole = f"CHIMERA_NETWORK_PREFIX {self.network_prefix!r} with CHIMERA_NETWORK_SUBNET_MASK {self.network_subnet_mask}"
         try:
             network = self.network

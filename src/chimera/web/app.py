@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.resources import files
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 import uvicorn
@@ -30,36 +29,13 @@ from chimera.web.gate import Gate
 from chimera.web.logs import open_logs, status
 from chimera.web.metrics import CONTENT_TYPE, Metrics
 from chimera.web.routing import documented, endpoints, plain_router
-from chimera.web.security import warn_if_open
+from chimera.web.security import PAGE_POLICY, Access, check_reach, open_to, warn_if_open
 
 About = Mapping[str, Any]
 
 
-class Access(Protocol):
-    """Who may ask, how, and for how much; the settings of nodes have this among others."""
-
-    @property
-    def token(self) -> str | None:
-        """What every request must bear; None lets everybody in."""
-
-    @property
-    def max_body_bytes(self) -> int:
-        """The size of the largest request."""
-
-    @property
-    def tls_cert(self) -> Path | None:
-        """A PEM file; without it the server speaks plain HTTP."""
-
-    @property
-    def tls_key(self) -> Path | None:
-        """The PEM file of the certificate's key."""
-
-
 STOP_S = 3  # how long requests under way may take once the node is told to stop
 KEEP_ALIVE_S = 300  # how long an idle connection stays open; masters keep theirs between iterations
-PAGE_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
-)
 
 
 def create_app(
@@ -69,7 +45,6 @@ def create_app(
     routers: Sequence[APIRouter],
     about: About | Callable[[], About],
     metrics: Metrics | None = None,
-    open_reads: bool = False,
     bare: Sequence[APIRouter] = (),
 ) -> FastAPI:
     """Return an app with these routes, and with ``/health``, ``/metrics``, ``/docs`` and ``/openapi.json``.
@@ -86,7 +61,6 @@ def create_app(
         or ``worker``; a function is asked each time. The latency of a master's requests goes into the time log; that of a
         worker's is written by the master who asks.
     metrics : by default those of requests alone.
-    open_reads : whether this machine may read without the token; for servers that listen on loopback only.
     bare : routes that need no token, because they show nothing by themselves; their paths are among `OPEN_PATHS`.
     """
     counted = Metrics() if metrics is None else metrics
@@ -98,7 +72,7 @@ def create_app(
         token=settings.token,
         max_body_bytes=settings.max_body_bytes,
         metrics=counted,
-        open_reads=open_reads,
+        open_to=open_to(settings),
         logs_latency=str(told.get("kind", "")).endswith("master"),
     )
     app = _NodeApp(gate, title=title, version=__version__, docs_url=None, redoc_url=None)
@@ -192,15 +166,16 @@ def serve(
     Parameters
     ----------
     host, port : where to listen; port 0 is any that is free.
-    settings : its token, certificate and key.
+    settings : which requests it answers, certificate and key.
     on_started : called, in the event loop, once requests are answered.
     listener : what `listen` has returned for them, where a process listens longer than one server lives.
 
     Raises
     ------
-    ConfigurationError : it cannot listen there, or the certificate or its key cannot be used.
+    ConfigurationError : it cannot listen there, or may not (`check_reach`), or a file of TLS cannot be used.
     RunError : a router's start-up failed.
     """
+    check_reach(host, settings)
     open_logs()
     config = uvicorn.Config(
         app,
@@ -215,17 +190,20 @@ def serve(
         timeout_graceful_shutdown=STOP_S,
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
+        ssl_ca_certs=None if settings.tls_client_ca is None else str(settings.tls_client_ca),
+        ssl_cert_reqs=ssl.CERT_NONE if settings.tls_client_ca is None else ssl.CERT_REQUIRED,
     )
     try:
         config.load()
     except (OSError, ssl.SSLError) as error:
+        authorities = f", and CHIMERA_TLS_CLIENT_CA {str(settings.tls_client_ca)!r}," if settings.tls_client_ca else ""
         raise ConfigurationError(
-            f"CHIMERA_TLS_CERT {str(settings.tls_cert)!r} and CHIMERA_TLS_KEY {str(settings.tls_key)!r} cannot be used: "
-            f"{first_line(error)}; both must be PEM files, and belong to each other"
+            f"CHIMERA_TLS_CERT {str(settings.tls_cert)!r} and CHIMERA_TLS_KEY {str(settings.tls_key)!r}{authorities} cannot be "
+            f"used: {first_line(error)}; all must be PEM files, and the key that of the certificate"
         ) from error
     with listener or listen(host, port) as listener:
         port = listener.getsockname()[1]
-        warn_if_open(host, port, settings.token)
+        warn_if_open(host, port, settings)
         server = _Server(config, on_started)
         app.state.address, app.state.stop = (host, port), partial(setattr, server, "should_exit", True)
         status().info("%s listens on %s:%d", app.title, host, port)

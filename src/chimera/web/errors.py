@@ -59,6 +59,24 @@ class UnsupportedMediaTypeError(HTTPException):
         super().__init__(415, f"this route takes bodies of the type {taken} only")
 
 
+class MalformedRequestError(HTTPException):
+    """A request that is no HTTP, or has a header that nothing can be made of."""
+
+    def __init__(self, header: str) -> None:
+        super().__init__(400, f"the request must have one header {header!r}, and a well-formed one")
+
+
+class ForeignRequestError(HTTPException):
+    """A request without a token that another machine, or a page of another site, may have sent."""
+
+    def __init__(self) -> None:
+        text = (
+            "without a token only this machine is answered, at a loopback address such as 127.0.0.1 and to no page of another "
+            "site: ask there, or set CHIMERA_TOKEN at the server and send it"
+        )
+        super().__init__(403, text)
+
+
 class UnauthorizedError(HTTPException):
     """A request without the node's token."""
 
@@ -101,6 +119,8 @@ class ErrorBody(_Camel):
 def responses(*codes: int) -> dict[int | str, dict[str, Any]]:
     """Return what the OpenAPI pages say about errors with these statuses."""
     told = {
+        400: "The request is malformed.",
+        403: "There is no token, and another machine or a page of another site may have asked.",
         401: "The token is missing or wrong.",
         409: "Not now: it does not go with what is there, or with what is under way.",
         413: "The body is too large.",

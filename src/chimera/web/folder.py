@@ -26,6 +26,9 @@ class Access:
     max_body_bytes: int = MOST_BYTES
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    insecure: bool = False
+    published_on_loopback: bool = False
 
 
 class Folder:

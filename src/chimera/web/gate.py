@@ -1,4 +1,4 @@
-"""What every request to a node passes: the token, the limit of its body, the count of its seconds, the last catch of errors.
+"""What every request passes: its origin, the token, the limit of its body, the count of its seconds, the last catch of errors.
 
 A plain route is called from here; FastAPI's own way to it takes as long as the route itself, where that has little to do.
 """
@@ -13,11 +13,18 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chimera.web.errors import BodyTooLargeError, UnauthorizedError, error_response, response_to
+from chimera.web.errors import (
+    BodyTooLargeError,
+    ForeignRequestError,
+    MalformedRequestError,
+    UnauthorizedError,
+    error_response,
+    response_to,
+)
 from chimera.web.logs import log_latency
 from chimera.web.metrics import Metrics
 from chimera.web.routing import Endpoint
-from chimera.web.security import bears, from_here
+from chimera.web.security import Open, answer_headers, bears, headers_of, is_own, is_unlocked, place_of
 
 OPEN_PATHS = frozenset({"/health", "/docs", "/"})  # the pages are bare: what they show, they ask for with a token
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
@@ -30,10 +37,10 @@ class Gate:
     ----------
     app : what it stands before.
     endpoints : of the plain routes, by method and path; the app answers everything else.
-    token : what every request must bear, except for `OPEN_PATHS`; None lets everybody in.
+    token : what every request must bear, except for `OPEN_PATHS`.
+    open_to : which requests are answered where there is no token.
     max_body_bytes : a longer body is refused: by its announced length before it is read, else as soon as it is too long.
     metrics : where requests are counted.
-    open_reads : whether GET is answered without a token too, by a name of this machine; a wrong token is refused all the same.
     logs_latency : whether the time log gets a line for each request that a route has answered, as a ``master``'s.
     """
 
@@ -46,10 +53,10 @@ class Gate:
         max_body_bytes: int,
         metrics: Metrics,
         logs_latency: bool,
-        open_reads: bool = False,
+        open_to: Open = Open.LOOPBACK,
     ) -> None:
         self._app, self._endpoints, self._token, self._limit = app, endpoints, token, max_body_bytes
-        self._metrics, self._logs_latency, self._open_reads = metrics, logs_latency, open_reads
+        self._metrics, self._logs_latency, self._open_to = metrics, logs_latency, open_to
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -65,6 +72,7 @@ class Gate:
             nonlocal status, whole
             if message["type"] == "http.response.start":
                 status = message["status"]
+                message["headers"] = answer_headers(list(message.get("headers", ())))
             else:
                 whole = not message.get("more_body", False)
             await send(message)
@@ -99,15 +107,23 @@ class Gate:
             self._note(scope, status, time.perf_counter() - began)
 
     def _check(self, scope: Scope) -> None:
-        if self._token and scope["path"] not in OPEN_PATHS and not self._is_let_in(scope, self._token):
-            raise UnauthorizedError
-        for name, value in scope["headers"]:
-            if name == b"content-length" and value.isdigit() and (len(value) > 18 or int(value) > self._limit):
-                raise BodyTooLargeError(self._limit)
-
-    def _is_let_in(self, scope: Scope, token: str) -> bool:
-        reads_here = self._open_reads and scope["method"] == "GET" and from_here(scope["headers"])
-        return reads_here or bears(scope["headers"], token)
+        given = headers_of(scope["headers"])
+        place = place_of(given.get(b"host"))
+        if place is None:
+            raise MalformedRequestError("Host")
+        if self._token is None:
+            if not is_own(scope, place, given, self._open_to):
+                raise ForeignRequestError
+        elif not bears(given, self._token):
+            if scope["path"] not in OPEN_PATHS:
+                raise UnauthorizedError
+            if not is_unlocked(scope, place, given):
+                raise ForeignRequestError
+        length = given.get(b"content-length", b"0")
+        if length is None or not length.isdigit():
+            raise MalformedRequestError("Content-Length")
+        if len(length) > 18 or int(length) > self._limit:
+            raise BodyTooLargeError(self._limit)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         method, path = scope["method"], scope["path"]

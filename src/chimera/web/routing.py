@@ -65,7 +65,7 @@ def documented(
     summary : one line.
     body, example : JSON schema of the request's body, if it has one, and an example.
     answer, answer_example : the same of the answer.
-    errors : statuses beside 401, 413 and 500 that it may answer with.
+    errors : statuses beside 400, 401, 403, 413 and 500 that it may answer with.
     binary : whether body and answer may also be of the form of `wire`.
     media : the type of the answer.
     """
@@ -76,7 +76,7 @@ def documented(
     return {
         "summary": summary,
         "openapi_extra": extra,
-        "responses": {200: ok, **responses(401, 413, 500, *errors)},
+        "responses": {200: ok, **responses(400, 401, 403, 413, 500, *errors)},
         "response_model": None,
     }
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError
+from chimera.nodes.launchers.docker import DockerLauncher
 from chimera.nodes.launchers.launcher import LauncherError, choose_launcher, workers_of
 from chimera.nodes.launchers.processes import ProcessLauncher, end_of, threads_of
 from chimera.nodes.settings import read_settings
@@ -56,6 +57,30 @@ def test_a_launcher_that_could_not_start_all_stops_those_it_started(settings, fo
     finally:
         launcher.stop()
     assert launcher.ended().keys() == {"tree1"}
+
+
+@pytest.mark.parametrize(
+    ("given", "published", "told"),
+    [
+        ({}, "127.0.0.1", "1"),
+        ({"token": "secret"}, "127.0.0.1", "1"),
+        ({"insecure": True, "workers_host": "0.0.0.0"}, "127.0.0.1", "1"),
+        ({"token": "secret", "workers_host": "0.0.0.0"}, "0.0.0.0", "0"),
+    ],
+)
+def test_ports_of_containers_are_published_beyond_loopback_on_demand_and_with_a_token_only(
+    folder, monkeypatch, given, published, told
+):
+    docker = pytest.importorskip("docker")
+    monkeypatch.chdir(folder.path)
+    names = {"workers_nodes_names": folder.names, "workers_cpu_shares": [2, 6], "workers_mapped_ports": folder.ports}
+    settings = read_settings(**names, **given)
+    client = docker.DockerClient(base_url="unix:///none.sock", version="1.44")  # asks no daemon
+    options = DockerLauncher(settings, client, print).container_options(workers_of(settings)[0], 0, "image")
+    client.close()
+    assert options["ports"] == {"80/tcp": (published, folder.ports[0])}
+    assert options["environment"]["CHIMERA_WORKERS_HOST"] == "0.0.0.0"
+    assert options["environment"]["CHIMERA_PUBLISHED_ON_LOOPBACK"] == told
 
 
 @given(st.lists(st.integers(2, 262_144), min_size=1, max_size=20), st.integers(1, 128))

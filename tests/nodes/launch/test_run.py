@@ -124,6 +124,15 @@ def test_a_port_that_is_taken_is_named_before_anything_starts(folder, whose):
     assert not (folder.path / "chimera_logs").exists()
 
 
+def test_a_host_beyond_loopback_without_a_token_is_refused_before_anything_starts(folder):
+    out, _ = folder.start(CHIMERA_WORKERS_HOST="0.0.0.0").communicate(timeout=STOPPED_S)
+    (line,) = out.splitlines()
+    assert line.startswith(
+        "error: listening on 0.0.0.0 would let every machine of the network use this server: set CHIMERA_TOKEN"
+    )
+    assert not (folder.path / "chimera_logs").exists()
+
+
 def test_a_port_that_is_none_is_refused(folder):
     out, _ = folder.start(MASTER_PORT="0").communicate(timeout=STOPPED_S)
     assert out == "error: port: 0 cannot be used; allowed: a port from 1 to 65535\n"

@@ -14,9 +14,9 @@ from fastapi.responses import StreamingResponse
 
 from chimera.jobs.app import row_of
 from chimera.jobs.watching import Tail
-from chimera.web.app import PAGE_POLICY
 from chimera.web.background import in_thread
 from chimera.web.routing import documented, plain_router
+from chimera.web.security import PAGE_POLICY
 
 if TYPE_CHECKING:
     from chimera.jobs.daemon import Daemon

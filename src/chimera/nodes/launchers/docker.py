@@ -21,6 +21,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.nodes.launchers.image import reason, worker_image
 from chimera.nodes.launchers.launcher import LauncherError, Say, Worker
 from chimera.nodes.settings import Settings
+from chimera.web.security import is_loopback
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -63,7 +64,8 @@ def connect() -> DockerClient:
 class DockerLauncher:
     """Each worker is a container that bears its name, as a host name too, with an address of its own on a network.
 
-    Its port is published on 127.0.0.1, and with a token on all addresses of this machine. Should this process die without
+    Its port is published on 127.0.0.1, and on all addresses of this machine where there is a token and masters listen beyond
+    loopback. A worker without a token is told that its port is published on loopback alone. Should this process die without
     stopping its containers, a small process that watches it removes them.
     """
 
@@ -103,15 +105,17 @@ class DockerLauncher:
 
         settings = self._settings
         port = settings.workers_port or 80
+        beyond = settings.token is not None and not is_loopback(settings.workers_host)
         environment = {
             **settings.for_worker(),
             "CHIMERA_TRAIN_DATA": DATA,
             "CHIMERA_WORKERS_HOST": "0.0.0.0",
             "CHIMERA_WORKERS_PORT": str(port),
             "CHIMERA_WORKER_NAME": worker.name,
+            "CHIMERA_PUBLISHED_ON_LOOPBACK": str(int(not beyond)),  # 0.0.0.0 is this container's own network
         }
         mounts = {str(worker.data): f"{DATA}/{worker.name}", str(worker.file.parent): FILES}
-        for variable in ("CHIMERA_TLS_CERT", "CHIMERA_TLS_KEY"):
+        for variable in ("CHIMERA_TLS_CERT", "CHIMERA_TLS_KEY", "CHIMERA_TLS_CLIENT_CA"):
             if variable in environment:
                 mounts[environment[variable]] = environment[variable] = f"/tls/{variable.lower()}.pem"
         endpoint = self._client.api.create_endpoint_config(
@@ -126,7 +130,7 @@ class DockerLauncher:
             "user": f"{os.getuid()}:{os.getgid()}" if os.getuid() else "10001:10001",
             "environment": environment,
             "mounts": [Mount(inside, here, type="bind", read_only=True) for here, inside in mounts.items()],
-            "ports": {f"{port}/tcp": ("0.0.0.0" if settings.token else "127.0.0.1", worker.port)},
+            "ports": {f"{port}/tcp": ("0.0.0.0" if beyond else "127.0.0.1", worker.port)},
             "network": settings.network_name,
             "networking_config": {settings.network_name: endpoint},
             "cpu_shares": worker.cpu_shares,
