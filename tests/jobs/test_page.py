@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from tests.jobs.cluster_kit import experiment, running, said
 
+from chimera.cli.cluster import _page
+from chimera.jobs.folder import ClusterFolder
 from chimera.jobs.page.stream import point_of
 
 BROWSERS = [path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))]
@@ -44,11 +46,12 @@ def test_a_browser_shows_jobs_workers_and_curves(browser: str, tmp_path: Path) -
         address = cluster.folder.options().address
         job = said("submit", experiment(tmp_path, rounds=60), "--name", "<b>bold</b>", cwd=tmp_path)["job"]
         assert cluster.client.wait(job, 60)["state"] == "done"
-        kind, told = first_event(f"{address}/v1/page/events")
+        token = cluster.folder.token()
+        kind, told = first_event(f"{address}/v1/page/events", token)
         assert kind == "cluster"
         assert [row["state"] for row in told["jobs"]] == ["done"]
         assert [row["role"] for row in told["processes"]] == ["supervisor", "daemon", "worker", "worker"]
-        page = shown(browser, f"{address}/", tmp_path / "profile", "live · 0 of 2 workers busy")
+        page = shown(browser, f"{address}/#token={token}", tmp_path / "profile", "live · 0 of 2 workers busy")
     assert "&lt;b&gt;bold&lt;/b&gt;" in page
     assert "<b>" not in page
     assert page.count("<polyline") >= 3  # loss, accuracy, training loss
@@ -58,8 +61,9 @@ def test_a_browser_shows_jobs_workers_and_curves(browser: str, tmp_path: Path) -
 
 @pytest.mark.long
 @pytest.mark.parametrize("browser", BROWSERS)
-def test_beyond_loopback_nothing_is_shown_without_the_token(browser: str, tmp_path: Path) -> None:
-    with running(tmp_path / "cluster", page=True, host="0.0.0.0") as cluster:
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_nothing_is_shown_without_the_token(browser: str, host: str, tmp_path: Path) -> None:
+    with running(tmp_path / "cluster", page=True, host=host) as cluster:
         address = f"http://127.0.0.1:{cluster.folder.options().port}"
         for token in ("", "wrong"):
             with pytest.raises(urllib.error.HTTPError) as refused:
@@ -70,6 +74,16 @@ def test_beyond_loopback_nothing_is_shown_without_the_token(browser: str, tmp_pa
         page = shown(browser, f"{address}/", tmp_path / "profile", "this cluster asks for its token")
     assert 'id="lock" hidden' not in page
     assert "w0" not in page
+
+
+def test_the_address_with_the_token_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
+    place = ClusterFolder(tmp_path)
+    place.create()
+    address = "http://127.0.0.1:8765"
+    assert f"{address}/#token={place.token()} " in _page(place, address, terminal=True)
+    elsewhere = _page(place, address, terminal=False)
+    assert place.token() not in elsewhere
+    assert str(tmp_path / "token") in elsewhere
 
 
 @pytest.mark.parametrize(

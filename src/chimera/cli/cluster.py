@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,7 +76,7 @@ def up(
     else:
         typer.echo(f"{found.workers} workers wait for jobs at {found.address}; {place.down!r} ends them")
         if page:
-            typer.echo(f"the page: {found.address}/")
+            typer.echo(_page(place, found.address, terminal=sys.stdout.isatty()))
 
 
 @app.command("status")
@@ -101,6 +102,13 @@ def down(as_json: Json = False, folder: Folder = Path(HERE)) -> None:
         typer.echo(line({"was_up": was_up}))
     else:
         typer.echo("the cluster has ended" if was_up else f"no cluster runs from {place.path}")
+
+
+def _page(place: ClusterFolder, address: str, *, terminal: bool) -> str:
+    """Return where the page is: with the token, unless the line goes into a file or a log that others may read."""
+    if terminal:
+        return f"the page: {address}/#token={place.token()} (the address holds the token: keep it to yourself)"
+    return f"the page: {address}/ asks for the token, which is in {place.path / 'token'}"
 
 
 def _folder(folder: Path) -> ClusterFolder:
