@@ -24,7 +24,7 @@ from chimera.core.errors import ConfigurationError, RunError
 from chimera.models.construction import first_line
 from chimera.version import __version__
 from chimera.web.background import in_thread
-from chimera.web.errors import install_error_handlers
+from chimera.web.errors import install_error_handlers, responses
 from chimera.web.gate import Gate
 from chimera.web.logs import open_logs, status
 from chimera.web.metrics import CONTENT_TYPE, Metrics
@@ -129,7 +129,7 @@ def _metrics_router() -> APIRouter:
         "/metrics",
         summary="Figures for Prometheus.",
         response_model=None,
-        responses={200: text},
+        responses={200: text, **responses(400, 401, 403, 500)},
         response_class=Response,
     )
     async def figures(request: Request) -> Response:
