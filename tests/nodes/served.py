@@ -66,10 +66,10 @@ def error_of(answer: httpx.Response) -> tuple[int, str, str]:
 
 
 @contextmanager
-def serving(app: FastAPI, of: Settings) -> Iterator[str]:
-    """Serve an app from a thread of this process; gives its address."""
+def serving(app: FastAPI, of: Settings, **more: Any) -> Iterator[str]:
+    """Serve an app from a thread of this process, with further arguments of `serve`; gives its address."""
     started = threading.Event()
-    options = {"host": "127.0.0.1", "port": 0, "settings": of, "on_started": started.set}
+    options = {"host": "127.0.0.1", "port": 0, "settings": of, "on_started": started.set, **more}
     thread = threading.Thread(target=serve, args=(app,), kwargs=options)
     thread.start()
     try:

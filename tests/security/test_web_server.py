@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,8 @@ from chimera.nodes.settings import Settings, read_settings
 from chimera.web.app import create_app, serve
 from chimera.web.logs import close_logs, open_logs
 from chimera.web.security import Open, check_reach, is_loopback, open_to, warn_if_open
-from nodes.served import LIMIT_S, serving
-
-TOKEN = "right"
-BEARER = ("Authorization", f"Bearer {TOKEN}")
+from nodes.served import serving
+from security.attacker import BEARER, TOKEN, Attacker, answer_of
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,39 +42,6 @@ def made(**given: Any) -> tuple[FastAPI, Settings]:
     settings = read_settings(worker_name="w", **given)
     app = create_app(title="A server", settings=settings, routers=[router], about={"name": "w", "kind": "worker"})
     return app, settings
-
-
-class Attacker:
-    """Sends bytes to one server, over new connections."""
-
-    def __init__(self, url: str) -> None:
-        self.port = int(url.rsplit(":", 1)[1])
-        self.own = f"127.0.0.1:{self.port}"
-
-    @contextmanager
-    def connected(self) -> Iterator[socket.socket]:
-        with socket.create_connection(("127.0.0.1", self.port), timeout=LIMIT_S) as client:
-            yield client
-
-    def ask(
-        self, path: str = "/v1/rows", *headers: tuple[str, str], host: str | None = "", method: str = "GET"
-    ) -> tuple[int, dict[str, str], Any]:
-        """Return status, headers and JSON of the answer to a request with these headers."""
-        own = [] if host is None else [("Host", host or self.own)]
-        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in [*own, *headers])]
-        with self.connected() as client:
-            client.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
-            return answer_of(client)
-
-
-def answer_of(client: socket.socket) -> tuple[int, dict[str, str], Any]:
-    """Return status, headers and JSON of the next answer."""
-    with client.makefile("rb") as stream:
-        status = int(stream.readline().split()[1])
-        lines = iter(lambda: stream.readline().decode("latin-1").strip(), "")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        body = stream.read(int(headers["content-length"]))
-    return status, headers, json.loads(body) if headers["content-type"] == "application/json" else body
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import signal
@@ -24,6 +25,7 @@ from chimera.core.errors import ConfigurationError, RunError
 from chimera.models.construction import first_line
 from chimera.version import __version__
 from chimera.web.background import in_thread
+from chimera.web.connection import BoundedProtocol, Limits
 from chimera.web.errors import install_error_handlers, responses
 from chimera.web.gate import Gate
 from chimera.web.logs import open_logs, status
@@ -140,11 +142,15 @@ def _metrics_router() -> APIRouter:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None] | None) -> None:
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None] | None, limits: Limits) -> None:
         super().__init__(config)
-        self._on_started = on_started
+        self._on_started, self._limits = on_started, limits
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.config.ssl is not None:  # uvicorn has no setting for it
+            loop, times = asyncio.get_running_loop(), ("ssl_handshake_timeout", "ssl_shutdown_timeout")
+            within = partial(loop.create_server, **dict.fromkeys(times, self._limits.handshake_s))
+            loop.create_server = within  # type: ignore[method-assign]
         await super().startup(sockets)
         if self.started and self._on_started:
             self._on_started()
@@ -158,6 +164,7 @@ def serve(
     settings: Access,
     on_started: Callable[[], None] | None = None,
     listener: socket.socket | None = None,
+    limits: Limits | None = None,
 ) -> None:
     """Serve an app until SIGINT or SIGTERM; requests under way then have `STOP_S` seconds.
 
@@ -169,6 +176,7 @@ def serve(
     settings : which requests it answers, certificate and key.
     on_started : called, in the event loop, once requests are answered.
     listener : what `listen` has returned for them, where a process listens longer than one server lives.
+    limits : of what clients may let it hold and await.
 
     Raises
     ------
@@ -177,9 +185,10 @@ def serve(
     """
     check_reach(host, settings)
     open_logs()
+    limits = Limits() if limits is None else limits
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=partial(BoundedProtocol, limits=limits, waiting={}),  # type: ignore[arg-type] # makes what the class makes
         ws="none",
         lifespan="on",
         log_config=None,
@@ -204,7 +213,7 @@ def serve(
     with listener or listen(host, port) as listener:
         port = listener.getsockname()[1]
         warn_if_open(host, port, settings)
-        server = _Server(config, on_started)
+        server = _Server(config, on_started, limits)
         app.state.address, app.state.stop = (host, port), partial(setattr, server, "should_exit", True)
         status().info("%s listens on %s:%d", app.title, host, port)
         with _signals_end(server):

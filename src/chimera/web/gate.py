@@ -13,6 +13,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from chimera.web.connection import ADMIT
 from chimera.web.errors import (
     BodyTooLargeError,
     ForeignRequestError,
@@ -87,6 +88,8 @@ class Gate:
 
         try:
             self._check(scope)
+            if admit := scope.get(ADMIT):
+                admit()
             endpoint = self._endpoints.get((scope["method"], scope["path"]))
             if endpoint is None:
                 await self._app(scope, limited, noting)

@@ -1,0 +1,278 @@
+"""One connection of a client: HTTP by `httptools`, with a bound on all that a client can let the server hold or wait for.
+
+Uvicorn's own protocol bounds neither the size of a request's head nor its time, nor how many requests wait on a connection.
+"""
+
+from __future__ import annotations
+
+from asyncio import TimerHandle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from chimera.web.errors import error_response
+from chimera.web.security import answer_headers
+
+if TYPE_CHECKING:
+    from asyncio import Transport
+
+ADMIT = "chimera.admit"
+"""Where a request's scope has the function by which the gate says that the request may be answered."""
+
+
+def _most_connections() -> int:
+    """Return how many connections there may be: a thousand, or less where this process may open fewer files."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # on Windows
+        return 1000
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1000 if files == resource.RLIM_INFINITY else max(16, min(1000, files * 3 // 4))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one client may let a server hold, and wait for.
+
+    Attributes
+    ----------
+    head_bytes, headers, url_bytes : the size of a request's head, all its headers, and its URL.
+    head_s : from its first byte, or from the connection's beginning, until a head must be there.
+    window_s, window_bytes : each time of that length must bring so many bytes of a body that is not complete; and take so many
+        bytes of an answer that waits for its reader. The time in which the server itself takes nothing does not count.
+    rest_bytes, rest_s : how much of a body, and for how long, is still read and dropped once the answer is given.
+    pipelined : how many requests may wait on a connection for the answers to those before.
+    connections : how many there may be at once.
+    handshake_s : how long that of TLS may take.
+    """
+
+    head_bytes: int = 64 << 10
+    headers: int = 100
+    url_bytes: int = 16 << 10
+    head_s: float = 10.0
+    window_s: float = 30.0
+    window_bytes: int = 30 << 10
+    rest_bytes: int = 1 << 20
+    rest_s: float = 2.0
+    pipelined: int = 16
+    connections: int = field(default_factory=_most_connections)
+    handshake_s: float = 10.0
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """A connection within `Limits`.
+
+    What is too large or too slow is answered in the one form of errors, and the connection closed. Where there are as many
+    connections as may be, a new one takes the place of the one that has waited longest without a request that the gate let in.
+
+    Parameters
+    ----------
+    limits : of each connection.
+    waiting : the connections of the server that have had no such request yet, the oldest first.
+    """
+
+    def __init__(self, *args: Any, limits: Limits, waiting: dict[BoundedProtocol, None], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._limits, self._waiting = limits, waiting
+        self._in_head, self._idle = True, False  # in a head, or (idle) before one; else in a body
+        self._head_bytes = self._body_bytes = self._between_bytes = 0
+        self._was_paused = False
+        self._refusal: tuple[int, str, str] | None = None
+        self._timer: TimerHandle | None = None  # of a head or a body
+        self._reader_timer: TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        """Take the connection on, if there is room."""
+        super().connection_made(transport)
+        if len(self.connections) > self._limits.connections:
+            if not self._waiting:
+                self._refuse(
+                    503, "TooManyConnectionsError", "too many clients are connected to this server: ask again later"
+                )
+                return
+            next(iter(self._waiting)).transport.abort()
+        self._waiting[self] = None
+        self._expect(self._limits.head_s, self._head_is_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget what the connection waited for."""
+        self._waiting.pop(self, None)
+        self._expect_nothing()
+        if self._reader_timer is not None:
+            self._reader_timer.cancel()
+        self.pipeline.clear()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has come, as far as it is within the limits."""
+        self._unset_keepalive_if_required()
+        if self._in_head:
+            self._idle = False
+            self._head_bytes += len(data)
+            if self._head_bytes > self._limits.head_bytes:
+                self._feed_long(data)
+                return
+        else:
+            self._body_bytes += len(data)
+            self._between_bytes += len(data)
+        self._feed(data)
+
+    def _feed_long(self, data: bytes) -> None:
+        """Parse no more of a head than may be; what comes after it is no head."""
+        within = len(data) - (self._head_bytes - self._limits.head_bytes)
+        self._feed(data[:within])
+        if self._in_head and not self._idle:
+            self._refuse(431, "HeadTooLargeError", f"the head is longer than {self._limits.head_bytes} bytes")
+        elif not self.transport.is_closing():
+            self._feed(data[within:])
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # to a protocol that is not spoken here; the request is answered as any other
+        except httptools.HttpParserError:
+            self._refuse(*(self._refusal or (400, "MalformedRequestError", "the request is no HTTP/1.1")))
+        if self._between_bytes > self._limits.head_bytes:
+            self._refuse(431, "HeadTooLargeError", "the body has too much between its parts, or after them")
+        if self._timer is None and not self.transport.is_closing():
+            self._await_more()
+
+    def _await_more(self) -> None:
+        """Say until when the rest of a head or more of a body must have come, or the next request."""
+        if self._in_head:
+            if not self._idle:
+                self._expect(self._limits.head_s, self._head_is_late)
+            elif self.cycle is not None and self.cycle.response_complete and self.timeout_keep_alive_task is None:
+                self.timeout_keep_alive_task = self.loop.call_later(
+                    self.timeout_keep_alive, self.timeout_keep_alive_handler
+                )
+            return
+        self._body_bytes = 0
+        if self.cycle.response_complete:
+            self._expect(self._limits.rest_s, self.transport.close)
+        else:
+            self._expect(self._limits.window_s, self._look_at_body)
+
+    def _look_at_body(self) -> None:
+        self._timer = None
+        paused, self._was_paused = self._was_paused or self.flow.read_paused, self.flow.read_paused
+        if not paused and self._body_bytes < self._limits.window_bytes:
+            said = f"less than {self._limits.window_bytes} bytes of the body came in {self._limits.window_s:g} s"
+            self._refuse(408, "SlowRequestError", said)
+        else:
+            self._await_more()
+
+    def _head_is_late(self) -> None:
+        self._refuse(408, "SlowRequestError", f"the head of the request did not come within {self._limits.head_s:g} s")
+
+    def _expect(self, seconds: float, late: Callable[[], None]) -> None:
+        self._expect_nothing()
+        self._timer = self.loop.call_later(seconds, late)
+
+    def _expect_nothing(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def on_message_begin(self) -> None:
+        """Begin a request, unless too many wait already."""
+        if len(self.pipeline) >= self._limits.pipelined:
+            self._stop(
+                429, "TooManyRequestsError", f"more than {self._limits.pipelined} requests wait on this connection"
+            )
+        self._idle = False
+        super().on_message_begin()
+        self.scope[ADMIT] = self._admit  # type: ignore[typeddict-unknown-key]
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the URL."""
+        self.url += url
+        if len(self.url) > self._limits.url_bytes:
+            self._stop(414, "UrlTooLongError", f"the URL is longer than {self._limits.url_bytes} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; one that comes after the body decides about nothing, and is dropped."""
+        if not self._in_head:
+            return
+        if len(self.headers) >= self._limits.headers:
+            self._stop(431, "HeadTooLargeError", f"the request has more than {self._limits.headers} headers")
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Begin to answer."""
+        super().on_headers_complete()
+        self._in_head, self._between_bytes = False, 0
+        self._expect_nothing()
+
+    def on_body(self, body: bytes) -> None:
+        """Hand a part of the body on, or drop it once the request is answered."""
+        self._between_bytes = 0
+        if self.cycle.response_complete:
+            if self._body_bytes > self._limits.rest_bytes:
+                self.transport.close()
+            return
+        super().on_body(body)
+        self._was_paused = self._was_paused or self.flow.read_paused
+
+    def on_message_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_message_complete()
+        self._in_head, self._idle, self._head_bytes, self._between_bytes = True, True, 0, 0
+        self._expect_nothing()
+
+    def on_response_complete(self) -> None:
+        """Read and drop the rest of the body for some time, so that a client which still sends it gets to see the answer."""
+        super().on_response_complete()
+        if not self._in_head and not self.transport.is_closing():
+            self._await_more()
+
+    def _stop(self, code: int, name: str, message: str) -> NoReturn:
+        """Let the parser go no further."""
+        self._refusal = (code, name, message)
+        raise ValueError(message)
+
+    def _refuse(self, code: int, name: str, message: str) -> None:
+        """Answer with an error, unless another answer is due before; and close the connection."""
+        if self.transport.is_closing():
+            return
+        cycle = None if self.cycle is None or self.cycle.response_complete else self.cycle
+        if cycle is None or not (self._in_head or cycle.response_started or self.pipeline):
+            answer = error_response(code, name, message, {"Connection": "close"})
+            head = [name + b": " + value + b"\r\n" for name, value in answer_headers(answer.raw_headers)]
+            self.transport.write(b"".join([STATUS_LINE[code], *head, b"\r\n", bytes(answer.body)]))
+        if cycle is not None:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.transport.close()
+
+    def _admit(self) -> None:
+        self._waiting.pop(self, None)
+
+    def pause_writing(self) -> None:
+        """Let an answer wait for its reader, who must take some of it now and then."""
+        super().pause_writing()
+        self._await_reader()
+
+    def resume_writing(self) -> None:
+        """Go on with the answer."""
+        super().resume_writing()
+        if self._reader_timer is not None:
+            self._reader_timer.cancel()
+            self._reader_timer = None
+
+    def _await_reader(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._reader_timer = self.loop.call_later(self._limits.window_s, self._look_at_reader, left)
+
+    def _look_at_reader(self, before: int) -> None:
+        if before - self.transport.get_write_buffer_size() < self._limits.window_bytes:
+            self.transport.abort()
+        else:
+            self._await_reader()
