@@ -39,9 +39,13 @@ class Attacker:
 
 def answer_of(client: socket.socket) -> tuple[int, dict[str, str], Any]:
     """Return status, headers and JSON of the next answer."""
-    with client.makefile("rb") as stream:
+    with client.makefile("rb", buffering=0) as stream:  # what comes after this answer stays for the next
         status = int(stream.readline().split()[1])
         lines = iter(lambda: stream.readline().decode("latin-1").strip(), "")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        body = stream.read(int(headers["content-length"]))
+        body = b""
+        while len(body) < int(headers["content-length"]):
+            part = stream.read(int(headers["content-length"]) - len(body))
+            assert part, "the answer breaks off"
+            body += part
     return status, headers, json.loads(body) if headers["content-type"] == "application/json" else body

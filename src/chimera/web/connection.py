@@ -207,6 +207,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Begin to answer."""
+        if self.parser.get_http_version() not in ("1.1", "1.0"):
+            self._stop(400, "MalformedRequestError", "the request is no HTTP/1.1")
         super().on_headers_complete()
         self._in_head, self._between_bytes = False, 0
         self._expect_nothing()
