@@ -73,7 +73,7 @@ class Gate:
             nonlocal status, whole
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = answer_headers(list(message.get("headers", ())))
+                message["headers"] = answer_headers(message.get("headers", ()))
             else:
                 whole = not message.get("more_body", False)
             await send(message)

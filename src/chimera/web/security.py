@@ -22,12 +22,12 @@ PAGE_POLICY = (
     "form-action 'none'; frame-ancestors 'none'"
 )
 """The policy of a page that has its style and script in itself."""
-_ANSWER_HEADERS = [
+_PAGE_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
-]
-_ANSWER_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+    (b"referrer-policy", b"no-referrer"),
+)
+_ANSWER_HEADERS = (*_PAGE_HEADERS[:2], (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"))
 
 Given = Mapping[bytes, bytes | None]
 Place = tuple[str, int | None]
@@ -138,7 +138,7 @@ def is_own(scope: Mapping[str, Any], place: Place, given: Given, rule: Open) -> 
         if client and not is_loopback(client[0]):
             return False
     return (
-        (rule is Open.CERTIFIED or _is_named(place[0], rule))
+        (rule is Open.CERTIFIED or is_loopback(place[0]) or (rule is Open.CLASSROOM and _is_address_or_own(place[0])))
         and given.get(b"sec-fetch-site", b"") in (b"", b"none", b"same-origin", b"same-site")
         and (b"origin" not in given or _is_origin(given[b"origin"], scope["scheme"], place))
     )
@@ -151,18 +151,14 @@ def is_unlocked(scope: Mapping[str, Any], place: Place, given: Given) -> bool:
     return is_own(scope, place, given, Open.PUBLISHED if on_loopback else Open.CERTIFIED)
 
 
-@lru_cache(maxsize=256)
-def _is_named(host: str, rule: Open) -> bool:
-    if is_loopback(host):
-        return True
-    if rule is not Open.CLASSROOM:
-        return False
+def _is_address_or_own(host: str) -> bool:
+    """Return whether it is an IP address, which no other site can have for a name, or the name of this machine."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
         own = socket.gethostname().lower()
         return host.rstrip(".").lower() in (own, f"{own.partition('.')[0]}.local")
-    return True  # no name, and so none that another site can have
+    return True
 
 
 def _is_origin(origin: bytes | None, scheme: str, place: Place) -> bool:
@@ -219,8 +215,13 @@ def _is_guarded(host: str, settings: Access) -> bool:
     return bool(guarded) or is_loopback(host)
 
 
-def answer_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the headers of an answer, with those that keep a browser from framing it, guessing its type or handing it on."""
-    if any(name == b"content-security-policy" for name, _ in headers):
-        return [*headers, *_ANSWER_HEADERS]
-    return [*headers, *_ANSWER_HEADERS, _ANSWER_POLICY]
+def answer_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the headers of an answer, with those that keep a browser from framing it, guessing its type or handing it on.
+
+    A page has a policy of its own; all else may load nothing.
+    """
+    given = list(headers)
+    for name, _ in given:
+        if name == b"content-security-policy":
+            return [*given, *_PAGE_HEADERS]
+    return [*given, *_ANSWER_HEADERS]
