@@ -123,7 +123,9 @@ def serve_worker(folder: str, kind: str, name: str, port: str) -> None:
     settings = read_settings(worker_name=name, **options)
     sgd = kind == "sgd"
     worker = (
-        SGDWorker("regressor", settings=settings) if sgd else RegressionWorker(LinearRegression(), settings=settings)
+        SGDWorker("regressor", exact_gradient=True, settings=settings)
+        if sgd
+        else RegressionWorker(LinearRegression(), settings=settings)
     )
     worker.serve()
 

@@ -1,4 +1,4 @@
-"""Linear regression on the diabetes data, which lie at two workers: a parameter server averages their gradients.
+"""Linear regression on the diabetes data, which lie at two workers: each runs a pass over its rows, a master averages.
 
 python make_data.py && python master.py       and in another terminal: python client.py
 """
@@ -14,5 +14,4 @@ os.environ.setdefault("CHIMERA_WORKERS_MAPPED_PORTS", "[5001, 5002]")
 os.environ.setdefault("CHIMERA_WORKERS_HOST", "127.0.0.1")  # who may reach the master: this machine only
 
 if __name__ == "__main__":
-    master = ParameterServerMaster("regressor", penalty=None, eta0=0.3, max_iter=1000, learning_rate="constant")
-    chimera.run(master, int(os.environ.get("MASTER_PORT", "8080")))
+    chimera.run(ParameterServerMaster("regressor", max_iter=100), int(os.environ.get("MASTER_PORT", "8080")))

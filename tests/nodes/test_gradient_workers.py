@@ -39,7 +39,7 @@ def test_a_regressors_gradient_is_the_derivative_of_its_objective(
 ) -> None:
     write_data(tmp_path / "tree1", X, VALUES)
     options = {"loss": loss, "penalty": penalty, "alpha": 0.3}
-    app = SGDWorker("regressor", settings=settings(tmp_path), **options).app()
+    app = SGDWorker("regressor", exact_gradient=True, settings=settings(tmp_path), **options).app()
     model = SklearnModel(SGDRegressor(**options), n_features=4)
 
     def objective(flat: NDArray[Any]) -> float:
@@ -63,7 +63,7 @@ def test_a_classifiers_gradient_is_that_of_the_model_in_json_and_binary(
     tmp_path: Path, labels: NDArray[Any], outputs: int, loss: str
 ) -> None:
     write_data(tmp_path / "tree1", X, labels)
-    app = SGDWorker("classifier", loss=loss, alpha=0.1, settings=settings(tmp_path)).app()
+    app = SGDWorker("classifier", exact_gradient=True, loss=loss, alpha=0.1, settings=settings(tmp_path)).app()
     model = SklearnModel(SGDClassifier(loss=loss, alpha=0.1), classes=np.unique(labels), n_features=4)
     for _ in range(2):
         weights, bias = RNG.standard_normal((outputs, 4)), RNG.standard_normal(outputs)
@@ -80,7 +80,7 @@ def test_a_classifiers_gradient_is_that_of_the_model_in_json_and_binary(
 
 def test_gradients_come_in_the_shape_of_the_weights(tmp_path: Path) -> None:
     write_data(tmp_path / "tree1", X, VALUES)
-    app = SGDWorker("regressor", settings=settings(tmp_path)).app()
+    app = SGDWorker("regressor", exact_gradient=True, settings=settings(tmp_path)).app()
     flat, rows = step(app, [0.0] * 4, [0.0]), step(app, [[0.0] * 4], [0.0])
     assert (len(flat[0]), len(flat[1])) == (4, 1)
     assert rows == ([flat[0]], flat[1])
@@ -88,7 +88,7 @@ def test_gradients_come_in_the_shape_of_the_weights(tmp_path: Path) -> None:
 
 
 def test_a_gradient_is_that_of_the_data_as_they_are_now(tmp_path: Path) -> None:
-    app = SGDWorker("regressor", penalty=None, settings=settings(tmp_path)).app()
+    app = SGDWorker("regressor", exact_gradient=True, penalty=None, settings=settings(tmp_path)).app()
     for factor in (1.0, 2.0, 3.0):
         write_data(tmp_path / "tree1", X, factor * VALUES)
         np.testing.assert_allclose(step(app, [0.0] * 4, [0.0])[1], [-factor * VALUES.mean()], rtol=1e-5)
@@ -104,7 +104,9 @@ def test_mean_gradients_of_workers_that_lack_a_class_are_that_of_the_pooled_data
     total = np.zeros(15)
     for number, rows in enumerate(halves):
         write_data(tmp_path / f"w{number}", X[rows], names[rows])
-        app = SGDWorker("classifier", loss="log_loss", penalty=None, settings=settings(tmp_path, f"w{number}")).app()
+        app = SGDWorker(
+            "classifier", exact_gradient=True, loss="log_loss", penalty=None, settings=settings(tmp_path, f"w{number}")
+        ).app()
         got = step(app, weights.tolist(), bias.tolist(), classes=["low", "mid", "top"])
         total += np.concatenate([np.ravel(got[0]), got[1]]) * len(rows) / len(X)
     np.testing.assert_allclose(total, model.gradient((X.astype(np.float32), THREE))[0], rtol=1e-4, atol=1e-6)
@@ -113,7 +115,7 @@ def test_mean_gradients_of_workers_that_lack_a_class_are_that_of_the_pooled_data
 def test_class_weights_are_those_of_the_labels(tmp_path: Path) -> None:
     write_data(tmp_path / "tree1", X, TWO + 5)
     options: dict[str, Any] = {"loss": "log_loss", "class_weight": {5: 1.0, 6: 10.0}}
-    app = SGDWorker("classifier", settings=settings(tmp_path), **options).app()
+    app = SGDWorker("classifier", exact_gradient=True, settings=settings(tmp_path), **options).app()
     model = SklearnModel(SGDClassifier(**options), classes=[5, 6], n_features=4)
     expected = model.gradient((X.astype(np.float32), TWO + 5))[0].tolist()
     got = step(app, [0.0] * 4, [0.0])
@@ -124,8 +126,8 @@ def test_a_sample_has_a_row_of_each_class(tmp_path: Path) -> None:
     order = np.argsort(THREE, kind="stable")
     write_data(tmp_path / "tree1", X[order], THREE[order], columns=["a", "b", "c", "d"])
     for worker in (
-        SGDWorker("classifier", settings=settings(tmp_path)),
-        SGDWorker("regressor", settings=settings(tmp_path)),
+        SGDWorker("classifier", exact_gradient=True, settings=settings(tmp_path)),
+        SGDWorker("regressor", exact_gradient=True, settings=settings(tmp_path)),
     ):
         sample = ask(worker.app(), "GET", SAMPLE).json()
         rows = np.array(sample["X_train_sample_rows"])
@@ -157,7 +159,7 @@ def test_a_sample_has_a_row_of_each_class(tmp_path: Path) -> None:
 )
 def test_a_step_that_does_not_fit_is_422(tmp_path: Path, body: dict[str, Any], said: str) -> None:
     write_data(tmp_path / "tree1", X, TWO)
-    app = SGDWorker("classifier", settings=settings(tmp_path)).app()
+    app = SGDWorker("classifier", exact_gradient=True, settings=settings(tmp_path)).app()
     status, name, message = error_of(ask(app, "POST", STEP, json=body))
     assert (status, name) == (422, "DataError")
     assert said in message
@@ -166,7 +168,7 @@ def test_a_step_that_does_not_fit_is_422(tmp_path: Path, body: dict[str, Any], s
 
 def test_weights_whose_gradient_is_not_finite_are_422(tmp_path: Path) -> None:
     write_data(tmp_path / "tree1", X, VALUES)
-    app = SGDWorker("regressor", settings=settings(tmp_path)).app()
+    app = SGDWorker("regressor", exact_gradient=True, settings=settings(tmp_path)).app()
     status, name, message = error_of(ask(app, "POST", STEP, json={"weights": [3e38] * 4, "bias": [0]}))
     assert (status, name) == (422, "NonFiniteError")
     assert message.startswith("the gradient at these weights is not finite")
@@ -174,13 +176,13 @@ def test_weights_whose_gradient_is_not_finite_are_422(tmp_path: Path) -> None:
 
 def test_weights_that_are_not_finite_are_refused_in_binary_too(tmp_path: Path) -> None:
     write_data(tmp_path / "tree1", X, VALUES)
-    app = SGDWorker("regressor", settings=settings(tmp_path)).app()
+    app = SGDWorker("regressor", exact_gradient=True, settings=settings(tmp_path)).app()
     packed = wire.pack({"weights": np.array([0, 0, 0, np.nan]), "bias": np.zeros(1)})
     assert error_of(ask(app, "POST", STEP, content=packed, headers=BINARY))[:2] == (422, "DataError")
 
 
 def test_data_that_do_not_suit_are_422(tmp_path: Path) -> None:
-    app = SGDWorker("classifier", settings=settings(tmp_path)).app()
+    app = SGDWorker("classifier", exact_gradient=True, settings=settings(tmp_path)).app()
     assert "there is no" in error_of(ask(app, "GET", SAMPLE))[2]
     write_data(tmp_path / "tree1", X, np.zeros(60, int))
     assert (

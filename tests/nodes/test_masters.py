@@ -25,7 +25,12 @@ from nodes.cluster import Behaviour, foreign_worker, linear_worker, workers
 from nodes.served import free_port, write_data
 
 AGGREGATION, SERVER = "/v1/chimera/aggregation", "/v1/chimera/parameter-server"
-REGRESSION = {"learning_rate": "constant", "eta0": 0.4, "max_iter": 400}
+REGRESSION: dict[str, Any] = {
+    "exact_gradient": True,
+    "learning_rate": "constant",
+    "eta0": 0.4,
+    "max_iter": 400,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +71,9 @@ def two_regressions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[i
     write_data(
         root / "chimera_train_data/w1", rows[1::2, ::-1], targets[1::2], [c.upper() + " " for c in columns[::-1]]
     )
-    with workers(root, **dict.fromkeys(("w0", "w1"), "SGDWorker('regressor', alpha=1e-6)")) as started:
+    with workers(
+        root, **dict.fromkeys(("w0", "w1"), "SGDWorker('regressor', exact_gradient=True, alpha=1e-6)")
+    ) as started:
         yield [worker.port for worker in started.values()]
 
 
@@ -127,7 +134,7 @@ def test_three_classes_of_which_a_worker_lacks_one(tmp_path: Path) -> None:
     kept = data.target != 2
     write_data(tmp_path / "chimera_train_data/w0", rows[kept], labels[kept], columns)
     write_data(tmp_path / "chimera_train_data/w1", rows[~kept], labels[~kept], columns)
-    making = "SGDWorker('classifier', loss='log_loss')"
+    making = "SGDWorker('classifier', exact_gradient=True, loss='log_loss')"
     with workers(tmp_path, w0=making, w1=making) as started:
         options: dict[str, Any] = {"learning_rate": "constant", "eta0": 1.0, "max_iter": 800, "loss": "log_loss"}
         ports = [worker.port for worker in started.values()]
@@ -146,7 +153,7 @@ def test_two_classes_are_as_good_as_on_a_single_machine(tmp_path: Path) -> None:
     for place in range(2):
         folder = tmp_path / f"chimera_train_data/w{place}"
         write_data(folder, rows[place::2], data.target[place::2], columns)
-    making = "SGDWorker('classifier', loss='log_loss')"
+    making = "SGDWorker('classifier', exact_gradient=True, loss='log_loss')"
     with workers(tmp_path, w0=making, w1=making) as started:
         options: dict[str, Any] = {"learning_rate": "adaptive", "eta0": 0.5, "max_iter": 500, "loss": "log_loss"}
         ports = [worker.port for worker in started.values()]
@@ -228,7 +235,7 @@ def test_a_worker_that_is_killed_amid_a_fit_is_left_out_and_named(tmp_path: Path
     columns, rows, targets = diabetes()
     good = linear_worker(columns, rows[::2], targets[::2])
     write_data(tmp_path / "chimera_train_data/w1", rows[1::2], targets[1::2], columns)
-    with workers(tmp_path, w1="SGDWorker('regressor')") as started:
+    with workers(tmp_path, w1="SGDWorker('regressor', exact_gradient=True)") as started:
 
         def step_and_kill(handler: Any, body: Any) -> Any:
             steps.append(1)

@@ -1,4 +1,4 @@
-"""Gradients of linear regression on this worker's rows."""
+"""Passes of linear regression over this worker\'s rows; the options of the steps stand here."""
 
 from chimera.nodes.workers import SGDWorker
 

@@ -1,4 +1,4 @@
-"""Gradients of logistic regression on this worker's rows."""
+"""Passes of logistic regression over this worker\'s rows; the options of the steps stand here."""
 
 from chimera.nodes.workers import SGDWorker
 

@@ -110,7 +110,7 @@ def reduce_in_order(vectors: Sequence[Flat], out: Flat, scale: float = 1.0) -> F
     Floating-point addition depends on the order: whoever reduces the same vectors by this gets the same bits. A sum that is
     not finite is no error here; `all_finite` tells.
     """
-    factor = np.float32(scale)
+    factor = out.dtype.type(scale)
     with np.errstate(over="ignore", invalid="ignore"):
         for low in range(0, out.size, _CHUNK):  # a piece at a time, so that the partial sum stays in cache
             total = out[low : low + _CHUNK]

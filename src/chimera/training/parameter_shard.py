@@ -40,6 +40,7 @@ class ParameterShard(Summing):
     privacy : what becomes of the workers' updates, see `Summing`.
     """
 
+    precision: type[np.floating[Any]] = np.float32  # of its slice
     hosted = False  # where some actors live in nodes and others in the driver (the engine http), this one lives in the driver
 
     def __init__(
@@ -54,7 +55,7 @@ class ParameterShard(Summing):
         privacy: Privacy | None = None,
     ) -> None:
         self._privacy, self._noise_key = privacy, seed
-        self._weights = np.array(weights, np.float32)
+        self._weights = np.array(weights, self.precision)
         self._mean: Flat | SparseRows = np.empty_like(self._weights)
         self._room, self._rows = self._mean, layout.rows
         self._rule: tuple[Named, Aggregation] | None = None  # by which vectors were last made one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ from chimera.training.watch import Watch
 from chimera.web.errors import AllWorkersFailed
 from chimera.web.logs import status
 
+_WHOLE_STEP = LearningRate(kind="constant", eta0=1.0)  # for answers that are steps already
 _AHEAD = 4  # rounds issued before the result of the first is looked at
 
 
@@ -44,6 +45,8 @@ class Trained:
     flat : the parameters, weights row by row and then biases; those of a neural network.
     network : whether it is a neural network.
     steps : how many were taken.
+    exact_gradient : whether the workers answered gradients, and the master's learning rate counted.
+    failures : why workers were left out, by their names.
     """
 
     columns: tuple[str, ...]
@@ -51,17 +54,23 @@ class Trained:
     flat: Flat
     network: bool
     steps: int
+    exact_gradient: bool
+    failures: Mapping[str, str]
 
 
 class Descent:
-    """Descends along the mean gradient of all workers that answer.
+    """Subtracts the mean of what all workers answer, or descends along their mean gradient.
+
+    Workers that answer how far a pass over their rows goes have the step of length 1 and double precision; workers that
+    answer gradients have the learning rate of the master, and single precision.
 
     Parameters
     ----------
     engine : reaches the workers, one each node.
     names : theirs, in the same order.
     classifies : whether targets are labels.
-    rate, epsilon, max_iter : how long the steps are, and when to stop.
+    exact_gradient : whether workers answer gradients that do not tell what they answer.
+    rate, epsilon, max_iter : how long the steps along a gradient are, and when to stop.
     """
 
     def __init__(
@@ -70,12 +79,14 @@ class Descent:
         names: Sequence[str],
         *,
         classifies: bool,
+        exact_gradient: bool,
         rate: LearningRate,
         epsilon: float,
         max_iter: int,
     ) -> None:
-        self._engine, self._classifies = engine, classifies
+        self._engine, self._classifies, self._exact = engine, classifies, exact_gradient
         self._rate, self._epsilon, self._max_iter = rate, epsilon, max_iter
+        self._failures: dict[str, str] = {}
         self._all = [engine.spawn(GradientActor, rank, name=name) for rank, name in enumerate(names)]
 
     def run(self) -> Trained:
@@ -94,6 +105,7 @@ class Descent:
         outputs = 1 if classes is None or len(classes) == 2 else len(classes)
         shape = (outputs, len(columns)) if first is None else (first.size,)
         biases = outputs if first is None else 0
+        self._exact = self._exact or bool(next(iter(samples.values())).exact_gradient)
         living = []
         for worker, sample in samples.items():
             try:
@@ -104,8 +116,10 @@ class Descent:
                 worker.take(form)
                 living.append(worker)
         layout = Layout(("coef_", "intercept_"), (shape, (biases,)))
-        flat, steps = self._descend(_Actors(self._engine, living, layout, first, self._rate, self._epsilon))
-        return Trained(columns, classes, flat, first is not None, steps)
+        begin = np.zeros(layout.size, np.float32 if self._exact else np.float64) if first is None else first
+        rate = self._rate if self._exact else _WHOLE_STEP
+        flat, steps = self._descend(_Actors(self._engine, living, layout, begin, rate, self._epsilon))
+        return Trained(columns, classes, flat, first is not None, steps, self._exact, dict(self._failures))
 
     def _samples(self) -> dict[Any, Sample]:
         """Return the samples of those who answer, in order."""
@@ -115,6 +129,7 @@ class Descent:
             try:
                 samples[worker] = self._engine.get(ref)
             except ChimeraError as error:
+                self._failures[worker.name] = f"no data sample: {error}"
                 status().warning("%s: no data sample: %s", worker.name, error)
         if not samples:
             raise self._all_failed()
@@ -139,6 +154,9 @@ class Descent:
         order = tuple(match_columns(sample.columns, columns))
         if (sample.weights is None) == (biases == 0) or (sample.weights is not None and sample.weights.shape != shape):
             raise DataError("it is another kind of model")
+        if sample.exact_gradient not in (None, self._exact):
+            answers = ["how far one pass goes (exact_gradient=False)", "the exact gradient (exact_gradient=True)"]
+            raise DataError(f"it answers {answers[sample.exact_gradient]}, and the fit is of {answers[self._exact]}")
         knows_all = classes is None or set(sample.labels) >= set(classes)
         network = sample.weights is not None
         if network and order != tuple(range(len(columns))):
@@ -148,9 +166,11 @@ class Descent:
             biases,
             None if network or order == tuple(range(len(columns))) else order,
             None if knows_all else classes,
+            np.float32 if self._exact else np.float64,
         )
 
     def _leave_out(self, worker: Any, why: str) -> None:
+        self._failures[worker.name] = why
         status().warning("%s is left out: %s", worker.name, why)
         self._engine.kill(worker)
 
@@ -196,6 +216,7 @@ class Descent:
             for what, actor, _ in recovery.survive(error):
                 if actor:
                     fate = next((self._engine.fate(one) for one in self._engine.lost() if one.name == actor), actor)
+                    self._failures[actor] = fate
                     status().warning("%s: %s", what, fate)
         except ActorLost as another:
             if another is error:
@@ -205,7 +226,10 @@ class Descent:
             raise self._all_failed() from none_left
 
     def _all_failed(self) -> AllWorkersFailed:
-        fates = "; ".join(self._engine.fate(worker) for worker in self._all)
+        fates = "; ".join(
+            f"{worker.name}: {why}" if (why := self._failures.get(worker.name)) else self._engine.fate(worker)
+            for worker in self._all
+        )
         return AllWorkersFailed(f"no worker is left: {fates}")
 
 
@@ -219,7 +243,7 @@ class _Actors(Actors):
         engine: HttpEngine,
         living: Sequence[Any],
         layout: Layout,
-        first: Flat | None,
+        first: Flat,
         rate: LearningRate,
         epsilon: float,
     ) -> None:
@@ -241,9 +265,8 @@ class _Actors(Actors):
     def server(self, index: int, shards: int) -> Any:
         """Make the one server, with the parameters that training begins with."""
         assert (index, shards) == (0, 1)
-        weights = np.zeros(self._layout.size, np.float32) if self._first is None else self._first
         options: dict[str, Any] = {"rate": self._rate, "epsilon": self._epsilon}
-        return self._engine.spawn(GradientServer, weights, self._layout, name="server 0", **options)
+        return self._engine.spawn(GradientServer, self._first, self._layout, name="server 0", **options)
 
 
 class _NoSupply(Supply):

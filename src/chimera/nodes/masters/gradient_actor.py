@@ -1,4 +1,4 @@
-"""A worker that computes gradients, as the parameter server calls it."""
+"""A worker that takes steps or computes gradients, as the parameter server calls it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from chimera.codecs.codec import decode
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, all_finite
 from chimera.engines.http import Route
+from chimera.nodes.masters.gradient_server import whole
 from chimera.training.rejection import Rejected
 
 
@@ -24,11 +25,13 @@ class Sample:
     ----------
     columns, labels : the names of its inputs, and the labels in its sample.
     weights : with which training begins, of a neural network; None for a linear model.
+    exact_gradient : whether it answers gradients, and not how far it went; None if it does not tell.
     """
 
     columns: tuple[str, ...]
     labels: tuple[Any, ...]
     weights: Flat | None
+    exact_gradient: bool | None
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,14 @@ class Form:
     biases : how many.
     order : which column of the master's each of the worker's is; None if they are in the same order.
     classes : what is sent as ``classes``; None where the worker knows them by itself.
+    precision : of the parameters and of the answers.
     """
 
     weights_shape: tuple[int, ...]
     biases: int
     order: tuple[int, ...] | None = None
     classes: tuple[Any, ...] | None = None
+    precision: type[np.floating[Any]] = np.float32
 
 
 class GradientActor:
@@ -73,10 +78,11 @@ class GradientActor:
         plain = [label[0] if isinstance(label, list) else label for label in np.asarray(labels, object).tolist()]
         if not all(isinstance(label, str | bool | int | float) for label in plain):
             raise ValueError("y_train_sample_rows are rows of one label each")
-        weights = document.get("weights")
-        return Sample(
-            tuple(columns), tuple(plain), None if weights is None else np.array(weights, np.float32).reshape(-1)
-        )
+        weights, exact = document.get("weights"), document.get("exact_gradient")
+        if exact not in (None, True, False):
+            raise ValueError("exact_gradient is true or false")
+        first = None if weights is None else np.array(weights, np.float32).reshape(-1)
+        return Sample(tuple(columns), tuple(plain), first, True if first is not None else exact)
 
     def _request(self, weights: Encoded) -> dict[str, Any]:
         form = self._form
@@ -85,7 +91,7 @@ class GradientActor:
         rows = flat[:size].reshape(form.weights_shape)
         if form.order is not None:
             rows = rows[:, list(form.order)]
-        document: dict[str, Any] = {"weights": rows, "bias": flat[size:]}
+        document: dict[str, Any] = {"weights": rows, "bias": flat[size:], "step": self._step}
         if form.classes is not None:
             document["classes"] = list(form.classes)
         return document
@@ -93,7 +99,7 @@ class GradientActor:
     def _gradient(self, document: dict[str, Any]) -> Sequence[Encoded | Rejected]:
         form = self._form
         size = math.prod(form.weights_shape)
-        gradient = np.empty(size + form.biases, np.float32)
+        gradient = np.empty(size + form.biases, form.precision)
         rows = np.asarray(_numbers(document["weights_gradients"]), np.float64).reshape(form.weights_shape)
         with np.errstate(over="ignore"):
             gradient[size:] = np.asarray(_numbers(document["bias_gradient"]), np.float64).reshape(form.biases)
@@ -104,7 +110,7 @@ class GradientActor:
         step, self._step = self._step, self._step + 1
         if not all_finite(gradient):
             return [Rejected(self._rank, step, "the worker's gradient is NaN or infinite")]
-        return [Encoded("identity", gradient.size, (gradient,))]
+        return [whole(gradient)]
 
     routes: ClassVar[dict[str, Route]] = {
         "sample": Route(

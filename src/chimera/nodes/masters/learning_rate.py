@@ -73,6 +73,17 @@ class LearningRate:
             patience=int(patience),
         )
 
+    def options(self) -> frozenset[str]:
+        """Return the names of the estimator's options that it follows."""
+        eta0 = {"learning_rate", "eta0"}
+        every = {
+            "constant": eta0,
+            "invscaling": eta0 | {"power_t"},
+            "optimal": {"learning_rate", "alpha", "loss"},
+            "adaptive": eta0 | {"tol", "n_iter_no_change"},
+        }
+        return frozenset(every[self.kind])
+
     def stepper(self, flat: Flat) -> Steps:
         """Return what steps ``flat`` in place."""
         return Steps(self, flat)
@@ -95,7 +106,7 @@ class Steps:
     def step(self, gradient: Flat, number: int) -> None:  # noqa: ARG002 - it counts by itself, as scikit-learn does
         """Take one step with ``gradient``, shape (P,)."""
         self._t += 1
-        self._flat -= np.float32(self._next(gradient)) * gradient
+        self._flat -= self._flat.dtype.type(self._next(gradient)) * gradient
 
     def step_rows(self, gradient: SparseRows, layout: RowLayout, number: int) -> None:
         """Take one step with a gradient that is zero in all other rows."""

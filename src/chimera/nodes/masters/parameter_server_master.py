@@ -1,4 +1,4 @@
-"""A master that trains one model on the data of all workers: they send gradients, it steps."""
+"""A master that trains one model on the data of all workers: each goes one pass over its rows, the master takes the mean."""
 
 from __future__ import annotations
 
@@ -23,27 +23,37 @@ from chimera.web.logs import status
 
 _ROWS_IN_LOOP = 64  # what is predicted for more rows is computed beside the event loop
 
+_THEIRS = {
+    False: "the workers' own options decide their steps: give them to SGDWorker",
+    True: "the workers' own options decide their gradients: give them to SGDWorker",
+}
+
 ModelType = Literal["regressor", "classifier"]
 
 
 class ParameterServerMaster(Master):
-    """Sends coefficients and intercept to all workers, averages the gradients that come back, steps, and so on.
+    """Sends coefficients and intercept to all workers, subtracts the mean of what comes back, and so on.
 
-    It stops when all averaged gradients are at most ``epsilon`` in absolute value, or after ``max_iter`` steps. A step is the
-    learning rate times the mean gradient over all rows; a worker counts as much as any other. Who does not answer, or not as
-    documented, is left out of the fit and named in the status log. Parameters and gradients are float32.
+    What comes back is how far one pass over a worker's rows goes from the coefficients; a worker counts as much as any other.
+    It stops when all of the mean is at most ``epsilon`` in absolute value, or after ``max_iter`` steps. Coefficients are
+    float64. A worker that does not answer, or not as documented, is left out of the fit, and named in its answer, in the
+    status log and on stderr.
 
-    One step here is one of ``max_iter``; scikit-learn makes one of each row that often. So ``eta0`` should be larger than its
-    default of 0.01, which is made for single rows: 0.1 or so where columns are standardised.
+    Workers that answer exact gradients (a `TorchWorker`, an `SGDWorker` with ``exact_gradient``) tell so in their data sample.
+    A step is then the learning rate of this master times the mean gradient, in float32. Such a step is one of ``max_iter``;
+    scikit-learn makes one of each row that often. So ``eta0`` should be larger than its default of 0.01, which is made for
+    single rows: 0.1 or so where columns are standardised.
 
     Parameters
     ----------
     model_type : ``"regressor"`` or ``"classifier"``.
     epsilon : see above.
+    exact_gradient : take the answers of workers that do not tell what they answer for gradients, and leave out a worker that
+        answers how far it goes.
     settings : of the node; by default as they are now in the environment and in `chimera.toml`.
-    sgd_options : of scikit-learn's `SGDRegressor` or `SGDClassifier`. What counts here is ``max_iter``, ``learning_rate``,
-        ``eta0``, ``power_t``, ``alpha``, and with ``adaptive`` ``tol`` and ``n_iter_no_change``; ``loss`` decides how a
-        classifier predicts. Loss and penalty of the gradients are the workers' own: give them the same options.
+    sgd_options : of scikit-learn's `SGDRegressor` or `SGDClassifier`. ``max_iter`` counts here, and ``loss``, by which a
+        classifier predicts; with exact gradients also ``learning_rate`` and what it follows: ``eta0``, ``power_t``, ``alpha``,
+        ``tol`` and ``n_iter_no_change``. All others are the workers': give them there. A fit names those that had no effect.
 
     Raises
     ------
@@ -51,7 +61,13 @@ class ParameterServerMaster(Master):
     """
 
     def __init__(
-        self, model_type: ModelType, epsilon: float = 1e-11, *, settings: Settings | None = None, **sgd_options: Any
+        self,
+        model_type: ModelType,
+        epsilon: float = 1e-11,
+        *,
+        exact_gradient: bool = False,
+        settings: Settings | None = None,
+        **sgd_options: Any,
     ) -> None:
         from sklearn.linear_model import SGDClassifier, SGDRegressor
 
@@ -61,7 +77,7 @@ class ParameterServerMaster(Master):
         if not isinstance(epsilon, int | float) or not epsilon >= 0:
             raise ConfigurationError(f"epsilon must be a number of at least 0, not {epsilon!r}")
         self._type, self._options = types[model_type], sgd_options
-        self._classifies = model_type == "classifier"
+        self._classifies, self._exact = model_type == "classifier", bool(exact_gradient)
         estimator = self._estimator()
         if not isinstance(estimator.max_iter, int) or estimator.max_iter < 1:
             raise ConfigurationError(f"max_iter must be a whole number of at least 1, not {estimator.max_iter!r}")
@@ -90,10 +106,19 @@ class ParameterServerMaster(Master):
             engine = self._engine = self.engine()
         with engine:
             names = self.settings.workers_nodes_names
-            limits: dict[str, Any] = {"rate": self._rate, "epsilon": self._epsilon, "max_iter": self._max_iter}
-            trained = Descent(engine, names, classifies=self._classifies, **limits).run()
+            trained = Descent(
+                engine,
+                names,
+                classifies=self._classifies,
+                exact_gradient=self._exact,
+                rate=self._rate,
+                epsilon=self._epsilon,
+                max_iter=self._max_iter,
+            ).run()
         self._fit = trained, None if trained.network else self._predictor(trained)
         status().info("fitted in %d steps", trained.steps)
+        if useless := self._without_effect(trained.exact_gradient):
+            status().warning("without effect on this fit: %s; %s", ", ".join(useless), _THEIRS[trained.exact_gradient])
 
     def predict(self, table: Table) -> dict[str, Any]:
         """Return what the model predicts for these rows: values, or labels with classes and probabilities.
@@ -134,6 +159,13 @@ class ParameterServerMaster(Master):
         with self._lock:
             if self._engine is not None:
                 self._engine.close()
+
+    def _without_effect(self, exact_gradient: bool) -> list[str]:
+        """Return the options that were given here and did nothing for a fit."""
+        effective = {"max_iter"} | ({"loss"} if self._classifies else set())
+        if exact_gradient:
+            effective |= self._rate.options()
+        return sorted(set(self._options) - effective)
 
     def _estimator(self) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Workers that a parameter server trains with: they answer weights with the gradient of their own data at these weights."""
+"""Workers that a parameter server trains with: they answer weights with the gradient of their data, or with what they change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
@@ -28,6 +28,7 @@ from chimera.web.body import answer, read_object, required
 from chimera.web.routing import documented, plain_router
 
 _SAMPLE_ROWS = 5
+_MOST_STEPS = 2**40
 _SLOW_S = 0.02  # a gradient that takes longer is computed beside the event loop; a thread costs about 0.1 ms
 
 
@@ -62,18 +63,13 @@ class Problem:
         ------
         DataError : they are of another shape, or not finite.
         """
-        given, biases = numbers(weights, "weights", np.float32), numbers(bias, "bias", np.float32)
-        size, shape = math.prod(self.weights_shape), self.weights_shape
-        if given.shape != shape and not (given.shape == (size,) and shape[0] == 1):
-            raise DataError(f"weights must have the shape {shape}, these have {given.shape}")
-        if biases.shape != (self.biases,):
-            raise DataError(f"bias must have {self.biases} numbers, this has the shape {biases.shape}")
-        flat = self.model.parameters()
+        given, biases = coefficients(weights, bias, self.weights_shape, self.biases, np.float32)
+        size, flat = given.size, self.model.parameters()
         flat[:size], flat[size:] = given.reshape(-1), biases
         self.loaded = True
         return given.shape
 
-    def gradient(self) -> Flat:
+    def gradient(self, step: int | None = None) -> Flat:  # noqa: ARG002 - it is the same at every step
         """Return the mean gradient over all rows at the parameters as they are; the next call overwrites it.
 
         Raises
@@ -87,19 +83,57 @@ class Problem:
         return gradient
 
 
+class Steppable(Protocol):
+    """What a step is computed with: a `Problem`, or a `LocalEpoch`."""
+
+    biases: int
+
+    def load(self, weights: Any, bias: Any) -> tuple[int, ...]:
+        """Set the parameters, and return the shape in which the weights came."""
+
+    def gradient(self, step: int | None) -> NDArray[Any]:
+        """Return what the step answers, shape (P,): weights row by row, and then biases."""
+
+
+def coefficients(
+    weights: Any, bias: Any, shape: tuple[int, ...], biases: int, dtype: type[np.floating[Any]]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return weights and bias as finite arrays, the weights in the shape in which they came.
+
+    Raises
+    ------
+    DataError : they are of another shape, or not finite.
+    """
+    given, intercepts = numbers(weights, "weights", dtype), numbers(bias, "bias", dtype)
+    if given.shape != shape and not (given.shape == (math.prod(shape),) and shape[0] == 1):
+        raise DataError(f"weights must have the shape {shape}, these have {given.shape}")
+    if intercepts.shape != (biases,):
+        raise DataError(f"bias must have {biases} numbers, this has the shape {intercepts.shape}")
+    return given, intercepts
+
+
 class GradientWorker(Worker):
     """What `SGDWorker` and `TorchWorker` share: the routes below ``/v1/chimera/sgd``."""
 
     def __init__(self, task: Task, settings: Settings | None) -> None:
         super().__init__(task, settings)
         self._lock = threading.Lock()  # a model's vectors are used by one computation at a time
-        self._problem: Problem | None = None
+        self._problem: Steppable | None = None
         self._made_of: tuple[Data, tuple[Any, ...] | None] | None = None
         self._took_s = math.inf  # unknown until the first one
 
     @abstractmethod
     def make_problem(self, data: Data, classes: NDArray[Any] | None) -> Problem:
         """Return the problem on these data; ``classes`` are sorted, and hold every label of the data."""
+
+    def make_steppable(self, data: Data, classes: NDArray[Any] | None) -> Steppable:
+        """Return what a step is computed with on these data; by default the exact gradient of the problem."""
+        return self.make_problem(data, classes)
+
+    @property
+    def exact_gradient(self) -> bool:
+        """Whether a step answers the gradient at the parameters that came, and not how far the worker went from them."""
+        return True
 
     def routers(self) -> list[APIRouter]:
         """Return the routes of the data sample and of a step."""
@@ -116,12 +150,16 @@ class GradientWorker(Worker):
 
         @router.post(
             "/fit-step",
-            **documented("The gradient of all own rows at these weights.", **schemas.FIT_STEP, errors=(422,)),
+            **documented(
+                "These weights minus those that one pass over all own rows reaches; or the gradient at these weights.",
+                **schemas.FIT_STEP,
+                errors=(422,),
+            ),
         )
         async def step(request: Request) -> Response:
             value = await read_object(request)
             weights, bias = required(value, "weights", "bias")
-            given = weights, bias, value.get("classes")
+            given = weights, bias, value.get("classes"), _step_number(value.get("step"))
             quick = self._took_s < _SLOW_S and not self._lock.locked()
             return answer(request, self.fit_step(*given) if quick else await in_thread(self.fit_step, *given))
 
@@ -154,15 +192,17 @@ class GradientWorker(Worker):
             "X_train_sample_rows": data.X[chosen],
             "y_train_sample_columns": list(data.y_columns),
             "y_train_sample_rows": [[label] for label in data.y[chosen].tolist()],
+            "exact_gradient": self.exact_gradient,
         }
 
-    def fit_step(self, weights: Any, bias: Any, classes: Any = None) -> dict[str, Any]:
-        """Return the gradient at these weights, in their shape.
+    def fit_step(self, weights: Any, bias: Any, classes: Any = None, step: int | None = None) -> dict[str, Any]:
+        """Return these weights minus those that are reached from them, or the gradient at them, in their shape.
 
         Parameters
         ----------
         weights, bias : lists or arrays, see `Problem.load`.
         classes : all labels, sorted, where other workers know more than this one.
+        step : how many steps the fit has taken before; None for one more than at the last call.
 
         Raises
         ------
@@ -173,12 +213,12 @@ class GradientWorker(Worker):
             problem = self._current(classes)
             shape = problem.load(weights, bias)
             began = time.perf_counter()
-            gradient = problem.gradient()
+            gradient = problem.gradient(step)
             self._took_s = time.perf_counter() - began
             cut = gradient.size - problem.biases
             return {"weights_gradients": gradient[:cut].reshape(shape).copy(), "bias_gradient": gradient[cut:].copy()}
 
-    def _current(self, classes: Any) -> Problem:
+    def _current(self, classes: Any) -> Steppable:
         """Return the problem with these classes; the one of the last call, unless classes or data are others."""
         data, key = self.read(), classes if classes is None else tuple(_plain_labels(classes))
         if self._problem and self._made_of and self._made_of[0] is data and self._made_of[1] == key:
@@ -190,7 +230,7 @@ class GradientWorker(Worker):
         elif key is not None:
             raise DataError("a regression has no classes")
         self._problem = None
-        self._problem, self._made_of = self.make_problem(data, labels), (data, key)
+        self._problem, self._made_of = self.make_steppable(data, labels), (data, key)
         return self._problem
 
     def read(self) -> Data:
@@ -222,6 +262,12 @@ def float32_rows(data: Data) -> NDArray[np.float32]:
             f"X_train.csv, row {row + 1}, column {data.columns[column]!r}: {data.X[row, column]} is beyond float32: scale it"
         )
     return rows
+
+
+def _step_number(step: Any) -> int | None:
+    if step is None or (isinstance(step, int) and not isinstance(step, bool) and 0 <= step <= _MOST_STEPS):
+        return step
+    raise DataError(f"step must be a whole number from 0 to {_MOST_STEPS}: how many steps the fit has taken")
 
 
 def _plain_labels(classes: Any) -> list[Any]:

@@ -25,6 +25,14 @@ _CLASSES = {
     "anyOf": [{"type": "array", "items": {"type": "string"}}, _NUMBERS, {"type": "null"}],
     "description": "All classes, sorted, where other workers know more of them than this one. Only for classification.",
 }
+_STEP = {
+    "anyOf": [{"type": "integer", "minimum": 0, "maximum": 2**40}, {"type": "null"}],
+    "description": "How many steps the fit has taken before; without it, one more than at the last call.",
+}
+_EXACT = {
+    "type": "boolean",
+    "description": "Whether a step answers the gradient at the weights, or the weights minus those that one pass reaches.",
+}
 
 _COLUMNS = ["mean radius", "mean texture"]
 _PREDICT = {"X_pred_columns": _COLUMNS, "X_pred_rows": [[17.99, 10.38], [11.42, 20.38]]}
@@ -55,6 +63,7 @@ def sample(*, weights: bool = False) -> dict[str, Any]:
         X_train_sample_rows=_ROWS,
         y_train_sample_columns=_NAMES,
         y_train_sample_rows={"type": "array", "items": _LABELS},
+        exact_gradient=_EXACT,
         **({"weights": _NUMBERS, "bias": _NUMBERS} if weights else {}),
     )
     example = {
@@ -62,6 +71,7 @@ def sample(*, weights: bool = False) -> dict[str, Any]:
         "X_train_sample_rows": [[17.99, 10.38], [11.42, 20.38]],
         "y_train_sample_columns": ["target"],
         "y_train_sample_rows": [[0], [1]],
+        "exact_gradient": weights,
         **({"weights": [0.1, -0.2, 0.0], "bias": []} if weights else {}),
     }
     return {"answer": answer, "answer_example": example}
@@ -70,7 +80,7 @@ def sample(*, weights: bool = False) -> dict[str, Any]:
 FIT_STEP: dict[str, Any] = {
     "body": {
         **_object(weights=_WEIGHTS, bias=_BIAS),
-        "properties": {"weights": _WEIGHTS, "bias": _BIAS, "classes": _CLASSES},
+        "properties": {"weights": _WEIGHTS, "bias": _BIAS, "classes": _CLASSES, "step": _STEP},
     },
     "example": {"weights": [[0.1, -0.2]], "bias": [0.0]},
     "answer": _object(weights_gradients=_ONE_OR_ROWS, bias_gradient=_NUMBERS),

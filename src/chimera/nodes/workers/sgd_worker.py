@@ -1,7 +1,9 @@
-"""A worker that computes the exact gradient of a linear model's objective on its own rows."""
+"""A worker that trains a linear model on its own rows: one pass a step, or the exact gradient of the objective."""
 
 from __future__ import annotations
 
+import copy
+import zlib
 from typing import Any, Literal
 
 import numpy as np
@@ -9,63 +11,106 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.models.construction import first_line
-from chimera.models.linear_estimator import has_exact_gradient
+from chimera.models.linear_estimator import estimator_task, has_exact_gradient
 from chimera.models.sklearn_model import SklearnModel
 from chimera.nodes.settings import Settings
-from chimera.nodes.workers.gradient_worker import GradientWorker, Problem, float32_rows
+from chimera.nodes.workers.gradient_worker import GradientWorker, Problem, Steppable, float32_rows
+from chimera.nodes.workers.local_epoch import LocalEpoch
 from chimera.nodes.workers.training_data import Data
 
 ModelType = Literal["regressor", "classifier"]
+_OF_THE_STEP = ("learning_rate", "eta0", "power_t", "shuffle", "random_state")
+"""Options that the exact gradient does not depend on."""
 
 
 class SGDWorker(GradientWorker):
-    """Answers coefficients and intercepts with the gradient that `SGDRegressor` or `SGDClassifier` would follow.
+    """Answers coefficients and intercepts with how far one ``partial_fit`` over its own rows goes from them.
+
+    The answer is what came minus what is reached, in double precision; the master subtracts the mean of all answers. All
+    options of the estimator count as they do for scikit-learn's ``partial_fit``: its ``eta0``, ``learning_rate``, ``penalty``
+    and the others are the worker's own.
 
     Parameters
     ----------
     model_type : ``"regressor"`` or ``"classifier"``.
+    exact_gradient : answer the exact gradient of the estimator's objective over all own rows instead, in single precision. It
+        depends on ``loss``, ``penalty``, ``alpha``, ``l1_ratio``, ``epsilon``, ``fit_intercept`` and ``class_weight``; the
+        step along it is the master's, and so are its options.
     settings : of the node; by default as they are now in the environment and in `chimera.toml`.
-    sgd_options : those of scikit-learn's estimator. What is computed here depends on ``loss``, ``penalty``, ``alpha``,
-        ``l1_ratio``, ``epsilon``, ``fit_intercept`` and ``class_weight``; the others are the master's.
+    sgd_options : those of scikit-learn's `SGDRegressor` or `SGDClassifier`. Without ``random_state``, rows are shuffled by a
+        seed made of the worker's name and the number of the step.
 
     Raises
     ------
-    ConfigurationError : another model type, an option that the estimator does not take, or a setting.
+    ConfigurationError : another model type, an option that the estimator does not take or that has no effect with
+        ``exact_gradient``, or a setting.
     """
 
-    def __init__(self, model_type: ModelType, *, settings: Settings | None = None, **sgd_options: Any) -> None:
-        self._type, self._options = _estimator_type(model_type), sgd_options
+    def __init__(
+        self,
+        model_type: ModelType,
+        *,
+        exact_gradient: bool = False,
+        settings: Settings | None = None,
+        **sgd_options: Any,
+    ) -> None:
+        self._type, self._options, self._exact = _estimator_type(model_type), sgd_options, bool(exact_gradient)
         estimator = self._estimator()
-        if not has_exact_gradient(estimator):
-            raise ConfigurationError(
-                f"learning_rate={sgd_options['learning_rate']!r} follows no gradient: choose another"
-            )
+        estimator_task(estimator)
+        if self._exact:
+            self._check_exact(estimator)
         if not sgd_options.get("class_weight"):  # whose labels are those of the data
             SklearnModel(estimator, classes=[0, 1], n_features=1)  # scikit-learn looks at the values only when it fits
         super().__init__("regression" if model_type == "regressor" else "classification", settings)
 
+    @property
+    def exact_gradient(self) -> bool:
+        """See `GradientWorker.exact_gradient`."""
+        return self._exact
+
+    def _check_exact(self, estimator: Any) -> None:
+        if not has_exact_gradient(estimator):
+            raise ConfigurationError(
+                f"learning_rate={estimator.learning_rate!r} follows no gradient: choose another, or leave exact_gradient off"
+            )
+        if useless := [name for name in _OF_THE_STEP if name in self._options]:
+            raise ConfigurationError(
+                f"{useless[0]} has no effect on a worker with exact_gradient=True: the steps are the master's; give it there"
+            )
+
     def _estimator(self) -> Any:
         try:
-            return self._type(**self._options)
+            return self._type(**copy.deepcopy(self._options))
         except TypeError as error:
             raise ConfigurationError(f"{self._type.__name__}: {first_line(error)}") from error
 
+    def make_steppable(self, data: Data, classes: NDArray[Any] | None) -> Steppable:
+        """Return one pass over these data a step, or the exact gradient."""
+        if self._exact:
+            return self.make_problem(data, classes)
+        labels, targets, _ = self._labelled(data, classes)
+        return LocalEpoch(self._estimator, data.X, targets, labels, zlib.crc32(self.name.encode()))
+
     def make_problem(self, data: Data, classes: NDArray[Any] | None) -> Problem:
-        """Return the linear problem on these data; labels are numbered, unless they have weights of their own."""
-        width, outputs, labels, targets = data.X.shape[1], 1, classes, data.y
-        if classes is not None:
-            if len(classes) < 2:
-                only = classes[0].item()
-                raise DataError(
-                    f"{self._data.folder} has rows of one class only, {only!r}: send all of them as 'classes'"
-                )
-            outputs = 1 if len(classes) == 2 else len(classes)
-            if not self._options.get("class_weight"):
-                labels, targets = np.arange(len(classes)), np.searchsorted(classes, data.y)
-        else:
-            targets = data.y.astype(np.float32)
+        """Return the linear problem on these data."""
+        labels, targets, outputs = self._labelled(data, classes)
+        width = data.X.shape[1]
+        if classes is None:
+            targets = targets.astype(np.float32)
         model = SklearnModel(self._estimator(), classes=labels, n_features=width)
         return Problem(model, float32_rows(data), targets, data.columns, classes, (outputs, width), outputs)
+
+    def _labelled(self, data: Data, classes: NDArray[Any] | None) -> tuple[NDArray[Any] | None, NDArray[Any], int]:
+        """Return classes, targets and the number of outputs; labels are numbered, unless they have weights of their own."""
+        if classes is None:
+            return None, data.y, 1
+        if len(classes) < 2:
+            only = classes[0].item()
+            raise DataError(f"{self._data.folder} has rows of one class only, {only!r}: send all of them as 'classes'")
+        outputs = 1 if len(classes) == 2 else len(classes)
+        if self._options.get("class_weight"):
+            return classes, data.y, outputs
+        return np.arange(len(classes)), np.searchsorted(classes, data.y), outputs
 
 
 def _estimator_type(model_type: str) -> Any:

@@ -102,14 +102,19 @@ class TorchWorker(GradientWorker):
         """Return a few rows of the data, and the weights that training begins with."""
         sample = super().sample()
         with self._lock:
-            problem = self._current(self._classes)
+            problem = self._network(self._classes)
             first = self._model(problem.inputs.shape[1], problem.classes).parameters() if problem.loaded else None
             weights = problem.model.parameters() if first is None else first
             return {**sample, "weights": weights.copy(), "bias": []}
 
-    def fit_step(self, weights: Any, bias: Any, classes: Any = None) -> dict[str, Any]:
+    def fit_step(self, weights: Any, bias: Any, classes: Any = None, step: int | None = None) -> dict[str, Any]:
         """Return the gradient at these weights; see `GradientWorker.fit_step`."""
-        return super().fit_step(weights, bias, self._classes if classes is None else classes)
+        return super().fit_step(weights, bias, self._classes if classes is None else classes, step)
+
+    def _network(self, classes: Any) -> Problem:
+        problem = self._current(classes)
+        assert isinstance(problem, Problem)
+        return problem
 
     def predict(self, table: Table, weights: Any = None, classes: Any = None) -> dict[str, Any]:
         """Return the body of the answer for these rows.
@@ -122,9 +127,9 @@ class TorchWorker(GradientWorker):
         with self._lock:
             problem = self._problem
             if weights is not None:
-                problem = self._current(self._classes if classes is None else classes)
+                problem = self._network(self._classes if classes is None else classes)
                 problem.load(weights, [])
-            if problem is None or not problem.loaded:
+            if not isinstance(problem, Problem) or not problem.loaded:
                 raise NotFittedError(f"{self.name} has no weights yet: train first, or send 'weights'")
             rows = numbers(table.ordered(problem.columns), "X_pred_rows", np.float32)
             outputs = problem.model.predict(rows) if len(rows) else None
