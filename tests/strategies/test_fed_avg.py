@@ -171,14 +171,16 @@ def test_who_takes_the_place_of_the_dead_goes_on_with_the_momenta_of_another(
 ) -> None:
     faults = ["kill worker 1 at step 4"]
     run = fit({"local_steps": 3, "local_optimizer": ADAM}, engine=engine, faults=faults, privacy=privacy)
-    assert [event.event for event in run.events] == ["fault", "worker lost", "worker respawned"]
+    events = [event.event for event in run.events]
     state = Checkpoints(str(run.run_dir / "checkpoints")).read_last()
     assert state is not None
-    taken = {name: held["tensor.step"].item() for name, held in state["cluster"]["local"].items()}
     if privacy is None:
+        assert events == ["fault", "worker lost", "worker respawned"]
+        taken = {name: held["tensor.step"].item() for name, held in state["cluster"]["local"].items()}
         assert min(taken.values()) >= 12 * 3
     else:  # what an optimizer remembers tells of the data
-        assert taken["worker 1"] <= 8 * 3
+        assert sorted(events) == ["fault", "state gone", "worker lost", "worker respawned"]
+        assert "local" not in state["cluster"]
 
 
 @pytest.mark.parametrize("engine", ["simulated", "local"])

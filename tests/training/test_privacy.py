@@ -256,6 +256,18 @@ def test_a_run_that_is_resumed_ends_as_one_that_was_not_and_so_does_its_epsilon(
     assert history_of(resumed) == [[2.0, 1.0, 6]]
 
 
+def test_momenta_stay_with_workers_and_a_resumed_run_tells_that_they_begin_anew(private: Fit) -> None:
+    local = {**AVERAGED, "local_optimizer": {"name": "adam", "lr": 0.01}}
+    del local["local_learning_rate"]
+    options = {"strategy": local, "privacy": NOISY, "checkpoint_every": 2}
+    first = private("cut", rounds=2, **options)
+    resumed = private("cut", rounds=4, resume=True, **options)
+    assert first.events == []
+    assert [(event.event, event.actor) for event in resumed.events] == [
+        ("state gone", f"worker {rank}") for rank in range(WORKERS)
+    ]
+
+
 def test_without_noise_there_is_no_epsilon_to_tell(private: Fit) -> None:
     run = private(privacy={"clip": 1.0})
     assert "epsilon" not in run.summary()
@@ -340,6 +352,8 @@ def test_the_table_stands_in_an_experiment_file_and_the_command_tells_epsilon(tm
         ({"clip": 1.0}, {"codec": "qsgd"}, "codec 'qsgd' makes other vectors of clipped ones: use 'identity'"),
         (LOOSE, {"strategy": {**AVERAGED, "fraction": 0.2}}, "with one client in a round its update is the sum"),
         ({"clip": 1.0}, {"model": {"name": "mlp", "batch_norm": True}}, "buffers, such as BatchNorm's means"),
+        ({"clip": 1.0}, {"model": {"name": "mlp", "batch_norm": True, "buffers": "none"}}, "buffers, such as"),
+        ({"clip": 1.0}, {"codec": {"name": "rows", "downlink": "rows"}}, "codec 'rows' makes other vectors of"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_one_line(

@@ -22,6 +22,7 @@ from chimera.training.learner import Learner
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.parameter_shard import ParameterShard
 from chimera.training.privacy.settings import Privacy
+from chimera.training.privacy.worker import PrivateWorker
 from chimera.training.shared_part import SharedPart
 from chimera.training.wanted_rows import check_rows
 
@@ -102,8 +103,9 @@ class Actors(cluster.Actors):
 
     def worker(self, rank: int, order: Order) -> Any:
         """Start the worker of a rank."""
+        private = {} if self._privacy is None else {"privacy": self._privacy}
         return self._engine.spawn(
-            Learner,
+            PrivateWorker if private else Learner,
             rank,
             self._shared or self._replica,
             self._dataset,
@@ -113,7 +115,7 @@ class Actors(cluster.Actors):
             codec=self._codec,
             downlink=self._downlink,
             seed=self._seed,
-            privacy=self._privacy,
+            **private,
             device=self._device,
             personal=self._personal,
             resources=self._worker_resources,

@@ -62,7 +62,8 @@ class Assembly:
         )
         steps = given.strategy.steps_per_round()
         dealing = Dealing(supply, workers, self._samples_per_round, steps, readers, given.strategy.holds)
-        kind = TrainingCluster if given.privacy is None else partial(PrivateCluster, given.privacy)
+        private = partial(PrivateCluster, given.privacy, momenta=not given.local_optimizer.plain)
+        kind = TrainingCluster if given.privacy is None else private
         least, replicas = given.tolerance.min_workers, given.strategy.replicas
         return kind(self.engine, actors, dealing, watch, least, replicas=replicas)
 

@@ -103,19 +103,15 @@ class Holdings:
 
     def state(self) -> dict[str, Any]:
         """Return what servers and workers hold, and who stands where."""
-        state = {
+        return {
             **self.parameters(),
+            **self._of_workers(),
             "steps": self.get([worker.step() for worker in self.workers]),
-            "buffers": self.get([worker.buffers() for worker in self.workers]),
             "dealing": self._dealing.state(),
             "cut": self.cut,
             "places": self._places,
-            "codecs": {worker.name: self.get(worker.codec_states()) for worker in self.workers},
             "attacks": {name: (attack.kind, attack.scale) for name, attack in self.attacks.items()},
-            "local": {worker.name: self.get(worker.local_state()) for worker in self.workers},
         }
-        self._know(state["local"], state["buffers"])
-        return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` returned, in a cluster that has just been made.
@@ -124,19 +120,39 @@ class Holdings:
         is parted anew. What a worker's codecs and local optimizer remembered goes to the worker of the same name only.
         """
         self.restore_parameters(state)
-        codecs = state.get("codecs", {})  # older checkpoints have none
-        self.get([worker.restore_codecs(codecs[worker.name]) for worker in self.workers if worker.name in codecs])
-        local = state.get("local", {})
-        self._know(local, state["buffers"])
-        self.get([worker.restore_local(local[worker.name]) for worker in self.workers if worker.name in local])
+        self._restore_workers(state)
         self.attacks = {name: Attack(*held) for name, held in state.get("attacks", {}).items()}
         for rank, worker in enumerate(self.workers):
             self._remind(worker)
-            then = rank if rank < len(state["steps"]) else 0
-            self.get([worker.go_to(state["steps"][then]), worker.load_buffers(state["buffers"][then])])
+            self.get(worker.go_to(of_rank(rank, state["steps"])))
         self._dealing.restore(state["dealing"])
         if set(state["places"]) == set(self.names):
             self._places = dict(state["places"])
             self._hand_out()
         else:
             self.deal()
+
+    def _of_workers(self) -> dict[str, Any]:
+        """Return what each worker alone knows."""
+        state = {
+            "buffers": self.get([worker.buffers() for worker in self.workers]),
+            "codecs": {worker.name: self.get(worker.codec_states()) for worker in self.workers},
+            "local": {worker.name: self.get(worker.local_state()) for worker in self.workers},
+        }
+        self._know(state["local"], state["buffers"])
+        return state
+
+    def _restore_workers(self, state: Mapping[str, Any]) -> None:
+        """Give each worker what `_of_workers` returned."""
+        codecs = state.get("codecs", {})  # older checkpoints have none
+        self.get([worker.restore_codecs(codecs[worker.name]) for worker in self.workers if worker.name in codecs])
+        local = state.get("local", {})
+        self._know(local, state["buffers"])
+        self.get([worker.restore_local(local[worker.name]) for worker in self.workers if worker.name in local])
+        for rank, worker in enumerate(self.workers):
+            self.get(worker.load_buffers(of_rank(rank, state["buffers"])))
+
+
+def of_rank(rank: int, held: Sequence[Any]) -> Any:
+    """Return what a checkpoint holds for a rank; a worker that was not there then takes the first one's part."""
+    return held[rank if rank < len(held) else 0]

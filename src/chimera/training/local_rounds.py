@@ -135,8 +135,8 @@ class LocalRounds:
         return {**self._local.state(), **own}
 
     def momenta(self) -> Mapping[str, Any]:
-        """Return what its local optimizer remembers, for a newcomer; nothing where updates are private, which it tells of."""
-        return self._local.momenta() if self._privacy is None else {}
+        """Return what its local optimizer remembers, for a newcomer."""
+        return self._local.momenta()
 
     def remembers(self) -> bool:
         """Return whether it knows what no other worker can: what its rule remembers, or parameters that stay here."""

@@ -201,7 +201,7 @@ class Trainer:
             settings.local_optimizer.check()
             model = model_of(self._model, split.train, settings.seed)
             if settings.privacy is not None:
-                settings.privacy.check_model(model)
+                settings.privacy.check_model(model, settings.strategy)
             table = {**settings.table, "data": self._data, "model": self._model, "engine": self._engine}
             self._folder.begin(Experiment.of(**table).to_toml(), settings.seed, Signature.of(split))
             checkpoints = Checkpoints(str(self._folder.path / "checkpoints"))

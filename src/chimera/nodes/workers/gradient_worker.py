@@ -167,9 +167,11 @@ class GradientWorker(Worker):
 
     def actors(self) -> Mapping[str, Callable[..., Any]]:
         """Let drivers train with this worker's model and data, by any strategy (see `chimera.nodes.workers.learner`)."""
-        from chimera.nodes.workers.learner import KIND, NodeLearner
+        from chimera.nodes.workers.learner import KIND, PRIVATE_KIND, NodeLearner
+        from chimera.training.privacy.worker import PrivateWorker
 
-        return {KIND: partial(NodeLearner, self)}
+        learner = partial(NodeLearner, self)
+        return {KIND: learner, PRIVATE_KIND: partial(PrivateWorker, learner=learner)}
 
     def sample_page(self) -> dict[str, Any]:
         """Return what the OpenAPI pages say about the sample."""

@@ -15,12 +15,13 @@ from chimera.nodes.table import match_columns
 from chimera.nodes.workers.training_data import Data
 from chimera.training.counterpart import Counterpart
 from chimera.training.learner import Learner
+from chimera.training.privacy.worker import PrivateWorker
 
 if TYPE_CHECKING:
     from chimera.nodes.workers.gradient_worker import GradientWorker, Problem
 
-KIND = f"{Learner.__module__}.{Learner.__qualname__}"
-"""What drivers ask for."""
+KIND, PRIVATE_KIND = (f"{kind.__module__}.{kind.__qualname__}" for kind in (Learner, PrivateWorker))
+"""What drivers ask for, without and with privacy."""
 
 
 class NodeLearner(Learner):

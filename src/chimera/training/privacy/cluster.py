@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,12 @@ class PrivateCluster(TrainingCluster):
     Parameters
     ----------
     privacy : what the run promises; the other parameters are those of `TrainingCluster`.
+    momenta : whether the local optimizers of workers remember anything from step to step.
     """
 
-    def __init__(self, privacy: Privacy, *given: Any, **options: Any) -> None:
+    def __init__(self, privacy: Privacy, *given: Any, momenta: bool = False, **options: Any) -> None:
         super().__init__(*given, **options)
-        self._privacy = privacy
+        self._privacy, self._momenta = privacy, momenta
 
     def soonest(
         self,
@@ -59,6 +60,22 @@ class PrivateCluster(TrainingCluster):
         for server in self.shards:
             server.expect(asked, asked / len(self.workers))
         return answers
+
+    def _of_workers(self) -> dict[str, Any]:
+        """Return nothing: what a private worker alone knows stays with it."""
+        return {}
+
+    def _restore_workers(self, state: Mapping[str, Any]) -> None:  # noqa: ARG002 - no checkpoint has anything of workers
+        """Tell that workers of a resumed run begin with nothing that they alone knew."""
+        for worker in self.workers:
+            self._recall(worker, ())
+
+    def _recall(self, worker: Any, others: Sequence[Any]) -> None:  # noqa: ARG002 - others keep what they know
+        """Tell that a worker that is new here begins without momenta: those of others tell of data."""
+        if self._momenta and worker.name in self._places:
+            self.told.append(
+                ("state gone", worker.name, "its local optimizer begins anew: momenta leave no private worker")
+            )
 
     def _masked_round(
         self, workers: Sequence[Any], ask: Callable[[Any], Any], count: int | None, timeout_s: float | None

@@ -120,10 +120,14 @@ class Privacy:
             if refused:
                 raise ConfigurationError(f"privacy: {reason}")
 
-    def check_model(self, model: Model) -> None:
+    def check_model(self, model: Model, strategy: Strategy) -> None:
         """Raise ConfigurationError if workers would send more of this model than updates."""
-        if model.buffers().size and getattr(model, "buffer_policy", "none") != "none":
+        if model.buffers().size:
             raise ConfigurationError(
-                "privacy: the model's buffers, such as BatchNorm's means, would leave the clients as they are: take a model "
-                "without, or set its buffers to 'none'"
+                "privacy: the model's buffers, such as BatchNorm's means, would leave the clients as they are, for "
+                "evaluation and checkpoints: take a model without, such as one with GroupNorm or LayerNorm"
+            )
+        if strategy.keeps(model):
+            raise ConfigurationError(
+                "privacy: parameters that stay with each worker would leave it for evaluation: use a strategy that keeps none"
             )

@@ -1,0 +1,156 @@
+"""The boundary of a private worker: the one list of what may leave it, and the actor that holds to the list."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from chimera.core.errors import ActorLost, ConfigurationError, DataError, PrivacyError, TimeLimitError
+from chimera.core.message import Encoded
+from chimera.training.learner import Learner
+from chimera.training.privacy.masking import MASKED
+from chimera.training.privacy.settings import Privacy
+from chimera.training.rejection import Rejected
+from chimera.training.tally import Tally
+
+Reduce: TypeAlias = Callable[[Any, Privacy], Any]
+"""Makes of what the worker returned what may leave it."""
+
+NOT_FINITE = "the update is not finite"
+"""All that a private worker says of an update that it does not send."""
+_log = logging.getLogger(__name__)
+
+
+def _nothing(_: Any, privacy: Privacy) -> None:
+    """Let nothing leave but the fact that the call ended."""
+
+
+def _as_it_is(value: Any, privacy: Privacy) -> Any:  # noqa: ARG001 - one signature for all
+    return value
+
+
+def _update(answer: list[Any], privacy: Privacy) -> list[Any]:
+    """Let messages of the form that was agreed on leave, or the fact that there is none.
+
+    Raises
+    ------
+    PrivacyError : a message has another form.
+    """
+    form = MASKED if privacy.secure_aggregation else "identity"
+    for message in answer:
+        if isinstance(message, Rejected):
+            return [Rejected(message.rank, message.step, NOT_FINITE)] * len(answer)
+        if not isinstance(message, Encoded) or message.codec != form:
+            raise PrivacyError(f"a private worker sends updates in the form {form!r} only")
+    return answer
+
+
+def _sizes(tally: Tally, privacy: Privacy) -> Tally:  # noqa: ARG001 - one signature for all
+    """Let the sizes of messages leave, which the size of the model decides; and no loss, memory or queue."""
+    return Tally(
+        elements_up=tally.elements_up,
+        packed_up=tally.packed_up,
+        elements_down=tally.elements_down,
+        packed_down=tally.packed_down,
+    )
+
+
+LEAVES: Mapping[str, Reduce] = {
+    # Covered by the guarantee: the update of a round.
+    "delta": _update,
+    # Secure aggregation: public keys, sealed shares, and shares of one secret of each client.
+    "advertise_keys": _as_it_is,
+    "share_secrets": _as_it_is,
+    "reveal_shares": _as_it_is,
+    # Decided by what the driver said, not by data.
+    "step": _as_it_is,
+    "tally": _sizes,
+    # Outside of the guarantee: see `OUTSIDE`.
+    "samples": _as_it_is,
+    "share": _as_it_is,
+    "batches_per_pass": _as_it_is,
+    "has_masked": _as_it_is,
+    # What the driver tells the worker.
+    "take_part": _nothing,
+    "receive_secrets": _nothing,
+    "go_to": _nothing,
+    "follow": _nothing,
+    "attack": _nothing,
+    "forget_answer": _nothing,
+}
+"""What may be asked of a private worker, and what of the answer leaves it. All else is refused (docs/privacy.md)."""
+
+OUTSIDE = (
+    "how many rows a client has, where it has data of its own",
+    "whether the update of a client was finite",
+    "which clients were asked and answered, and when",
+    "the class of an error in a worker",
+)
+"""What leaves a private worker, or shows from outside, and is not covered by epsilon."""
+
+
+class PrivateWorker:
+    """A `Learner` behind the list: a call that is not in `LEAVES` is refused, and of an answer only what it admits leaves.
+
+    Losses, optimizer states, gradients, replicas, buffers, evaluations and the texts of errors stay with the worker.
+
+    Parameters
+    ----------
+    privacy : what the run promises.
+    learner : makes the worker itself; by default a `Learner`.
+    given, options : its arguments.
+
+    Raises
+    ------
+    PrivacyError : the worker would send more than updates: by a codec, or by buffers of its model.
+    """
+
+    hosted = Learner.hosted
+
+    def __init__(
+        self, *given: Any, privacy: Privacy, learner: Callable[..., Learner] = Learner, **options: Any
+    ) -> None:
+        name, table = options.get("codec", ("identity", {}))
+        if name != "identity" or table or options.get("personal"):
+            raise PrivacyError("a private worker packs its update by no codec but 'identity', and keeps no parameters")
+        self._privacy = privacy
+        self._learner = _closed(learner, "constructor", *given, privacy=privacy, **options)
+        if self._learner.buffers().size:
+            raise PrivacyError("a private worker takes no model with buffers, such as the means of BatchNorm")
+
+    def __getattr__(self, call: str) -> Callable[..., Any]:
+        if call.startswith("_"):
+            raise AttributeError(call)
+        reduce = LEAVES.get(call)
+        if reduce is None:
+            raise PrivacyError(
+                f"a private worker does not answer {call!r}: what it returns is outside of the guarantee"
+            )
+
+        def answer(*given: Any, **named: Any) -> Any:
+            if named.get("reached"):
+                raise PrivacyError("a private worker sends a change of weights, and not the weights that it reached")
+            return reduce(_closed(getattr(self._learner, call), call, *given, **named), self._privacy)
+
+        self.__dict__[call] = answer
+        return answer
+
+
+def _closed(ask: Callable[..., Any], call: str, *given: Any, **named: Any) -> Any:
+    """Return what a call returns; of an error, which may quote data, let its class leave and no more.
+
+    Errors of the protocol, of lost actors and of the settings say nothing of data, and leave as they are.
+    """
+    try:
+        return ask(*given, **named)
+    except (PrivacyError, ActorLost, TimeLimitError):
+        raise
+    except Exception as error:
+        if isinstance(error, ConfigurationError) and not isinstance(error, DataError):
+            raise
+        _log.exception("a call of a private worker failed: %s", call)
+        kind = type(error).__name__
+    raise PrivacyError(
+        f"{kind} in {call} of a private worker; its own log says more, and nothing of it leaves the worker"
+    )
