@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
+from scipy.stats import kstest
 
 from chimera.core.errors import MissingExtraError
 from chimera.privacy.accountant import Accountant
@@ -38,6 +39,20 @@ def test_noise_has_the_deviation_that_was_asked_for() -> None:
     assert update.std() == pytest.approx(0.25, rel=0.01)  # 9 standard deviations of this estimate
     assert abs(update.mean()) < 0.25 * 6 / math.sqrt(len(update))
     assert np.abs(update).max() < 0.25 * TAIL
+
+
+def test_noise_of_the_system_is_normal_and_from_no_statistical_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_generator(*_: object) -> None:
+        raise AssertionError("a generator whose numbers can be computed from others")
+
+    monkeypatch.setattr(np.random, "default_rng", no_generator)
+    drawn = source("system", 1).standard_normal(300_001, np.float32)
+    assert (drawn.dtype, drawn.shape) == (np.float32, (300_001,))
+    assert kstest(drawn, "norm").pvalue > 1e-6  # one run in a million fails by chance
+    assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 6 / math.sqrt(len(drawn))
+    assert len(np.unique(drawn[:1000])) > 990
+    assert np.isfinite(drawn).all()
+    assert source("system").standard_normal(0, np.float32).shape == (0,)
 
 
 def test_noise_of_a_run_is_decided_by_its_key_and_that_of_the_system_by_nothing() -> None:

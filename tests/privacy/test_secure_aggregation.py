@@ -47,7 +47,7 @@ def unmasked_sum(
 @st.composite
 def rounds(draw: st.DrawFn) -> tuple[list[NDArray[np.float32]], float, int, list[int], list[int]]:
     """Draw vectors in range, the range, a threshold, who survives, and who of them reveals."""
-    count, size = draw(st.integers(1, 7)), draw(st.integers(0, 9))
+    count, size = draw(st.integers(2, 7)), draw(st.integers(0, 9))
     limit = float(np.float32(draw(st.floats(1e-6, 1e6))))
     element = st.floats(-limit, limit, width=32)
     vectors = [draw(arrays(np.float32, size, elements=element)) for _ in range(count)]
@@ -210,6 +210,60 @@ def test_a_threshold_of_half_the_clients_or_of_more_than_all_is_refused(count: i
     clients = [Client() for _ in range(count)]
     with pytest.raises(PrivacyError, match="not above half"):
         clients[0].shares(np.stack([client.keys() for client in clients]), threshold)
+
+
+def test_a_client_alone_in_a_roster_shares_nothing() -> None:
+    """The sum of one client is its update, and its only mask the one whose seed it would reveal."""
+    client = Client()
+    with pytest.raises(PrivacyError, match="at least 2 clients"):
+        client.shares(client.keys()[None], 1)
+
+
+@pytest.mark.parametrize("half", [slice(0, 32), slice(32, 64)], ids=["seals", "masks"])
+def test_a_roster_in_which_two_have_a_key_in_common_or_a_key_of_low_order_is_refused(half: slice) -> None:
+    client, others = Client(), [Client().keys().copy() for _ in range(2)]
+    others[0][half] = others[1][half]
+    with pytest.raises(PrivacyError, match="shares its secrets once"):
+        client.shares(np.stack([client.keys(), *others]), 2)
+    others[0][half] = 0
+    clients = [client, Client()]
+    roster = np.stack([*(each.keys() for each in clients), others[0]])
+    with pytest.raises(PrivacyError, match="a key of the roster is none"):
+        client.shares(roster, 2)
+
+
+@pytest.mark.parametrize("what", ["roster", "threshold"])
+def test_clients_that_were_told_different_rosters_or_thresholds_reveal_nothing(what: str) -> None:
+    clients = [Client() for _ in range(3)]
+    keys = [client.keys() for client in clients]
+    one, other = (np.stack([*keys, Client().keys()]) for _ in range(2))
+    told = [(one, 3), (one, 3), (other, 3) if what == "roster" else (one, 4)]
+    sealed = [client.shares(*each) for client, each in zip(clients, told, strict=True)]
+    for client, each in zip(clients, routed([*sealed, np.zeros_like(sealed[0])]), strict=False):
+        client.receive(each)
+    with pytest.raises(PrivacyError, match=r"what client 2 shared with client 0 .* told them different rosters"):
+        clients[0].reveal(flags(4, [0, 1, 2]))
+
+
+@pytest.mark.parametrize(("count", "threshold"), [(5, 3), (5, 4), (6, 4), (7, 6)])
+def test_a_server_that_lies_about_survivors_needs_2t_less_n_clients_that_work_with_it(
+    count: int, threshold: int
+) -> None:
+    """It wants both secrets of the last client. An honest client answers for one list, a copy of a client for another one."""
+    there, gone = flags(count, range(count)), flags(count, range(count - 1))
+    for colluding in (2 * threshold - count - 1, 2 * threshold - count):
+        clients, _ = clients_of(count, threshold)
+        answers = {"there": [clients[-1].reveal(there)], "gone": list[Revealed]()}
+        for client in clients[:colluding]:
+            answers["there"].append(copy.copy(client).reveal(there))
+            answers["gone"].append(copy.copy(client).reveal(gone))
+        for client in clients[colluding:-1]:
+            which, list_ = ("gone", gone) if len(answers["gone"]) < threshold else ("there", there)
+            answers[which].append(client.reveal(list_))
+            with pytest.raises(PrivacyError, match="both secrets"):
+                client.reveal(there if which == "gone" else gone)
+        has_both = all(len(of_kind) >= threshold for of_kind in answers.values())
+        assert has_both == (colluding == 2 * threshold - count)
 
 
 def test_a_client_that_is_not_in_the_roster_or_is_there_twice_shares_nothing() -> None:

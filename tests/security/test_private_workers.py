@@ -243,6 +243,23 @@ def worker(privacy: dict[str, Any], **options: Any) -> PrivateWorker:
     return PrivateWorker(0, model, split.train, order, **settings)
 
 
+def test_a_driver_cannot_lower_the_noise_of_a_client_by_a_number_of_clients() -> None:
+    """Each of n clients adds one part of n of the variance: with masks the roster says how many there are, and only that."""
+    with pytest.raises(PrivacyError, match="the roster says how many"):
+        worker({**MASKED, "noise": 2.0}).take_part(10**12)
+
+
+def test_weights_that_were_reached_are_refused() -> None:
+    with pytest.raises(PrivacyError, match="not the weights that it reached"):
+        worker(NOISY).delta(steps=1, reached=True)
+
+
+@pytest.mark.parametrize("option", [{"codec": ("top-k", {"ratio": 0.1})}, {"personal": [0]}], ids=["codec", "personal"])
+def test_a_worker_that_would_remember_or_keep_something_else_is_not_made(option: dict[str, Any]) -> None:
+    with pytest.raises(PrivacyError, match="by no codec but 'identity', and keeps no parameters"):
+        worker(NOISY, **option)
+
+
 def test_every_other_call_of_a_worker_is_refused_by_name() -> None:
     made, calls = worker(MASKED), {call for call in dir(Learner) if not call.startswith("_")} - {"hosted"}
     assert calls >= set(LEAVES)

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import chimera
+from chimera.cli.display import outcome
 from chimera.cli.main import app
 from chimera.codecs.codec import decode
 from chimera.core.errors import ConfigurationError, MissingExtraError, NonFiniteError, PrivacyError
@@ -28,6 +29,7 @@ from chimera.training import on_the_wire  # noqa: F401 - it lets the settings tr
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.parameter_shard import ParameterShard
 from chimera.training.privacy.settings import Privacy
+from chimera.training.privacy.worker import OUTSIDE
 from chimera.training.rejection import Applied
 from training.conftest import Fit
 
@@ -35,6 +37,7 @@ WORKERS = 5
 AVERAGED = {"name": "fed-avg", "local_steps": 3, "local_learning_rate": 0.3, "shards": 2}
 LOOSE = {"clip": 50.0, "secure_aggregation": True}
 NOISY = {"clip": 1.0, "noise": 2.0, "secure_aggregation": True}
+SEEDED = {**NOISY, "noise_seed": "run"}
 CRASH_S = 0.03  # amid the second of these rounds
 
 
@@ -78,11 +81,11 @@ def test_all_that_are_private_send_their_changes_under_masks(private: Fit, strat
 
 def test_the_same_seed_gives_the_same_bits_on_both_engines(private: Fit) -> None:
     """Keys and masks are different each time, and leave no trace."""
-    virtual, again = private("virtual", privacy=NOISY), private("again", privacy=NOISY)
-    real = private("real", privacy=NOISY, engine="local", rounds=4)
+    virtual, again = private("virtual", privacy=SEEDED), private("again", privacy=SEEDED)
+    real = private("real", privacy=SEEDED, engine="local", rounds=4)
     for other in (again, real):
         np.testing.assert_array_equal(virtual.trained.parameters(), other.trained.parameters())
-        assert virtual.metrics["epsilon"] == other.metrics["epsilon"]
+        assert history_of(virtual) == history_of(other)
 
 
 def test_servers_get_no_update_that_is_not_masked() -> None:
@@ -90,10 +93,10 @@ def test_servers_get_no_update_that_is_not_masked() -> None:
     shard = ParameterShard(
         np.zeros(4, np.float32), layout, optimizer=OptimizerSettings("sgd", {"lr": 1.0}), privacy=Privacy(**LOOSE)
     )
-    shard.expect(2, 1.0, 0, np.zeros((2, 64), np.uint8))
+    shard.expect(2, 2, 1.0, 0, np.zeros((2, 64), np.uint8))
     with pytest.raises(PrivacyError, match="without masks"):
         shard.update(Encoded("identity", 4, (np.ones(4, np.float32),)))
-    shard.expect(3, 1.0)
+    shard.expect(3, 3, 1.0)
     with pytest.raises(PrivacyError, match="nobody has revealed"):
         shard.update(Encoded("masked", 4, (np.ones(4, np.uint32),)))
 
@@ -112,7 +115,7 @@ def test_clients_send_nothing_outside_a_round_of_secure_aggregation(private: Fit
 
 @pytest.mark.long
 def test_actors_of_ray_add_up_under_masks_as_well(private: Fit) -> None:
-    virtual, real = private("virtual", privacy=NOISY), private("real", privacy=NOISY, engine="ray")
+    virtual, real = private("virtual", privacy=SEEDED), private("real", privacy=SEEDED, engine="ray")
     np.testing.assert_array_equal(virtual.trained.parameters(), real.trained.parameters())
 
 
@@ -195,12 +198,76 @@ def test_the_server_s_noise_has_the_deviation_that_was_promised() -> None:
         optimizer=OptimizerSettings("sgd", {"lr": 1.0}),
         privacy=Privacy(clip=0.5, noise=3.0, on="server"),
     )
-    shard.expect(givers, 0.25)
+    shard.expect(givers, givers, 0.25)
     weights, applied = shard.update(*[Encoded("identity", size, (np.zeros(size, np.float32),))] * givers)
     deviation = decode(weights, size).std()
     assert deviation == pytest.approx(3.0 * 0.5 / givers, rel=0.01)
     assert isinstance(applied, Applied)
     assert applied.mechanism == (3.0, 0.25)
+
+
+@pytest.mark.parametrize("masks", [True, False])
+@pytest.mark.parametrize("on", ["clients", "server"])
+def test_the_noise_in_a_model_is_what_epsilon_counts_though_clients_drop_out(
+    private: Fit, on: str, masks: bool
+) -> None:
+    """Two of five clients have nothing finite to send. The change of the model is noise alone: the updates are tiny.
+
+    The sum is divided by the five that were asked, so that the model tells of nobody who was there.
+    """
+    model, begun = TorchModel(Fragile, seed=0), TorchModel(Fragile, seed=0).parameters()
+    run = private(
+        privacy={"clip": 1e-6, "noise": 2e6, "on": on, "secure_aggregation": masks},
+        strategy={**AVERAGED, "shards": 1},
+        rounds=1,
+        model=model,
+        data=digits({2: 300, 4: 300}, WORKERS),
+        partition=in_turn,
+    )
+    noise = run.trained.parameters() - begun
+    [[multiplier, share, rounds]] = history_of(run)
+    assert (share, rounds) == (1.0, 1)
+    assert multiplier == pytest.approx(2e6 * (math.sqrt(3 / 5) if on == "clients" else 1))
+    expected = multiplier * 1e-6 / WORKERS
+    assert noise.std() == pytest.approx(expected, rel=5 / math.sqrt(2 * len(noise)))
+    assert run.metrics["epsilon"] == Accountant(history_of(run)).epsilon(1e-5)
+
+
+def test_a_sum_with_noise_is_divided_by_how_many_were_asked_whoever_drops_out() -> None:
+    layout = Layout(("w",), ((4,),))
+    update = Encoded("identity", 4, (np.full(4, 0.3, np.float32),))
+
+    def moved(noise: float) -> float:
+        shard = ParameterShard(
+            np.zeros(4, np.float32),
+            layout,
+            optimizer=OptimizerSettings("sgd", {"lr": 1.0}),
+            privacy=Privacy(clip=1.0, noise=noise),
+        )
+        shard.expect(5, 5, 1.0)
+        weights, _ = shard.update(update, update, update)
+        return -float(decode(weights, 4)[0])
+
+    assert moved(0.0) == pytest.approx(0.3)  # the mean of three
+    assert moved(1.0) == pytest.approx(0.3 * 3 / 5)
+
+
+def test_a_sum_that_could_be_read_counts_though_its_round_was_cut_short(private: Fit) -> None:
+    """The server dies with the unmasked sum; the round is repeated, and so two sums of it were let out."""
+
+    class Mortal(FedAvg):
+        killed = False
+
+        def _answers(self, cluster: Any, plan: Any, round_: int, weights: Any) -> Any:
+            answers = super()._answers(cluster, plan, round_, weights)
+            if round_ == 1 and not self.killed:
+                self.killed = True
+                cluster._engine.kill(cluster.shards[0])
+            return answers
+
+    run = private(privacy=NOISY, strategy=Mortal(local_steps=2), checkpoint_every=1)
+    assert [event.event for event in run.events] == ["server lost", "server respawned", "went back"]
+    assert (run.cost.rounds, history_of(run)) == (4, [[2.0, 1.0, 5]])
 
 
 @pytest.mark.parametrize("on", ["clients", "server"])
@@ -226,31 +293,67 @@ def test_a_useful_model_is_learnt_with_noise(private: Fit, on: str) -> None:
 def test_the_summary_says_what_epsilon_takes_for_granted(private: Fit) -> None:
     run = private(strategy={**AVERAGED, "fraction": 0.6}, privacy={"clip": 1.0, "noise": 2.0, "on": "server"})
     told = run.summary()
-    assert (told["epsilon"], told["delta"]) == (Accountant([[2.0, 0.6, 4]]).epsilon(1e-5), 1e-5)
-    unsampled = Accountant([[2.0, 1.0, 4]]).epsilon(1e-5)
+    assert (told["epsilon"], told["delta"]) == (Accountant([[2.0, 1.0, 4]]).epsilon(1e-5), 1e-5)
+    sampled = Accountant([[2.0, 0.6, 4]]).epsilon(1e-5)
     said = told["privacy"]["guarantee"]
-    assert said.startswith(f"epsilon {told['epsilon']:.3g} at delta 1e-05 if nobody knows who takes part (by Poisson")
-    assert said.endswith(
-        f", {unsampled:.3g} if somebody does, but not against the servers; the noise follows from the seed"
+    assert said == (
+        f"epsilon {told['epsilon']:.3g} at delta 1e-05 ({sampled:.3g} if clients were drawn in secret, by Poisson sampling)"
+        ", but not against the servers"
     )
-    assert told["privacy"]["epsilon_unsampled"] == unsampled
-    assert (told["privacy"]["noise_seed"], told["privacy"]["on"]) == ("run", "server")
+    assert told["privacy"]["epsilon_sampled"] == sampled
+    assert (told["privacy"]["noise_seed"], told["privacy"]["on"]) == ("system", "server")
+    assert told["privacy"]["outside"] == list(OUTSIDE)
     page = (run.run_dir / "report.html").read_text()
     assert "<dt>epsilon</dt>" in page
     assert "delta, of epsilon" in page
     assert f"Privacy: {said}." in page
+    assert f"Not covered: {'; '.join(OUTSIDE)}." in page
+    assert dict(outcome(told))["not covered"] == "; ".join(OUTSIDE)
+
+
+def test_of_masks_both_bounds_are_told(private: Fit) -> None:
+    told = private(privacy=LOOSE, rounds=1).summary()["privacy"]["guarantee"]
+    assert "fewer than t clients work with the servers" in told
+    assert "fewer than 2t - n if the servers lie about survivors" in told
+
+
+def test_a_seeded_run_tells_in_epsilons_place_that_there_is_no_guarantee(private: Fit) -> None:
+    run = private(privacy=SEEDED)
+    nothing, told = "no guarantee (seeded noise)", run.summary()
+    assert (told["epsilon"], told["metrics"].get("epsilon")) == (nothing, None)
+    assert json.loads((run.run_dir / "summary.json").read_text())["epsilon"] == nothing
+    assert told["privacy"]["guarantee"].startswith(nothing)
+    assert dict(outcome(told))["privacy"].startswith(nothing)
+    assert set(run.history["epsilon"].dropna()) == {nothing}
+    page = (run.run_dir / "report.html").read_text()
+    assert f"<dt>epsilon</dt><dd>{nothing}</dd>" in page
+    everything = b"".join(file.read_bytes() for file in run.run_dir.rglob("*") if file.is_file())
+    assert f"{Accountant(history_of(run)).epsilon(1e-5):.3g}".encode() not in everything
+
+
+def test_a_comparison_tells_it_too(tmp_path: Path) -> None:
+    file = tmp_path / "experiment.toml"
+    file.write_text(FILE)
+    out = tmp_path / "compared"
+    command = ["compare", str(file), "--vary", "train.privacy.noise_seed=system,run", "--out", str(out)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    epsilon = f"{Accountant([[1.1, 1.0, 2]]).epsilon(1e-5):.4g}"
+    for text in ((out / "comparison.html").read_text(), (out / "comparison.csv").read_text()):
+        assert "no guarantee (seeded noise)" in text
+        assert epsilon[:4] in text
 
 
 def test_noise_of_the_system_is_another_each_time(private: Fit) -> None:
-    settings = {"clip": 1.0, "noise": 1.0, "noise_seed": "system"}
+    settings = {"clip": 1.0, "noise": 1.0}
     one, other = private("one", privacy=settings), private("other", privacy=settings)
     assert not np.array_equal(one.trained.parameters(), other.trained.parameters())
 
 
 def test_a_run_that_is_resumed_ends_as_one_that_was_not_and_so_does_its_epsilon(private: Fit) -> None:
-    whole = private("whole", privacy=NOISY, rounds=6, checkpoint_every=3)
-    private("cut", privacy=NOISY, rounds=3, checkpoint_every=3)
-    resumed = private("cut", privacy=NOISY, rounds=6, checkpoint_every=3, resume=True)
+    whole = private("whole", privacy=SEEDED, rounds=6, checkpoint_every=3)
+    private("cut", privacy=SEEDED, rounds=3, checkpoint_every=3)
+    resumed = private("cut", privacy=SEEDED, rounds=6, checkpoint_every=3, resume=True)
     np.testing.assert_array_equal(whole.trained.parameters(), resumed.trained.parameters())
     assert whole.metrics == resumed.metrics
     assert history_of(resumed) == [[2.0, 1.0, 6]]
@@ -347,6 +450,12 @@ def test_the_table_stands_in_an_experiment_file_and_the_command_tells_epsilon(tm
         ({"clip": 1.0}, {"strategy": "local-sgd"}, "'local-sgd' do not send one"),
         ({"clip": 1.0}, {"strategy": "scaffold"}, "'scaffold' do not send one"),
         ({"clip": 1.0}, {"strategy": "all-reduce"}, "'all-reduce' do not send one"),
+        (
+            NOISY,
+            {"strategy": {**AVERAGED, "weighted": True}},
+            "epsilon does not cover weights by samples: with noise leave out weighted",
+        ),
+        (NOISY, {"strategy": {"name": "fed-nova", "local_epochs": 1}}, "and local_epochs of fed-nova"),
         ({"clip": 1.0}, {"strategy": {**AVERAGED, "send": "weights"}}, "set send to 'change'"),
         ({"clip": 1.0}, {"strategy": {**AVERAGED, "aggregation": "median"}}, "aggregation 'median' has to see each"),
         ({"clip": 1.0}, {"codec": "qsgd"}, "codec 'qsgd' makes other vectors of clipped ones: use 'identity'"),

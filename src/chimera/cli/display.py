@@ -243,13 +243,20 @@ def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("time", f"{seconds(summary['seconds'])}  {summary['samples_per_second']:,.0f} samples/s"),
         ("traffic", f"up {decimal(summary['bytes_up'])}  down {decimal(summary['bytes_down'])}{_packing(summary)}"),
         ("workers", f"{summary['workers']} on {summary['engine']}"),
-        *([("privacy", str(summary["privacy"]["guarantee"]))] if "privacy" in summary else []),
+        *_privacy(summary),
         ("stopped by", str(summary["stopped_by"])),
     ]
     for what in ("lost_rounds", "lost_workers"):
         if summary.get(what):
             rows.insert(5, (what.replace("_", " "), f"{summary[what]:,}"))
     return rows
+
+
+def _privacy(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what a private run guarantees, and what its guarantee does not cover."""
+    told = summary.get("privacy", {})
+    outside = [("not covered", "; ".join(told["outside"]))] if "outside" in told else []
+    return [("privacy", str(told["guarantee"])), *outside] if told else []
 
 
 def event_line(event: Event) -> str:

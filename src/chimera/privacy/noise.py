@@ -3,18 +3,47 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+import os
+from typing import Any, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chimera.core.parameters import Flat
 
 NoiseSeed = Literal["run", "system"]
-"""Where noise comes from: the run's seed, so that it can be had again; or the operating system, so that it cannot."""
+"""Where noise comes from: the ``system``, which nobody can repeat; or the seed of the ``run``, which protects nothing."""
 TAIL = 12.0
 """Standard deviations that noise never leaves: the probability is below 1e-32 an element."""
 _WORD = (1 << 64) - 1
+_CHUNK = 1 << 16  # elements that are drawn at once
 _DOWN = 1 - 2.0**-22  # keeps rounding from taking the norm above the bound
+
+
+class Source(Protocol):
+    """Where noise is drawn from."""
+
+    def standard_normal(self, size: int, dtype: Any) -> NDArray[Any]:
+        """Return independent draws of the standard normal distribution, shape (size,)."""
+
+
+class SystemNoise:
+    """Draws made of the operating system's cryptographic random numbers alone (Box and Muller 1958).
+
+    From numbers of a statistical generator, such as those of NumPy, others of the same generator can be computed.
+    """
+
+    def standard_normal(self, size: int, dtype: Any = np.float32) -> NDArray[Any]:
+        """See `Source`. No draw is beyond 9.5 standard deviations: the uniform numbers have 64 bits."""
+        drawn = np.empty(size, dtype)
+        for low in range(0, size, _CHUNK):
+            pairs = (min(_CHUNK, size - low) + 1) // 2
+            words = np.frombuffer(os.urandom(16 * pairs), np.uint64)
+            uniform = (words + 0.5) * 2.0**-64  # above 0; the largest round to 1, whose logarithm is 0
+            radius, angle = np.sqrt(-2 * np.log(uniform[:pairs])), 2 * np.pi * uniform[pairs:]
+            both = np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))
+            drawn[low : low + _CHUNK] = both[: min(_CHUNK, size - low)]
+        return drawn
 
 
 def clip(update: Flat, norm: float) -> float:
@@ -25,12 +54,15 @@ def clip(update: Flat, norm: float) -> float:
     return had
 
 
-def add_noise(update: Flat, deviation: float, rng: np.random.Generator) -> None:
+def add_noise(update: Flat, deviation: float, rng: Source) -> None:
     """Add independent Gaussian noise of this standard deviation to each element, in place."""
     if deviation:
         update += rng.standard_normal(len(update), np.float32) * np.float32(deviation)
 
 
-def source(noise_seed: NoiseSeed, *key: int) -> np.random.Generator:
+def source(noise_seed: NoiseSeed, *key: int) -> Source:
     """Return where noise is drawn from: decided by ``key``, or by the operating system alone."""
-    return np.random.default_rng([each & _WORD for each in key] if noise_seed == "run" else None)
+    if noise_seed == "system":
+        return SystemNoise()
+    seeded: Source = np.random.default_rng([each & _WORD for each in key])
+    return seeded

@@ -10,15 +10,19 @@ Four messages, for a server that is honest but curious, which carries all of the
 4. the server says who survived; of those each survivor reveals its share of the self mask's seed, of the others that of
    the mask key (`Client.reveal`), and `unmasked` takes out of the sum what did not cancel.
 
-Of no client both are revealed, and so no single update can be seen by the server, nor by clients fewer than the threshold that
-work with it. All messages are arrays of bytes; a client's place is its row in the roster.
+Of no client both are revealed by an honest one. With n clients and a threshold of t, a server that follows the protocol learns
+no single update from fewer than t clients that work with it. A server that tells clients different survivors needs t answers
+of each kind, and honest clients give one: it must be fewer than 2t - n clients that work with such a server. Shares are bound
+to the roster and the threshold: clients that were told different ones cannot open what they shared, and reveal nothing. There
+are no signatures: a server that gives out keys of its own in the place of others' is not noticed (docs/threat-model.md). All
+messages are arrays of bytes; a client's place is its row in the roster.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import cached_property
+from hashlib import sha256
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,6 +42,7 @@ Revealed: TypeAlias = tuple[int, Bytes, Bytes]
 """What a survivor reveals: its place; who survived, shape (n,), 1 or 0; and a share of each client, shape (n, 33)."""
 
 _KEY_BYTES, _NONCE_BYTES, _TAG_BYTES = 32, 12, 16
+_LEAST = 2  # clients of a round
 _SEALED_BYTES = _NONCE_BYTES + 2 * SHARE_BYTES + _TAG_BYTES
 
 
@@ -49,8 +54,9 @@ class Client:
         self._self_seed = os.urandom(SECRET_BYTES)
         self._roster: Bytes = np.empty((0, 2 * _KEY_BYTES), np.uint8)
         self._place, self._threshold = -1, 0
-        self._own_share = b""
+        self._own_share, self._agreed = b"", b""
         self._seals: dict[int, AESGCM] = {}  # by the place of whoever it is shared with
+        self._pair_seeds: dict[int, bytes] = {}  # of the masks with the others, by their places
         self._sealed: Bytes | None = None
         self._streams: set[int] = set()
         self._survivors: Bytes | None = None
@@ -71,16 +77,19 @@ class Client:
 
         Raises
         ------
-        PrivacyError : it is not in the roster once, or two have the same key; or the threshold is not above half of the
-            clients and at most all; or it has shared already.
+        PrivacyError : it is not in the roster once, or alone, or two have the same key, or a key is none; or the threshold is
+            not above half of the clients and at most all; or it has shared already.
         """
-        count = len(roster)
+        count = _checked(roster)
         found = np.flatnonzero((roster == self.keys()).all(axis=1))
-        if self._place >= 0 or len(found) != 1 or len(np.unique(roster, axis=0)) != count:
+        if self._place >= 0 or len(found) != 1 or not _all_differ(roster):
             raise PrivacyError("a client shares its secrets once, in a roster that has it, and everybody, once")
         if not count < 2 * threshold <= 2 * count:
             raise PrivacyError(f"a threshold of {threshold} is not above half of {count} clients and at most all")
         self._roster, self._place, self._threshold = roster, int(found[0]), threshold
+        self._agreed = sha256(roster.tobytes() + threshold.to_bytes(4, "big")).digest()
+        others = (place for place in range(count) if place != self._place)
+        self._pair_seeds = {place: _pair_seed(self._masking, roster[place]) for place in others}
         places = range(1, count + 1)
         seeds = shares_of(self._self_seed, threshold, places)
         keys = shares_of(self._masking.private_bytes_raw(), threshold, places)
@@ -91,7 +100,7 @@ class Client:
                 continue
             nonce = os.urandom(_NONCE_BYTES)
             self._seals[place] = self._seal(place)
-            text = self._seals[place].encrypt(nonce, both, _direction(self._place, place))
+            text = self._seals[place].encrypt(nonce, both, self._bound(self._place, place))
             sealed[place] = np.frombuffer(nonce + text, np.uint8)
         return sealed
 
@@ -143,22 +152,23 @@ class Client:
             shares[place] = np.frombuffer(both[:SHARE_BYTES] if survived else both[SHARE_BYTES:], np.uint8)
         return self._place, self._survivors, shares
 
-    @cached_property
-    def _pair_seeds(self) -> dict[int, bytes]:
-        """The seeds of the masks with the others, by place; once there is a roster."""
-        others = (place for place in range(len(self._roster)) if place != self._place)
-        return {place: _pair_seed(self._masking, self._roster[place]) for place in others}
-
     def _opened(self, place: int, sealed: bytes) -> bytes:
         try:
             nonce, text = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
-            return self._seals[place].decrypt(nonce, text, _direction(place, self._place))
+            return self._seals[place].decrypt(nonce, text, self._bound(place, self._place))
         except InvalidTag:
-            raise PrivacyError(f"what client {place} shared with client {self._place} was changed on the way") from None
+            raise PrivacyError(
+                f"what client {place} shared with client {self._place} was changed on the way, or the server told them "
+                "different rosters: nothing is revealed"
+            ) from None
+
+    def _bound(self, sender: int, receiver: int) -> bytes:
+        """Return what a sealed share is bound to: from whom to whom, in which roster, with which threshold."""
+        return f"{sender} to {receiver} ".encode() + self._agreed
 
     def _seal(self, place: int) -> AESGCM:
         other = X25519PublicKey.from_public_bytes(self._roster[place, :_KEY_BYTES].tobytes())
-        return AESGCM(_derived(self._sealing.exchange(other), b"chimera seal"))
+        return AESGCM(_derived(_agreed(self._sealing, other), b"chimera seal"))
 
 
 def routed(sealed: Sequence[Bytes]) -> list[Bytes]:
@@ -209,15 +219,31 @@ def unmasked(
 
 def _pair_seed(masking: X25519PrivateKey, keys: Bytes) -> bytes:
     """Return the seed of the mask between the owner of a mask key and the client with these public keys."""
-    return _derived(masking.exchange(X25519PublicKey.from_public_bytes(keys[_KEY_BYTES:].tobytes())), b"chimera mask")
+    return _derived(_agreed(masking, X25519PublicKey.from_public_bytes(keys[_KEY_BYTES:].tobytes())), b"chimera mask")
+
+
+def _agreed(own: X25519PrivateKey, other: X25519PublicKey) -> bytes:
+    """Return what two keys agree on; a key of low order, with which all agree on the same, is refused."""
+    try:
+        return own.exchange(other)
+    except ValueError:
+        raise PrivacyError("a key of the roster is none: all would agree on the same with it") from None
+
+
+def _checked(roster: Bytes) -> int:
+    """Return how many clients a roster has."""
+    if roster.dtype != np.uint8 or roster.ndim != 2 or roster.shape[1] != 2 * _KEY_BYTES or len(roster) < _LEAST:
+        raise PrivacyError(f"a roster has the keys of at least {_LEAST} clients: the sum of one is its update")
+    return len(roster)
+
+
+def _all_differ(roster: Bytes) -> bool:
+    """Return whether no two clients have a key in common, of either kind."""
+    return all(len(np.unique(half, axis=0)) == len(roster) for half in np.split(roster, 2, axis=1))
 
 
 def _sign(own: int, other: int) -> int:
     return 1 if own < other else -1
-
-
-def _direction(sender: int, receiver: int) -> bytes:
-    return f"{sender} to {receiver}".encode()
 
 
 def _derived(agreed: bytes, purpose: bytes) -> bytes:

@@ -120,9 +120,13 @@ def _metric(name: str, rows: Sequence[Row]) -> Column:
     texts = []
     for row in rows:
         value, spread = row["metrics"].get(name), row.get("metrics_spread", {}).get(name)
-        text = "" if name not in row["metrics"] else "not finite" if value is None else number(float(value))
+        text = "" if name not in row["metrics"] else "not finite" if value is None else _cell(value)
         texts.append(f"{text} ± {significant(spread, 2)}" if text and spread else text)
     return Column(name.replace("_", " "), "on the test set", texts)
+
+
+def _cell(value: float | str) -> str:
+    return value if isinstance(value, str) else number(float(value))
 
 
 def _speed_up(rows: Sequence[Row], wanted: str) -> list[Column]:

@@ -86,6 +86,8 @@ def _header(run: RunFiles) -> str:
         notes += "<p class='note'>Simulated: all times are virtual, as the models of network and computers say.</p>"
     if isinstance(privacy := run.summary.get("privacy"), Mapping):
         notes += f"<p class='note'>Privacy: {_text(privacy.get('guarantee', ''))}.</p>"
+        if outside := privacy.get("outside"):
+            notes += f"<p class='note'>Not covered: {_text('; '.join(map(str, outside)))}.</p>"
     line = " · ".join(_text(part) for part in parts if part)
     return f"<header><h1>{_text(run.name)} {pill}</h1>\n<p>{line}</p>{notes}</header>\n"
 
@@ -119,6 +121,8 @@ def _cards(run: RunFiles) -> str:
         value = figures.get(key)
         if isinstance(value, int | float):
             cards.append((label, write(value), ""))
+    if isinstance(instead := figures.get("epsilon"), str):
+        cards.append(("epsilon", instead, ""))
     if isinstance(peaks := figures.get("peak_mb"), Mapping):
         cards.append(("memory at most, MB, by worker", " · ".join(number(peak) for peak in peaks.values()), ""))
     lost = figures.get("lost_workers", 0)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from chimera.core.errors import ConfigurationError
 from chimera.strategies.fed_avg import FedAvg
 from chimera.strategies.participation import Work
-from chimera.strategies.strategy import STRATEGIES
+from chimera.strategies.strategy import STRATEGIES, Aggregated
 
 
 @STRATEGIES.register("fed-nova")
@@ -40,6 +41,11 @@ class FedNova(FedAvg):
             raise ConfigurationError("fed-nova begins each round from a standstill: set keep_state = false")
         if self._reached:
             raise ConfigurationError("fed-nova divides changes: send = 'weights' leaves it nothing to divide")
+
+    def aggregated(self, workers: int) -> Aggregated:
+        """Return as FedAvg does; where workers take as many steps as they have data for, they count by that."""
+        asked = super().aggregated(workers)
+        return replace(asked, weighted=asked.weighted or self._local_epochs is not None)
 
     def _weights(self, plan: Sequence[Work]) -> list[float]:
         """Return the weights of FedAvg, times the mean reach over one's own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -62,8 +62,9 @@ class Assembly:
         )
         steps = given.strategy.steps_per_round()
         dealing = Dealing(supply, workers, self._samples_per_round, steps, readers, given.strategy.holds)
-        private = partial(PrivateCluster, given.privacy, momenta=not given.local_optimizer.plain)
-        kind = TrainingCluster if given.privacy is None else private
+        kind: Callable[..., TrainingCluster] = TrainingCluster
+        if given.privacy is not None:
+            kind = partial(PrivateCluster, given.privacy, momenta=not given.local_optimizer.plain)
         least, replicas = given.tolerance.min_workers, given.strategy.replicas
         return kind(self.engine, actors, dealing, watch, least, replicas=replicas)
 

@@ -65,6 +65,7 @@ class TrainingCluster(Asking, Holdings):
     workers, shards : the living learners in rank order, and the parameter shards.
     names : of all workers there ever were.
     attacks : what those do who attack, by their names. It goes with the name: who is respawned as one of them attacks too.
+    let_out : of a private run, the noise multiplier of each sum that masks were taken from, and the share of the clients.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class TrainingCluster(Asking, Holdings):
         self._places = {name: place for place, name in enumerate(self.names)}  # in the dealing
         self.shards: list[Any] = []
         self.attacks: dict[str, Attack] = {}
+        self.let_out: list[tuple[float, float]] = []
         self.round, self.horizon = 0, 1
         self._session = 0  # how often a strategy began: then workers have nothing that servers know of
 

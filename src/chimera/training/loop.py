@@ -176,6 +176,7 @@ class TrainingLoop:
             rejected = self._rejections.of(told, self._cluster.workers)
             self._announcer.events(("gradient rejected", each.actor, each.detail) for each in rejected)
             self._guarantee.count(told)
+        self._guarantee.count_let_out(self._cluster.let_out)
 
     def _look(self) -> bool:
         """Look at the model as far as it is time; return whether a checkpoint was written."""
@@ -210,6 +211,7 @@ class TrainingLoop:
             row["train_loss"] = self._loss
         if self._evaluated_at == self.counters.rounds:
             row.update(self.metrics)
+            row.update(self._guarantee.instead())
             if self._probe.of_clients:
                 row["clients"] = self._probe.of_clients
         self._announcer.measured(row, self._progress())
@@ -277,6 +279,7 @@ class TrainingLoop:
 
     def _survive(self, error: ActorLost) -> None:
         """Put the cluster right, and tell what happened; or raise, if the run cannot go on."""
+        self._guarantee.count_let_out(self._cluster.let_out)  # the round was cut short, but a sum may have been read
         try:
             self._recover(error)
         except ActorLost as another:

@@ -114,6 +114,7 @@ class ParameterShard(Summing):
         givers = len(vectors) and len(vectors) + len(given) - len(messages)  # masked ones came as one message
         if vectors:
             self._blur(values_of(self._mean), givers, self._steps)
+        scale = self._divided(givers, scale)
         if vectors and scale != 1:
             mean = values_of(self._mean)
             mean *= np.float32(scale)

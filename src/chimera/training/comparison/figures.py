@@ -37,7 +37,8 @@ def run_row(cell: Cell, folder: Path, state: State, why: str, target: Mapping[st
         row["error"] = why
     row |= {"engine": cell.engine, "virtual": cell.is_virtual}
     summary = _read(folder / cell.name / "summary.json") if state == "finished" else {}
-    row["metrics"] = summary.get("metrics", {})
+    instead = {"epsilon": summary["epsilon"]} if isinstance(summary.get("epsilon"), str) else {}  # there is none
+    row["metrics"] = {**summary.get("metrics", {}), **instead}
     row |= {key: summary[key] for key in (*SUMMED_UP, *MEASURED, "stopped_by", "lost_workers") if key in summary}
     if target and summary:
         row |= dict(zip(TO_TARGET, _reached(folder / cell.name, target, summary["workers"]), strict=True))
@@ -101,8 +102,10 @@ def _mean(group: Sequence[Row]) -> Row:
         row["error"] = f"seed {failed[0]['seed']}: {failed[0]['error']}"
     names = [name for name in (done[0]["metrics"] if done else {}) if all(name in run["metrics"] for run in done)]
     measured = {name: [run["metrics"][name] for run in done] for name in names}
-    row["metrics"] = {name: _mean_of(values) for name, values in measured.items()}
-    row["metrics_spread"] = {name: _spread(values) for name, values in measured.items()}
+    texts = {name: values[0] for name, values in measured.items() if isinstance(values[0], str)}
+    numbers = {name: values for name, values in measured.items() if name not in texts}
+    row["metrics"] = {name: _mean_of(values) for name, values in numbers.items()} | texts
+    row["metrics_spread"] = {name: _spread(values) for name, values in numbers.items()}
     for key in dict.fromkeys(key for run in done for key in run):
         values = [run.get(key) for run in done]
         if key in ("seed", "virtual") or not isinstance(values[0], int | float | None):

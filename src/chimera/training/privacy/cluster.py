@@ -58,7 +58,7 @@ class PrivateCluster(TrainingCluster):
                 worker.take_part(asked)
         answers = super().soonest(workers, ask, count, timeout_s)
         for server in self.shards:
-            server.expect(asked, asked / len(self.workers))
+            server.expect(asked, count or asked, asked / len(self.workers))
         return answers
 
     def _of_workers(self) -> dict[str, Any]:
@@ -106,8 +106,12 @@ class PrivateCluster(TrainingCluster):
         revealed = super().soonest(survivors, lambda client: client.reveal_shares(flags), len(survivors))
         if len(revealed) < needed:
             return self._too_few(clients, len(revealed), needed)
+        share = len(workers) / len(self.workers)
+        if self._privacy.noise:
+            self.let_out.append((self._privacy.multiplier(len(survivors), asked), share))
+        wanted = max(count or len(workers), needed)
         for stream, server in enumerate(self.shards):
-            server.expect(asked, len(workers) / len(self.workers), stream, roster, *revealed.values())
+            server.expect(asked, wanted, share, stream, roster, *revealed.values())
         return answers
 
     def _too_few(self, clients: Sequence[Any], left: int, needed: int) -> dict[str, Any]:

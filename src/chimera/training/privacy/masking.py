@@ -31,7 +31,14 @@ class Masking:
     _masked = False
 
     def take_part(self, asked: int) -> None:
-        """Take note of how many clients the round under way has."""
+        """Take note of how many clients the round under way has.
+
+        Raises
+        ------
+        PrivacyError : with secure aggregation the roster says so; a larger number would make the noise smaller.
+        """
+        if self._promised().secure_aggregation:
+            raise PrivacyError("with secure aggregation the roster says how many clients a round has")
         self._asked = asked
 
     def advertise_keys(self) -> Bytes:
@@ -43,8 +50,9 @@ class Masking:
 
     def share_secrets(self, roster: Bytes) -> Bytes:
         """Return what this client shares with each, sealed, of the keys of all; see `Client.shares`."""
-        self.take_part(len(roster))
-        return self._in_round().shares(roster, self._promised().needed(self._asked))
+        sealed = self._in_round().shares(roster, self._promised().needed(len(roster)))
+        self._asked = len(roster)
+        return sealed
 
     def receive_secrets(self, sealed: Bytes) -> None:
         """Take what the others share with this client; see `Client.receive`."""

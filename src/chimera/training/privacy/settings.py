@@ -30,8 +30,8 @@ class Privacy:
         With 0 there is none, and nothing is guaranteed.
     delta : for which epsilon is told; far below one divided by the number of clients.
     on : whether each of n ``clients`` adds its part, of standard deviation noise * clip / sqrt(n), or the ``server`` adds all.
-    noise_seed : whether noise follows from the ``run``'s seed, so that it can be had again by whoever knows the experiment
-        file, or is the operating ``system``'s, as it must be where privacy is at stake.
+    noise_seed : where noise comes from: the operating ``system``; or the seed of the ``run``, for tests that repeat a run. A
+        reader of the experiment file can subtract seeded noise, so that no epsilon is told of it.
     secure_aggregation : whether servers see nothing but the sum of a round.
     threshold : of this, the share of a round's clients that must survive it, above a half: else the round is repeated.
 
@@ -45,7 +45,7 @@ class Privacy:
     noise: float = 0.0
     delta: float = 1e-5
     on: Literal["clients", "server"] = "clients"
-    noise_seed: NoiseSeed = "run"
+    noise_seed: NoiseSeed = "system"
     secure_aggregation: bool = False
     threshold: float = 0.6
 
@@ -92,6 +92,10 @@ class Privacy:
         """Return the standard deviation of the noise that each of ``asked`` clients adds to its update."""
         return self.noise * self.clip / math.sqrt(asked) if self.on == "clients" else 0.0
 
+    def multiplier(self, givers: int, asked: int) -> float:
+        """Return the noise multiplier of the sum of ``givers`` of ``asked`` updates: the others took their part with them."""
+        return self.noise * (math.sqrt(givers / asked) if self.on == "clients" else 1.0)
+
     def code(self, asked: int) -> FixedPoint:
         """Return how the updates of ``asked`` clients become words that are masked and added."""
         return FixedPoint(self.clip + TAIL * self.deviation(asked), asked)
@@ -112,6 +116,10 @@ class Privacy:
             (asked is not None and asked.reached, "clients that send weights cannot clip them: set send to 'change'"),
             (rule != "mean", f"aggregation {rule!r} has to see each update, and privacy leaves a sum only: use 'mean'"),
             (codec != ("identity", {}), f"codec {codec[0]!r} makes other vectors of clipped ones: use 'identity'"),
+            (
+                self.noise > 0 and asked is not None and asked.weighted,
+                "epsilon does not cover weights by samples: with noise leave out weighted, and local_epochs of fed-nova",
+            ),
             (
                 self.secure_aggregation and asked is not None and asked.givers < 2,
                 "with one client in a round its update is the sum: let more take part",

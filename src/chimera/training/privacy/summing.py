@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,7 @@ class Summing:
 
     _privacy: Privacy | None
     _noise_key: int
-    _expected: tuple[int, float] = 1, 1.0  # clients of the round, and their share of all
+    _expected: tuple[int, int, float] = 1, 1, 1.0  # clients of the round, updates that it is to have, its share of all
     _roster: Bytes | None = None
     _stream = 0
     _revealed: tuple[Revealed, ...] = ()
@@ -40,17 +39,18 @@ class Summing:
         return routed(sealed)
 
     def expect(
-        self, asked: int, share: float, stream: int = 0, roster: Bytes | None = None, *revealed: Revealed
+        self, asked: int, wanted: int, share: float, stream: int = 0, roster: Bytes | None = None, *revealed: Revealed
     ) -> None:
         """Take note of the round whose updates come next.
 
         Parameters
         ----------
         asked : how many clients it has; ``share`` is their share of all.
+        wanted : how many updates it is to have, whoever drops out: a sum with noise is divided by that.
         stream : the number of this shard.
         roster, revealed : the keys of the clients, and what survivors revealed, if the updates come masked.
         """
-        self._expected, self._stream, self._roster, self._revealed = (asked, share), stream, roster, revealed
+        self._expected, self._stream, self._roster, self._revealed = (asked, wanted, share), stream, roster, revealed
 
     def _unmasked(self, messages: Mapping[int, Encoded]) -> dict[int, Encoded]:
         """Return masked messages as one, the mean of their updates; others as they are.
@@ -63,7 +63,7 @@ class Summing:
             return dict(messages)
         from chimera.privacy.secure_aggregation import unmasked
 
-        asked, _ = self._expected
+        asked, *_ = self._expected
         if self._roster is None or len(self._roster) != asked:
             raise PrivacyError("masked updates came that nobody has revealed the masks of")
         code = self._privacy.code(asked)
@@ -82,6 +82,16 @@ class Summing:
             deviation = self._privacy.noise * self._privacy.clip / givers
             add_noise(mean, deviation, source(self._privacy.noise_seed, 2, self._noise_key, step))
 
+    def _divided(self, givers: int, scale: float) -> float:
+        """Return by what the mean of so many updates is multiplied.
+
+        A sum with noise is divided by a number that no client's data or absence changes, so that the model tells of nobody by
+        it, and that the noise is what was promised: the number of updates that the round was to have.
+        """
+        if self._privacy is None or self._privacy.noise == 0:
+            return scale
+        return givers / self._expected[1]
+
     def _mechanism(self, givers: int) -> tuple[float, float] | None:
         """Return the noise multiplier that the sum of so many updates had, and the share of the clients; None if no noise.
 
@@ -89,6 +99,5 @@ class Summing:
         """
         if self._privacy is None or self._privacy.noise == 0 or givers == 0:
             return None
-        asked, share = self._expected
-        there = givers / asked if self._privacy.on == "clients" else 1.0
-        return self._privacy.noise * math.sqrt(there), share
+        asked, _, share = self._expected
+        return self._privacy.multiplier(givers, asked), share
