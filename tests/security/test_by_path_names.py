@@ -19,6 +19,7 @@ from chimera.core.registry import load_object, registered_names_only
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Answer, Connection
 from chimera.engines.http.host import Host, Reply
+from chimera.inference import models
 from chimera.nodes.workers import TorchWorker
 from chimera.nodes.workers.gradient_worker import GradientWorker
 from nodes.served import LIMIT_S, ask, error_of, serving, settings, write_data
@@ -192,7 +193,7 @@ def test_inside_the_context_every_registry_refuses_paths() -> None:
     with registered_names_only("a driver"):
         for ask_for in (load_object, CODECS.find, CODECS.create):
             with pytest.raises(
-                ConfigurationError, match=r"'os:system' is refused: a driver must not name code by path"
+                ConfigurationError, match=r"'os:system' is refused: a driver must not name code by path; use"
             ):
                 ask_for("os:system")
         with registered_names_only(None):
@@ -220,3 +221,36 @@ def test_threads_out_of_bounds_are_refused(tmp_path: Path, threads: Any) -> None
         assert host.actors_of_all() == 0
     finally:
         host.close()
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["{name}", '{{name = "{name}"}}', '{{name = "mlp", activation = "{name}"}}'],
+    ids=["name", "table", "option"],
+)
+def test_a_run_folder_of_others_runs_no_code(
+    tmp_path: Path, canary: tuple[list[str], Callable[[], bool]], model: str
+) -> None:
+    names, sang = canary
+    run = chimera.train("mlp", "iris", engine="simulated", workers=1, rounds=1, out=tmp_path / "run")
+    for name in names:
+        written = model.format(name=name)
+        told = written if written.startswith("{") else f'"{written}"'
+        (run.run_dir / "experiment.toml").write_text(f"model = {told}\n")
+        with pytest.raises(ConfigurationError) as caught:
+            models.load({"kind": "chimera", "run": str(run.run_dir)})
+        assert "\n" not in str(caught.value)
+        if "activation" not in model:
+            assert "trust_code = true" in str(caught.value)
+            assert name in str(caught.value)
+        assert not sang()
+
+
+def test_code_of_a_trusted_run_folder_runs(tmp_path: Path) -> None:
+    file = tmp_path / "mine_of_this_test.py"
+    file.write_text("from torch import nn\ndef make(): return nn.Linear(4, 3)\n")
+    run = chimera.train(f"{file}:make", "iris", engine="simulated", workers=1, rounds=1, out=tmp_path / "run")
+    table = {"kind": "chimera", "run": str(run.run_dir)}
+    with pytest.raises(ConfigurationError, match=f"{file}:make' is refused: .*experiment.toml .*set trust_code = true"):
+        models.check(table)
+    assert len(models.load({**table, "trust_code": True}).predict([[1, 2, 3, 4]])) == 1

@@ -30,7 +30,7 @@ from chimera.core.refusal import why
 T = TypeVar("T")
 CITATION = re.compile(r"\s*\(([^()]*\b(?:1[89]|20)\d\d\b[^()]*|from no paper)\)")
 """Authors, year and title in parentheses, as the first line of a docstring has them."""
-_source: ContextVar[str | None] = ContextVar("where names come from that must not be paths", default=None)
+_refusal: ContextVar[str | None] = ContextVar("why names by path are refused", default=None)
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _first_line(documented: object) -> str:
 
 
 @contextlib.contextmanager
-def registered_names_only(source: str | None) -> Iterator[None]:
+def registered_names_only(source: str | None, remedy: str = "use a registered name") -> Iterator[None]:
     """Refuse names by path: inside, `load_object` raises, and with it every registry.
 
     A name by path runs code. Enter this around everything that handles values of a peer or of a folder of others.
@@ -166,12 +166,13 @@ def registered_names_only(source: str | None) -> Iterator[None]:
     ----------
     source : where the names come from, for the error. None admits names by path again, for options that the owner of this
         process wrote.
+    remedy : what the user can do, for the error.
     """
-    token = _source.set(source)
+    token = _refusal.set(None if source is None else f"{source} must not name code by path; {remedy}")
     try:
         yield
     finally:
-        _source.reset(token)
+        _refusal.reset(token)
 
 
 def load_object(path: str) -> Any:
@@ -181,8 +182,8 @@ def load_object(path: str) -> Any:
     ------
     ConfigurationError : the path cannot be imported, or code by path is refused here, see `registered_names_only`.
     """
-    if source := _source.get():
-        raise ConfigurationError(f"{path!r} is refused: {source} must not name code by path; use a registered name")
+    if refusal := _refusal.get():
+        raise ConfigurationError(f"{path!r} is refused: {refusal}")
     place, _, attribute = path.rpartition(":")
     if not place or not attribute:
         raise ConfigurationError(f"{path!r} is not of the form 'package.module:attribute' or 'file.py:attribute'")

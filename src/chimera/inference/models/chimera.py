@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.registry import load_object, registered_names_only
 from chimera.inference.models.table import KINDS, existing, stamp_of
 from chimera.models.conversion import build_model
 from chimera.models.model import Model
@@ -33,10 +35,13 @@ class ChimeraRun:
     Parameters
     ----------
     run : the folder.
+    trust_code : run the code that the folder's ``experiment.toml`` names by path (``file.py:factory``). A folder from
+        somebody else may name any code.
     stamp : filled in: changes when its files are written again, and workers load the model again.
     """
 
     run: str
+    trust_code: bool = False
     stamp: str | None = None
 
     def anchored(self, folder: Path) -> Self:
@@ -45,31 +50,46 @@ class ChimeraRun:
         for name in _NEEDED:
             if not (Path(whole) / name).is_file():
                 raise ConfigurationError(f"{whole} is not the folder of a finished run: it has no {name}")
+        name = named(_model_of(Path(whole)))[0]
+        if ":" in name and not self.trust_code:  # refused here, and not in a worker
+            with replace(self, run=whole)._names():
+                load_object(name)
         stamp = self.stamp or stamp_of(*(Path(whole) / name for name in _NEEDED))
         return replace(self, run=whole, stamp=stamp)
 
     def load(self) -> RunPredictor:
         """Make the model as the experiment says, and give it the run's weights."""
         folder = Path(self.run)
-        try:
-            model = tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8")).get("model")
-        except (OSError, ValueError) as error:
-            raise ConfigurationError(f"{folder / 'experiment.toml'} cannot be read: {error}") from error
-        if model is None:
-            raise ConfigurationError(
-                f"the model of {folder} was given in Python, so its files cannot make it again: train one that has a name, "
-                "'file.py:factory', or serve it as kind = \"factory\""
+        model, signature = _model_of(folder), Signature.read(folder)
+        with self._names():
+            made = build_model(
+                *named(model),
+                input_shape=signature.input_shape,
+                outputs=signature.outputs,
+                task=signature.task,
+                seed=0,
             )
-        signature = Signature.read(folder)
-        made = build_model(
-            *named(model),
-            input_shape=signature.input_shape,
-            outputs=signature.outputs,
-            task=signature.task,
-            seed=0,
-        )
         load_weights(made, folder / "weights.safetensors")
         return RunPredictor(made, signature)
+
+    def _names(self) -> AbstractContextManager[None]:
+        """Refuse names by path in the folder's files, unless their code is trusted."""
+        source = None if self.trust_code else f"{Path(self.run) / 'experiment.toml'}"
+        return registered_names_only(source, "if you trust the folder, set trust_code = true in the model's table")
+
+
+def _model_of(folder: Path) -> Any:
+    """Return the name or the table of the model that a run trained."""
+    try:
+        model = tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8")).get("model")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{folder / 'experiment.toml'} cannot be read: {error}") from error
+    if model is None:
+        raise ConfigurationError(
+            f"the model of {folder} was given in Python, so its files cannot make it again: train one that has a name, "
+            "'file.py:factory', or serve it as kind = \"factory\""
+        )
+    return model
 
 
 class RunPredictor:
