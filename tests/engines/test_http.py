@@ -20,10 +20,11 @@ import pytest
 
 pytest.importorskip("fastapi")
 
+from chimera.core.address import Address
 from chimera.core.engine import Disturbance
 from chimera.core.errors import ActorError, ActorLost, ConfigurationError, RunError, TimeLimitError
 from chimera.engines.http import HttpEngine, Route, wire
-from chimera.engines.http.connection import JSON, Address, Connection
+from chimera.engines.http.connection import JSON, Connection
 from chimera.engines.http.failure import Refusal
 from chimera.engines.http.host import Host, Reply
 from conformance.actors import Counter, Holder, Member, Relay

@@ -236,9 +236,12 @@ def test_without_the_token_nothing_is_shown_and_nothing_changed(
         urllib.request.urlopen(urllib.request.Request(f"{url}/1/cancel", method="POST"))
     with pytest.raises(RunError, match="token"):
         Client(lambda: options.address, "wrong").jobs()
-    with pytest.raises(ConfigurationError, match="CHIMERA_TOKEN"):
+    with pytest.raises(ConfigurationError, match="set CHIMERA_CLUSTER_TOKEN"):
         chimera.submit(experiment(tmp_path), cluster=options.address)
     monkeypatch.setenv("CHIMERA_TOKEN", cluster.folder.token())
+    with pytest.raises(ConfigurationError, match="CHIMERA_TOKEN is the token of REST nodes"):
+        chimera.submit(experiment(tmp_path), cluster=options.address)
+    monkeypatch.setenv("CHIMERA_CLUSTER_TOKEN", cluster.folder.token())
     assert said("jobs", "--folder", options.address, cwd=tmp_path) == cluster.client.jobs()
 
 

@@ -49,10 +49,10 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
 
 
-def node(folder: Path, name: str = "tree1") -> GradientWorker:
+def node(folder: Path, name: str = "tree1", **given: Any) -> GradientWorker:
     rng = np.random.default_rng(0)
     write_data(folder / name, rng.normal(size=(20, 4)), rng.integers(0, 2, 20))
-    return TorchWorker(network, settings=settings(folder, name))
+    return TorchWorker(network, settings=settings(folder, name, **given))
 
 
 @pytest.fixture

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from fastapi import APIRouter, FastAPI, Request
 
+from chimera.core.address import is_loopback
 from chimera.core.errors import ConfigurationError
 from chimera.nodes.settings import Settings, read_settings
 from chimera.web.app import create_app, serve
 from chimera.web.logs import close_logs, open_logs
-from chimera.web.security import Open, check_reach, is_loopback, open_to, warn_if_open
+from chimera.web.security import Open, check_reach, open_to, warn_if_open
 from nodes.served import serving
 from security.attacker import BEARER, TOKEN, Attacker, answer_of
 

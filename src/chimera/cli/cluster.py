@@ -25,7 +25,7 @@ Where = Annotated[
         "--folder",
         metavar="DIR|URL",
         envvar="CHIMERA_CLUSTER_FOLDER",
-        help="The folder of the cluster; or its address, with its token in CHIMERA_TOKEN.",
+        help="The folder of the cluster; or its address, with its token in CHIMERA_CLUSTER_TOKEN.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 from chimera.core.errors import ActorError, ActorLost, ChimeraError, RunError, TimeLimitError, TooFewWorkersError
 from chimera.engines.local.standby import close_all_but, stand_by
 from chimera.jobs.bundle import EXPERIMENT, load_function
-from chimera.jobs.folder import JobFolder, Outcome
+from chimera.jobs.folder import TOKEN, JobFolder, Outcome
 from chimera.jobs.records import Submission
 from chimera.jobs.results import write_results
 from chimera.jobs.watching import Told
@@ -68,6 +68,7 @@ def stop(folder: JobFolder, pid: int) -> None:
 def _become_driver(folder: JobFolder, attempt: int, submission: Submission, lock: int, ray: str) -> NoReturn:
     try:
         os.setsid()
+        os.environ.pop(TOKEN, None)  # a job has no business with a cluster
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)

@@ -13,6 +13,8 @@ from msgspec import Struct
 from chimera.web.folder import Folder, holder, take
 
 DEFAULT = Path("runs/cluster")
+TOKEN = "CHIMERA_CLUSTER_TOKEN"
+"""The variable with the token of a cluster that is reached by its address."""
 
 
 class Options(Struct, frozen=True):

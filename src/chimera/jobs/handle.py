@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from chimera.core.address import Address
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.jobs.bundle import of_experiment, of_function
 from chimera.jobs.client import Client
-from chimera.jobs.folder import DEFAULT, ClusterFolder
+from chimera.jobs.folder import DEFAULT, TOKEN, ClusterFolder
 from chimera.jobs.records import Submission
 from chimera.jobs.requirements import versions
 from chimera.jobs.results import read_results
@@ -111,7 +112,8 @@ def submit(
     priority : higher ones go first.
     settings : changes of the experiment, as of ``chimera train --set``.
     include : further files or folders that are to travel with it.
-    cluster : its folder, or its address, ``http://host:port``; then its token is taken from ``CHIMERA_TOKEN``.
+    cluster : its folder, or its address, ``https://host:port``; then its token is taken from
+        ``CHIMERA_CLUSTER_TOKEN``.
 
     Raises
     ------
@@ -150,10 +152,12 @@ def client_of(cluster: str | os.PathLike[str]) -> Client:
     where = os.fspath(cluster)
     if "://" not in where:
         return Client.of(ClusterFolder(Path(where)))
-    token = os.environ.get("CHIMERA_TOKEN", "")
+    Address.of(where, "the address of the cluster").check_token_may_travel()
+    token = os.environ.get(TOKEN, "")
     if not token:
+        other = " (CHIMERA_TOKEN is the token of REST nodes)" if os.environ.get("CHIMERA_TOKEN") else ""
         raise ConfigurationError(
-            f"the cluster at {where} asks for its token: set CHIMERA_TOKEN to what its 'token' file has"
+            f"the cluster at {where} asks for its token: set {TOKEN} to what its 'token' file has{other}"
         )
     return Client(lambda: where.rstrip("/"), token)
 

@@ -150,9 +150,12 @@ class Experiment:
     def to_toml(self) -> str:
         """Return the file of this experiment, with the defaults of `Trainer` spelt out, so that it stays what it was.
 
-        A part that was given as a Python object becomes a comment that says so.
+        A part that was given as a Python object becomes a comment that says so. Tokens of an engine are left out: a folder of a
+        run is passed on, and they come from the environment as well.
         """
         complete: dict[str, Any] = {name: _default(name, self.tables) for name in TABLES}
+        if isinstance(complete["engine"], Mapping):
+            complete["engine"] = {k: v for k, v in complete["engine"].items() if not _is_secret(k, v)}
         complete["train"] = {
             key: self.tables["train"].get(key, p.default)
             for key, p in _arguments().items()
@@ -246,6 +249,11 @@ def _syntax_error(error: tomllib.TOMLDecodeError, text: str) -> str:
 def is_path(key: str, value: str) -> bool:
     """Whether the value of an option is a path here, by the option's name; a URL is none."""
     return (key == "path" or key.endswith("_path")) and "://" not in value
+
+
+def _is_secret(option: str, value: Any) -> bool:
+    """Return whether an option of an engine is a token; a file with tokens is none."""
+    return option == "token" or (option == "tokens" and not isinstance(value, str))
 
 
 def _anchored(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -24,6 +24,8 @@ _RESULTS = (
     "summary.json",
 )  # what must not be lost; a run that failed before it had any may be run again
 
+_TOKEN = re.compile(r"(\btokens?[\w.\"':/-]*=)\S+")  # in a command: ``--set engine.token=...``
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -79,7 +81,7 @@ class RunFolder:
             "system": platform.platform(),
             "processors": os.cpu_count(),
             "seed": seed,
-            "command": " ".join(sys.argv),
+            "command": _TOKEN.sub(r"\1...", " ".join(sys.argv)),
             "libraries": {name: version for name in _LIBRARIES if (version := _version(name))},
         }
         write_atomically(self.path / "environment.json", msgspec.json.format(msgspec.json.encode(environment)))

@@ -81,7 +81,9 @@ class UnauthorizedError(HTTPException):
     """A request without the node's token."""
 
     def __init__(self) -> None:
-        text = "this node asks for its token: send the header 'Authorization: Bearer <CHIMERA_TOKEN>'"
+        text = (
+            "the token is missing or wrong: send the header 'Authorization: Bearer ...' with the token of this server"
+        )
         super().__init__(401, text, {"WWW-Authenticate": "Bearer"})
 
 

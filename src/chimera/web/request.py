@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import http.client
 import select
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from typing import IO
-from urllib.parse import urlsplit
+
+from chimera.core.address import Address
+from chimera.core.errors import ConfigurationError
 
 _LOOK_S = 0.1  # how often to look whether whoever was asked still leads
 
@@ -30,20 +33,27 @@ def opened(
 
     Parameters
     ----------
-    address : ``http://host:port``.
+    address : ``http://host:port`` or ``https://host:port``; the certificate is verified.
     timeout_s : how long sending, the answer's beginning and each part of it may take.
     leads : whether who answers there is the coordinator, as far as is known. One that hangs does not say so.
 
     Raises
     ------
+    ConfigurationError : the address cannot be used, its certificate cannot be verified, or a token would travel in clear.
     Unanswered : nobody answers there in time, or another process leads by now.
     """
-    place = urlsplit(address)
-    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=timeout_s)
+    place = Address.of(address)
+    if "Authorization" in headers:
+        place.check_token_may_travel()
+    kind = http.client.HTTPSConnection if place.secure else http.client.HTTPConnection  # verified as the system does
+    connection = kind(place.host, place.port, timeout=timeout_s)
     try:
-        connection.request(verb, path, body, {**headers, "Connection": "close"})
+        connection.request(verb, f"{place.path}{path}", body, {**headers, "Connection": "close"})
         _await(connection, time.monotonic() + timeout_s, leads)
         return connection.getresponse()
+    except ssl.SSLCertVerificationError as error:
+        connection.close()
+        raise ConfigurationError(f"the certificate of {address} cannot be verified: {error.verify_message}") from error
     except (OSError, http.client.HTTPException) as error:
         connection.close()
         raise Unanswered(str(error) or type(error).__name__) from error

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from chimera.core.address import is_loopback
 from chimera.core.errors import ConfigurationError
 from chimera.web.logs import status
 
@@ -171,17 +172,6 @@ def _is_origin(origin: bytes | None, scheme: str, place: Place) -> bool:
     default = _PORTS.get(scheme)
     same = (found.hostname or "", port or default) == (place[0].lower(), place[1] or default)
     return same and found.scheme == scheme
-
-
-@lru_cache(maxsize=256)
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches what listens on ``host``."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host.rstrip(".").lower() == "localhost"
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
 
 
 def check_reach(host: str, settings: Access) -> None:

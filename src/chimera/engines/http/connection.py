@@ -8,11 +8,10 @@ import select
 import socket
 import ssl
 import time
-from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
-from chimera.core.errors import ConfigurationError, TimeLimitError
+from chimera.core.address import Address
+from chimera.core.errors import TimeLimitError
 from chimera.engines.http.wire import CONTENT_TYPE
 
 JSON = "application/json"
@@ -20,43 +19,6 @@ ACCEPT = f"{CONTENT_TYPE}, {JSON}"
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _READ_BYTES = 1 << 18
 _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # on Linux
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where a node is.
-
-    Attributes
-    ----------
-    url : as the user wrote it, without a slash at the end; it stands in all messages.
-    path : what comes before the routes, usually nothing.
-    """
-
-    url: str
-    host: str
-    port: int
-    secure: bool
-    path: str
-
-    @classmethod
-    def of(cls, url: str) -> Address:
-        """Read a URL.
-
-        Raises
-        ------
-        ConfigurationError : it is not of the form ``http://host:port`` or ``https://host:port``.
-        """
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError as error:
-            raise ConfigurationError(f"engine 'http', option 'nodes': {url!r} cannot be used: {error}") from error
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ConfigurationError(f"engine 'http', option 'nodes': {url!r} is not of the form 'http://host:port'")
-        if parts.username or parts.password:
-            raise ConfigurationError("engine 'http', option 'nodes': give the token as 'token', not inside the URL")
-        secure = parts.scheme == "https"
-        return cls(url.rstrip("/"), parts.hostname, port or (443 if secure else 80), secure, parts.path.rstrip("/"))
 
 
 class Answer(NamedTuple):
@@ -89,12 +51,14 @@ class Connection:
 
     Parameters
     ----------
-    token : sent with every request.
+    token : sent with every request; only over TLS or to this machine, see `Address.check_token_may_travel`.
     tls : how to check an https node; by default as the system does.
     most_bytes : the size of the largest answer that is taken.
     """
 
     def __init__(self, address: Address, token: str | None, tls: ssl.SSLContext | None, most_bytes: int) -> None:
+        if token:
+            address.check_token_may_travel()
         self._address, self._tls, self._most_bytes = address, tls, most_bytes
         self._socket: socket.socket | None = None
         self._broken_by: str | None = None

@@ -10,20 +10,21 @@ import secrets
 import ssl
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from chimera.core.address import Address
 from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ConfigurationError, MissingExtraError, RunError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import check_returns
-from chimera.engines.http.connection import Address
 from chimera.engines.http.lane import CONSTRUCT, Lane
 from chimera.engines.http.lanes import HostedLane, OwnLane, RemoteLane
 from chimera.engines.http.node import Node
 from chimera.engines.http.refs import Board, Call, HttpActor, Ref, value_of
 from chimera.engines.http.routed_lane import RoutedLane
 from chimera.engines.http.surroundings import close_for_threads, open_for_threads
+from chimera.engines.http.tokens import tokens_of
 from chimera.engines.real_time import RealTime
 
 _LEAVING_S = 2.0
@@ -44,6 +45,8 @@ class HttpEngine(RealTime):
     nodes : where they are: ``http://host:port``, one each.
     token : the bearer token that the nodes want; by default that of CHIMERA_TOKEN in the environment, so that it need not stand
         in a file.
+    tokens : those of single nodes, where they differ, by the node's address; or a TOML file with lines
+        ``"http://host:port" = "..."``. A node that is not in it gets ``token``.
     timeout_s : how long a call in a node may take; after that its ref raises `TimeLimitError`, though the node may go on.
     retries : how often a call that failed on the way (nobody listens, the connection broke, the time was over, garbage came, or
         a status of 500 or more without an exception of an actor) is sent again; the node may then run it more than once.
@@ -63,6 +66,7 @@ class HttpEngine(RealTime):
         *,
         nodes: Sequence[str],
         token: str | None = None,
+        tokens: str | Mapping[str, str] | None = None,
         timeout_s: float = 100.0,
         retries: int = 0,
         health_every_s: float = 1.0,
@@ -77,22 +81,22 @@ class HttpEngine(RealTime):
                 raise ConfigurationError(f"engine 'http', option {name!r}: must be above 0, not {value!r}")
         if retries < 0:
             raise ConfigurationError(f"engine 'http', option 'retries': must be at least 0, not {retries!r}")
-        addresses = [Address.of(url) for url in ([nodes] if isinstance(nodes, str) else nodes)]
+        urls = [nodes] if isinstance(nodes, str) else nodes
+        addresses = [Address.of(url, "engine 'http', option 'nodes':") for url in urls]
         if not addresses:
             raise ConfigurationError(
                 "engine 'http', option 'nodes': give at least one, such as 'http://127.0.0.1:5001'"
             )
         token = os.environ.get("CHIMERA_TOKEN") or None if token is None else token
-        if token is not None and not (token.isascii() and token.isprintable()):
-            raise ConfigurationError("engine 'http', option 'token': a token is printable ASCII text")
+        own = tokens_of(addresses, token, tokens)
         if importlib.util.find_spec("httptools") is None:
             raise MissingExtraError("the http engine", "httptools", "nodes")
         super().__init__()
         self.key = secrets.token_hex(8)
         self._remote = {"timeout_s": timeout_s, "retries": retries, "on_answer": on_answer}
-        options: dict[str, Any] = {"token": token, "tls": _tls(tls_ca, tls_check_host), "most_bytes": most_bytes}
+        options: dict[str, Any] = {"tls": _tls(tls_ca, tls_check_host), "most_bytes": most_bytes}
         options |= {"engine_key": self.key, "health_every_s": health_every_s}
-        self._nodes = [Node(address, **options) for address in addresses]
+        self._nodes = [Node(address, token=its, **options) for address, its in zip(addresses, own, strict=True)]
         self._bound = 0
         self._homes: dict[str, Node] = {}
         self._board = Board(self._began_s, keeps_rows)

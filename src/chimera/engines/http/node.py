@@ -10,8 +10,9 @@ import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from chimera.core.address import Address
 from chimera.core.errors import TimeLimitError
-from chimera.engines.http.connection import Address, Answer, Connection, Garbage, Unreachable
+from chimera.engines.http.connection import Answer, Connection, Garbage, Unreachable
 from chimera.engines.http.routes import document_of
 
 if TYPE_CHECKING:

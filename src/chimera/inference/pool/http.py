@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from chimera.core.address import Address
 from chimera.core.errors import DataError, RunError
 from chimera.engines.http import wire
-from chimera.engines.http.connection import Address, Answer, Connection, Garbage, Unreachable
+from chimera.engines.http.connection import Answer, Connection, Garbage, Unreachable
 from chimera.engines.http.routes import document_of
 from chimera.inference.journal.members import Member, Members
 from chimera.inference.pool.link import Assignment, Collected, Link, Place, StaleEpoch, WorkerState

@@ -17,11 +17,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chimera.core.address import is_loopback
 from chimera.core.errors import ConfigurationError
 from chimera.nodes.launchers.image import reason, worker_image
 from chimera.nodes.launchers.launcher import LauncherError, Say, Worker
 from chimera.nodes.settings import Settings
-from chimera.web.security import is_loopback
 
 if TYPE_CHECKING:
     from docker import DockerClient

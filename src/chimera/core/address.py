@@ -1,0 +1,92 @@
+"""Addresses of servers, ``http://host:port``: how every client reads one, and whether a token may travel there."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+from chimera.core.errors import ConfigurationError
+
+INSECURE = "CHIMERA_INSECURE"
+"""The variable by which a user accepts that tokens and data travel in clear."""
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server is.
+
+    Attributes
+    ----------
+    url : as the user wrote it, without a slash at the end; it stands in all messages.
+    secure : whether TLS is spoken there.
+    path : what comes before the routes, usually nothing.
+    """
+
+    url: str
+    host: str
+    port: int
+    secure: bool
+    path: str
+
+    @classmethod
+    def of(cls, url: str, what: str = "the address") -> Address:
+        """Read a URL.
+
+        Parameters
+        ----------
+        what : what the URL is, for the error.
+
+        Raises
+        ------
+        ConfigurationError : it is not of the form ``http://host:port`` or ``https://host:port``.
+        """
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise ConfigurationError(f"{what} {url!r} cannot be used: {error}") from error
+        if parts.username or parts.password:
+            raise ConfigurationError(f"{what} has a password in it: give the token apart from the address")
+        well_formed = url.isascii() and url.isprintable() and " " not in url and port != 0
+        if parts.scheme not in _PORTS or not parts.hostname or parts.query or parts.fragment or not well_formed:
+            raise ConfigurationError(f"{what} {url!r} is not of the form 'http://host:port' or 'https://host:port'")
+        scheme = parts.scheme
+        return cls(url.rstrip("/"), parts.hostname, port or _PORTS[scheme], scheme == "https", parts.path.rstrip("/"))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine is reached there."""
+        return is_loopback(self.host)
+
+    def check_token_may_travel(self) -> None:
+        """Refuse to send a token there in clear.
+
+        Raises
+        ------
+        ConfigurationError : neither TLS nor this machine, and the user has not accepted that by ``CHIMERA_INSECURE=1``.
+        """
+        if not (self.secure or self.is_loopback or is_insecure_accepted()):
+            raise ConfigurationError(
+                f"a token would travel to {self.url} in clear: use an https:// address, or set {INSECURE}=1 if you accept that"
+            )
+
+
+@lru_cache(maxsize=256)
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches what listens on ``host``."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host.rstrip(".").lower() == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def is_insecure_accepted(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the user has accepted that tokens and data travel in clear."""
+    return environment.get(INSECURE, "").strip().lower() in ("1", "true", "yes", "on")
