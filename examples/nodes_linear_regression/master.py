@@ -14,4 +14,4 @@ os.environ.setdefault("CHIMERA_WORKERS_MAPPED_PORTS", "[5001, 5002]")
 os.environ.setdefault("CHIMERA_WORKERS_HOST", "127.0.0.1")  # who may reach the master: this machine only
 
 if __name__ == "__main__":
-    chimera.run(ParameterServerMaster("regressor", max_iter=100), int(os.environ.get("MASTER_PORT", "8080")))
+    chimera.run(ParameterServerMaster("regressor", max_iter=1000), int(os.environ.get("MASTER_PORT", "8080")))

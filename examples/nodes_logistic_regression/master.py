@@ -14,5 +14,5 @@ os.environ.setdefault("CHIMERA_WORKERS_MAPPED_PORTS", "[5001, 5002]")
 os.environ.setdefault("CHIMERA_WORKERS_HOST", "127.0.0.1")  # who may reach the master: this machine only
 
 if __name__ == "__main__":
-    master = ParameterServerMaster("classifier", loss="log_loss", max_iter=100)  # the loss: so it tells probabilities
+    master = ParameterServerMaster("classifier", loss="log_loss", max_iter=1000)  # the loss: so it tells probabilities
     chimera.run(master, int(os.environ.get("MASTER_PORT", "8080")))

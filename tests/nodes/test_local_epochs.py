@@ -174,9 +174,9 @@ def test_a_fit_whose_loop_is_not_finite_says_so_of_each_worker(tmp_path: Path) -
     parts = cut(SCALED * 1e300, VALUES, 2)
     with pytest.raises(ValueError, match="flow occurred"):
         looped("regressor", parts, 5, [{}, {}])
-    with served(tmp_path, "regressor", parts, [{}, {}]) as own:
-        with pytest.raises(AllWorkersFailed, match=r"w0.*flow occurred.*w1.*flow occurred"):
-            ParameterServerMaster("regressor", max_iter=5, settings=own).fit()
+    said = r"w0.*flow occurred.*w1.*flow occurred"
+    with served(tmp_path, "regressor", parts, [{}, {}]) as own, pytest.raises(AllWorkersFailed, match=said):
+        ParameterServerMaster("regressor", max_iter=5, settings=own).fit()
 
 
 def test_without_a_seed_each_step_has_another_order_and_a_fit_can_be_repeated(tmp_path: Path) -> None:

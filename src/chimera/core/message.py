@@ -38,7 +38,8 @@ class Encoded:
     meta : small scalars that decoding needs.
     nbytes : what it weighs on the wire, in bytes.
     plain : whether the codec that made it, in this process, knows that its one array is the vector, a contiguous one of
-        float32 (of float64 where a master of REST nodes trains a linear model), so that nobody here need look. It does not travel: what comes from elsewhere is looked at.
+        float32 (of float64 where a master of REST nodes trains a linear model), so that nobody here need look. It does not
+        travel: what comes from elsewhere is looked at.
     """
 
     __slots__ = ("arrays", "codec", "meta", "nbytes", "plain", "size")

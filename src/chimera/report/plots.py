@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chimera.core.errors import ConfigurationError
 from chimera.report.curves import MOST_LINES, Panel, panels, y_range
 from chimera.report.events import RUN, Point, legend, losses, marks_in, points_of
 from chimera.report.run_files import RunFiles, read_run, replace_file
@@ -47,6 +48,7 @@ _STYLE: Any = {
     "figure.facecolor": "white",
     "axes.facecolor": "white",
 }
+FORMATS = ("png", "pdf", "svg", "eps", "ps", "jpg", "jpeg", "tif", "tiff", "webp")
 _WIDTH_IN = 10.0
 _PANEL_IN = 2.35
 _LANE_IN = 0.24
@@ -91,14 +93,20 @@ def draw_run(run_dir: str | os.PathLike[str]) -> Figure:
 
 
 def save_plot(run_dir: str | os.PathLike[str], path: str | os.PathLike[str]) -> Path:
-    """Write the picture of a run as a PNG of 150 dpi (1500 px wide) to ``path``, and return that.
+    """Write the picture of a run to ``path``, in the format that its ending says, and return the path.
+
+    Pixels are those of 150 dpi: the picture is 1500 px wide.
 
     Raises
     ------
-    ConfigurationError : ``run_dir`` is not the folder of a run, or ``path`` cannot be written.
+    ConfigurationError : ``run_dir`` is not the folder of a run, or ``path`` has an unknown ending or cannot be written.
     """
+    kind = Path(path).suffix[1:].lower()
+    if kind not in FORMATS:
+        known = ", ".join(f".{each}" for each in FORMATS)
+        raise ConfigurationError(f"the plot {str(path)!r} is of no format known by its ending; known: {known}")
     picture = io.BytesIO()
-    draw_run(run_dir).savefig(picture, format="png", dpi=150)
+    draw_run(run_dir).savefig(picture, format=kind, dpi=150)
     replace_file(Path(path), picture.getvalue())
     return Path(path)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from chimera.models.model import Model
-from chimera.training.callback import Callback, Event, Progress
+from chimera.training.callback import Callback, Event, Progress, tell
 from chimera.training.history import History
 from chimera.training.meter import Meter
 
@@ -22,19 +22,16 @@ class Announcer:
 
     def begin(self, progress: Progress) -> None:
         """Tell that training begins."""
-        for callback in self._callbacks:
-            callback.on_start(progress)
+        tell(self._callbacks, "on_start", progress)
 
     def measured(self, row: dict[str, Any], progress: Progress) -> None:
         """Tell what was measured."""
         self._history.add_metrics(row)
-        for callback in self._callbacks:
-            callback.on_progress(progress)
+        tell(self._callbacks, "on_progress", progress)
 
     def evaluated(self, model: Model, last: bool) -> None:
         """Show the model that was evaluated."""
-        for callback in self._callbacks:
-            callback.on_model(model, last)
+        tell(self._callbacks, "on_model", model, last)
 
     def events(self, happenings: Iterable[Told]) -> int:
         """Let things happen, tell of each as it does, and return how many there were."""
@@ -43,7 +40,6 @@ class Announcer:
             self._meter.count()
             event = Event(what, self._meter.seconds(), self._meter.counters.rounds, actor, detail)
             self._history.add_event(event)
-            for callback in self._callbacks:
-                callback.on_event(event)
+            tell(self._callbacks, "on_event", event)
             count += 1
         return count

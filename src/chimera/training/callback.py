@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from chimera.core.errors import RunError
 
 if TYPE_CHECKING:
     from chimera.models.model import Model
@@ -68,3 +71,21 @@ class Callback:
 
     def on_end(self, run: Run) -> None:
         """The run is over and its files are written."""
+
+
+def tell(callbacks: Iterable[Callback], hook: str, *args: Any) -> None:
+    """Call one hook of each callback. What it raises ends the run, with a note that names the callback and the hook.
+
+    Raises
+    ------
+    RunError : a hook raised StopIteration, which a generator on the way would take for its own end.
+    """
+    for callback in callbacks:
+        where = f"the callback {type(callback).__name__} in {hook}"
+        try:
+            getattr(callback, hook)(*args)
+        except StopIteration as error:
+            raise RunError(f"{where} raised StopIteration: use next(iterator, default), or catch it there") from error
+        except Exception as error:
+            error.add_note(f"raised by {where}")
+            raise

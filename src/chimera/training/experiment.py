@@ -161,7 +161,10 @@ class Experiment:
             for key, p in _arguments().items()
             if key not in (*PLUGINS, *_ONLY_IN_CODE) and self.tables["train"].get(key, p.default) is not None
         }
-        return dump_toml({name: table for name, table in complete.items() if name == "train" or table != {}})
+        empty = [
+            name for name, table in complete.items() if isinstance(table, Mapping) and not table and name != "train"
+        ]
+        return dump_toml({name: table for name, table in complete.items() if name not in empty})
 
     def trainer(self, **overrides: Any) -> Trainer:
         """Return the trainer of this experiment; ``overrides`` are arguments of `Trainer` that win over the file."""

@@ -61,7 +61,9 @@ def split_of(data: Any, seed: int) -> Split:
     """Return training and test set; where only one set is given, ``seed`` decides which fifth is kept for testing."""
     if _is_named(data):
         name, options = named(data)
-        return DATASETS.create(name, options)
+        made: Any = DATASETS.create(name, options)
+        # A text is a split of another kind; what else a factory makes is read like data that are given as objects.
+        return made if hasattr(made, "train") and hasattr(made, "test") else Split.of(made, seed=seed)
     return Split.of(data, seed=seed)
 
 

@@ -153,7 +153,14 @@ class Run:
         return self.trained.layout.split(self.trained.parameters())
 
     def plot(self, path: str | Path | None = None) -> Path:
-        """Draw losses, metrics and the timeline as a PNG, by default ``plot.png`` in the run's folder; return where it is."""
+        """Draw losses, metrics and the timeline, by default as ``plot.png`` in the run's folder; return where it is.
+
+        The path's ending says the format, such as ``.png``, ``.pdf`` or ``.svg``.
+
+        Raises
+        ------
+        ConfigurationError : the ending is none of a known format, or the file cannot be written.
+        """
         from chimera.report.plots import save_plot
 
         target = self.run_dir / "plot.png" if path is None else Path(path)

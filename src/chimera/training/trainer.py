@@ -15,7 +15,7 @@ from chimera.models.model import Model
 from chimera.strategies.strategy import Strategy
 from chimera.training.assembly import Assembly
 from chimera.training.cadence import Cadence
-from chimera.training.callback import Callback
+from chimera.training.callback import Callback, tell
 from chimera.training.checkpoint import Checkpoints, check_fits
 from chimera.training.cluster import TrainingCluster
 from chimera.training.experiment import Experiment
@@ -295,8 +295,7 @@ class Trainer:
             },
         )
         self._folder.finish(run)
-        for callback in self.callbacks:
-            callback.on_end(run)
+        tell(self.callbacks, "on_end", run)
         return run
 
     def _names(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Workers that a parameter server trains with: they answer weights with the gradient of their data, or with what they change."""
+"""Workers that a parameter server trains with: they answer weights with a gradient, or with how far they go from them."""
 
 from __future__ import annotations
 
