@@ -106,7 +106,8 @@ def test_a_regression_is_that_of_a_single_machine(two_regressions: list[int], sa
     with client_of(master) as client:
         assert client.post(f"{SERVER}/predict", json=query(columns, rows)).status_code == 409
         answer = client.post(f"{SERVER}/fit")
-        assert (answer.status_code, answer.json()) == (200, {"fit": "ok"})
+        fitted = {"fit": "ok", "workers": {"w0": {"fit": "ok"}, "w1": {"fit": "ok"}}}
+        assert (answer.status_code, answer.json()) == (200, fitted)
         shuffled = client.post(f"{SERVER}/predict", json=query([c.upper() for c in columns[::-1]], rows[:, ::-1]))
         wrong = client.post(f"{SERVER}/predict", json=query(["d", *columns[1:]], rows[:2]))
     alone = SGDRegressor(alpha=1e-6, max_iter=2000, tol=1e-6, random_state=0).fit(rows, targets)
@@ -140,7 +141,7 @@ def test_three_classes_of_which_a_worker_lacks_one(tmp_path: Path) -> None:
         ports = [worker.port for worker in started.values()]
         master = ParameterServerMaster("classifier", settings=settings_for(*ports), **options)
         with client_of(master) as client:
-            assert client.post(f"{SERVER}/fit").json() == {"fit": "ok"}
+            assert client.post(f"{SERVER}/fit").json()["fit"] == "ok"
             body = client.post(f"{SERVER}/predict", json=query(columns, rows)).json()
     assert body["classes"] == ["setosa", "versicolor", "virginica"]
     assert np.mean(np.array(body["y_pred_rows"]) == labels) > 0.93
@@ -215,16 +216,22 @@ BAD = [
 
 
 @pytest.mark.parametrize(("bad", "why"), BAD, ids=[behaviour.__name__ for behaviour, _ in BAD])
-def test_a_worker_that_goes_bad_amid_a_fit_is_left_out_and_named(bad: Behaviour, why: str, said: Any) -> None:
+def test_a_worker_that_goes_bad_amid_a_fit_is_left_out_and_named(
+    bad: Behaviour, why: str, said: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     columns, rows, targets = diabetes()
     good, routes = (linear_worker(columns, rows[half::2], targets[half::2]) for half in range(2))
     routes[STEP] = after(5, bad, routes[STEP])
     with foreign_worker(good) as port, foreign_worker(routes) as other:
         settings = settings_for(port, other, workers_endpoints_timeout=1.0)
         master = ParameterServerMaster("regressor", settings=settings, **(REGRESSION | {"max_iter": 60}))
-        master.fit()
         with client_of(master) as client:
+            fitted = client.post(f"{SERVER}/fit").json()
             body = client.post(f"{SERVER}/predict", json=query(columns, rows)).json()
+    assert (fitted["fit"], fitted["workers"]["w0"]) == ("ok", {"fit": "ok"})
+    assert fitted["workers"]["w1"]["fit"] == "failed"
+    assert why in fitted["workers"]["w1"]["why"]
+    assert "w1: fit failed: " in capsys.readouterr().err
     assert r2(body["y_pred_rows"], targets) > 0.4
     warnings = [record.getMessage() for record in said.records if record.levelno == logging.WARNING]
     assert [line for line in warnings if "w1" in line and f"localhost:{other}" in line and why in line]
@@ -333,7 +340,7 @@ def test_bagging_goes_on_with_those_that_answer(three_trees: list[int], said: An
     data, columns = load_breast_cancer(), [f"c{i}" for i in range(30)]
     with client_of(AggregationMaster(settings=settings_for(*three_trees))) as client:
         assert client.post(f"{AGGREGATION}/predict", json=query(columns, data.data[:2])).status_code == 409
-        assert client.post(f"{AGGREGATION}/fit").json() == {"fit": "ok"}
+        assert client.post(f"{AGGREGATION}/fit").json()["fit"] == "ok"
         body = client.post(f"{AGGREGATION}/predict", json=query(columns, data.data)).json()
         none = client.post(f"{AGGREGATION}/predict", json=query(columns, np.empty((0, 30)))).json()
         wrong = client.post(f"{AGGREGATION}/predict", json=query(["x", *columns[1:]], data.data[:2]))
@@ -353,6 +360,25 @@ def test_bagging_goes_on_with_those_that_answer(three_trees: list[int], said: An
     ]
 
 
+def test_a_worker_that_fails_is_named_with_the_reason_in_the_answer_and_on_the_console(
+    three_trees: list[int], said: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, columns = load_breast_cancer(), [f"c{i}" for i in range(30)]
+    with client_of(AggregationMaster(settings=settings_for(*three_trees))) as client:
+        fitted = client.post(f"{AGGREGATION}/fit").json()
+        console = capsys.readouterr().err
+        bodies = [client.post(f"{AGGREGATION}/predict", json=query(columns, data.data[:2])).json() for _ in range(2)]
+    assert fitted["fit"] == "ok"
+    assert [each["fit"] for each in fitted["workers"].values()] == ["ok", "ok", "failed"]
+    assert "X_train.csv" in fitted["workers"]["w2"]["why"]
+    assert "fitted by 2 of 3 workers: w0, w1" in console
+    assert "w2: fit failed: " in console
+    for body in bodies:
+        assert [each["predict"] for each in body["workers"].values()] == ["ok", "ok", "failed"]
+    assert capsys.readouterr().err.count("w2: predict failed: ") == 1  # and not at each request
+    assert said.text.count("w2: predict failed: ") == 2
+
+
 def predicting(answer: Any) -> dict[tuple[str, str], Behaviour]:
     return {
         ("POST", "/v1/chimera/model/fit"): lambda *_: {"fit": "ok"},
@@ -360,11 +386,16 @@ def predicting(answer: Any) -> dict[tuple[str, str], Behaviour]:
     }
 
 
+outcomes: list[Any] = []  # of the workers, by request
+
+
 def averaged_of(*answers: Any) -> Any:
     with contextlib.ExitStack() as stack:
         ports = [stack.enter_context(foreign_worker(predicting(answer))) for answer in answers]
         client = stack.enter_context(client_of(AggregationMaster(settings=settings_for(*ports))))
-        return client.post(f"{AGGREGATION}/predict", json=query(["a"], [[1.0], [2.0]])).json()
+        body: dict[str, Any] = client.post(f"{AGGREGATION}/predict", json=query(["a"], [[1.0], [2.0]])).json()
+        outcomes.append(body.pop("workers"))
+        return body
 
 
 def test_values_are_averaged() -> None:
@@ -390,13 +421,15 @@ def test_a_worker_that_died_is_asked_again_once_it_is_back(tmp_path: Path, said:
             client.post(f"{AGGREGATION}/fit")
             whole = client.post(f"{AGGREGATION}/predict", json=query(columns, rows[:3])).json()
             started["w1"].kill()
-            assert client.post(f"{AGGREGATION}/predict", json=query(columns, rows[:3])).json() == whole
+            half = client.post(f"{AGGREGATION}/predict", json=query(columns, rows[:3])).json()
+            assert half["y_pred_rows"] == whole["y_pred_rows"]
+            assert half["workers"]["w1"]["predict"] == "failed"
             warnings = [record.getMessage() for record in said.records if record.levelno == logging.WARNING]
             assert [line for line in warnings if f"localhost:{ports[1]}" in line and "lost" in line]
             started["w1"].start()
             started["w1"].await_health()
             said.clear()
-            assert client.post(f"{AGGREGATION}/fit").json() == {"fit": "ok"}
+            assert client.post(f"{AGGREGATION}/fit").json()["fit"] == "ok"
             assert "fitted by 2 of 2 workers" in said.text
 
 
@@ -404,6 +437,8 @@ def test_a_worker_that_answers_too_few_or_no_numbers_is_left_out(said: Any) -> N
     answers = {"y_pred_rows": [1.0, 2.0]}, {"y_pred_rows": [9.0]}, {"y_pred_rows": ["x", "y"]}, {}
     assert averaged_of(*answers) == {"y_pred_rows": [1.0, 2.0]}
     assert "1 predictions for 2 rows" in said.text
+    assert [each["predict"] for each in outcomes[-1].values()] == ["ok", "failed", "failed", "failed"]
+    assert "1 predictions for 2 rows" in outcomes[-1]["w1"]["why"]
 
 
 def test_a_network_is_trained_by_the_same_master(tmp_path: Path) -> None:
@@ -417,6 +452,6 @@ def test_a_network_is_trained_by_the_same_master(tmp_path: Path) -> None:
         ports = [worker.port for worker in started.values()]
         options: dict[str, Any] = {"learning_rate": "constant", "eta0": 0.1, "max_iter": 150}
         with client_of(ParameterServerMaster("regressor", settings=settings_for(*ports), **options)) as client:
-            assert client.post(f"{SERVER}/fit").json() == {"fit": "ok"}
+            assert client.post(f"{SERVER}/fit").json()["fit"] == "ok"
             body = client.post(f"{SERVER}/predict", json=query(columns, rows)).json()
     assert r2(np.ravel(body["y_pred_rows"]), (targets - 150) / 80) > 0.4

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from chimera.core.errors import ChimeraError, ConfigurationError
+from chimera.core.errors import ChimeraError, ConfigurationError, DataError
 from chimera.nodes.health import unwell
 from chimera.nodes.launchers.launcher import Launcher, LauncherError, Worker, choose_launcher, workers_of
 from chimera.nodes.settings import Settings
 from chimera.nodes.state import State
+from chimera.nodes.table import read_training_data
 from chimera.nodes.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def run(master: Master, port: int = DEFAULT_PORT, launcher: str | None = None) -
 
     Raises
     ------
-    ConfigurationError : a file, a folder or a port that is missing or taken, or a host open to all; nothing was started.
+    ConfigurationError : a file, a folder or a port that is missing or taken, a host open to all, or data that cannot be used;
+        nothing was started.
     LauncherError : a worker did not come up; the message ends with the last lines of its log.
     """
     try:
@@ -74,6 +76,7 @@ def run(master: Master, port: int = DEFAULT_PORT, launcher: str | None = None) -
 def _run(master: Master, port: int, launcher: str | None) -> None:
     settings = master.settings
     workers = workers_of(settings)
+    _check_data(workers)
     from chimera.web.app import serve
     from chimera.web.security import check_reach
 
@@ -142,6 +145,15 @@ def wait_until_well(workers: Sequence[Worker], launcher: Launcher, settings: Set
 def _last_words(launcher: Launcher, name: str) -> str:
     log = launcher.log(name, LOG_LINES).strip()
     return f"\n--- the end of the log of {name}\n{log}" if log else f"; the log of {name} is empty"
+
+
+def _check_data(workers: Sequence[Worker]) -> None:
+    """Refuse data that no worker could be fitted on, before anything is started."""
+    for worker in workers:
+        try:
+            read_training_data(worker.data)
+        except DataError as error:
+            raise ConfigurationError(f"the worker {worker.name} has data that cannot be used: {error}") from None
 
 
 def _check_ports(settings: Settings, workers: Sequence[Worker], port: int) -> None:

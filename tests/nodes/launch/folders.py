@@ -72,7 +72,8 @@ class Folder:
         *self.ports, self.port = free_ports(len(names) + 1)
         for name in names:
             self.write(f"chimera_workers/{name}.py", PLAIN_WORKER)
-            (path / "chimera_train_data" / name).mkdir(parents=True)
+            self.write(f"chimera_train_data/{name}/X_train.csv", "x\n1\n2\n")
+            self.write(f"chimera_train_data/{name}/y_train.csv", "y\n0\n1\n")
         self.write("master.py", MASTER)
         self.environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("CHIMERA_")},

@@ -12,17 +12,17 @@ from chimera.engines.http.failure import Refusal
 from chimera.nodes.masters.averaging import averaged
 from chimera.nodes.masters.estimator_actor import EstimatorActor, question
 from chimera.nodes.masters.master import Master
+from chimera.nodes.masters.outcome import Failing, outcome, say_fitted
 from chimera.nodes.settings import Settings
 from chimera.nodes.table import Table
 from chimera.web.errors import AllWorkersFailed, NotFittedError
-from chimera.web.logs import status
 
 
 class AggregationMaster(Master):
     """Asks all workers at once, and goes on with those that answer.
 
     Each has ``CHIMERA_WORKERS_ENDPOINTS_TIMEOUT`` seconds and ``CHIMERA_WORKERS_ENDPOINTS_MAX_RETRIES`` retries. One that does
-    not answer is named in the status log, with the reason, and asked again the next time.
+    not answer is named, with the reason, in the answer, in the status log and on stderr, and asked again the next time.
 
     Parameters
     ----------
@@ -35,14 +35,15 @@ class AggregationMaster(Master):
         self._engine: HttpEngine | None = None
         self._workers: dict[str, Any] = {}
         self._fitted = False
+        self._failing = Failing("predict")
 
     @property
     def fitted(self) -> bool:
         """Whether a worker has been fitted by this master."""
         return self._fitted
 
-    def fit(self) -> None:
-        """Let all workers fit; one success is success.
+    def fit(self) -> dict[str, Any]:
+        """Let all workers fit, and return the body of the answer; one success is success.
 
         Raises
         ------
@@ -50,11 +51,13 @@ class AggregationMaster(Master):
         """
         engine, refs = self._asked("fit")
         engine.wait(list(refs.values()), count=len(refs))
-        _, failures = self._answers("fit", engine, refs)
-        if len(failures) == len(self._workers):
+        _, failures = self._answers(engine, refs)
+        why = {name: str(error) for name, error in failures.items()}
+        say_fitted(refs, why)
+        if len(failures) == len(refs):
             raise AllWorkersFailed(f"no worker was fitted: {_told(failures)}")
         self._fitted = True
-        status().info("fitted by %d of %d workers", len(self._workers) - len(failures), len(self._workers))
+        return {"fit": "ok", "workers": outcome("fit", refs, why)}
 
     def predict(self, table: Table) -> dict[str, Any]:
         """Return the mean of what the workers predict for these rows, of those that answer.
@@ -85,8 +88,9 @@ class AggregationMaster(Master):
 
     def _mean(self, engine: HttpEngine, refs: dict[str, Any], rows: int) -> dict[str, Any]:
         """Return the mean of what the workers predicted; their refs stand."""
-        predictions, failures = self._answers("predict", engine, refs)
+        predictions, failures = self._answers(engine, refs)
         if not predictions:
+            self._failing.note(failures, ())
             refused = [error for error in failures.values() if isinstance(error, Refusal)]
             if refused and all(error.name == NotFittedError.__name__ for error in refused):
                 raise NotFittedError(
@@ -99,9 +103,10 @@ class AggregationMaster(Master):
             body, left_out = averaged(predictions, rows)
         except DataError as error:
             raise AllWorkersFailed(f"no worker has predicted what can be used: {error}") from error
-        for url, why in left_out.items():
-            status().warning("%s: its prediction is left out: %s", url, why)
-        return body
+        why = {name: str(error) for name, error in failures.items()}
+        why |= {name: f"its prediction is left out: {reason}" for name, reason in left_out.items()}
+        self._failing.note(why, [name for name in refs if name not in why])
+        return body | {"workers": outcome("predict", refs, why)}
 
     def close(self) -> None:
         """Close the connections to the workers."""
@@ -111,34 +116,28 @@ class AggregationMaster(Master):
             self._engine, self._workers = None, {}
 
     def _asked(self, method: str, *args: Any) -> tuple[HttpEngine, dict[str, Any]]:
-        """Call all workers, and return the refs of their answers by the workers' addresses."""
+        """Call all workers, and return the refs of their answers by the workers' names."""
         engine, workers = self._reached()
         values = [engine.put(value) for value in args]
-        return engine, {url: getattr(worker, method)(*values) for url, worker in workers.items()}
+        return engine, {name: getattr(worker, method)(*values) for name, worker in workers.items()}
 
-    def _answers(
-        self, method: str, engine: HttpEngine, refs: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, ChimeraError]]:
-        """Return what the workers answered, and how the others failed, by their addresses."""
+    def _answers(self, engine: HttpEngine, refs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, ChimeraError]]:
+        """Return what the workers answered, and how the others failed, by their names."""
         answers: dict[str, Any] = {}
         failures: dict[str, ChimeraError] = {}
-        for url, ref in refs.items():
+        for name, ref in refs.items():
             try:
-                answers[url] = engine.get(ref)
+                answers[name] = engine.get(ref)
             except ChimeraError as error:
-                failures[url] = error
-                status().warning("%s: %s failed: %s", url, method, error)
+                failures[name] = error
         return answers, failures
 
     def _reached(self) -> tuple[HttpEngine, dict[str, Any]]:
         with self._lock:
             if self._engine is None:
                 self._engine = self.engine()
-                urls = self.settings.workers_urls
                 names = self.settings.workers_nodes_names
-                self._workers = {
-                    url: self._engine.spawn(EstimatorActor, name=name) for url, name in zip(urls, names, strict=True)
-                }
+                self._workers = {name: self._engine.spawn(EstimatorActor, name=name) for name in names}
             return self._engine, self._workers
 
 

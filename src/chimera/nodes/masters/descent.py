@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +47,7 @@ class Trained:
     steps : how many were taken.
     exact_gradient : whether the workers answered gradients, and the master's learning rate counted.
     failures : why workers were left out, by their names.
+    left_out : how many answers of a worker were not finite, and left out, by its name.
     """
 
     columns: tuple[str, ...]
@@ -56,6 +57,7 @@ class Trained:
     steps: int
     exact_gradient: bool
     failures: Mapping[str, str]
+    left_out: Mapping[str, int]
 
 
 class Descent:
@@ -87,6 +89,7 @@ class Descent:
         self._engine, self._classifies, self._exact = engine, classifies, exact_gradient
         self._rate, self._epsilon, self._max_iter = rate, epsilon, max_iter
         self._failures: dict[str, str] = {}
+        self._left_out = Counter[str]()
         self._all = [engine.spawn(GradientActor, rank, name=name) for rank, name in enumerate(names)]
 
     def run(self) -> Trained:
@@ -119,7 +122,8 @@ class Descent:
         begin = np.zeros(layout.size, np.float32 if self._exact else np.float64) if first is None else first
         rate = self._rate if self._exact else _WHOLE_STEP
         flat, steps = self._descend(_Actors(self._engine, living, layout, begin, rate, self._epsilon))
-        return Trained(columns, classes, flat, first is not None, steps, self._exact, dict(self._failures))
+        told = dict(self._failures), dict(self._left_out)
+        return Trained(columns, classes, flat, first is not None, steps, self._exact, *told)
 
     def _samples(self) -> dict[Any, Sample]:
         """Return the samples of those who answer, in order."""
@@ -200,6 +204,8 @@ class Descent:
             steps, over = progress.step, progress.over
             for each in rejections.of([progress], cluster.workers):
                 status().warning("a gradient is left out: %s", each)
+                if each.rank is not None:
+                    self._left_out[self._all[each.rank].name] += 1
         window.clear()
         status().info(
             "%d steps with %d workers; the descent %s",

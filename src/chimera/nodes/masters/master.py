@@ -43,8 +43,8 @@ class Master(ABC):
         """Whether it can predict."""
 
     @abstractmethod
-    def fit(self) -> None:
-        """Let the workers fit; see the master."""
+    def fit(self) -> dict[str, Any]:
+        """Let the workers fit, and return the body of the answer; see the master."""
 
     @abstractmethod
     def predict(self, table: Table) -> dict[str, Any]:
@@ -101,8 +101,7 @@ class Master(ABC):
         async def fit(request: Request) -> Response:
             if not self._fitting.acquire(blocking=False):
                 raise BusyError("a fit is under way: wait until it has ended")
-            await in_thread(self._fit_and_release, request.app.state.metrics)
-            return answer(request, {"fit": "ok"})
+            return answer(request, await in_thread(self._fit_and_release, request.app.state.metrics))
 
         @router.post("/predict", **documented("Predict for these rows.", **schemas.PREDICT, errors=(409, 422, 503)))
         async def predict(request: Request) -> Response:
@@ -113,12 +112,13 @@ class Master(ABC):
 
         return router
 
-    def _fit_and_release(self, metrics: Any) -> None:
+    def _fit_and_release(self, metrics: Any) -> dict[str, Any]:
         """Fit, in a thread that outlives a client who goes away."""
         well = False
         try:
-            self.fit()
+            body = self.fit()
             well = True
         finally:
             self._fitting.release()
             metrics.fit_ended(well=well)
+        return body

@@ -16,6 +16,7 @@ from chimera.nodes.masters.descent import Descent, Trained
 from chimera.nodes.masters.estimator_actor import NetworkActor, question
 from chimera.nodes.masters.learning_rate import LearningRate
 from chimera.nodes.masters.master import Master
+from chimera.nodes.masters.outcome import Failing, outcome, say, say_fitted
 from chimera.nodes.settings import Settings
 from chimera.nodes.table import Table
 from chimera.web.errors import AllWorkersFailed, NotFittedError
@@ -86,6 +87,7 @@ class ParameterServerMaster(Master):
         super().__init__("parameter-server", settings)
         self._lock = threading.Lock()
         self._engine: HttpEngine | None = None
+        self._failing = Failing("predict")
         self._fit: tuple[Trained | None, Any] = None, None  # what it has come to, and what predicts with it
 
     @property
@@ -93,8 +95,8 @@ class ParameterServerMaster(Master):
         """Whether a fit has ended well."""
         return self._fit[0] is not None
 
-    def fit(self) -> None:
-        """Train from the beginning; predictions meanwhile are those of the former model.
+    def fit(self) -> dict[str, Any]:
+        """Train from the beginning, and return the body of the answer; predictions meanwhile are those of the former model.
 
         Raises
         ------
@@ -117,8 +119,15 @@ class ParameterServerMaster(Master):
             ).run()
         self._fit = trained, None if trained.network else self._predictor(trained)
         status().info("fitted in %d steps", trained.steps)
+        say_fitted(names, trained.failures)
+        body: dict[str, Any] = {"fit": "ok", "workers": outcome("fit", names, trained.failures)}
+        for name, count in trained.left_out.items():
+            body["workers"][name]["steps_left_out"] = count
+            say(f"{name}: {count} of its answers were not finite, and left out", well=False)
         if useless := self._without_effect(trained.exact_gradient):
-            status().warning("without effect on this fit: %s; %s", ", ".join(useless), _THEIRS[trained.exact_gradient])
+            say(f"without effect on this fit: {', '.join(useless)}; {_THEIRS[trained.exact_gradient]}", well=False)
+            body["without_effect"] = useless
+        return body
 
     def predict(self, table: Table) -> dict[str, Any]:
         """Return what the model predicts for these rows: values, or labels with classes and probabilities.
@@ -186,15 +195,18 @@ class ParameterServerMaster(Master):
 
     def _asked(self, trained: Trained, table: Table) -> dict[str, Any]:
         """Return what the first worker that answers predicts with the trained network."""
-        failures = []
+        failures: dict[str, str] = {}
         more = {} if trained.classes is None else {"classes": list(trained.classes)}
         body = question(table, weights=trained.flat, **more)
         with self.engine() as engine:
             for name in self.settings.workers_nodes_names:
                 worker = engine.spawn(NetworkActor, name=name)
                 try:
-                    return dict(engine.get(worker.predict(body)))
+                    predicted = dict(engine.get(worker.predict(body)))
                 except ChimeraError as error:
-                    status().warning("%s: predict failed: %s", name, error)
-                    failures.append(str(error))
-        raise AllWorkersFailed(f"no worker has predicted: {'; '.join(failures)}")
+                    failures[name] = str(error)
+                else:
+                    self._failing.note(failures, [name])
+                    return predicted | {"workers": outcome("predict", [*failures, name], failures)}
+        self._failing.note(failures, [])
+        raise AllWorkersFailed(f"no worker has predicted: {'; '.join(failures.values())}")
