@@ -181,3 +181,30 @@ def test_workers_are_told_their_name_their_port_and_the_secrets(folder):
     assert answer["main"] == str(folder.path / "chimera_workers/tree2.py")
     master.terminate()
     master.communicate(timeout=STOPPED_S)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("X_train.csv", None, "there is no"),
+        ("y_train.csv", None, "there is no"),
+        ("X_train.csv", "", "is empty"),
+        ("X_train.csv", "x\n1\n", "has 1 rows and"),
+        ("X_train.csv", "x\n1\nmany\n", "row 2, column 'x': 'many' is not a number"),
+        ("X_train.csv", "x,z\n1,2\n1,\n", "row 2: there is no value in the column 'z'"),
+        ("y_train.csv", "y\n1\ninf\n", "is not finite"),
+    ],
+)
+def test_data_that_cannot_be_used_are_one_line_before_anything_is_started(folder, file, text, said):
+    path = folder.path / "chimera_train_data" / "tree2" / file
+    if text is None:
+        path.unlink()
+    else:
+        path.write_text(text)
+    out, _ = (master := folder.start()).communicate(timeout=STOPPED_S)
+    assert master.returncode != 0
+    (line,) = [line for line in out.splitlines() if line]
+    assert line.startswith("error: the worker tree2 has data that cannot be used: ")
+    assert said in line
+    assert file in line
+    assert not (folder.path / "chimera_logs").exists()
