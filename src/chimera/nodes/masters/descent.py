@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chimera.core.engine import Resources
 from chimera.core.errors import ActorLost, ChimeraError, DataError, TooFewWorkersError
@@ -119,7 +120,8 @@ class Descent:
                 worker.take(form)
                 living.append(worker)
         layout = Layout(("coef_", "intercept_"), (shape, (biases,)))
-        begin = np.zeros(layout.size, np.float32 if self._exact else np.float64) if first is None else first
+        begin: NDArray[Any] = np.zeros(layout.size, np.float32 if self._exact else np.float64)
+        begin = begin if first is None else first
         rate = self._rate if self._exact else _WHOLE_STEP
         flat, steps = self._descend(_Actors(self._engine, living, layout, begin, rate, self._epsilon))
         told = dict(self._failures), dict(self._left_out)
@@ -249,7 +251,7 @@ class _Actors(Actors):
         engine: HttpEngine,
         living: Sequence[Any],
         layout: Layout,
-        first: Flat,
+        first: NDArray[Any],
         rate: LearningRate,
         epsilon: float,
     ) -> None:
