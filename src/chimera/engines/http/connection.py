@@ -18,6 +18,7 @@ JSON = "application/json"
 ACCEPT = f"{CONTENT_TYPE}, {JSON}"
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _READ_BYTES = 1 << 18
+_MOST_BESIDE_BYTES = 1 << 20
 _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # on Linux
 
 
@@ -129,12 +130,15 @@ class Connection:
             opened.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
         reading = _Reading(self._most_bytes)
         while not reading.complete:
+            left_s = deadline_s - time.monotonic()  # it is the whole that may take so long
+            if left_s <= 0:
+                raise TimeoutError
+            opened.settimeout(left_s)
             data = opened.recv(_READ_BYTES)
             if not data:
                 reading.end()
                 break
             reading.take(data)
-            opened.settimeout(max(deadline_s - time.monotonic(), 0.001))  # it is the whole that may take so long
         if not reading.keeps_open:
             self._drop()
         return reading.answer()
@@ -177,7 +181,7 @@ class _Reading:
 
         self._parser = httptools.HttpResponseParser(self)
         self._error = httptools.HttpParserError
-        self._most_bytes, self._size = most_bytes, 0
+        self._most_bytes, self._size, self._came = most_bytes, 0, 0
         self._pieces: list[bytes] = []
         self._content_type = b""
         self._ends_with_connection, self._began, self._failed = True, False, ""
@@ -185,6 +189,9 @@ class _Reading:
 
     def take(self, data: bytes) -> None:
         """Take what came; raise `Garbage` if it is no HTTP."""
+        self._came += len(data)
+        if self._came > _MOST_BESIDE_BYTES + (2 * self._most_bytes if self._began else 0):
+            raise Garbage(f"an answer of more than {self._came - len(data)} bytes beside its body")
         try:
             self._parser.feed_data(data)
         except self._error as error:

@@ -7,6 +7,7 @@ import importlib.util
 import itertools
 import os
 import secrets
+import socket
 import ssl
 import time
 import weakref
@@ -97,8 +98,10 @@ class HttpEngine(RealTime):
         options: dict[str, Any] = {"tls": _tls(tls_ca, tls_check_host), "most_bytes": most_bytes}
         options |= {"engine_key": self.key, "health_every_s": health_every_s}
         self._nodes = [Node(address, token=its, **options) for address, its in zip(addresses, own, strict=True)]
+        self._addresses = addresses
         self._bound = 0
         self._homes: dict[str, Node] = {}
+        self._taken: set[Node] = set()  # by an actor that is alone there
         self._board = Board(self._began_s, keeps_rows)
         self._lanes: list[Lane] = []
         self._handles: list[HttpActor] = []
@@ -239,12 +242,50 @@ class HttpEngine(RealTime):
                 raise RunError(f"no node hosts {kind!r}: {'; '.join(silent) or 'it is on none of their lists'}")
         if not hosting:
             return OwnLane(self._board, name, rank, actor_type)
-        # Who takes the place of a lost one finds its data where that was.
-        node = self._homes.setdefault(name, min(hosting, key=lambda each: each.actors))
+        # A worker that takes the place of a lost one finds its data where that was.
+        node = self._homes.get(name)
+        if node is None:
+            alone = bool(getattr(actor_type, "one_per_node", False))
+            node = self._own_node(name, hosting, told) if alone else min(hosting, key=lambda each: each.actors)
+            self._homes[name] = node
+            if alone:
+                self._taken.add(node)
         key = f"{self.key}.{rank}"
         return HostedLane(
-            self._board, name, rank, node, key=key, kind=kind, module=module, threads=resources.threads, **self._remote
-        )
+            self._board, name, rank, node, key=key, kind=kind, module=module, threads=resources.threads,
+            late_is_lost=bool(getattr(actor_type, "late_is_lost", False)), **self._remote
+        )  # fmt: skip
+
+    def _own_node(self, name: str, hosting: Sequence[Node], told: Mapping[Node, frozenset[str] | str]) -> Node:
+        """Return a node that no other actor has for itself."""
+        silent = [kinds for kinds in told.values() if isinstance(kinds, str)]
+        if silent and not self._taken:  # at the start; later, a node that died need not keep others from joining
+            raise RunError(f"a node does not answer: {'; '.join(silent)}; start it, or take its address out of 'nodes'")
+        if not self._taken:
+            _check_apart(self._addresses)
+        free = [node for node in hosting if node not in self._taken]
+        if not free:
+            count = f"{len(self._nodes)} node{'s' if len(self._nodes) > 1 else ''}"
+            raise RunError(f"{name} has no node of its own among {count}: give as many nodes as workers")
+        return free[0]
+
+
+def _check_apart(addresses: Sequence[Address]) -> None:
+    """Raise ConfigurationError if two addresses are of the same node."""
+    seen: dict[tuple[Any, int, str], str] = {}
+    for address in addresses:
+        try:
+            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            hosts = {each[4][0] for each in found}
+        except OSError:
+            hosts = {address.host}
+        for host in hosts:
+            key = host, address.port, address.path
+            if key in seen:
+                raise ConfigurationError(
+                    f"engine 'http', option 'nodes': {seen[key]!r} and {address.url!r} are the same node: give each once"
+                )
+        seen |= dict.fromkeys([(host, address.port, address.path) for host in hosts], address.url)
 
 
 def _tls(ca: str | None, check_host: bool) -> ssl.SSLContext | None:

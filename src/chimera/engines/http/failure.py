@@ -33,6 +33,19 @@ class Failed:
         self.exception, self.kind = exception, kind
 
 
+MOST_KIND = 200
+"""The length of the longest name of a type that a node may tell."""
+_MOST_SUMMARY, _MOST_TRACEBACK = 4_000, 20_000
+_CONTROL = frozenset((StopIteration, StopAsyncIteration, ActorLost))
+"""What means something to the driver when it is raised: no node can have it raised."""
+
+
+def plain_text(text: str, most: int = _MOST_SUMMARY) -> str:
+    """Return a text of a node for messages: cut, and with control characters as escapes, so that no terminal obeys it."""
+    cut = text[:most] + ("..." if len(text) > most else "")
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in cut)
+
+
 def lost(text: str) -> Failed:
     """Return the failure of a call whose actor is dead."""
     return Failed(lambda: ActorLost(text), ActorLost.__name__)
@@ -73,10 +86,10 @@ def revived(told: Mapping[str, Any], actor: str, call: str, module: str) -> Fail
     ----------
     module : the name of the module of the actor's class.
     """
-    kind, summary = str(told.get("kind", "")), str(told.get("summary", ""))
-    text = f"{actor}, call {call!r}: {kind}: {summary}\n\n{told.get('traceback', '')}"
-    known = _known_type(kind, str(told.get("module", "")), module)
-    content = told.get("content")
+    kind, summary = plain_text(told["kind"], MOST_KIND), plain_text(told["summary"])
+    text = f"{actor}, call {call!r}: {kind}: {summary}\n\n{plain_text(told['traceback'], _MOST_TRACEBACK)}"
+    known = _known_type(kind, told["module"], module)
+    content = _printable(told["content"])
 
     def make() -> BaseException:
         remote = ActorError(text)
@@ -84,8 +97,9 @@ def revived(told: Mapping[str, Any], actor: str, call: str, module: str) -> Fail
             return remote
         try:
             error = known.__new__(known, *content.get("args", ()))
-            vars(error).update(content.get("state", {}))
-        except (TypeError, ValueError):
+            vars(error).update({k: v for k, v in content.get("state", {}).items() if not k.startswith("__")})
+            str(error)
+        except Exception:  # its arguments do not fit, or its text cannot be made of them
             return remote
         error.__cause__ = remote
         return error
@@ -111,4 +125,16 @@ def _known_type(kind: str, its_module: str, actors_module: str) -> type[Exceptio
     if its_module == actors_module and its_module:
         places[its_module] = sys.modules.get(its_module) or builtins
     found = getattr(places.get(its_module), kind, None) if kind.isidentifier() else None
-    return found if isinstance(found, type) and issubclass(found, Exception) else None
+    able = isinstance(found, type) and issubclass(found, Exception) and found not in _CONTROL
+    return found if able else None
+
+
+def _printable(content: Any) -> Any:
+    """Return what an exception consists of with its texts made plain, see `plain_text`."""
+    if isinstance(content, str):
+        return plain_text(content)
+    if isinstance(content, list | tuple):
+        return type(content)(_printable(part) for part in content)
+    if isinstance(content, dict):
+        return {key: _printable(part) for key, part in content.items()}
+    return content

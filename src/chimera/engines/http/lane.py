@@ -12,7 +12,7 @@ from typing import Any
 
 from chimera.core.engine import Disturbance
 from chimera.core.trace import TraceRow
-from chimera.engines.http.failure import Failed
+from chimera.engines.http.failure import Failed, plain_text
 from chimera.engines.http.refs import Board, Call, Outcome, Ref
 from chimera.engines.http.values import Value
 
@@ -97,8 +97,15 @@ class Lane(ABC):
     def _live(self) -> None:
         while (call := self._queue.get()) is not None:
             if self.died_s is None:
-                self._serve(call)
+                try:
+                    self._serve(call)
+                except Exception as error:  # a call without an end would let the driver wait for ever
+                    self.fail(f"its call {call.method!r} broke off: {plain_text(f'{type(error).__name__}: {error}')}")
         self.leave()
+
+    def fail(self, why: str) -> None:
+        """Count the actor as lost."""
+        self._board.die(self, f"was lost: {why}")
 
     def _serve(self, call: Call) -> None:
         failure = self._unmade

@@ -13,7 +13,8 @@ from chimera.core.errors import DataError, TimeLimitError
 from chimera.engines.handle import results
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Answer, Connection, Garbage, Unreachable
-from chimera.engines.http.failure import Failed, lost, raised, raised_by, revived
+from chimera.engines.http.envelope import read_answer
+from chimera.engines.http.failure import Failed, lost, raised, raised_by
 from chimera.engines.http.lane import CONSTRUCT, Lane, opened
 from chimera.engines.http.node import ACTORS, Node
 from chimera.engines.http.refs import Board, Call, Outcome, Ref
@@ -150,6 +151,10 @@ class RemoteLane(Lane):
             time.sleep(min(_BETWEEN_TRIES_S * 2.0 ** (self._retries - left), 1.0))
         raise AssertionError("one try is always left")
 
+    def fail(self, why: str) -> None:
+        """Count the actor as lost."""
+        self.perish(f"at {self.node.url} was lost: {why}")
+
     def perish(self, why: str) -> Failed:
         """Be dead from now on, and return what the call under way raises."""
         self.node.doubt()
@@ -167,10 +172,14 @@ class HostedLane(RemoteLane):
     kind : the name of its class there.
     module : of its class here; exceptions of that module are made again.
     threads : how many its arithmetic may use.
+    late_is_lost : whether a call over its time limit is the loss of the actor.
     """
 
-    def __init__(self, *args: Any, key: str, kind: str, module: str, threads: int, **options: Any) -> None:
+    def __init__(
+        self, *args: Any, key: str, kind: str, module: str, threads: int, late_is_lost: bool = False, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
+        self._late_is_lost = late_is_lost
         self.key, self._kind, self._module, self._threads = key, kind, module, threads
         self._path = f"{ACTORS}/{quote(key)}"
 
@@ -201,6 +210,8 @@ class HostedLane(RemoteLane):
             answer = self.ask("POST", path, wire.pack(document), wire.CONTENT_TYPE, idempotent=False)
             return self._read(call, answer)
         except TimeLimitError as error:
+            if self._late_is_lost:
+                return Outcome(self.perish(f"was lost: {error}"))
             return Outcome(raised(TimeLimitError(f"{self.name}, call {call.method!r}: {error}")))
         except Unreachable as error:
             return Outcome(self.perish(f"at {self.node.url} was lost: {error}"))
@@ -215,21 +226,7 @@ class HostedLane(RemoteLane):
             if answer.status == 404:
                 return Outcome(self.perish(f"at {self.node.url} was lost: the node does not know it ({error})"))
             return Outcome(raised(error))
-        told = wire.unpack(answer.body, open_inner=False)
-        if not isinstance(told, dict):
-            raise DataError("it is no dictionary")
-        cost = told["cost"] if isinstance(told.get("cost"), dict) else {}
-        lasted_s, samples = float(cost.get("lasted_s", 0.0)), int(cost.get("samples", 0))
-        bytes_in, bytes_out = int(cost.get("bytes_in", 0)), [int(size) for size in cost.get("bytes_out", ())]
-        values: Failed | list[Value]
-        if isinstance(told.get("failure"), dict):
-            values = revived(told["failure"], self.name, call.method, self._module)
-        else:
-            pieces = told.get("values")
-            if not (isinstance(pieces, list) and len(pieces) == len(call.refs) == len(bytes_out)):
-                raise DataError(f"it has not {len(call.refs)} values")
-            values = [Value.packed_as(piece, size) for piece, size in zip(pieces, bytes_out, strict=True)]
-        return Outcome(values, lasted_s, bytes_in, sum(bytes_out), samples)
+        return read_answer(answer.body, len(call.refs), self.name, call.method, self._module)
 
 
 def _packed(ref: Ref) -> wire.Packed:

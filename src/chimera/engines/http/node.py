@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import ssl
 import threading
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from chimera.core.address import Address
 from chimera.core.errors import TimeLimitError
 from chimera.engines.http.connection import Answer, Connection, Garbage, Unreachable
+from chimera.engines.http.failure import plain_text
 from chimera.engines.http.routes import document_of
 
 if TYPE_CHECKING:
@@ -69,8 +71,10 @@ class Node:
                 if answer.status != HTTPStatus.NOT_FOUND:
                     document = document_of(answer)
                     if answer.status != HTTPStatus.OK:
-                        return f"{self.url} answered {answer.status}: {document.get('message', 'no reason')}"
+                        return f"{self.url} answered {answer.status}: {plain_text(str(document.get('message', 'no reason')))}"
                     told = document.get("kinds", [])
+                    if not isinstance(told, list):
+                        return f"{self.url} answered garbage: it tells no list of what it hosts"
             except (TimeLimitError, Unreachable, Garbage) as error:
                 return f"{self.url}: {error}"
             finally:
@@ -135,7 +139,11 @@ class Node:
                 key = self._commands.get(timeout=self._every_s)
             except queue.Empty:
                 if self._lanes:
-                    self._look()
+                    try:
+                        self._look()
+                    except Exception as error:  # without this thread no death would be known any more
+                        for lane in list(self._lanes):
+                            self._bury(lane, plain_text(f"{type(error).__name__}: {error}"))
                 continue
             if key is None:
                 break
@@ -166,8 +174,10 @@ class Node:
         for lane in list(self._lanes):
             key = lane.key
             silent_s = actors.get(key) if key else None
-            if isinstance(silent_s, int | float):
+            if _is_duration(silent_s):
                 lane.sign_s = max(lane.sign_s, time.monotonic() - silent_s)
+            elif key and key in actors:
+                self._bury(lane, f"the node answered garbage: it says that the actor is silent for {silent_s!r:.60} s")
             elif key and lane.made_s < asked_s:
                 self._bury(lane, "the node does not know it any more")
 
@@ -187,3 +197,7 @@ class Node:
     def _bury(self, lane: RemoteLane, why: str) -> None:
         lane.perish(f"at {self.url} was lost: {why}")
         lane.interrupt(why)
+
+
+def _is_duration(silent_s: Any) -> bool:
+    return type(silent_s) in (int, float) and 0 <= silent_s < 1 << 53 and math.isfinite(silent_s)

@@ -1,0 +1,185 @@
+"""A node that answers anything: the driver counts it as lost, and the run ends with the result of the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
+
+import chimera
+from chimera.core.errors import ActorError, ActorLost, ChimeraError
+from chimera.engines.http import HttpEngine, wire
+from chimera.engines.http.failure import revived
+from security.hostile import Attacker, network, nodes, rows
+
+LIMIT_S = 30.0
+ROUNDS = 4
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[str], Attacker]]:
+    with nodes(tmp_path_factory.mktemp("nodes"), honest=3) as given:
+        yield given
+
+
+def train(urls: list[str], out: Path, **options: Any) -> Any:
+    given = {
+        "workers": len(urls),
+        "rounds": ROUNDS,
+        "batch_size": 10,
+        "optimizer": {"name": "sgd", "lr": 0.1},
+        "on_worker_loss": "drop",
+        **options,
+    }
+    return chimera.train(network, (rows(9), rows(9)), engine={"name": "http", "nodes": urls}, out=out, **given)
+
+
+def leaves(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield way
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from leaves(part, (*way, key))
+
+
+ANSWER = {"cost": {"bytes_in": 0, "bytes_out": [0], "samples": 0, "lasted_s": 0.1}, "values": [None]}
+HOSTILE = [[1], None, math.inf, -math.inf, math.nan, -1, 1 << 80, 1e300, "1", {"a": 1}, True, b"\xff", np.zeros(3), ()]
+
+
+def put(told: Any, way: tuple[Any, ...], value: Any) -> Any:
+    """Change one leaf."""
+    if not way:
+        return value
+    for key in way[:-1]:
+        told = told[key]
+    told[way[-1]] = value
+    return None
+
+
+@pytest.mark.parametrize("way", list(leaves(ANSWER)), ids=str)
+def test_no_leaf_of_an_answer_makes_the_driver_wait(
+    way: tuple[Any, ...], hostile: tuple[list[str], Attacker], tmp_path: Path
+) -> None:
+    urls, attacker = hostile
+    for value in HOSTILE:
+        attacker.mangle = lambda _, told, value=value: put(told, way, value)  # type: ignore[misc]
+        with HttpEngine(nodes=urls[-1:]) as engine:
+            from chimera.training.learner import Learner
+
+            ref = engine.spawn(Learner, 0).samples()  # the constructor's arguments are missing: an answer all the same
+            with pytest.raises((ActorError, ActorLost, TypeError)):
+                engine.get(ref, LIMIT_S)
+        attacker.mangle = None
+
+
+MANGLED: dict[str, Any] = {
+    "lasted_s is a list": lambda told: told["cost"].update(lasted_s=[1]),
+    "samples are infinite": lambda told: told["cost"].update(samples=math.inf),
+    "lasted_s is NaN": lambda told: told["cost"].update(lasted_s=math.nan),
+    "bytes are negative": lambda told: told["cost"].update(bytes_in=-1),
+    "too many values": lambda told: told.setdefault("values", []).append(wire.Packed(wire.pack(1))),
+    "a damaged value": lambda told: told.update(values=[wire.Packed(b"\xff" * 40) for _ in told["values"]]),
+    "a value not packed": lambda told: told.update(values=[1 for _ in told["values"]]),
+    "no values": lambda told: told.pop("values"),
+    "no body": lambda _: b"",
+    "noise": lambda _: b"\x00" * 1000,
+    "a nested body": lambda _: _nested(),
+}
+
+
+def _nested() -> bytes:
+    value = wire.pack(1)
+    for _ in range(20):
+        value = wire.pack([wire.Packed(value)])
+    return value
+
+
+@pytest.mark.parametrize("how", MANGLED)
+def test_an_unreadable_answer_amid_a_run_is_the_loss_of_its_node(
+    how: str, hostile: tuple[list[str], Attacker], tmp_path: Path
+) -> None:
+    urls, attacker = hostile
+    seen: list[str] = []
+
+    def amid(method: str, told: dict[str, Any]) -> Any:
+        seen.append(method)
+        return MANGLED[how](told) if len(seen) > 5 else None
+
+    attacker.mangle = amid
+    try:
+        run = train(urls, tmp_path / "run")
+    finally:
+        attacker.mangle = None
+    assert run.cost.rounds == ROUNDS
+    (lost,) = (event for event in run.events if event.event == "worker lost")
+    assert lost.actor == "worker 3"
+    assert np.isfinite(run.trained.parameters()).all()
+
+
+def failed(**given: Any) -> BaseException:
+    told = {"kind": "ValueError", "module": "builtins", "summary": "", "traceback": "", "content": None, **given}
+    return revived(told, "worker 3", "samples", "chimera.training.learner").exception()
+
+
+def test_the_failure_of_a_node_names_no_class_of_its_choice() -> None:
+    content = {"args": ["x"], "state": {}}
+    assert type(failed(content=content)) is ValueError
+    for kind, module in [
+        ("StopIteration", "builtins"),
+        ("SystemExit", "builtins"),
+        ("KeyboardInterrupt", "builtins"),
+        ("eval", "builtins"),
+        ("Learner", "chimera.training.learner"),
+        ("ActorLost", "chimera.core.errors"),
+        ("CalledProcessError", "subprocess"),
+        ("__class__", "builtins"),
+    ]:
+        assert type(failed(kind=kind, module=module, content=content)) is ActorError
+
+
+def test_the_failure_of_a_node_writes_nothing_to_the_terminal_but_text() -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J\u202e\x9b2J"
+    for error in (
+        failed(summary=evil, traceback=evil, kind="X"),
+        failed(content={"args": [evil, [evil]], "state": {"__notes__": [evil], "note": evil}}),
+    ):
+        assert not set(evil) & set("\x1b\x07\u202e\x9b") & set(str(error) + str(error.__cause__ or ""))
+        assert not getattr(error, "__notes__", [])
+    assert len(str(failed(summary="x" * 10**7, traceback="y" * 10**7))) < 50_000
+
+
+def test_a_failure_that_cannot_be_made_again_comes_as_text() -> None:
+    for content in ({"args": 5, "state": {}}, {"args": [], "state": 7}, {"args": {"a": 1}}, {"state": [1]}):
+        assert isinstance(failed(content=content, kind="UnicodeDecodeError"), Exception)
+        str(failed(content=content, kind="UnicodeDecodeError"))
+
+
+def test_an_address_that_does_not_answer_is_refused_at_start(
+    hostile: tuple[list[str], Attacker], tmp_path: Path
+) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        dead = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    for policy in ("respawn", "drop"):
+        with pytest.raises(ChimeraError, match=dead) as caught:
+            train([hostile[0][0], dead], tmp_path / policy, on_worker_loss=policy)
+        assert "\n" not in str(caught.value)
+
+
+def test_more_workers_than_nodes_are_refused(hostile: tuple[list[str], Attacker], tmp_path: Path) -> None:
+    with pytest.raises(ChimeraError, match=r"worker 2 .*2 nodes") as caught:
+        train(hostile[0][:2], tmp_path / "run", workers=3)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_node_under_two_spellings_is_refused(hostile: tuple[list[str], Attacker], tmp_path: Path) -> None:
+    url = hostile[0][0]
+    for other in (url, url + "/", url.replace("127.0.0.1", "localhost"), url.replace("http", "HTTP")):
+        with pytest.raises(ChimeraError, match="same node") as caught:
+            train([url, other], tmp_path / "run")
+        assert "\n" not in str(caught.value)
