@@ -14,6 +14,7 @@ pytest.importorskip("fastapi")
 
 import chimera
 from chimera.core.errors import ActorError, ActorLost, ChimeraError
+from chimera.core.message import Encoded
 from chimera.engines.http import HttpEngine, wire
 from chimera.engines.http.failure import revived
 from security.hostile import Attacker, network, nodes, rows
@@ -183,3 +184,31 @@ def test_one_node_under_two_spellings_is_refused(hostile: tuple[list[str], Attac
         with pytest.raises(ChimeraError, match="same node") as caught:
             train([url, other], tmp_path / "run")
         assert "\n" not in str(caught.value)
+
+
+def _other_size(told: dict[str, Any]) -> None:
+    piece = told["values"][0].open()
+    told["values"][0] = wire.Packed(wire.pack(Encoded("identity", 3, (np.zeros(3, np.float32),))))
+    assert isinstance(piece, Encoded)
+
+
+@pytest.mark.parametrize("aggregation", ["median", {"name": "trimmed-mean", "share": 0.25}])
+@pytest.mark.parametrize("strategy", ["parameter-server", "fed-avg"])
+def test_messages_of_another_size_do_not_end_the_run(
+    strategy: str, aggregation: Any, hostile: tuple[list[str], Attacker], tmp_path: Path
+) -> None:
+    urls, attacker = hostile
+
+    def resize(_: str, told: dict[str, Any]) -> None:
+        values = told.get("values") or [None]
+        if type(values[0]) is wire.Packed and isinstance(values[0].open(), Encoded):
+            _other_size(told)
+
+    attacker.mangle = resize
+    try:
+        run = train(urls, tmp_path / "run", strategy={"name": strategy, "aggregation": aggregation})
+    finally:
+        attacker.mangle = None
+    assert run.cost.rounds == ROUNDS
+    assert any("cannot be read" in event.detail for event in run.events)
+    assert np.isfinite(run.trained.parameters()).all()

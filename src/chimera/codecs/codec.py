@@ -280,7 +280,12 @@ def decode(encoded: Encoded, size: int, out: Any = None) -> Flat:
 
 def decode_with(held: Held, encoded: Encoded, size: int, out: Any = None) -> tuple[Flat, Held]:
     """Unpack, as `decode` does, for a receiver who has ``held`` of this sender; return what he has from now on, too."""
-    if encoded.plain and encoded.size == size and (out is None or isinstance(out, np.ndarray)):
+    if (
+        type(encoded) is Encoded
+        and encoded.plain
+        and encoded.size == size
+        and (out is None or isinstance(out, np.ndarray))
+    ):
         return encoded.arrays[0], held
     return _decoder_of(encoded, size).unpack_with(held, encoded, out)
 
@@ -296,6 +301,8 @@ def rows_of(encoded: Encoded, layout: RowLayout) -> SparseRows | None:
 
 
 def _decoder_of(encoded: Encoded, size: int) -> Codec:
+    if type(encoded) is not Encoded:
+        raise CodecError(f"a {type(encoded).__name__} came where a message of a codec is expected")
     if encoded.size != size:
         raise CodecError(f"a message of {encoded.size!r} elements came where {size} are expected")
     decoder = _decoders.get(encoded.codec) if isinstance(encoded.codec, str) else None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, decode, rows_of
 from chimera.core.call import work
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite, reduce_in_order
 from chimera.core.rows import SparseRows
@@ -95,8 +95,8 @@ class ParameterShard(Summing):
         ``aggregation``, a name or a table, is what is taken in place of the mean. What was ``reached`` are weights, not
         gradients: the gradient is the way back from their mean, and where that is just added, the mean itself is the new
         slice. The mean is multiplied by ``scale``, for senders that weight what they send, when not all of them are there.
-        Without any gradient the slice stays as it is. Senders reject what is not finite; what comes all the same, or
-        overflows on the way or in the sum, is left out too.
+        Without any gradient the slice stays as it is. Senders reject what is not finite; what comes all the same,
+        cannot be read, or overflows on the way or in the sum, is left out too.
 
         Raises
         ------
@@ -106,7 +106,8 @@ class ParameterShard(Summing):
         rejected = [gradient for gradient in gradients if isinstance(gradient, Rejected)]
         given = {i: each for i, each in enumerate(gradients, 1) if not isinstance(each, Rejected)}
         messages = self._unmasked(given)
-        vectors = self._unpacked(messages, by_rows=rule.by_rows)
+        vectors, unread = self._unpacked(messages, len(gradients), by_rows=rule.by_rows)
+        rejected += unread
         # A sum shows at once if one of the vectors is not finite; other rules would hide it, or go wrong by it.
         if vectors and not (rule.linear and self._aggregate(vectors, rule)):
             rejected += self._left_out(vectors, len(gradients), rule)
@@ -140,12 +141,13 @@ class ParameterShard(Summing):
     def enclose(self, *changes: Encoded | Rejected, workers: int = 1) -> Encoded:
         """Add the sum of the changes, divided by the number of ``workers``, to the vector beside the weights; return that.
 
-        It is 0 at first. A change that was rejected, or is not finite, is left out.
+        It is 0 at first. A change that was rejected, cannot be read or is not finite, is left out.
         """
         if self._beside is None:
             self._beside = np.zeros_like(self._weights)
-        vectors = [decode(change, self._weights.size) for change in changes if not isinstance(change, Rejected)]
-        vectors = [vector for vector in vectors if all_finite(vector)]
+        sent = {i: change for i, change in enumerate(changes, 1) if not isinstance(change, Rejected)}
+        read, _ = self._read(sent, len(changes), lambda change, _: decode(change, self._weights.size))
+        vectors = [vector for vector in read.values() if all_finite(vector)]
         if vectors:
             total = reduce_in_order(vectors, np.empty_like(self._weights), 1 / workers)
             self._beside += total
@@ -162,7 +164,10 @@ class ParameterShard(Summing):
         """
         if isinstance(gradient, Rejected):
             return self._stepped(0, [gradient])
-        given, mean_square = self._decoded(gradient, 0), self._mean_square
+        try:
+            given, mean_square = self._decoded(gradient, 0), self._mean_square
+        except CodecError as error:
+            return self._stepped(0, [Rejected(None, self._steps, f"the gradient cannot be read: {error}")])
         with np.errstate(over="ignore", invalid="ignore"):
             way = self._weights - self._downlink.vector(then)
             way *= np.float32(lambda_)
@@ -187,17 +192,29 @@ class ParameterShard(Summing):
             self._rule = aggregation, AGGREGATIONS.create(*named(aggregation))
         return self._rule[1]
 
-    def _unpacked(self, messages: Mapping[int, Encoded], *, by_rows: bool) -> dict[int, Any]:
-        """Return the vectors by place, as rows if all of them come so and that is of use."""
-        if by_rows:
-            found: dict[int, Any] = {}
-            for i, each in messages.items():
-                if (rows := rows_of(each, self._rows)) is None:
-                    break
-                found[i] = rows
-            else:
-                return found
-        return {i: self._decoded(each, i) for i, each in messages.items()}
+    def _unpacked(
+        self, messages: Mapping[int, Encoded], total: int, *, by_rows: bool
+    ) -> tuple[dict[int, Any], list[Rejected]]:
+        """Return the vectors by place among ``total``, and what cannot be read.
+
+        The vectors are rows if all of them come so and that is of use.
+        """
+        found, unread = self._read(messages, total, lambda each, _: rows_of(each, self._rows)) if by_rows else ({}, [])
+        if not by_rows or any(rows is None for rows in found.values()):
+            found, unread = self._read(messages, total, self._decoded)
+        return found, unread
+
+    def _read(
+        self, messages: Mapping[int, Encoded], total: int, read: Callable[[Encoded, int], Any]
+    ) -> tuple[dict[int, Any], list[Rejected]]:
+        found: dict[int, Any] = {}
+        unread: list[Rejected] = []
+        for i, each in messages.items():
+            try:
+                found[i] = read(each, i)
+            except CodecError as error:
+                unread.append(Rejected(None, self._steps, f"gradient {i} of {total} cannot be read: {error}"))
+        return found, unread
 
     def _decoded(self, gradient: Encoded, place: int) -> Flat:
         """Decode into memory that is kept for this place; it costs nothing where a message has its vector at hand."""
