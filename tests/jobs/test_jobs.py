@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -12,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 from tests.jobs.cluster_kit import Running, experiment, running, said
 
 import chimera
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.jobs.client import Client
+from chimera.jobs.following import MOST_FOLLOWERS
 from chimera.jobs.handle import JobHandle
 from chimera.jobs.records import Submission
 from chimera.jobs.requirements import versions
@@ -220,6 +223,38 @@ def test_a_user_has_no_more_workers_at_once_than_the_limit(tmp_path: Path) -> No
         assert "ada may have 2 workers at once" in row["reason"]
         cluster.client.cancel(first)
         assert cluster.client.wait(second, PATIENCE_S)["state"] == "done"
+
+
+def test_followers_take_no_thread_each_and_are_bounded(tmp_path: Path) -> None:
+    with running(tmp_path / "cluster") as cluster:
+        job = chimera.submit(experiment(tmp_path, rounds=1_000_000), cluster=cluster.folder.path)
+        options = cluster.folder.options()
+        assert options is not None
+        daemon = psutil.Process(*cluster.pids("daemon"))
+        url = f"{options.address}/v1/jobs/{job.id}/follow?now"
+        headers = {"Authorization": f"Bearer {cluster.folder.token()}"}
+
+        def follower() -> Any:
+            return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE_S)
+
+        with contextlib.ExitStack() as stack:
+            before = daemon.num_threads()
+            for _ in range(MOST_FOLLOWERS):
+                assert stack.enter_context(follower()).readline()
+            assert daemon.num_threads() - before < MOST_FOLLOWERS // 2  # those of the pool that all share
+            with pytest.raises(urllib.error.HTTPError, match="503"):
+                follower()
+            assert cluster.client.job(job.id)["job"] == job.id  # and the daemon answers others
+        until(lambda: _answers(follower))
+        job.cancel()
+
+
+def _answers(follower: Callable[[], Any]) -> bool:
+    try:
+        follower().close()
+    except urllib.error.HTTPError:
+        return False
+    return True
 
 
 def test_without_the_token_nothing_is_shown_and_nothing_changed(

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from chimera.core.errors import ConfigurationError, ConflictError, DataError
 from chimera.jobs.contents import Contents
+from chimera.jobs.following import Followers, Telling, row_of
 from chimera.jobs.promises import Needs
-from chimera.jobs.records import File, Job, Submission
+from chimera.jobs.records import File, Submission
 from chimera.jobs.requirements import unmet
-from chimera.jobs.states import OVER, Event
+from chimera.jobs.states import Event
 from chimera.jobs.tar import packed
 from chimera.jobs.watching import Tail
 from chimera.web.app import create_app
@@ -35,26 +35,25 @@ _ROWS: dict[str, Any] = {"type": "object", "properties": {"rows": {"type": "arra
 _JOB = {"type": "object", "properties": {"job": {"type": "string"}}, "required": ["job"]}
 _BODY_BYTES = 64 << 20  # of what is no file
 _MOST_BYTES = 1 << 40  # of a file
-_FOLLOW_S = 0.1
-_ALIVE_S = 2.0  # so often a stream says that it lives
 
 
 def create_jobs_app(daemon: Daemon) -> tuple[FastAPI, Access]:
     """Return the daemon's app, and who may ask it."""
     from chimera.jobs.page.stream import bare_page_router, page_router
 
+    followers = Followers()
     access, page = Access(daemon.folder.token(), max_body_bytes=_MOST_BYTES), daemon.options.page
     app = create_app(
         title="Chimera jobs",
         settings=access,
-        routers=[jobs_router(daemon), *([page_router(daemon)] if page else [])],
+        routers=[jobs_router(daemon, followers), *([page_router(daemon, followers)] if page else [])],
         bare=[bare_page_router()] if page else [],
         about={"name": "jobs", "kind": "daemon"},
     )
     return app, access
 
 
-def jobs_router(daemon: Daemon) -> APIRouter:
+def jobs_router(daemon: Daemon, followers: Followers) -> APIRouter:
     """Return the routes."""
     router = plain_router(prefix=PREFIX, tags=["jobs"])
     store, contents = daemon.store, Contents(daemon.folder.files)
@@ -108,7 +107,7 @@ def jobs_router(daemon: Daemon) -> APIRouter:
         "/{job}/follow",
         **documented(
             "What a job tells, a JSON object a line, until it is over; from bytes ``log`` and ``watch`` of its files on, or "
-            "from ``now``.", answer={"type": "string"}, binary=False, media="application/jsonl", errors=(422,),
+            "from ``now``.", answer={"type": "string"}, binary=False, media="application/jsonl", errors=(422, 503),
         ),
     )  # fmt: skip
     async def follow(request: Request) -> Response:
@@ -122,7 +121,7 @@ def jobs_router(daemon: Daemon) -> APIRouter:
         if "now" in given:
             for tail in tails.values():
                 tail.to_end()
-        return StreamingResponse(_told(daemon, one.id, tails), media_type="application/jsonl")
+        return followers.stream(Telling(daemon, one.id, tails).parts(), "application/jsonl")
 
     @router.get(
         "/{job}/run",
@@ -137,27 +136,6 @@ def jobs_router(daemon: Daemon) -> APIRouter:
         return StreamingResponse(packed(place.run, {"log": place.log}), media_type="application/x-tar")
 
     return router
-
-
-def row_of(daemon: Daemon, job: Job) -> dict[str, Any]:
-    """Return what is shown of a job."""
-    submission = job.submission
-    return {
-        "job": job.id,
-        "name": submission.name,
-        "user": submission.user,
-        "kind": submission.kind,
-        "state": job.state.value,
-        "progress": job.progress,
-        "workers": submission.workers,
-        "on": list(job.workers),
-        "reason": daemon.waits.get(job.id, "") or job.reason,
-        "attempt": job.attempt,
-        "priority": submission.priority,
-        "after": list(submission.after),
-        "since_s": job.since_s,
-        "submitted_s": job.submitted_s,
-    }
 
 
 def _taken_on(daemon: Daemon, submission: Submission, key: str) -> str:
@@ -182,37 +160,6 @@ def _doing(daemon: Daemon, event: Event) -> Callable[[Request], Any]:
         return answer(request, {"job": _job(request)})
 
     return do
-
-
-def _told(daemon: Daemon, job: str, tails: dict[str, Tail]) -> Iterator[bytes]:
-    """Yield what a job tells, each with where its files stood after it; at last how the job ended."""
-    shown: dict[str, Any] = {}
-    silent_s = 0.0
-    while True:
-        row = row_of(daemon, daemon.store.job(job))
-        over = row["state"] in OVER and daemon.folder.job(job).driver() is None
-        said = False
-        for name in ("watch", "log"):
-            for line in tails[name].lines(last=over):
-                said = True
-                told = {"log": line.decode("utf-8", "replace")} if name == "log" else {"told": orjson.Fragment(line)}
-                yield orjson.dumps(
-                    {**told, "at": {name: tail.at for name, tail in tails.items()}}, option=orjson.OPT_APPEND_NEWLINE
-                )
-        state = {key: row[key] for key in ("state", "reason", "attempt")}
-        if state != shown and not said:
-            shown, said = state, True
-            yield orjson.dumps({"job": row}, option=orjson.OPT_APPEND_NEWLINE)
-        if said:
-            silent_s = 0.0
-            continue
-        if over:
-            return
-        time.sleep(_FOLLOW_S)
-        silent_s += _FOLLOW_S
-        if silent_s >= _ALIVE_S:
-            silent_s = 0.0
-            yield b"\n"
 
 
 def _converted(body: Mapping[str, Any], key: str | None, type_: Any) -> Any:

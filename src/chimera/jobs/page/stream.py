@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import orjson
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import StreamingResponse
 
-from chimera.jobs.app import row_of
+from chimera.jobs.following import Followers, row_of
 from chimera.jobs.watching import Tail
-from chimera.web.background import in_thread
 from chimera.web.routing import documented, plain_router
 from chimera.web.security import PAGE_POLICY
 
@@ -27,7 +25,7 @@ LOOK_S = 0.5
 _ALIVE_LOOKS = 10  # after so many without news a comment says that the stream lives
 
 
-def page_router(daemon: Daemon) -> APIRouter:
+def page_router(daemon: Daemon, followers: Followers) -> APIRouter:
     """Return the route of what the page shows."""
     router = plain_router(prefix="/v1/page", tags=["page"])
 
@@ -35,11 +33,11 @@ def page_router(daemon: Daemon) -> APIRouter:
         "/events",
         **documented(
             "What the page shows, as server-sent events: ``cluster`` with rows of jobs and processes, ``points`` of a job's "
-            "curves.", answer={"type": "string"}, binary=False, media="text/event-stream",
+            "curves.", answer={"type": "string"}, binary=False, media="text/event-stream", errors=(503,),
         ),
     )  # fmt: skip
     async def events(_: Request) -> Response:
-        return StreamingResponse(_told(View(daemon)), media_type="text/event-stream")
+        return followers.stream(_told(View(daemon)), "text/event-stream")
 
     return router
 
@@ -102,7 +100,7 @@ def point_of(line: bytes) -> dict[str, Any] | None:
 async def _told(view: View) -> AsyncIterator[bytes]:
     silent = 0
     while True:
-        told = await in_thread(view.news)
+        told = await asyncio.to_thread(view.news)  # a short look, in threads that all followers share
         for event in told:
             yield event
         silent = 0 if told else silent + 1
