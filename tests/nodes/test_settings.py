@@ -180,6 +180,7 @@ def test_an_empty_token_is_refused(monkeypatch):
 def test_a_certificate_needs_a_key(tmp_path):
     (tmp_path / "c.pem").touch()
     assert "CHIMERA_TLS_KEY" in refused(tls_cert=tmp_path / "c.pem")
+    assert "CHIMERA_TLS_CERT" in refused(tls_client_ca=tmp_path / "c.pem")
     both = read_settings(tls_cert=tmp_path / "c.pem", tls_key=tmp_path / "c.pem")
     assert both.workers_urls == ("https://localhost:101",)
 

@@ -88,7 +88,8 @@ def status(folder: Folder = Path()) -> None:
     nodes += [(name, state["launcher"], worker["url"]) for name, worker in state.get("workers", {}).items()]
     well = True
     for name, where, url in nodes:
-        why = unwell(url, tls_cert=state.get("tls_cert") or None) if url else "is starting"
+        tls_cert, tls_key = state.get("tls_cert") or None, state.get("tls_key") or None
+        why = unwell(url, tls_cert=tls_cert, tls_key=tls_key) if url else "is starting"
         well &= not why
         table.add_row(name, where, url, "ok" if not why else f"not well: {why}")
     console = Console() if sys.stdout.isatty() else Console(width=10_000)

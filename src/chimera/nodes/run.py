@@ -88,6 +88,7 @@ def _run(master: Master, port: int, launcher: str | None) -> None:
         _check_ports(settings, workers, port)
         url = f"{'https' if settings.tls_cert else 'http'}://localhost:{port}"
         content: dict[str, Any] = {"master": url, "launcher": chosen.name, "tls_cert": str(settings.tls_cert or "")}
+        content["tls_key"] = str(settings.client_key or "")
         try:
             chosen.start(workers)
             content["workers"] = {
@@ -128,7 +129,9 @@ def wait_until_well(workers: Sequence[Worker], launcher: Launcher, settings: Set
             if name in pending:
                 raise LauncherError(f"the worker {name} {how} before it was ready{_last_words(launcher, name)}")
         for name, worker in list(pending.items()):
-            why[name] = unwell(worker.url, token=settings.token, tls_cert=settings.tls_cert)
+            why[name] = unwell(
+                worker.url, token=settings.token, tls_cert=settings.tls_cert, tls_key=settings.client_key
+            )
             if not why[name]:
                 del pending[name]
                 waiting.ready(name, f"ready at {worker.url} after {time.monotonic() - begin:.1f} s")

@@ -138,6 +138,11 @@ class Settings(BaseSettings):
         return tuple(f"{scheme}://localhost:{port}" for port in self.workers_mapped_ports)
 
     @property
+    def client_key(self) -> Path | None:
+        """The key of the certificate, where nodes show it to one another as clients; else None."""
+        return self.tls_key if self.tls_client_ca else None
+
+    @property
     def network(self) -> ipaddress.IPv4Network:
         """The network of the workers' containers."""
         return ipaddress.IPv4Network(f"{self.network_prefix}.0/{self.network_subnet_mask}")

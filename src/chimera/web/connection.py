@@ -186,7 +186,8 @@ class BoundedProtocol(HttpToolsProtocol):
             )
         self._idle = False
         super().on_message_begin()
-        self.scope[ADMIT] = self._admit  # type: ignore[typeddict-unknown-key]
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment] # a key that is not of the standard
+        scope[ADMIT] = self._admit
 
     def on_url(self, url: bytes) -> None:
         """Take a part of the URL."""

@@ -284,7 +284,12 @@ def certificate(tmp_path):
     return {"CHIMERA_TLS_CERT": str(tmp_path / "cert.pem"), "CHIMERA_TLS_KEY": str(tmp_path / "key.pem")}
 
 
-def test_a_table_is_run_with_a_token_and_tls_by_which_every_node_is_reached(example, environment, certificate):
+@pytest.mark.parametrize("asks_clients", [False, True])
+def test_a_table_is_run_with_a_token_and_tls_by_which_every_node_is_reached(
+    example, environment, certificate, asks_clients
+):
+    if asks_clients:
+        certificate |= {"CHIMERA_TLS_CLIENT_CA": certificate["CHIMERA_TLS_CERT"]}
     nodes = example("nodes_linear_regression")
     nodes.make_data()
     *ports, port = free_ports(3)
@@ -304,6 +309,8 @@ def test_a_table_is_run_with_a_token_and_tls_by_which_every_node_is_reached(exam
         assert status.returncode == 0, status.stdout
         assert status.stdout.count("https://") == 3
         trusted = ssl.create_default_context(cafile=certificate["CHIMERA_TLS_CERT"])
+        if asks_clients:
+            trusted.load_cert_chain(certificate["CHIMERA_TLS_CERT"], certificate["CHIMERA_TLS_KEY"])
         fit = urllib.request.Request(f"https://localhost:{port}/v1/chimera/parameter-server/fit", b"", method="POST")
         with pytest.raises(urllib.error.HTTPError, match="401") as refused:
             urllib.request.urlopen(fit, context=trusted, timeout=60)

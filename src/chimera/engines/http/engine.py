@@ -54,6 +54,7 @@ class HttpEngine(RealTime):
     health_every_s : how often each node is looked at, so that a death is known though nobody calls.
     tls_ca : a file with the certificates that https nodes are checked by, which may be the nodes' own; by default those of the
         system.
+    tls_client : files with a certificate and its key, for nodes that ask their clients for one.
     tls_check_host : whether a certificate must name the host of its node; not needed where ``tls_ca`` is the nodes' own.
     most_bytes : the size of the largest answer that is taken.
     keeps_rows : whether the trace is kept; it grows until it is fetched.
@@ -72,6 +73,7 @@ class HttpEngine(RealTime):
         retries: int = 0,
         health_every_s: float = 1.0,
         tls_ca: str | None = None,
+        tls_client: Sequence[str] | None = None,
         tls_check_host: bool = True,
         most_bytes: int = 1 << 30,
         keeps_rows: bool = True,
@@ -95,7 +97,8 @@ class HttpEngine(RealTime):
         super().__init__()
         self.key = secrets.token_hex(8)
         self._remote = {"timeout_s": timeout_s, "retries": retries, "on_answer": on_answer}
-        options: dict[str, Any] = {"tls": _tls(tls_ca, tls_check_host), "most_bytes": most_bytes}
+        tls = _tls(tls_ca, tls_check_host, tls_client)
+        options: dict[str, Any] = {"tls": tls, "most_bytes": most_bytes}
         options |= {"engine_key": self.key, "health_every_s": health_every_s}
         self._nodes = [Node(address, token=its, **options) for address, its in zip(addresses, own, strict=True)]
         self._addresses = addresses
@@ -288,13 +291,21 @@ def _check_apart(addresses: Sequence[Address]) -> None:
         seen |= dict.fromkeys([(host, address.port, address.path) for host in hosts], address.url)
 
 
-def _tls(ca: str | None, check_host: bool) -> ssl.SSLContext | None:
-    if ca is None and check_host:
+def _tls(ca: str | None, check_host: bool, client: Sequence[str] | None) -> ssl.SSLContext | None:
+    if ca is None and check_host and client is None:
         return None
     try:
         context = ssl.create_default_context(cafile=ca)
     except OSError as error:
         raise ConfigurationError(f"engine 'http', option 'tls_ca': {ca!r} cannot be used: {error}") from error
+    if client is not None:
+        try:
+            certificate, key = client
+            context.load_cert_chain(certificate, key)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"engine 'http', option 'tls_client': {client!r} cannot be used: {error}; give a certificate and its key"
+            ) from error
     context.check_hostname = check_host
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context

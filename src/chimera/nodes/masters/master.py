@@ -67,6 +67,7 @@ class Master(ABC):
             timeout_s=settings.workers_endpoints_timeout,
             retries=settings.workers_endpoints_max_retries,
             tls_ca=None if settings.tls_cert is None else str(settings.tls_cert),
+            tls_client=None if settings.tls_client_ca is None else (str(settings.tls_cert), str(settings.tls_key)),
             tls_check_host=settings.tls_cert is None,  # the workers' own certificate is all that is trusted
             keeps_rows=False,
             on_answer=lambda url, seconds: log_latency(url, "worker", seconds),
