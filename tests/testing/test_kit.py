@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -146,7 +148,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
     (folder / "mine.py").write_text(MINE, encoding="utf-8")
     strategies = [f"--strategy=mine:{name}" for name in ("Cyclic", *FOUND_BY)]
     options = ["--engines", "simulated", "-m", "not long", "-rA", "--tb=no", "-p", "no:cacheprovider"]
-    command = ["pytest", "-p", "chimera.testing.options", "--pyargs", "chimera.testing", *strategies, *options]
+    command = ["pytest", "-p", "chimera.testing", "--pyargs", "chimera.testing", *strategies, *options]
     done = subprocess.run(
         [sys.executable, "-m", *command], cwd=folder, capture_output=True, text=True, check=False, timeout=200
     )
@@ -172,17 +174,18 @@ def test_a_fault_is_found_by_the_test_of_that_promise(outcomes: dict[tuple[str, 
 
 
 def test_the_plugin_costs_a_run_of_pytest_next_to_nothing() -> None:
-    code = (
-        "import sys; import chimera.testing.options; sys.exit(bool({'torch', 'ray', 'sklearn'} & sys.modules.keys()))"
-    )
+    code = "import sys; import chimera.testing; sys.exit(bool({'torch', 'ray', 'sklearn'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_plugin_is_an_entry_point() -> None:
-    import tomllib
-
+def test_no_other_run_of_pytest_loads_the_plugin(tmp_path: Path) -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["entry-points"]["pytest11"] == {"chimera.testing.options": "chimera.testing.options"}
+    assert "pytest11" not in project.get("entry-points", {})
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "--strategy", "local-sgd"], cwd=tmp_path, check=False, capture_output=True, text=True,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )  # fmt: skip
+    assert ran.returncode == pytest.ExitCode.USAGE_ERROR and "unrecognized arguments: --strategy" in ran.stderr
 
 
 @pytest.mark.parametrize(

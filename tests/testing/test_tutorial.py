@@ -21,11 +21,7 @@ def run(command: str, folder: Path) -> str:
     for name, text in FILES.items():
         (folder / name).write_text(text, encoding="utf-8")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {
-        **os.environ,
-        "PATH": path,
-        "PYTEST_PLUGINS": "chimera.testing.options",
-    }  # as an installed one is found
+    environment = {**os.environ, "PATH": path}
     done = subprocess.run(
         command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
     )

@@ -75,6 +75,9 @@ def follow(
 def fetch(
     job: Job,
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR", help="Where to; runs/job-JOB.")] = None,
+    most_gib: Annotated[
+        int, typer.Option("--most-gib", metavar="N", min=0, help="Refuse a run with more bytes in all.")
+    ] = 64,
     as_json: Json = False,
     folder: Where = HERE,
 ) -> None:
@@ -82,7 +85,7 @@ def fetch(
     from chimera.jobs.handle import JobHandle
 
     client = _client(folder)
-    place = JobHandle(client, job).fetch(out)
+    place = JobHandle(client, job).fetch(out, most_gib << 30)
     row = client.job(job)
     typer.echo(line({"job": job, "folder": str(place), "state": row["state"]}) if as_json else str(place))
 

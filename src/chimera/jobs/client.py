@@ -18,7 +18,7 @@ from chimera.core.errors import ChimeraError, ConfigurationError, RunError, Time
 from chimera.jobs.folder import ClusterFolder
 from chimera.jobs.records import Submission
 from chimera.jobs.states import OVER
-from chimera.jobs.tar import unpack
+from chimera.jobs.tar import MOST_BYTES, unpack
 from chimera.web import request
 from chimera.web.client import TRY_S, WebClient
 
@@ -126,12 +126,12 @@ class Client(WebClient):
                 if time.monotonic() > deadline_s:
                     raise UnavailableError(f"job {job}: nobody tells of it now: {error}") from error
 
-    def fetch(self, job: str, folder: Path) -> list[str]:
+    def fetch(self, job: str, folder: Path, most_bytes: int = MOST_BYTES) -> list[str]:
         """Put the folder of a job's run, as far as it is there, into ``folder``; return the names of its files."""
         answer = self.again(partial(self.once, "GET", f"/{_quoted(job)}/run", None, _JSON, _SEND_S))
         with answer:
             try:
-                return unpack(answer, folder)
+                return unpack(answer, folder, most_bytes)
             except http.client.HTTPException as error:
                 raise request.Unanswered(f"the answer breaks off: {error}") from error
 

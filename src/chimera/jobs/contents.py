@@ -13,10 +13,10 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.private import FOLDER, make_folder, opener, write
+from chimera.jobs.paths import MOST_FILES, check_path
 from chimera.jobs.records import File
 
-MOST_FILES = 100_000
-_LINKED_BYTES = 1 << 20  # larger files are not copied into a job's folder, but linked
 _NONE: Mapping[str, str] = MappingProxyType({})
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -52,7 +52,7 @@ class Contents:
         """
         check(manifest)
         missing = list({file.sha256: file for file in manifest.values() if not self.has(file)}.values())
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         wanted, free = sum(file.size for file in missing), shutil.disk_usage(self._folder).free
         if wanted > free:
             raise ConfigurationError(
@@ -70,7 +70,7 @@ class Contents:
         return found
 
     def drop(self, names: Iterable[str]) -> None:
-        """Remove files; folders of jobs that link to them keep what they have."""
+        """Remove files; folders of jobs have their own copies."""
         for name in names:
             (self._folder / name).unlink(missing_ok=True)
 
@@ -89,11 +89,11 @@ class Contents:
         DataError : what came is not what its name says. Nothing of it is kept, and no more than its size is taken.
         """
         place = self._place(file)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         draft = self._folder / f".{file.sha256}.{os.getpid()}.{secrets.token_hex(4)}"
         digest, size = hashlib.sha256(), 0
         try:
-            with draft.open("xb") as opened:
+            with open(draft, "xb", opener=opener) as opened:
 
                 def write(chunk: bytes) -> None:
                     nonlocal size
@@ -106,7 +106,6 @@ class Contents:
                 yield write
                 if size < file.size or digest.hexdigest() != file.sha256:
                     raise DataError(f"what came for the file {file.sha256} is not that: {size} of {file.size} bytes")
-                os.fchmod(opened.fileno(), 0o444)  # it may be linked into folders of jobs
                 opened.flush()
                 os.fsync(opened.fileno())
             draft.replace(place)
@@ -116,7 +115,7 @@ class Contents:
     def unpack(self, manifest: Mapping[str, File], target: Path, texts: Mapping[str, str] = _NONE) -> None:
         """Make a folder of the files of a manifest, whole or not at all; one that is there already stays.
 
-        Small files are copies, that a job may change; large ones are links, which are only to be read.
+        Each file is a copy, which shares its blocks where the file system can: what a job does to its own reaches no other job.
 
         Parameters
         ----------
@@ -131,7 +130,8 @@ class Contents:
         if target.exists():
             return
         draft = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
-        draft.mkdir(parents=True)
+        make_folder(draft.parent)
+        draft.mkdir(FOLDER)
         try:
             for path, file in manifest.items():
                 if not self.has(file):
@@ -139,10 +139,11 @@ class Contents:
                         f"the file {path!r} of the job was not uploaded: its content {file.sha256} is not there"
                     )
                 copy = draft / path
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                _put(self._place(file), copy, file.size)
+                make_folder(copy.parent)
+                _copy(self._place(file), copy)
             for path, text in texts.items():
-                (draft / path).write_bytes(text.encode())
+                make_folder((draft / path).parent)
+                write(draft / path, text.encode())
             with contextlib.suppress(OSError):  # another process has made it meanwhile
                 draft.rename(target)
         finally:
@@ -206,19 +207,17 @@ def check(manifest: Collection[str]) -> None:
     if len(taken) < len(manifest):
         raise ConfigurationError("two of the job's files would have the same path")
     for path in manifest:
-        parts = path.split("/")
-        if any(part in ("", ".", "..") or len(part.encode()) > 255 for part in parts) or len(path.encode()) > 2000:
-            raise ConfigurationError(f"the path {path!r} of a job's file is none below the job's folder")
-        if any(ord(letter) < 32 or letter in "\\\x7f" for letter in path):
-            raise ConfigurationError(f"the path {path!r} of a job's file has a character that none may have")
+        check_path(path)
         above = next((str(folder) for folder in PurePosixPath(path).parents if str(folder) in taken), None)
         if above is not None:
             raise ConfigurationError(f"the job's files {above!r} and {path!r} cannot both be there")
 
 
-def _put(source: Path, copy: Path, size: int) -> None:
-    if size > _LINKED_BYTES:
-        with contextlib.suppress(OSError):  # another disk, say
-            copy.hardlink_to(source)
-            return
-    shutil.copyfile(source, copy)
+def _copy(source: Path, copy: Path) -> None:
+    with source.open("rb") as old, open(copy, "xb", opener=opener) as new:
+        try:
+            while os.copy_file_range(old.fileno(), new.fileno(), 1 << 30):
+                pass
+        except (AttributeError, OSError):  # not of this system, or not between these file systems
+            old.seek(new.seek(0, os.SEEK_END))
+            shutil.copyfileobj(old, new, 1 << 20)

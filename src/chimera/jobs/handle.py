@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import inspect
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,8 +20,11 @@ from chimera.jobs.records import Submission
 from chimera.jobs.requirements import versions
 from chimera.jobs.results import read_results
 from chimera.jobs.states import State
+from chimera.jobs.tar import MOST_BYTES
 from chimera.training.experiment import Experiment
 from chimera.training.trainer import Trainer
+
+_NUMBER = re.compile("[0-9]{1,20}", re.ASCII)
 
 
 class JobHandle:
@@ -74,10 +78,24 @@ class JobHandle:
         with tempfile.TemporaryDirectory(prefix="chimera-job-") as folder:
             return read_results(self.fetch(folder if out is None else out))
 
-    def fetch(self, out: str | os.PathLike[str] | None = None) -> Path:
-        """Return the folder of its run, fetched as far as it is there."""
+    def fetch(self, out: str | os.PathLike[str] | None = None, most_bytes: int = MOST_BYTES) -> Path:
+        """Return the folder of its run, fetched as far as it is there.
+
+        Parameters
+        ----------
+        out : where to, a new or an empty folder, or one that was fetched before; by default ``runs/job-<number>``.
+        most_bytes : that the files may have in all: a cluster is not to fill the disk.
+
+        Raises
+        ------
+        RunError : they have more, or their archive holds what no run has.
+        """
+        if out is None and not _NUMBER.fullmatch(self.id):
+            raise RunError(
+                f"the cluster calls the job {ascii(self.id)}, which is no number: say where to put its files"
+            )
         folder = Path(out) if out is not None else Path("runs") / f"job-{self.id}"
-        self._client.fetch(self.id, folder)
+        self._client.fetch(self.id, folder, most_bytes)
         return folder
 
     def cancel(self) -> None:

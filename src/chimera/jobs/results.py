@@ -44,5 +44,5 @@ def read_results(run: Path) -> list[Any]:
     """
     try:
         return msgspec.msgpack.decode((run / _FILE).read_bytes(), type=list[Any])
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise RunError(f"the results in {run} cannot be read: {error}") from error

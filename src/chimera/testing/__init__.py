@@ -2,8 +2,11 @@
 
 ::
 
-    pytest --pyargs chimera.testing --strategy mine:MyStrategy [--engines simulated,local,ray]
+    pytest -p chimera.testing --pyargs chimera.testing --strategy mine:MyStrategy [--engines simulated,local,ray]
 
-Without ``--strategy`` it tests all that are registered. It trains small networks on the digits of scikit-learn, for a second
+``-p chimera.testing`` loads the plugin of pytest that adds these two options; without it pytest says that it does not know
+them. Without ``--strategy`` it tests all that are registered. It trains small networks on the digits of scikit-learn, for a second
 each; what it holds a strategy to stands in `chimera.testing.test_strategies`, a promise a test.
 """
+
+pytest_plugins = ["chimera.testing.options"]

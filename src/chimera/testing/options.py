@@ -1,4 +1,4 @@
-"""The pytest plugin of the conformance kit: its options. It is loaded in every run of pytest, and so imports nothing heavy."""
+"""The options of the conformance kit, which ``pytest -p chimera.testing`` adds. Nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--strategy`` and ``--engines``."""
-    group = parser.getgroup("chimera", "conformance kit of Chimera (pytest --pyargs chimera.testing)")
+    group = parser.getgroup(
+        "chimera", "conformance kit of Chimera (pytest -p chimera.testing --pyargs chimera.testing)"
+    )
     group.addoption(
         "--strategy",
         action="append",

@@ -1,4 +1,4 @@
-"""What every strategy promises (docs/architecture.md, section 4), a promise a test, for `pytest --pyargs chimera.testing`."""
+"""What every strategy promises (docs/architecture.md, section 4), a promise a test: see `chimera.testing`."""
 
 from __future__ import annotations
 

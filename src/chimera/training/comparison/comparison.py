@@ -239,8 +239,9 @@ def _csv(runs: Sequence[Row]) -> str:
         line = {"cell": run["cell"], **run["settings"]}
         line |= {key: value for key, value in run.items() if key not in ("cell", "settings", "metrics")}
         flat.append(line | run["metrics"])
+    columns = list(dict.fromkeys(key for line in flat for key in line))
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(key for line in flat for key in line)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(plain_cell, columns))
+    writer.writerows([plain_cell(line.get(key, "")) for key in columns] for line in flat)
     return text.getvalue()
