@@ -54,7 +54,7 @@ def outside(tmp_path: Path) -> Iterator[Path]:
     assert {path.name for path in tmp_path.iterdir()} <= {"outside", "there", "link"}
 
 
-_LINK = dict(content=b"", kind=tarfile.SYMTYPE, linkname="../outside")
+_LINK = {"content": b"", "kind": tarfile.SYMTYPE, "linkname": "../outside"}
 ATTACKS: dict[str, Callable[[Path], list[bytes]]] = {
     "absolute": lambda folder: [member(f"{folder}/x")],
     "above": lambda folder: [member("../outside/x")],
@@ -107,7 +107,8 @@ def test_an_archive_with_anything_but_files_and_folders_below_is_refused(
 ) -> None:
     with pytest.raises(ChimeraError) as told:
         unpack(archive(*ATTACKS[attack](outside)), tmp_path / "there")
-    assert "\n" not in str(told.value) and all(unicodedata.category(letter) != "Cc" for letter in str(told.value))
+    assert "\n" not in str(told.value)
+    assert all(unicodedata.category(letter) != "Cc" for letter in str(told.value))
     assert not any(path.is_symlink() for path in (tmp_path / "there").rglob("*"))
 
 
@@ -132,9 +133,11 @@ def test_no_path_leads_out(tmp_path_factory: pytest.TempPathFactory, paths: list
         names = unpack(archive(*members), there)
     except ChimeraError:
         names = []
-    assert not any((top / "outside").iterdir()) and {path.name for path in top.iterdir()} == {"outside", "there"}
+    assert not any((top / "outside").iterdir())
+    assert {path.name for path in top.iterdir()} == {"outside", "there"}
     for name in names:
-        assert (there / name).resolve().is_relative_to(there.resolve()) and (there / name).read_bytes() == b"evil"
+        assert (there / name).resolve().is_relative_to(there.resolve())
+        assert (there / name).read_bytes() == b"evil"
 
 
 @pytest.mark.parametrize("name", ["link/x", "link", "deep/link/x"])
@@ -178,7 +181,8 @@ def test_files_are_their_owners_alone_and_run_nothing(tmp_path: Path) -> None:
         os.umask(before)
     there = tmp_path / "new" / "there"
     assert {oct(path.stat().st_mode & 0o7777) for path in (there.parent, there, there / "d")} == {"0o700"}
-    assert (there / "d" / "a").stat().st_mode & 0o7777 == 0o600 and (there / "d" / "a").stat().st_uid == os.getuid()
+    assert (there / "d" / "a").stat().st_mode & 0o7777 == 0o600
+    assert (there / "d" / "a").stat().st_uid == os.getuid()
 
 
 def test_the_bytes_are_limited_before_any_is_written(tmp_path: Path) -> None:

@@ -185,7 +185,8 @@ def test_no_other_run_of_pytest_loads_the_plugin(tmp_path: Path) -> None:
         [sys.executable, "-m", "pytest", "--strategy", "local-sgd"], cwd=tmp_path, check=False, capture_output=True, text=True,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )  # fmt: skip
-    assert ran.returncode == pytest.ExitCode.USAGE_ERROR and "unrecognized arguments: --strategy" in ran.stderr
+    assert ran.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "unrecognized arguments: --strategy" in ran.stderr
 
 
 @pytest.mark.parametrize(

@@ -131,15 +131,16 @@ def init(
 
 
 def _detach(file: Path | None) -> None:
+    from chimera.core.private import make_folder, opener
     from chimera.nodes.state import FOLDER, read_state
 
     folder = file.resolve().parent if file else Path.cwd()
     if (state := read_state(folder)) is not None:
         raise ConfigurationError(f"nodes run from {folder} already, process {state.get('pid')}; 'chimera nodes down'")
     log = folder / FOLDER / "master.log"
-    log.parent.mkdir(exist_ok=True)
+    make_folder(log.parent)
     command = [sys.executable, "-m", "chimera", "nodes", "up", *([file.name] if file else [])]
-    with log.open("wb") as out:
+    with open(log, "wb", opener=opener) as out:
         process = subprocess.Popen(
             command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.private import FILE, make_folder
 
 _BUSY_S = 5.0
 
@@ -54,7 +55,11 @@ class Channel:
         self._path, self._kind = path, kind
         self._lock = threading.Lock()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
+            with contextlib.suppress(FileExistsError):
+                path.touch(
+                    FILE, exist_ok=False
+                )  # SQLite would go by the umask; what it puts beside gets this file's mode
         except OSError as error:
             raise ConfigurationError(f"the {kind.what} {path} cannot be written: {error.strerror}") from error
         with self._translated():

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import DataError
+from chimera.core.private import make_folder
 
 SILENCE_S = 30.0
 """How long a server may say nothing before a download is given up, in seconds."""
@@ -62,7 +63,7 @@ def downloading(what: str, advice: str) -> Iterator[None]:
 def keep(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write an .npz file into the cache, so that it is there whole or not at all; where that fails, warn and go on."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             part = Path(folder) / path.name
             np.savez(part, allow_pickle=False, **dict(arrays))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.core import private
 from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def save(vectors: WordVectors, path: Path) -> None:
     write = _format(path).write
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        private.write(beside, b"")  # the formats' libraries keep the mode of a file that is there
         write(vectors, beside)
         beside.replace(path)
     except OSError as error:

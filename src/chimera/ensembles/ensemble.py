@@ -13,6 +13,7 @@ from sklearn.preprocessing import LabelEncoder
 from sklearn.utils.validation import check_is_fitted, check_X_y
 
 from chimera.core.errors import DataError, MissingExtraError
+from chimera.core.private import write
 from chimera.ensembles.crew import Crew
 
 
@@ -73,10 +74,11 @@ class Ensemble(BaseEstimator):  # type: ignore[misc]
         except ImportError as error:
             raise MissingExtraError("saving an ensemble", "skops", "inference") from error
         file = Path(path)
+        write(file, b"")  # skops would make it by the umask
         skops.io.dump(self._fitted(), file)
         trusted = ", ".join(map(repr, sorted(skops.io.get_untrusted_types(file=file))))
         table = file.with_suffix(".toml")
-        table.write_text(f"kind = 'sklearn'\nfile = {file.name!r}\ntrusted = [{trusted}]\n")
+        write(table, f"kind = 'sklearn'\nfile = {file.name!r}\ntrusted = [{trusted}]\n".encode())
         return table
 
     @abstractmethod

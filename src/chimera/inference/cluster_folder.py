@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from chimera.core.private import make_folder, opener, write
 from chimera.inference.client import Client
 from chimera.web.folder import Access, Folder
 
@@ -50,12 +51,12 @@ class ClusterFolder(Folder):
 
     def note_leader(self, epoch: int, address: str) -> None:
         """Write down where the coordinator answers, unless a later one is written down."""
-        with (self.path / "leader.lock").open("w") as lock:
+        with open(self.path / "leader.lock", "w", opener=opener) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             last = self._noted()
             if last is None or epoch >= last.epoch:
                 draft = self.path / f".leader.{os.getpid()}"
-                draft.write_bytes(msgspec.json.encode(_Leader(epoch, address)))
+                write(draft, msgspec.json.encode(_Leader(epoch, address)))
                 draft.replace(self.path / "leader")
 
     def leader(self) -> str | None:
@@ -72,13 +73,13 @@ class ClusterFolder(Folder):
     def logs(self, name: str) -> Path:
         """Return the folder of a process's logs, which is there from now on."""
         folder = self.path / "logs" / name
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         return folder
 
     def create(self) -> None:
         """Make the folder, and a token that only its owner can read; what is there stays; raises as that of every cluster."""
         super().create()
-        self.members.mkdir(exist_ok=True)
+        make_folder(self.members)
 
     def access(self) -> Access:
         """Return who may ask; raises as `token` does."""

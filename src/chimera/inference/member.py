@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.core.errors import ChimeraError
+from chimera.core.private import UMASK
 from chimera.engines.leash import hold
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.coordinator import LEASE_S, Coordinator, NotCoordinator
@@ -176,6 +177,7 @@ def main() -> None:
     from chimera.web.metrics import Metrics
 
     hold()
+    os.umask(UMASK)
     parser = argparse.ArgumentParser()
     parser.add_argument("--cluster", type=Path, required=True)
     parser.add_argument("--name", required=True)

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.private import opener
 from chimera.inference.client import Client
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.inputs import queries
@@ -210,7 +211,7 @@ def _start(place: ClusterFolder, **options: Any) -> subprocess.Popen[bytes]:
     place.create()
     given = {name: value for name, value in options.items() if value is not None}
     words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-    with (place.logs("supervisor") / "output.log").open("wb") as log:
+    with open(place.logs("supervisor") / "output.log", "wb", opener=opener) as log:
         return subprocess.Popen(
             [sys.executable, "-m", "chimera.inference.supervisor", "--cluster", str(place.path), *words],
             stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from chimera.core.errors import ChimeraError
+from chimera.core.private import UMASK, make_folder, opener
 from chimera.engines.leash import hold
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.policies.policy import POLICIES
@@ -67,8 +68,8 @@ class Member:
     def start(self) -> None:
         """Start the process."""
         logs = self._folder.logs(self.name)
-        logs.mkdir(parents=True, exist_ok=True)
-        with (logs / "output.log").open("ab") as output:
+        make_folder(logs)
+        with open(logs / "output.log", "ab", opener=opener) as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *self._command],
                 stdin=subprocess.PIPE,
@@ -241,6 +242,7 @@ def _tell(line: str) -> None:
 def main() -> None:
     """Keep a cluster up until SIGTERM, or the end of whoever started this."""
     hold()
+    os.umask(UMASK)
     parser = argparse.ArgumentParser()
     parser.add_argument("--cluster", type=Path, required=True)
     parser.add_argument("--workers", type=int, required=True)

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 from chimera.core.errors import ChimeraError
+from chimera.core.private import UMASK
 from chimera.engines.leash import hold
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.journal.members import BEAT_S, Members
@@ -25,6 +26,7 @@ DIED = 3
 def main() -> None:
     """Serve until SIGTERM."""
     hold()
+    os.umask(UMASK)
     parser = argparse.ArgumentParser(prog="worker_process")
     parser.add_argument("--cluster", type=Path, required=True)
     parser.add_argument("--name", required=True)

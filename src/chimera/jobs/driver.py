@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 from chimera.core.errors import ActorError, ActorLost, ChimeraError, RunError, TimeLimitError, TooFewWorkersError
+from chimera.core.private import FILE, make_folder
 from chimera.engines.local.standby import close_all_but, stand_by
 from chimera.jobs.bundle import EXPERIMENT, load_function
 from chimera.jobs.folder import TOKEN, JobFolder, Outcome
@@ -93,7 +94,7 @@ def _become_driver(folder: JobFolder, attempt: int, submission: Submission, lock
 def redirect(folder: JobFolder) -> None:
     """Let what this process prints go into the job's log."""
     nothing = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(folder.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log = os.open(folder.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE)
     for old, new in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(old, new)
 
@@ -114,7 +115,7 @@ def outcome_of(folder: JobFolder, submission: Submission, engine: str = "local")
     """Run it, in this process, and return how it ended; ``engine`` stands in for ``local``."""
     run = _KINDS[submission.kind]
     try:
-        folder.code.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.code)
         os.chdir(folder.code)
         if engine == "local":
             stand_by()  # before anything has started a thread

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from chimera.core.private import make_folder, opener
 from chimera.web.folder import Folder, holder, take
 
 DEFAULT = Path("runs/cluster")
@@ -136,7 +137,7 @@ class JobFolder:
 
     def claim(self) -> int | None:
         """Return the descriptor of a lock that the job's driver is to hold while it lives; None if one lives already."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         return take(self.path / "driver.lock")
 
     def driver(self) -> int | None:
@@ -158,7 +159,7 @@ class JobFolder:
 def _write(file: Path, data: bytes) -> None:
     """Write a file whole or not at all, and have it on the disk."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
-    with draft.open("wb") as opened:
+    with open(draft, "wb", opener=opener) as opened:
         opened.write(data)
         opened.flush()
         os.fsync(opened.fileno())

@@ -91,9 +91,7 @@ class JobHandle:
         RunError : they have more, or their archive holds what no run has.
         """
         if out is None and not _NUMBER.fullmatch(self.id):
-            raise RunError(
-                f"the cluster calls the job {ascii(self.id)}, which is no number: say where to put its files"
-            )
+            raise RunError(f"the cluster calls the job {self.id!a}, which is no number: say where to put its files")
         folder = Path(out) if out is not None else Path("runs") / f"job-{self.id}"
         self._client.fetch(self.id, folder, most_bytes)
         return folder

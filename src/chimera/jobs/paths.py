@@ -21,7 +21,7 @@ def check_path(path: str) -> None:
     ConfigurationError : naming the path.
     """
     if any(letter == "\\" or letter in _BIDIRECTIONAL or unicodedata.category(letter) in _CONTROLS for letter in path):
-        raise ConfigurationError(f"the path {ascii(path)} has a character that the path of a file must not have")
+        raise ConfigurationError(f"the path {path!a} has a character that the path of a file must not have")
     parts = path.split("/")
     if (
         any(part in ("", ".", "..") or len(part.encode()) > 255 for part in parts)

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from chimera.core.errors import ConfigurationError, MissingExtraError
+from chimera.core.private import write
 from chimera.core.user_code import CHIMERA, stage
 from chimera.engines.ray.session import check_reachable
 from chimera.jobs.bundle import OUTSIDE
@@ -64,7 +65,7 @@ def attend(folder: JobFolder, attempt: int, submission: Submission, address: str
     """Have Ray run an attempt, and return how it ended; an interrupt ends it."""
     name = f"chimera-{folder.path.name}-{attempt}-{uuid.uuid4().hex[:8]}"
     words = [sys.executable, "-m", _PROGRAM, str(folder.path.absolute()), str(attempt), str(os.getpid())]
-    submitted(folder).write_bytes(msgspec.json.encode(submission))
+    write(submitted(folder), msgspec.json.encode(submission))
     with tempfile.TemporaryDirectory(prefix="chimera-code-") as code:
         try:
             stage(Path(code), [folder.code, *(folder.code / OUTSIDE).glob("*")])

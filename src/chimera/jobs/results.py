@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from chimera.core.errors import RunError
+from chimera.core.private import make_folder
 from chimera.training.history import write_atomically
 
 _FILE = "results.msgpack"
@@ -25,7 +26,7 @@ def write_results(results: list[Any], run: Path) -> None:
         body = msgspec.msgpack.encode(results, enc_hook=_plain)
     except (TypeError, ValueError, OverflowError) as error:
         raise RunError(f"what the function returned cannot travel: {error}; plain values can") from error
-    run.mkdir(parents=True, exist_ok=True)
+    make_folder(run)
     write_atomically(run / _FILE, body)
 
 

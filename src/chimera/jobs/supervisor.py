@@ -23,6 +23,7 @@ from typing import NoReturn
 import msgspec
 
 from chimera.core.errors import ChimeraError
+from chimera.core.private import FILE, UMASK
 from chimera.jobs import daemon, slot
 from chimera.jobs.folder import ClusterFolder, Options
 from chimera.web.app import listen
@@ -196,11 +197,7 @@ def warm_up() -> None:
 def _socket_for_slots(folder: ClusterFolder) -> socket.socket:
     folder.slots_socket.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o077)
-    try:
-        listener.bind(folder.slots_socket.name)  # this process is in the folder; whole paths may be too long
-    finally:
-        os.umask(before)
+    listener.bind(folder.slots_socket.name)  # this process is in the folder; whole paths may be too long
     listener.listen(256)
     return listener
 
@@ -208,6 +205,7 @@ def _socket_for_slots(folder: ClusterFolder) -> socket.socket:
 def main() -> None:
     """Keep a cluster up until SIGTERM, as a process of its own: this one ends once that holds the claim and the sockets."""
     folder, options = ClusterFolder(Path(sys.argv[1])), msgspec.json.decode(sys.argv[2], type=Options)
+    os.umask(UMASK)  # of the daemon, the slots and all processes of jobs too
     try:
         folder.create()
         os.chdir(folder.path)
@@ -226,7 +224,7 @@ def main() -> None:
 
 
 def _write_to(log: Path) -> None:
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
     os.close(descriptor)

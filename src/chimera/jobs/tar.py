@@ -120,14 +120,14 @@ def _members(archive: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         info.size = int(size) if size.isascii() and size.isdigit() and len(size) < 20 else info.size
         longer = {}
         if not (info.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) and info.size >= 0):
-            raise RunError(f"the files from the cluster are refused: {ascii(info.name)} is neither a file nor a folder")
+            raise RunError(f"the files from the cluster are refused: {info.name!a} is neither a file nor a folder")
         if info.isdir() and info.size:
-            raise RunError(f"the files from the cluster are refused: {ascii(info.name)} is a folder with content")
+            raise RunError(f"the files from the cluster are refused: {info.name!a} is a folder with content")
         yield info
 
 
 def _records(header: bytes) -> dict[str, str]:
-    """Return the records of an extended header of POSIX.1-2001: ``<length> <key>=<value>\\n``, one after another."""
+    r"""Return the records of an extended header of POSIX.1-2001: ``<length> <key>=<value>\n``, one after another."""
     found = {}
     try:
         while header:

@@ -39,7 +39,7 @@ class Destination:
             make_folder(self._folder)
             root = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                names = os.listdir(root)
+                names = os.listdir(root)  # noqa: PTH208 - of the folder that is open
                 if names and MARK not in names:
                     raise ConfigurationError(
                         f"{self._folder} holds files that were not fetched: choose a new or an empty folder"
@@ -76,7 +76,7 @@ class Destination:
             parent = self._parent(above)
             draft = f".{secrets.token_hex(8)}.part"
             try:
-                with open(os.open(draft, _NEW, FILE, dir_fd=parent), "wb") as file:
+                with os.fdopen(os.open(draft, _NEW, FILE, dir_fd=parent), "wb") as file:
                     for part in parts:
                         file.write(part)
                 os.rename(draft, name, src_dir_fd=parent, dst_dir_fd=parent)

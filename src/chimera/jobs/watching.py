@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from chimera.core.private import opener
 from chimera.training.callback import Callback, Event, Progress
 
 EVERY_S = 0.2
@@ -56,7 +57,7 @@ class Told(Callback):
         self._write(summary=run.summary())
 
     def _write(self, **told: Any) -> None:
-        with self._file.open("ab", buffering=0) as file:
+        with open(self._file, "ab", buffering=0, opener=opener) as file:
             file.write(msgspec.json.encode(told, enc_hook=_plain) + b"\n")
 
 

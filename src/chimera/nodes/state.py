@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from chimera.core.errors import ConfigurationError
+from chimera.core.private import FILE, make_folder, write
 
 FOLDER = Path(".chimera")
 
@@ -29,8 +30,8 @@ class State:
 
     def __enter__(self) -> Self:
         try:
-            self._folder.mkdir(exist_ok=True)
-            self._lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            make_folder(self._folder)
+            self._lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, FILE)
         except OSError as error:
             raise ConfigurationError(f"nodes write logs into the folder they run from, and cannot: {error}") from None
         if not self._locked():
@@ -56,7 +57,7 @@ class State:
     def write(self, content: dict[str, Any]) -> None:
         """Say what runs."""
         new = self._file.with_suffix(".new")
-        new.write_text(json.dumps({"pid": os.getpid(), **content}, indent=2) + "\n", encoding="utf-8")
+        write(new, (json.dumps({"pid": os.getpid(), **content}, indent=2) + "\n").encode())
         new.replace(self._file)
 
     def __exit__(

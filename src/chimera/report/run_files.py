@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from chimera.core.errors import ConfigurationError
+from chimera.core.private import write
 from chimera.core.trace import TraceRow
 from chimera.report.timeline import Lane, lanes_of
 from chimera.report.words import Words, read_words
@@ -232,7 +233,7 @@ def replace_file(path: Path, content: bytes) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         try:
-            partial.write_bytes(content)
+            write(partial, content)
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)

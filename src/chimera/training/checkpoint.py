@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.private import make_folder, write
 from chimera.training.tensor_file import write_tensors
 
 _NAME = re.compile(r"round-(\d+)\.safetensors$")
@@ -45,7 +47,7 @@ class Checkpoints:
         path = f"{self._root}/round-{round_:09d}.safetensors"
         unfinished = f"{path}.part"
         try:
-            self._fs.makedirs(self._root, exist_ok=True)
+            self._begin(unfinished)
             with self._fs.open(unfinished, "wb") as file:
                 write_tensors(file, {**arrays, _TREE: np.frombuffer(tree, np.uint8)}, {"format": _FORMAT})
             self._fs.mv(unfinished, path)
@@ -57,6 +59,18 @@ class Checkpoints:
         for old in self.paths()[: -self._keep]:
             self._discard(old)
         return path
+
+    def _begin(self, unfinished: str) -> None:
+        """Make the folder; on this machine a file too, since `fsspec` would make both by the umask."""
+        if "file" in self._protocols():
+            make_folder(Path(self._root))
+            write(Path(unfinished), b"")
+        else:
+            self._fs.makedirs(self._root, exist_ok=True)
+
+    def _protocols(self) -> tuple[str, ...]:
+        found = self._fs.protocol
+        return (found,) if isinstance(found, str) else tuple(found)
 
     def paths(self) -> list[str]:
         """Return the complete checkpoints, oldest first."""

@@ -11,6 +11,7 @@ from typing import IO, Any
 import msgspec
 
 from chimera.core.errors import RunError
+from chimera.core.private import opener
 from chimera.core.trace import TraceRow
 from chimera.training.callback import Event
 
@@ -36,7 +37,7 @@ class History:
             keep = (sizes or {}).get(name, 0)
             if path.exists():
                 os.truncate(path, min(keep, path.stat().st_size))
-            self._files[name] = path.open("ab")
+            self._files[name] = open(path, "ab", opener=opener)  # noqa: SIM115 - closed by `close`
         if sizes:
             self.metrics = [msgspec.json.decode(line) for line in (folder / _FILES[0]).read_bytes().splitlines()]
             decoder = msgspec.json.Decoder(Event)
@@ -96,7 +97,7 @@ def atomically(path: Path) -> Iterator[IO[bytes]]:
     """
     unfinished = path.with_name(f"{path.name}.part")
     try:
-        with unfinished.open("wb") as file:
+        with open(unfinished, "wb", opener=opener) as file:
             yield file
         unfinished.replace(path)
     except BaseException as error:

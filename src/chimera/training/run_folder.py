@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.private import make_folder
 from chimera.training.history import write_atomically
 from chimera.training.run import Run
 from chimera.training.signature import Signature
@@ -70,7 +71,7 @@ class RunFolder:
         RunError : the folder cannot be made or written.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
         except OSError as error:
             raise RunError(f"the folder {self.path} cannot be made: {error.strerror}") from error
         write_atomically(self.path / "experiment.toml", experiment.encode())

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chimera.core.errors import ConfigurationError
+from chimera.core.private import make_folder
 
 MOST_BYTES = 1 << 30
 """The size of the largest request that a cluster takes."""
@@ -52,7 +53,7 @@ class Folder:
         ConfigurationError : it cannot be written.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             mine = self.path / f"token.{os.getpid()}.{secrets.token_hex(4)}"
             mine.touch(0o600)
             mine.write_text(secrets.token_urlsafe(32), "ascii")

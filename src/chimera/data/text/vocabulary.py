@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.private import write
 from chimera.data.text.source import Reader, Source
 from chimera.data.text.tokens import NUMBER, Part, Rules
 from chimera.data.text.words import WordTable
@@ -118,7 +119,7 @@ class Vocabulary:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the words to a file, one a line, as `read` takes them."""
-        Path(path).write_text("\n".join(self.words) + "\n")
+        write(Path(path), ("\n".join(self.words) + "\n").encode())
 
     def unreachable(self, rules: Rules) -> list[str]:
         """Return the words that no text can hold under these rules."""

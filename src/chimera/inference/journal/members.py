@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from chimera.core.errors import ConfigurationError
+from chimera.core.private import make_folder, write
 
 Role: TypeAlias = Literal["coordinator", "standby", "worker"]
 
@@ -78,7 +79,7 @@ class Members:
         own = Member(role, name, socket.gethostname(), os.getpid(), address, state, epoch, time.time())
         with self._lock:
             try:
-                self._folder.mkdir(parents=True, exist_ok=True)
+                make_folder(self._folder)
                 self._write(own)
             except OSError as error:
                 why = error.strerror or error
@@ -141,5 +142,5 @@ class Members:
     def _write(self, member: Member) -> None:
         """Write the file at one stroke: readers see the old one or the new one."""
         draft = self._folder / f".{member.name}.{member.pid}"
-        draft.write_bytes(msgspec.json.encode(member))
+        write(draft, msgspec.json.encode(member))
         draft.replace(self._folder / f"{member.name}.json")

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.private import make_folder
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
 from chimera.inference.journal.raft_connection import listen
@@ -62,7 +63,7 @@ class RaftJournal(Journal):
         try:
             if own is not None:
                 listener = listen(own)
-            folder.mkdir(0o700, parents=True, exist_ok=True)
+            make_folder(folder)
         except OSError as error:
             if listener is not None:
                 listener.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from chimera.core.private import write
 from chimera.inference.journal.raft_library import SERIALIZER_STATE
 
 Entry = tuple[bytes, int, int]
@@ -45,7 +46,7 @@ class StateCopy:
         draft = file.with_name(f"{file.name}.draft")
         body = msgspec.msgpack.encode((last, before, pack()))
         try:
-            draft.write_bytes(body)
+            write(draft, body)
             draft.replace(file)
         except OSError:  # the log stays as it is until the next copy
             self._written(0)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
+from chimera.core.private import make_folder, opener
 from chimera.engines import leash
 from chimera.nodes.launchers.launcher import LauncherError, Worker
 from chimera.nodes.settings import Settings
@@ -41,7 +42,7 @@ class ProcessLauncher:
     def start(self, workers: Sequence[Worker]) -> None:
         """Start a process for each worker."""
         try:
-            self._logs.mkdir(exist_ok=True)
+            make_folder(self._logs)
             for worker, threads in zip(workers, threads_of([worker.cpu_shares for worker in workers]), strict=True):
                 self._processes[worker.name] = self._started(worker, threads)
         except OSError as error:
@@ -56,7 +57,7 @@ class ProcessLauncher:
         }
         if "OMP_NUM_THREADS" not in os.environ:
             told |= dict.fromkeys(THREADS, str(threads))
-        with self._log(worker.name).open("wb") as log:
+        with open(self._log(worker.name), "wb", opener=opener) as log:
             return subprocess.Popen(
                 [sys.executable, str(Path(leash.__file__)), str(worker.file)],
                 stdin=subprocess.PIPE,

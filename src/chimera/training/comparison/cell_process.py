@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 import cloudpickle
 import msgspec
 
+from chimera.core.private import opener
 from chimera.training.comparison.cell import INTERRUPTED, LENGTH_BYTES, Told
 from chimera.training.comparison.grid import Cell
 
@@ -39,7 +40,7 @@ class CellProcess:
         task = {"experiment": cloudpickle.dumps(cell.experiment), "folder": str(folder), "resume": resume}
         content = cloudpickle.dumps({**task, "argv": list(sys.argv)})
         try:
-            with log.open("wb") as output:
+            with open(log, "wb", opener=opener) as output:
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-m", "chimera.training.comparison.cell", str(theirs)],
                     stdin=subprocess.PIPE,

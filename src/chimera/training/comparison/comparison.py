@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 
 from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.private import make_folder
+from chimera.report.cells import plain_cell
 from chimera.training.comparison.figures import Row, rows_of, run_row, with_speed_ups
 from chimera.training.comparison.grid import Cell, check, grid_of
 from chimera.training.comparison.running import GridCallback, Outcomes, run_cells
@@ -226,7 +228,7 @@ def _begin(folder: Path, cells: Sequence[Cell]) -> None:
                 f"{folder / name} was begun with other settings (now {line}): go on with the same, or choose another folder"
             )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         raise RunError(f"the folder {folder} cannot be made: {error.strerror}") from error
     write_atomically(path, msgspec.json.format(msgspec.json.encode({**known, **wanted})))
