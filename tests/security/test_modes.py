@@ -90,8 +90,8 @@ def test_a_job_on_a_cluster(tmp_path: Path) -> None:
     with running(tmp_path / "cluster") as cluster:
         ran = chimera("submit", file, "--folder", cluster.folder.path, "--follow", cwd=tmp_path)
         assert ran.returncode == 0, ran.stderr
-        where = str(cluster.folder.path)
-        code = f"import code_of_mine; from chimera.jobs.handle import submit; print(submit(code_of_mine.f, cluster={where!r}).result())"
+        call = f"submit(code_of_mine.f, cluster={str(cluster.folder.path)!r})"
+        code = f"import code_of_mine; from chimera.jobs.handle import submit; print({call}.result())"
         done = subprocess.run(
             [sys.executable, "-c", code], cwd=tmp_path / "mine", capture_output=True, text=True, check=False,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(["", *sys.path])},
