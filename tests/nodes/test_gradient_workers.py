@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -15,8 +16,9 @@ from sklearn.linear_model import SGDClassifier, SGDRegressor
 from chimera.core.errors import ConfigurationError
 from chimera.engines.http import wire
 from chimera.models.sklearn_model import SklearnModel
+from chimera.nodes.masters import ParameterServerMaster
 from chimera.nodes.workers import SGDWorker, TorchWorker
-from nodes.served import ask, error_of, settings, write_data
+from nodes.served import ask, error_of, serving, settings, write_data
 
 SAMPLE, STEP, PREDICT = "/v1/chimera/sgd/request-data-sample", "/v1/chimera/sgd/fit-step", "/v1/chimera/model/predict"
 BINARY = {"Content-Type": wire.CONTENT_TYPE}
@@ -76,6 +78,30 @@ def test_a_classifiers_gradient_is_that_of_the_model_in_json_and_binary(
         assert answer["weights_gradients"].shape == weights.shape
         assert np.array_equal(answer["weights_gradients"], np.array(got[0], np.float32))  # JSON loses no bit
         assert np.array_equal(answer["bias_gradient"], np.array(got[1], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("task", "targets", "labels"), [("regressor", VALUES, []), ("classifier", THREE, [[0], [1], [2]])]
+)
+def test_a_worker_that_shares_no_samples_tells_columns_and_classes_only(
+    tmp_path: Path, task: str, targets: NDArray[Any], labels: list[Any]
+) -> None:
+    """Masters need no more: the fit is the same to the bit."""
+    found = {}
+    for share in (True, False):
+        write_data(tmp_path / "tree1", X, targets)
+        own = settings(tmp_path, share_samples=share)
+        with serving(SGDWorker(task, eta0=0.01, settings=own).app(), own) as url:
+            told = httpx.get(f"{url}{SAMPLE}").json()
+            port = int(url.rpartition(":")[2])
+            master = ParameterServerMaster(task, max_iter=3, settings=settings(tmp_path, workers_mapped_ports=[port]))
+            assert ask(master.app(), "POST", "/v1/chimera/parameter-server/fit").json()["fit"] == "ok"
+            rows = {"X_pred_columns": told["X_train_sample_columns"], "X_pred_rows": X.tolist()}
+            found[share] = told, ask(master.app(), "POST", "/v1/chimera/parameter-server/predict", json=rows).json()
+    assert len(found[True][0]["X_train_sample_rows"]) > 0
+    assert (found[False][0]["X_train_sample_rows"], found[False][0]["y_train_sample_rows"]) == ([], labels)
+    assert found[False][0]["X_train_sample_columns"] == found[True][0]["X_train_sample_columns"]
+    assert found[False][1] == found[True][1]
 
 
 def test_gradients_come_in_the_shape_of_the_weights(tmp_path: Path) -> None:

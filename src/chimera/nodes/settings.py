@@ -61,6 +61,7 @@ _ALLOWED = {
     "base_image": "the name of a container image, such as 'python:3.12-slim'",
     "image_packages": "a list of requirements such as 'torch>=2.6', as JSON or a Python literal",
     "max_body_bytes": "a whole number of bytes, at least 1024",
+    "share_samples": "true or false",
     "train_data": "the path of a folder",
     "worker_name": "the name of a folder, without '/'",
     "start_timeout": "a number of seconds above 0, at most 86400",
@@ -100,6 +101,7 @@ class Settings(BaseSettings):
     base_image : the image, with Python in it, that the workers' image is built on.
     image_packages : what that image holds beside Chimera and its dependencies, such as ``torch``.
     max_body_bytes : a longer body of a request is refused.
+    share_samples : whether a worker's data sample has rows of its data; if not, it has columns and classes only.
     train_data : the folder with a folder of data for each worker.
     worker_name : the name of the worker that this process is; by default that of its main file.
     start_timeout : seconds that the workers have to come up.
@@ -127,6 +129,7 @@ class Settings(BaseSettings):
     base_image: str = "python:3.12-slim"
     image_packages: Names = ()
     max_body_bytes: Whole = Field(256 * 2**20, ge=1024)
+    share_samples: bool = True
     train_data: Path = Path("chimera_train_data")
     worker_name: str | None = Field(default_factory=_main_stem)
     start_timeout: Seconds = 120.0
@@ -153,6 +156,7 @@ class Settings(BaseSettings):
             "CHIMERA_WORKERS_ENDPOINTS_MAX_RETRIES": self.workers_endpoints_max_retries,
             "CHIMERA_WORKERS_ENDPOINTS_TIMEOUT": self.workers_endpoints_timeout,
             "CHIMERA_MAX_BODY_BYTES": self.max_body_bytes,
+            "CHIMERA_SHARE_SAMPLES": str(self.share_samples).lower(),
             "CHIMERA_TRAIN_DATA": self.train_data.absolute(),
         }
         if self.token:

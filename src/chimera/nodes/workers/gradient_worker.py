@@ -178,20 +178,21 @@ class GradientWorker(Worker):
         return schemas.sample()
 
     def sample(self) -> dict[str, Any]:
-        """Return a few rows of the data as their files are now.
+        """Return a few rows of the data as their files are now; with ``share_samples`` off, columns and classes only.
+
+        Masters use the columns, and the labels to know all classes. The rows are for programs that ask for them.
 
         Raises
         ------
         DataError : the data cannot be used.
         """
         data = self.read()
-        rows = set(range(min(_SAMPLE_ROWS, len(data.X))))
-        if self.task == "classification":
-            rows |= set(np.unique(data.y, return_index=True)[1].tolist())
-        chosen = sorted(rows)
+        shares = self.settings.share_samples
+        of_classes = np.unique(data.y, return_index=True)[1].tolist() if self.task == "classification" else []
+        chosen = sorted({*range(min(_SAMPLE_ROWS, len(data.X))), *of_classes}) if shares else of_classes
         return {
             "X_train_sample_columns": list(data.columns),
-            "X_train_sample_rows": data.X[chosen],
+            "X_train_sample_rows": data.X[chosen if shares else []],
             "y_train_sample_columns": list(data.y_columns),
             "y_train_sample_rows": [[label] for label in data.y[chosen].tolist()],
             "exact_gradient": self.exact_gradient,

@@ -32,7 +32,7 @@ class Privacy:
     on : whether each of n ``clients`` adds its part, of standard deviation noise * clip / sqrt(n), or the ``server`` adds all.
     noise_seed : where noise comes from: the operating ``system``; or the seed of the ``run``, for tests that repeat a run. A
         reader of the experiment file can subtract seeded noise, so that no epsilon is told of it.
-    secure_aggregation : whether servers see nothing but the sum of a round.
+    secure_aggregation : whether updates are masked, so that servers that follow the protocol read the sum of a round only.
     threshold : of this, the share of a round's clients that must survive it, above a half: else the round is repeated.
 
     Raises
