@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Summing:
-    """The part of a `ParameterShard` that makes one sum of masked updates. The driver makes these calls around `ParameterShard.update`."""
+    """The part of a `ParameterShard` that makes one sum of masked updates; the driver calls it around `update`."""
 
     _privacy: Privacy | None
     _noise_key: int

@@ -1,0 +1,22 @@
+"""Each claim of the threat model names a test that is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_tests_that_the_threat_model_names_are_there() -> None:
+    text = (ROOT / "docs" / "threat-model.md").read_text()
+    named = set(re.findall(r"`(tests/[\w/]+\.py)`", text))
+    assert len(named) >= 8
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
+
+
+def test_links_of_the_documents_lead_somewhere() -> None:
+    for name in ("SECURITY.md", "docs/threat-model.md", "docs/privacy.md"):
+        file = ROOT / name
+        for target in re.findall(r"\]\(([^)#]+\.md)", file.read_text()):
+            assert (file.parent / target).is_file(), f"{name} links to {target}"
