@@ -340,6 +340,7 @@ def told(address: str, token: str, who: bytes, message: bytes) -> Connection:
     except OSError:
         plain.close()
         raise
+    connection.settle()
     connection.send(who)
     connection.send(message)
     return connection

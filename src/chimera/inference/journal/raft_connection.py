@@ -14,11 +14,12 @@ import secrets
 import socket
 import struct
 import threading
+import time
 
 MOST_BYTES = 128 << 20
 """The size of the largest message; a larger one breaks the connection."""
 HANDSHAKE_S = 2.0
-"""How long the other end may take to prove itself."""
+"""How long the other end may take, in all, to prove that it has the token and to say its name."""
 _MOST_QUEUED_BYTES = 2 * MOST_BYTES
 _NONCE = _CODE = 32
 
@@ -29,10 +30,13 @@ class Connection:
     Attributes
     ----------
     waiting_bytes : of messages that the writer still has.
+
+    Until `settle` is called, one deadline holds for all that is sent and received, however slowly it comes.
     """
 
     def __init__(self, plain: socket.socket, token: bytes, *, client: bool) -> None:
         self._socket = plain
+        self._deadline_s: float | None = time.monotonic() + HANDSHAKE_S
         plain.settimeout(HANDSHAKE_S)
         own = secrets.token_bytes(_NONCE)
         plain.sendall(own)
@@ -47,7 +51,6 @@ class Connection:
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.waiting_bytes = 0
         self._lock = threading.Lock()  # of who waits: any thread sends
-        plain.settimeout(None)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # a machine that is cut off says no goodbye
@@ -62,10 +65,15 @@ class Connection:
         else:
             self._queue.put(body)
 
-    def take(self) -> bytes:
+    def settle(self) -> None:
+        """Wait for the other end as long as it takes, from now on."""
+        self._deadline_s = None
+        self._socket.settimeout(None)
+
+    def take(self, most_bytes: int = MOST_BYTES) -> bytes:
         """Return the next message."""
         (size,) = struct.unpack("!I", self._exactly(4))
-        if size > MOST_BYTES:
+        if size > most_bytes:
             raise ConnectionError(f"a message of {size} bytes is too large")
         code, body = self._exactly(_CODE), self._exactly(size)
         if not hmac.compare_digest(code, _code(self._take_key, struct.pack("!Q", next(self._taken)) + body)):
@@ -82,6 +90,8 @@ class Connection:
     def _exactly(self, count: int) -> bytes:
         found = bytearray()
         while len(found) < count:
+            if self._deadline_s is not None:
+                self._socket.settimeout(max(self._deadline_s - time.monotonic(), 0.001))
             part = self._socket.recv(min(count - len(found), 1 << 20))
             if not part:
                 raise ConnectionError("the connection has ended")

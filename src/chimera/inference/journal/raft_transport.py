@@ -22,7 +22,8 @@ from chimera.inference.journal.raft_connection import HANDSHAKE_S, Connection, p
 from chimera.inference.journal.raft_library import POLL_EVENT_TYPE, Node, Transport
 
 _RETRY_S = 0.1
-_MOST_STRANGERS = 16
+_MOST_STRANGERS = 64
+_MOST_NAME_BYTES = 300
 _MOST_AHEAD_BYTES = 4 << 20
 
 
@@ -54,6 +55,46 @@ class _Message(Struct, forbid_unknown_fields=True, omit_defaults=True):
 _DECODER = msgspec.msgpack.Decoder(_Message)
 
 
+class _Strangers:
+    """Connections whose other end has not proved yet that it has the token; a new one drives out the oldest of too many.
+
+    If newcomers were refused instead, a few slow connections would keep the other voters out.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[socket.socket, None] = {}
+        self._lock = threading.Lock()
+
+    def add(self, plain: socket.socket) -> None:
+        """Note a connection, and end the oldest if there are too many."""
+        with self._lock:
+            self._open[plain] = None
+            oldest = next(iter(self._open)) if len(self._open) > _MOST_STRANGERS else None
+            if oldest is not None:
+                del self._open[oldest]
+        if oldest is not None:
+            _end(oldest)
+
+    def remove(self, plain: socket.socket) -> None:
+        """Forget a connection that is known now, or has ended."""
+        with self._lock:
+            self._open.pop(plain, None)
+
+    def close(self) -> None:
+        """End all."""
+        with self._lock:
+            ended = list(self._open)
+            self._open.clear()
+        for plain in ended:
+            _end(plain)
+
+
+def _end(plain: socket.socket) -> None:
+    """Let the thread that reads from a socket find its end; that closes it."""
+    with contextlib.suppress(OSError):
+        plain.shutdown(socket.SHUT_RDWR)
+
+
 class RaftTransport(Transport):  # type: ignore[misc] # of a library without types
     """Connects the voters, and those who only follow.
 
@@ -76,7 +117,7 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
         self._followers: dict[str, Node] = {}
         self._events: deque[tuple[str, str, Any]] = deque()
         self._closed = threading.Event()
-        self._strangers = threading.BoundedSemaphore(_MOST_STRANGERS)
+        self._strangers = _Strangers()
         self._asked: dict[int, tuple[threading.Event, list[int]]] = {}
         self._questions = itertools.count()
         self._wake_out, self._wake_in = os.pipe()
@@ -122,6 +163,7 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
+        self._strangers.close()
         for connection in list(self._connections.values()):
             connection.close()
 
@@ -131,23 +173,20 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
                 plain, _ = listener.accept()
             except OSError:
                 return
-            if not self._strangers.acquire(blocking=False):
-                plain.close()
-                continue
+            self._strangers.add(plain)
             threading.Thread(target=self._answer, args=(plain,), name="chimera-raft-answer", daemon=True).start()
 
     def _answer(self, plain: socket.socket) -> None:
         try:
             connection = Connection(plain, self._token, client=False)
-            plain.settimeout(HANDSHAKE_S)
-            who = connection.take().decode()
-            plain.settimeout(None)
+            name = connection.take(_MOST_NAME_BYTES).decode()
+            connection.settle()
         except (OSError, UnicodeDecodeError):
             plain.close()
             return
         finally:
-            self._strangers.release()
-        self._serve(who, connection)
+            self._strangers.remove(plain)
+        self._serve(name, connection)
 
     def _call(self, other: str) -> None:
         me = f"follower {secrets.token_hex(8)}" if self._own is None else self._own.id
@@ -158,6 +197,7 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
                 continue
             try:
                 connection = Connection(plain, self._token, client=True)
+                connection.settle()
             except OSError:
                 plain.close()
                 continue

@@ -1,0 +1,164 @@
+"""Strangers at the port of a voter: they get a deadline and a place in a short queue, and hold nobody up."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera.inference.journal import raft_connection, raft_transport
+from chimera.inference.journal.raft_connection import Connection, place_of
+from chimera.inference.records import Cancelled
+from inference.journal_kit import LONG_S, acquired
+from inference.voters import Voters, following
+
+
+@contextlib.contextmanager
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a connection on this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    with near, far:
+        yield near, far
+
+
+def test_a_handshake_has_one_deadline_however_many_bytes_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raft_connection, "HANDSHAKE_S", 0.3)
+    over = threading.Event()
+
+    def dribble() -> None:
+        while not over.wait(0.05):
+            with contextlib.suppress(OSError):
+                far.send(b"x")
+
+    with ends() as (near, far):
+        slow = threading.Thread(target=dribble)
+        slow.start()
+        try:
+            with pytest.raises(TimeoutError):
+                Connection(near, b"token", client=False)
+        finally:
+            over.set()
+            slow.join()
+
+
+def test_the_deadline_covers_the_name_that_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raft_connection, "HANDSHAKE_S", 0.3)
+    with ends() as (near, far):
+        client: list[Connection] = []
+        other = threading.Thread(target=lambda: client.append(Connection(far, b"token", client=True)))
+        other.start()
+        connection = Connection(near, b"token", client=False)
+        other.join()
+        with pytest.raises(TimeoutError):
+            connection.take(300)
+        for one in (connection, *client):
+            one.close()
+
+
+def test_a_proof_cannot_be_reflected() -> None:
+    """An attacker that sends back what it hears proves nothing: the proofs of both ends differ."""
+    with ends() as (near, far):
+
+        def echo() -> None:
+            with contextlib.suppress(OSError):
+                while data := far.recv(4096):
+                    far.sendall(data)
+
+        reflecting = threading.Thread(target=echo)
+        reflecting.start()
+        with pytest.raises(ConnectionError, match="does not have the cluster's token"):
+            Connection(near, b"token", client=False)
+        near.shutdown(socket.SHUT_RDWR)
+        reflecting.join()
+
+
+@pytest.mark.parametrize("size", [301, raft_connection.MOST_BYTES + 1, (1 << 32) - 1])
+def test_a_size_beyond_the_bound_ends_the_connection_before_anything_is_read(size: int) -> None:
+    with ends() as (near, far):
+        client: list[Connection] = []
+        other = threading.Thread(target=lambda: client.append(Connection(far, b"token", client=True)))
+        other.start()
+        connection = Connection(near, b"token", client=False)
+        other.join()
+        far.sendall(struct.pack("!I", size))
+        with pytest.raises(ConnectionError, match="too large"):
+            connection.take(300)
+        for one in (connection, *client):
+            one.close()
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_after_the_handshake_are_a_message_or_an_error_of_the_decoder(body: bytes) -> None:
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        raft_transport._DECODER.decode(body)
+
+
+class _Crowd:
+    """Slow connections to some addresses: each sends a byte now and then, and one that is ended is opened anew."""
+
+    def __init__(self, addresses: list[str], count: int) -> None:
+        self._places = [place_of(address) for address in addresses]
+        self._open = [self._opened(place) for place in self._places for _ in range(count)]
+        self._over = threading.Event()
+        self.ended = 0
+        self._thread = threading.Thread(target=self._keep)
+        self._thread.start()
+
+    def _opened(self, place: tuple[str, int]) -> tuple[tuple[str, int], socket.socket]:
+        plain = socket.create_connection(place, 5)
+        plain.setblocking(False)
+        return place, plain
+
+    def _keep(self) -> None:
+        while not self._over.wait(0.02):
+            for number, (place, plain) in enumerate(self._open):
+                try:
+                    plain.send(secrets.token_bytes(1))
+                except OSError:
+                    self.ended += 1
+                    plain.close()
+                    with contextlib.suppress(OSError):
+                        self._open[number] = self._opened(place)
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+        for _, plain in self._open:
+            plain.close()
+
+
+@pytest.mark.long
+def test_slow_strangers_keep_no_voter_and_no_follower_out(tmp_path: Path) -> None:
+    voters = Voters(tmp_path / "cluster")
+    crowd = None
+    try:
+        crowd = _Crowd(voters.addresses, 100)
+        journal = following(tmp_path / "cluster")
+        try:
+            epoch = acquired(journal, "c0", LONG_S).epoch
+            journal.append(epoch, [Cancelled("1", "", 0.0)])
+            voters.kill(0)  # one that comes back must find the others
+            voters.start(0)
+            voters.await_start(0)
+            journal.append(epoch, [Cancelled("2", "", 0.0)])
+            assert crowd.ended > 0
+            for number in range(3):
+                assert voters.process(number).poll() is None
+                assert len([*Path(f"/proc/{voters.process(number).pid}/fd").iterdir()]) < 200
+        finally:
+            journal.close()
+    finally:
+        if crowd is not None:
+            crowd.close()
+        voters.end()
