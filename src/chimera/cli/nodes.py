@@ -141,7 +141,7 @@ def _detach(file: Path | None) -> None:
     make_folder(log.parent)
     command = [sys.executable, "-m", "chimera", "nodes", "up", *([file.name] if file else [])]
     with open(log, "wb", opener=opener) as out:
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603 - the user's own Python and program, no shell
             command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
     try:

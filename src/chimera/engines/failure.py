@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 import traceback
 from typing import Any
 
-import cloudpickle
-
 from chimera.core.errors import ActorError
+from chimera.core.pickling import pickled_by_value, unpickled
 
 
 class Failure:
@@ -30,7 +28,7 @@ class Failure:
         remote = ActorError(f"{self.actor}, call {self.call!r}: {self.kind}: {self.summary}\n\n{self.traceback}")
         if self.pickled is None:
             return remote
-        error: BaseException = pickle.loads(self.pickled)
+        error: BaseException = unpickled(self.pickled)
         error.__cause__ = remote
         return error
 
@@ -46,7 +44,7 @@ def _frames_of_the_user(error: BaseException) -> str:
 def _portable(error: BaseException) -> bytes | None:
     """Pickle an exception, if what comes out again is of its type; some take other arguments than they pass on."""
     try:
-        pickled = cloudpickle.dumps(error)
-        return pickled if type(pickle.loads(pickled)).__name__ == type(error).__name__ else None
+        pickled = pickled_by_value(error)
+        return pickled if type(unpickled(pickled)).__name__ == type(error).__name__ else None
     except Exception:  # whatever a user's exception raises when it is pickled: its text travels all the same
         return None

@@ -8,7 +8,6 @@ stored once. Of a class that says of itself that it is ``immutable``, one such c
 
 from __future__ import annotations
 
-import pickle
 from copy import copy
 from operator import is_
 from typing import Any
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from chimera.core.call import nbytes
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
+from chimera.core.pickling import PickleBuffer, pickled, pickled_by_value, unpickled
 
 _IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes, range, type(...)})
 
@@ -30,9 +30,9 @@ class Packed:
     __slots__ = ("buffers", "data", "nbytes")
 
     def __init__(self, value: Any) -> None:
-        views: list[pickle.PickleBuffer] = []
+        views: list[PickleBuffer] = []
         try:
-            self.data = pickle.dumps(value, protocol=5, buffer_callback=views.append)
+            self.data = pickled(value, protocol=5, buffer_callback=views.append)
         except Exception:  # what pickle raises is not settled; a class made in a function is no fault, though
             self.data = _pickled_by_value(value, views)
         self.buffers = [bytes(view) for view in views]
@@ -41,15 +41,13 @@ class Packed:
 
     def open(self) -> Any:
         """Return a new object on top of the same read-only memory."""
-        return pickle.loads(self.data, buffers=self.buffers)
+        return unpickled(self.data, buffers=self.buffers)
 
 
-def _pickled_by_value(value: Any, views: list[pickle.PickleBuffer]) -> bytes:
-    import cloudpickle
-
+def _pickled_by_value(value: Any, views: list[PickleBuffer]) -> bytes:
     views.clear()
     try:
-        return bytes(cloudpickle.dumps(value, protocol=5, buffer_callback=views.append))
+        return bytes(pickled_by_value(value, protocol=5, buffer_callback=views.append))
     except Exception as error:
         raise ConfigurationError(
             f"a {type(value).__name__} cannot travel between actors, because it cannot be pickled: {error}"

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import marshal
 import math
-import pickle
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
+from chimera.core.pickling import (
+    PickleBuffer,
+    PicklingError,
+    marshalled,
+    pickled,
+    pickled_by_value,
+    unmarshalled,
+    unpickled,
+)
 from chimera.engines.shared_memory import Lease
 
 _ALIGN = 64
@@ -39,11 +45,11 @@ class Packed:
         self.buffers: list[memoryview] = []
         kind = type(value)
         if kind is np.ndarray and _is_plain(value):  # what travels most needs no pickle
-            self.form, self.stream = _ARRAY, marshal.dumps(_described((value,), self.buffers))
+            self.form, self.stream = _ARRAY, marshalled(_described((value,), self.buffers))
         elif kind is Encoded and all(map(_is_plain, value.arrays)):
             described = _described(value.arrays, self.buffers)
             self.form = _ENCODED
-            self.stream = marshal.dumps((value.codec, value.size, described, dict(value.meta)))
+            self.stream = marshalled((value.codec, value.size, described, dict(value.meta)))
         else:
             self.form, self.stream = _PICKLED, _dumps(value, self.buffers)
         at, array_bytes = _HEAD.size + _PLACE.size * len(self.buffers) + len(self.stream), 0
@@ -81,10 +87,10 @@ def unpack(block: NDArray[np.uint8], release: Callable[[], None] | None) -> Any:
     stream = view[head : head + length]
     if form == _PICKLED:
         places = [_PLACE.unpack_from(view, at) for at in range(_HEAD.size, head, _PLACE.size)]
-        return pickle.loads(stream, buffers=[view[at : at + size] for at, size in places])
+        return unpickled(stream, buffers=[view[at : at + size] for at, size in places])
     if form == _ARRAY:
-        return _arrays(marshal.loads(stream), view, head + length)[0]
-    codec, size, described, meta = marshal.loads(stream)
+        return _arrays(unmarshalled(stream), view, head + length)[0]
+    codec, size, described, meta = unmarshalled(stream)
     return Encoded(codec, size, tuple(_arrays(described, view, head + length)), meta)
 
 
@@ -94,7 +100,7 @@ def _is_plain(array: Any) -> bool:
 
 def _described(arrays: Sequence[NDArray[Any]], buffers: list[memoryview]) -> list[tuple[str, tuple[int, ...]]]:
     """Return type and shape of each array, and put its bytes into ``buffers``."""
-    buffers.extend([pickle.PickleBuffer(array).raw() for array in arrays])  # type: ignore[arg-type]
+    buffers.extend([PickleBuffer(array).raw() for array in arrays])  # type: ignore[arg-type]
     return [(array.dtype.str, array.shape) for array in arrays]
 
 
@@ -110,17 +116,17 @@ def _arrays(described: list[tuple[str, tuple[int, ...]]], view: memoryview, at: 
 
 def _dumps(value: Any, buffers: list[memoryview]) -> bytes:
     """Pickle, by value where a class cannot be imported elsewhere; array bytes go to ``buffers``."""
-    out: list[pickle.PickleBuffer] = []
+    out: list[PickleBuffer] = []
     try:
-        stream = pickle.dumps(value, 5, buffer_callback=out.append)
+        stream = pickled(value, 5, buffer_callback=out.append)
         by_value = b"__main__" in stream  # whatever lives in the driver's script is not importable in an actor
-    except (pickle.PicklingError, AttributeError, TypeError):
+    except (PicklingError, AttributeError, TypeError):
         by_value = True
     if by_value:
         out.clear()
         try:
-            stream = cloudpickle.dumps(value, 5, buffer_callback=out.append)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            stream = pickled_by_value(value, 5, buffer_callback=out.append)
+        except (PicklingError, AttributeError, TypeError) as error:
             kind = type(value).__name__
             raise ConfigurationError(f"a value of type {kind} cannot travel to another process: {error}") from error
     buffers.extend(buffer.raw() for buffer in out)

@@ -41,7 +41,7 @@ class ComputeProcess:
         self._ours, theirs = Pipe()
         command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(keep_models), *preload]
         with theirs:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
                 command, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()], cwd=folder, start_new_session=True
             )
         self.pid = self._process.pid

@@ -212,7 +212,7 @@ def _start(place: ClusterFolder, **options: Any) -> subprocess.Popen[bytes]:
     given = {name: value for name, value in options.items() if value is not None}
     words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
     with open(place.logs("supervisor") / "output.log", "wb", opener=opener) as log:
-        return subprocess.Popen(
+        return subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
             [sys.executable, "-m", "chimera.inference.supervisor", "--cluster", str(place.path), *words],
             stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip

@@ -156,7 +156,7 @@ class Simulation:
         self.scheduler = Scheduler(policy)
         self._jobs = {str(number): job for number, job in enumerate(jobs)}
         self._given = conditions
-        self._random = random.Random(conditions.seed)
+        self._random = random.Random(conditions.seed)  # noqa: S311 - a simulation is repeated from its seed; no secret
         self._workers = [_Worker(number, speed) for number, speed in enumerate(conditions.speeds)]
         self._idle = dict.fromkeys(range(len(self._workers)))
         self._living = len(self._workers)

@@ -70,7 +70,7 @@ class Member:
         logs = self._folder.logs(self.name)
         make_folder(logs)
         with open(logs / "output.log", "ab", opener=opener) as output:
-            self.process = subprocess.Popen(
+            self.process = subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
                 [sys.executable, "-m", *self._command],
                 stdin=subprocess.PIPE,
                 stdout=output,

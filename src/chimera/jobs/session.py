@@ -33,7 +33,7 @@ def up(folder: ClusterFolder, options: Options) -> Client:
     folder.create()
     if folder.claimant() is not None:
         return _found(folder, options)
-    started = subprocess.run(
+    started = subprocess.run(  # noqa: S603 - this Python, a module of the project, no shell
         [sys.executable, "-m", "chimera.jobs.supervisor", str(folder.path), msgspec.json.encode(options).decode()],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True, check=False,
         env={**dict.fromkeys(_THREADS, "1"), **os.environ, "OPENBLAS_NUM_THREADS": "1"},  # which else has threads before forks

@@ -37,7 +37,7 @@ CREATE INDEX uses_by_end ON uses (to_s)
 """
 _KIND = Kind("store of jobs", 0x43484A42, FORMAT, _TABLES)
 _COLUMNS = "state, reason, attempt, broken, refused, progress, reached, workers, since_s, submitted_s"
-_READ = f"SELECT id, {_COLUMNS} FROM jobs"
+_READ = f"SELECT id, {_COLUMNS} FROM jobs"  # noqa: S608 - names of this module's own columns; values are bound
 _SET = ", ".join(f"{column} = ?" for column in _COLUMNS.split(", "))
 _SUBMISSION = msgspec.msgpack.Decoder(Submission)
 
@@ -93,7 +93,7 @@ class Store:
             number = db.execute("INSERT INTO submissions (key, body) VALUES (?, ?)", (key, body)).lastrowid
             job = Job(id=str(number), submission=submission, since_s=now_s, submitted_s=now_s)
             values = (number, *_row(job))
-            db.execute(f"INSERT INTO jobs (id, {_COLUMNS}) VALUES ({', '.join('?' * len(values))})", values)
+            db.execute(f"INSERT INTO jobs (id, {_COLUMNS}) VALUES ({', '.join('?' * len(values))})", values)  # noqa: S608 - names of this module's own columns; values are bound
             _note(db, job, None)
             return job.id
 
@@ -132,7 +132,7 @@ class Store:
                 if attempt is not None and not old.under_way:
                     return None  # that attempt is over already
                 raise
-            db.execute(f"UPDATE jobs SET {_SET} WHERE id = ?", (*_row(new), int(job)))
+            db.execute(f"UPDATE jobs SET {_SET} WHERE id = ?", (*_row(new), int(job)))  # noqa: S608 - names of this module's own columns; values are bound
             _note(db, new, event)
             _count(db, old, new)
             return new
@@ -192,7 +192,7 @@ class Store:
             left = [number for number, state, _ in rows if state not in OVER]
             over -= {int(other) for number in left for other in self._submission(db, number).after}
             for table, column in (("events", "job"), ("jobs", "id"), ("submissions", "id")):
-                db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(number,) for number in over])
+                db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(number,) for number in over])  # noqa: S608 - names of this module's own columns; values are bound
             db.execute("DELETE FROM uses WHERE to_s < ?", (uses_before_s,))
             for number in over:
                 self._submissions.pop(number, None)

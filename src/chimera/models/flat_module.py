@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import io
-import pickle
 from collections.abc import Callable, Iterator
 from operator import attrgetter, getitem, is_
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import cloudpickle
 import numpy as np
 
 from chimera.core.device import put
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat, Layout
+from chimera.core.pickling import ByValuePickler, Unpickler
 
 if TYPE_CHECKING:
     import torch
@@ -236,7 +235,7 @@ class FlatModule:
         self._set_places(list(self.layout.names))
 
 
-class _ModulePickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _ModulePickler(ByValuePickler):  # type: ignore[misc]
     """Writes an index in place of each flat parameter: torch's own pickling would write the whole vector for each."""
 
     def __init__(self, file: io.BytesIO, parameters: list[nn.Parameter]) -> None:
@@ -247,7 +246,7 @@ class _ModulePickler(cloudpickle.Pickler):  # type: ignore[misc]
         return self._places.get(id(thing))
 
 
-class _ModuleUnpickler(pickle.Unpickler):
+class _ModuleUnpickler(Unpickler):
     def __init__(self, file: io.BytesIO, parameters: list[nn.Parameter]) -> None:
         super().__init__(file)
         self._parameters = parameters

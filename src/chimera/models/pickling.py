@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import cloudpickle
-
 from chimera.core.errors import ConfigurationError
+from chimera.core.pickling import pickled_by_value
 from chimera.models.construction import first_line
 
 _DEPTH = 8  # how far down to look for the culprit
@@ -35,7 +34,7 @@ def ensure_picklable(model: Any) -> None:
 def _failure(value: Any) -> Exception | None:
     """Return what pickling raises; code of the value's own runs in it, so it may be anything."""
     try:
-        cloudpickle.dumps(value)
+        pickled_by_value(value)
     except Exception as error:
         return error
     return None

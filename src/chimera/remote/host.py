@@ -8,10 +8,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-import cloudpickle
-
 from chimera.core.engine import Group
 from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.pickling import pickled_by_value
 from chimera.engines.strand import Strand
 from chimera.remote.wish import Wish
 from chimera.remote.worker import Worker
@@ -103,7 +102,7 @@ def _from_the_function(frames: TracebackType | None) -> TracebackType | None:
 def _pickled(result: Any) -> bytes:
     """Return a result as the caller unpickles it: its own, whatever becomes of the engine."""
     try:
-        return bytes(cloudpickle.dumps(result))
+        return bytes(pickled_by_value(result))
     except Exception as error:
         kind = type(result).__name__
         raise ConfigurationError(f"the function returned a {kind}, which cannot be pickled: {error}") from error

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from chimera.core.engine import ENGINES, Engine, Resources
 from chimera.core.errors import ActorError, ConfigurationError, TimeLimitError
+from chimera.core.pickling import unpickled
 from chimera.remote.exchange import Answer, Exchange
 from chimera.remote.host import Host
 from chimera.remote.wish import Wish
@@ -99,7 +99,7 @@ class _Crew:
                     ended[rank] = self._fetched(rank, value)
                 for answer in self._exchange.ask(rank, wish, value):
                     self._go_on(answer)
-        return [pickle.loads(ended[rank]) for rank in range(self._workers)]
+        return [unpickled(ended[rank]) for rank in range(self._workers)]
 
     def end(self) -> None:
         """End all workers; functions that wait are unwound first."""

@@ -10,10 +10,12 @@ import functools
 import inspect
 import re
 import tomllib
+import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -222,7 +224,8 @@ def _hint(annotation: Any) -> Any:
     from chimera.training import trainer
 
     try:  # one by one, since a name that only a type checker imports would cost get_type_hints all of them
-        return eval(annotation, dict(vars(trainer)))
+        holder = SimpleNamespace(__annotations__={"it": annotation})
+        return typing.get_type_hints(holder, vars(trainer), include_extras=True)["it"]
     except NameError:
         return Any
 

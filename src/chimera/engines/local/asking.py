@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import marshal
 import socket
 import time
 from collections import deque
@@ -16,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from chimera.core.errors import ActorLost, ConfigurationError, EngineClosedError, RunError, TimeLimitError
+from chimera.core.pickling import marshalled
 from chimera.engines.doorbell import Doorbell
 from chimera.engines.handle import check_returns, receive_handles
 from chimera.engines.local.calls import INLINE_BYTES
@@ -194,7 +194,7 @@ class Asking:
         """Ask for a call and for slots, and tell of the refs that are gone: their entries are free after that."""
         dropped = [self.dropped.popleft() for _ in range(len(self.dropped))]
         try:
-            self._requests.send(marshal.dumps([self._memory.me, dropped, asked, grants]))
+            self._requests.send(marshalled([self._memory.me, dropped, asked, grants]))
         except OSError as error:
             raise EngineClosedError("the local engine is closed") from error
         self._free.extend(dropped)

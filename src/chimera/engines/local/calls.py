@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import marshal
 import threading
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from chimera.core.pickling import marshalled
 from chimera.engines.doorbell import Doorbell
 from chimera.engines.failure import Failure
 from chimera.engines.local.process import Arrived, Out
@@ -70,7 +70,7 @@ class Calls:
     ) -> list[Ref]:
         """Send a call, and return the refs to its results, which will lie in the slots ``outs``; with the lock held."""
         results = [Ref(lane, slot, generation, method, lane.issued) for slot, generation in outs]
-        message = marshal.dumps([lane.issued, method, returns, outs, refs, named, plain])
+        message = marshalled([lane.issued, method, returns, outs, refs, named, plain])
         lane.issued += 1
         lane.calls.append(method)
         if (lane.backlog or not write_call(lane.region, message)) and not lane.dead:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import marshal
-import pickle
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
@@ -14,6 +12,7 @@ from numpy.typing import NDArray
 
 from chimera.core import call
 from chimera.core.errors import ActorLost
+from chimera.core.pickling import unmarshalled, unpickled
 from chimera.engines.doorbell import Doorbell
 from chimera.engines.failure import Failure
 from chimera.engines.handle import results
@@ -112,7 +111,7 @@ class ActorProcess:
         region = self._memory.own
         while True:
             self._doorbell.await_calls(lambda: has_call(region), {DRIVER: 1}, SPIN_S)
-            self._serve(*marshal.loads(read_call(region)))
+            self._serve(*unmarshalled(read_call(region)))
 
     def _serve(
         self,
@@ -129,7 +128,7 @@ class ActorProcess:
         bytes_in, error = 0, b""
         failed = 0
         try:
-            others = pickle.loads(plain) if isinstance(plain, bytes) else None  # while what it waits for is under way
+            others = unpickled(plain) if isinstance(plain, bytes) else None  # while what it waits for is under way
             arrivals = [ref for ref in (*refs, *named.values()) if ref is not None]
             if isinstance(plain, tuple):  # too large for the ring
                 arrivals.append(plain)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import marshal
 import socket
 import threading
 from collections import deque
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from chimera.core.errors import RunError
+from chimera.core.pickling import unmarshalled
 from chimera.engines.doorbell import Doorbell
 from chimera.engines.failure import Failure
 from chimera.engines.local.calls import Calls
@@ -74,7 +74,7 @@ class Relay:
             if self._ending:
                 return
             if request:
-                self._take(marshal.loads(request))
+                self._take(unmarshalled(request))
             else:
                 self._retry()
 

@@ -35,7 +35,7 @@ def start_server(
         standby.serve(options, descriptors)
         return standby
     threads = {name: os.environ.get(name, "1") for name in _THREAD_VARIABLES}
-    return subprocess.Popen(
+    return subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
         [sys.executable, "-u", "-m", "chimera.engines.local.forkserver", json.dumps({**options, **descriptors})],
         stdin=subprocess.DEVNULL,
         pass_fds=tuple(descriptors.values()),

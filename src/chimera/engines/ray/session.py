@@ -200,7 +200,7 @@ def _switches(show_output: bool, only_this_machine: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def _short_folder() -> Iterator[str]:
     usual = tempfile.gettempdir()
-    folder = tempfile.mkdtemp(prefix="chimera-", dir=usual if len(usual) <= _LONGEST_FOLDER else "/tmp")
+    folder = tempfile.mkdtemp(prefix="chimera-", dir=usual if len(usual) <= _LONGEST_FOLDER else "/tmp")  # noqa: S108 - mkdtemp makes a folder of its own in it, for this user alone
     try:
         yield folder
     finally:
@@ -210,7 +210,7 @@ def _short_folder() -> Iterator[str]:
 def _default_store_bytes() -> int:
     """Return how large the object store may become: two gigabytes, or half of what shared memory has free."""
     try:
-        status = os.statvfs("/dev/shm")
+        status = os.statvfs("/dev/shm")  # noqa: S108 - only asked for its free space
     except OSError:
         return _MOST_STORE_BYTES
     return max(min(_MOST_STORE_BYTES, status.f_bavail * status.f_frsize // 2), 80 << 20)

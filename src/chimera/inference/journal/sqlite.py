@@ -134,7 +134,7 @@ class SqliteJournal(Journal):
 
     def drop(self, epoch: int, jobs: Collection[str]) -> Iterator[None]:  # noqa: D102
         for table in ("outputs", "inputs"):
-            some = f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE job = ? LIMIT {_LARGE_ROWS})"
+            some = f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE job = ? LIMIT {_LARGE_ROWS})"  # noqa: S608 - names of this module's own tables; values are bound
             for job in jobs:
                 while self._writer.write(partial(_changed, epoch, some, [(job,)])):
                     yield

@@ -109,7 +109,7 @@ class DockerLauncher:
         environment = {
             **settings.for_worker(),
             "CHIMERA_TRAIN_DATA": DATA,
-            "CHIMERA_WORKERS_HOST": "0.0.0.0",
+            "CHIMERA_WORKERS_HOST": "0.0.0.0",  # noqa: S104 - inside the container's own network; published below
             "CHIMERA_WORKERS_PORT": str(port),
             "CHIMERA_WORKER_NAME": worker.name,
             "CHIMERA_PUBLISHED_ON_LOOPBACK": str(int(not beyond)),  # 0.0.0.0 is this container's own network
@@ -130,7 +130,7 @@ class DockerLauncher:
             "user": f"{os.getuid()}:{os.getgid()}" if os.getuid() else "10001:10001",
             "environment": environment,
             "mounts": [Mount(inside, here, type="bind", read_only=True) for here, inside in mounts.items()],
-            "ports": {f"{port}/tcp": ("0.0.0.0" if beyond else "127.0.0.1", worker.port)},
+            "ports": {f"{port}/tcp": ("0.0.0.0" if beyond else "127.0.0.1", worker.port)},  # noqa: S104 - `beyond` needs a token
             "network": settings.network_name,
             "networking_config": {settings.network_name: endpoint},
             "cpu_shares": worker.cpu_shares,
@@ -143,7 +143,7 @@ class DockerLauncher:
                 "retries": 3,
             },
             "read_only": True,
-            "tmpfs": {"/tmp": "mode=1777", "/home/chimera": "mode=1777"},
+            "tmpfs": {"/tmp": "mode=1777", "/home/chimera": "mode=1777"},  # noqa: S108 - a file system of the container alone
             "cap_drop": ["ALL"],
             "security_opt": ["no-new-privileges"],
             "sysctls": {"net.ipv4.ip_unprivileged_port_start": "0"},  # port 80 without root
@@ -258,7 +258,7 @@ def guard(run: str) -> subprocess.Popen[bytes]:
     """Start a process that waits for this one's end, and then removes what is left of the run."""
     command = [sys.executable, "-m", __name__, json.dumps(run)]
     quiet = subprocess.DEVNULL
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True)  # noqa: S603 - this Python, a module of the project, no shell
 
 
 @contextlib.contextmanager

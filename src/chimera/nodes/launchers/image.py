@@ -159,7 +159,7 @@ def _fetch(wanted: Sequence[str], target: Target, wheels: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
     command += [*target.pip_options(), f"--constraint={constraints}", f"--dest={wheels}", *wanted]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)  # noqa: S603 - docker or pip with arguments of the project, no shell
     except subprocess.TimeoutExpired as error:
         raise LauncherError(f"fetching the packages of the workers' image took over {FETCH_S:g} s") from error
     if done.returncode:

@@ -58,7 +58,7 @@ class ProcessLauncher:
         if "OMP_NUM_THREADS" not in os.environ:
             told |= dict.fromkeys(THREADS, str(threads))
         with open(self._log(worker.name), "wb", opener=opener) as log:
-            return subprocess.Popen(
+            return subprocess.Popen(  # noqa: S603 - this Python, a file of the user's project, no shell
                 [sys.executable, str(Path(leash.__file__)), str(worker.file)],
                 stdin=subprocess.PIPE,
                 stdout=log,

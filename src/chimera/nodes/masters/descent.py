@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.engine import Resources
-from chimera.core.errors import ActorLost, ChimeraError, DataError, TooFewWorkersError
+from chimera.core.errors import ActorLost, ChimeraError, ConfigurationError, DataError, TooFewWorkersError
 from chimera.core.parameters import Flat, Layout
 from chimera.data.supply import Supply
 from chimera.engines.http import HttpEngine
@@ -272,7 +272,8 @@ class _Actors(Actors):
 
     def server(self, index: int, shards: int) -> Any:
         """Make the one server, with the parameters that training begins with."""
-        assert (index, shards) == (0, 1)
+        if (index, shards) != (0, 1):
+            raise ConfigurationError(f"the descent of a master has one server: no server {index} of {shards}")
         options: dict[str, Any] = {"rate": self._rate, "epsilon": self._epsilon}
         return self._engine.spawn(GradientServer, self._first, self._layout, name="server 0", **options)
 

@@ -8,7 +8,6 @@ told on the pipe, a JSON object a line.
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -19,6 +18,7 @@ from typing import IO, Any
 import msgspec
 
 from chimera.core.errors import ChimeraError, ConfigurationError
+from chimera.core.pickling import unpickled
 from chimera.training.callback import Callback, Event, Progress
 
 TOLD_EVERY_S = 0.1  # the shortest time between two progresses without an evaluation
@@ -65,7 +65,7 @@ def run(task: dict[str, Any], pipe: IO[bytes]) -> int:
     """Run the experiment of ``task`` in its folder, and return the exit code."""
     teller = _Teller(pipe)
     try:
-        experiment = pickle.loads(task["experiment"])
+        experiment = unpickled(task["experiment"])
         experiment.trainer(callbacks=[teller], out=task["folder"], resume=task["resume"]).fit()
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -91,7 +91,7 @@ def main() -> None:
     if not length or len(content) < length:
         sys.exit(1)  # whoever started this process has gone already
     threading.Thread(target=_end_with_the_starter, name="leash", daemon=True).start()
-    task = pickle.loads(content)
+    task = unpickled(content)
     sys.argv = task["argv"]  # what the run's folder says of where it came from
     with open(descriptor, "wb", buffering=0) as pipe:
         sys.exit(run(task, pipe))

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-import cloudpickle
 import msgspec
 
 from chimera.core.private import opener
+from chimera.core.pickling import pickled_by_value
 from chimera.training.comparison.cell import INTERRUPTED, LENGTH_BYTES, Told
 from chimera.training.comparison.grid import Cell
 
@@ -37,11 +37,11 @@ class CellProcess:
         self._rest, self._why = b"", ""
         self._told, theirs = os.pipe()
         os.set_blocking(self._told, False)
-        task = {"experiment": cloudpickle.dumps(cell.experiment), "folder": str(folder), "resume": resume}
-        content = cloudpickle.dumps({**task, "argv": list(sys.argv)})
+        task = {"experiment": pickled_by_value(cell.experiment), "folder": str(folder), "resume": resume}
+        content = pickled_by_value({**task, "argv": list(sys.argv)})
         try:
             with open(log, "wb", opener=opener) as output:
-                self._process = subprocess.Popen(
+                self._process = subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
                     [sys.executable, "-P", "-m", "chimera.training.comparison.cell", str(theirs)],
                     stdin=subprocess.PIPE,
                     stdout=output,
