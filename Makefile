@@ -1,6 +1,7 @@
 # make demo   train something and watch it            make check  format, lint, types, layers
 # make test   check everything and run the tests      make bench  the benchmarks        make clean  remove all that was made but runs
 # make test-long   the tests that would take the former too long: the rest of those on Ray, and containers; those that measure time one at a time
+# make audit  known vulnerabilities of the versions in constraints.txt; needs the network
 # make bench-codecs   how fast each codec is beside a copy of memory
 # make bench-accuracy what each codec costs in accuracy on MNIST, which it downloads unless $CHIMERA_DATA has it
 #
@@ -16,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
 UNTIMED := $(addprefix tests/,codecs data embeddings ensembles inference/test_raft.py remote reproductions strategies testing training)
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
-.PHONY: demo test test-long check bench bench-codecs bench-accuracy clean install
+.PHONY: demo test test-long check audit bench bench-codecs bench-accuracy clean install
 .DEFAULT_GOAL := demo
 
 demo: $(INSTALLED)
@@ -34,6 +35,11 @@ check: $(TESTABLE)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+audit: $(INSTALLED) # pip-audit has an environment of its own, apart from what is tested
+	test -x $(VENV)/audit/bin/pip-audit || { $(BIN)/python -m venv $(VENV)/audit && $(VENV)/audit/bin/pip install -q pip-audit; } || \
+		{ echo "audit: skipped, since pip-audit cannot be installed: is the network there?"; exit 0; }; \
+	$(VENV)/audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt
 
 bench: $(TESTABLE)
 	@set -e; for script in $(filter-out benchmarks/codec_accuracy.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done

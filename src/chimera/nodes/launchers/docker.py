@@ -130,7 +130,7 @@ class DockerLauncher:
             "user": f"{os.getuid()}:{os.getgid()}" if os.getuid() else "10001:10001",
             "environment": environment,
             "mounts": [Mount(inside, here, type="bind", read_only=True) for here, inside in mounts.items()],
-            "ports": {f"{port}/tcp": ("0.0.0.0" if beyond else "127.0.0.1", worker.port)},  # noqa: S104 - `beyond` needs a token
+            "ports": {f"{port}/tcp": ("0.0.0.0" if beyond else "127.0.0.1", worker.port)},  # noqa: S104 - only with a token
             "network": settings.network_name,
             "networking_config": {settings.network_name: endpoint},
             "cpu_shares": worker.cpu_shares,

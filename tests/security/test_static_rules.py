@@ -1,0 +1,200 @@
+"""What the source of Chimera may not contain, and where code may be run by its name: by the syntax trees of all modules."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import chimera
+
+SOURCE = Path(chimera.__file__).parent
+MODULES = sorted(SOURCE.rglob("*.py"))
+PICKLING = "core/pickling.py"  # says why each use is right
+LOADERS = frozenset({
+    "_pickle", "cloudpickle", "copyreg", "dill", "joblib", "jsonpickle", "marshal", "pandas.io.pickle", "pickle", "shelve",
+    "torch.hub", "torch.package", "yaml",
+})  # fmt: skip
+BUILTINS = frozenset({"__import__", "compile", "eval", "exec"})
+Nodes = list[ast.AST]
+RUNNERS = frozenset({"builtins", "codeop", "pty", "runpy"})
+RUN = {
+    "engines/http/failure.py": "finds a class by name, and takes nothing but an exception",
+    "engines/leash.py": "runs the file that its command line names",
+    "nodes/program.py": "runs the file that the user names",
+}
+LOADING_CALLS = frozenset(
+    {"joblib.load", "read_pickle", "torch.jit.load", "torch.load", "yaml.load", "yaml.unsafe_load"}
+)
+BY_NAME = frozenset(
+    {"exec_module", "find_spec", "import_module", "load_module", "load_object", "spec_from_file_location"}
+)
+REVIEWED = {
+    "__init__.py": "names of the package's own table",
+    "cli/infer.py": "a constant",
+    "cli/list.py": "the table of the registries",
+    "codecs/kernels/__init__.py": "constants",
+    "core/device.py": "constants",
+    "core/kernels.py": "a constant of the caller",
+    "core/registry.py": "load_object itself, which refuses names of others; the families' own packages",
+    "data/shipped.py": "a constant",
+    "embeddings/files.py": "a constant",
+    "engines/http/engine.py": "a constant",
+    "engines/local/forkserver.py": "what the driver preloads, from its own command line",
+    "engines/ray/link.py": "constants",
+    "inference/compute_process.py": "what the worker preloads, from its own command line",
+    "inference/models/chimera.py": "a factory that a run's folder names, if the table of the model trusts its code",
+    "inference/models/factory.py": "a factory that the user names; by-path names of others go through load_object",
+    "jobs/bundle.py": "the function of a submission, in the process of the job, after its token was checked",
+    "jobs/requirements.py": "whether a module of a submission is there: the name's first part, without importing it",
+    "jobs/supervisor.py": "constants",
+    "models/conversion.py": "constants",
+    "models/losses.py": "a loss that the user names; by-path names of others go through load_object",
+    "models/metrics.py": "a metric that the user names; by-path names of others go through load_object",
+    "models/word2vec/__init__.py": "a constant",
+    "models/word2vec/kernels/__init__.py": "a constant",
+    "nodes/__init__.py": "names of the package's own table",
+    "nodes/workers/__init__.py": "names of the package's own table",
+    "training/given.py": "a constant",
+    "training/optimizer.py": "an optimizer that the user names; by-path names of others go through load_object",
+    "training/privacy/settings.py": "constants",
+}  # fmt: skip
+
+
+def dotted(node: ast.expr) -> str:
+    """Return ``a.b.c`` of an attribute of names, with the usual short names of libraries written out."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return {"np": "numpy", "pd": "pandas"}.get(node.id, node.id) if isinstance(node, ast.Name) else "?"
+
+
+def imported(node: ast.AST) -> list[str]:
+    """Return the modules that a statement imports, and what it takes from them."""
+    if isinstance(node, ast.Import):
+        return [name.name for name in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [node.module, *(f"{node.module}.{name.name}" for name in node.names)]
+    return []
+
+
+def is_in(name: str, modules: frozenset[str]) -> bool:
+    return any(f".{module}." in f".{name}." for module in modules)
+
+
+def runs(nodes: Nodes) -> bool:
+    """Whether a module can run a file or name of Python's own."""
+    return any(is_in(name, RUNNERS) for node in nodes for name in imported(node))
+
+
+def loads_code(nodes: Nodes) -> Iterator[str]:
+    """Yield what in a module could run code that data say."""
+    for node in nodes:
+        for name in imported(node):
+            if is_in(name, LOADERS | LOADING_CALLS) or name.rpartition(".")[2] in BUILTINS:
+                yield f"{node.lineno}: import of {name}"
+        if isinstance(node, ast.Name) and node.id in BUILTINS:
+            yield f"{node.lineno}: {node.id}"
+        if isinstance(node, ast.Attribute):
+            name = dotted(node)
+            if is_in(name, LOADERS | LOADING_CALLS) or node.attr in {"read_pickle", "__builtins__"}:
+                yield f"{node.lineno}: {name}"
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and is_in(node.value, LOADERS | BUILTINS):
+            yield f"{node.lineno}: the name {node.value!r} as a string"
+        if isinstance(node, ast.Call):
+            options = {keyword.arg: keyword.value for keyword in node.keywords}
+            pickles = options.get("allow_pickle")
+            without = isinstance(pickles, ast.Constant) and pickles.value is False
+            if not without and (pickles is not None or dotted(node.func) == "numpy.load"):
+                yield f"{node.lineno}: {dotted(node.func)} without allow_pickle=False"
+
+
+def uses_names(nodes: Nodes) -> bool:
+    """Whether a module imports something by a name that it computes or reads."""
+    called = (node.func for node in nodes if isinstance(node, ast.Call))
+    return any(dotted(function).rpartition(".")[2] in BY_NAME for function in called)
+
+
+def checks(nodes: Nodes) -> Iterator[str]:
+    """Yield asserts that do more than tell a type: Python leaves them out under -O."""
+    for node in nodes:
+        if isinstance(node, ast.Assert):
+            test = node.test
+            narrows = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot)
+            of_type = isinstance(test, ast.Call) and dotted(test.func) == "isinstance"
+            if not narrows and not of_type:
+                yield f"{node.lineno}: assert {ast.unparse(test)}"
+
+
+def nodes_of(source: str) -> Nodes:
+    return list(ast.walk(ast.parse(source)))
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, Nodes]:
+    return {path.relative_to(SOURCE).as_posix(): nodes_of(path.read_text(encoding="utf-8")) for path in MODULES}
+
+
+def test_what_loads_code_from_data_stands_in_one_file(modules: dict[str, Nodes]) -> None:
+    found = {name: list(loads_code(nodes)) for name, nodes in modules.items()}
+    assert set(found.pop(PICKLING))
+    assert {name: uses for name, uses in found.items() if uses} == {}
+
+
+def test_the_one_file_says_why_for_each_that_imports_it(modules: dict[str, Nodes]) -> None:
+    why = ast.get_docstring(modules[PICKLING][0])  # type: ignore[arg-type]
+    users = {name for name, nodes in modules.items() for node in nodes if "chimera.core.pickling" in imported(node)}
+    bullets = re.findall(r"^- (.*?):", why or "", re.MULTILINE)
+    named = [place for bullet in bullets for place in re.findall(r"`([a-z_/]+)`", bullet)]
+    assert users
+    assert [name for name in users if not any(name.startswith(place) for place in named)] == []
+    assert [place for place in named if not any(name.startswith(place) for name in users)] == []
+
+
+def test_each_import_by_name_was_reviewed(modules: dict[str, Nodes]) -> None:
+    assert {name for name, nodes in modules.items() if uses_names(nodes)} == set(REVIEWED)
+    assert {name for name, nodes in modules.items() if runs(nodes)} == set(RUN)
+
+
+def test_an_assert_tells_a_type_and_checks_nothing(modules: dict[str, Nodes]) -> None:
+    kit = "testing/"  # pytest runs it
+    found = {name: list(checks(nodes)) for name, nodes in modules.items() if not name.startswith(kit)}
+    assert {name: uses for name, uses in found.items() if uses} == {}
+
+
+def test_each_exception_of_the_security_rules_has_its_reason() -> None:
+    lines = [
+        (path, line) for path in MODULES for line in path.read_text().splitlines() if re.search(r"#.*\bnoqa\b", line)
+    ]
+    assert any("S603" in line for _, line in lines)
+    for path, line in lines:
+        said = line.partition("# noqa")[2]
+        assert re.match(r": [A-Z]+\d+", said), f"{path}: {line}"
+        assert not re.match(r".*\bS\d{3}", said) or re.match(r": S\d{3} - \w+", said), f"{path}: {line}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle", "from pickle import loads", "from torch import load", "import cloudpickle as c", "import joblib",
+        "from joblib import load", "import yaml", "eval('1')", "f = exec", "__import__('os')", "compile('1', '', 'eval')",
+        "torch.load(file)", "torch.jit.load(file)", "pd.read_pickle(file)", "from builtins import eval",
+        "getattr(torch, 'x')(import_module('pickle'))", "np.load(file)", "np.load(file, allow_pickle=True)",
+        "numpy.lib.npyio.load(file, allow_pickle=flag)", "x = ray.cloudpickle.loads",
+    ],
+)  # fmt: skip
+def test_the_rules_find_what_they_forbid(source: str) -> None:
+    assert list(loads_code(nodes_of(source)))
+
+
+@pytest.mark.parametrize("source", ["import_module(name)", "importlib.util.find_spec(x)", "registry.load_object(x)"])
+def test_the_rules_find_imports_by_name(source: str) -> None:
+    assert uses_names(nodes_of(source))
+    assert runs(nodes_of("import runpy"))
+
+
+def test_the_rules_find_asserts_that_check() -> None:
+    assert list(checks(nodes_of("assert size < limit")))
+    assert not list(checks(nodes_of("assert x is not None")))
