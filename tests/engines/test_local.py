@@ -269,7 +269,7 @@ def test_the_death_of_the_fork_server_is_the_death_of_all() -> None:
     with Local(preload=[]) as engine:
         stores = [engine.spawn(Store) for _ in range(2)]
         processes = [psutil.Process(pid) for pid in engine.get([store.pid() for store in stores])]
-        os.kill(engine._server.pid, signal.SIGKILL)
+        os.kill(engine._servers.pid, signal.SIGKILL)
         assert psutil.wait_procs(processes, timeout=5)[1] == []
         for store in stores:
             with pytest.raises(ActorLost):
@@ -283,7 +283,7 @@ def test_the_death_of_the_driver_leaves_no_process(tmp_path: Path) -> None:
         "from engines.test_local import Store\n"
         "from chimera.engines.local import Local\n"
         "engine = Local(preload=[])\n"
-        "print(engine._server.pid, *engine.get([engine.spawn(Store).pid() for _ in range(2)]), flush=True)\n"
+        "print(engine._servers.pid, *engine.get([engine.spawn(Store).pid() for _ in range(2)]), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

@@ -32,7 +32,7 @@ stand_by()
 with Local(preload=[]) as engine:
     cell = engine.spawn(Cell)
     server, actor, was_there = engine.get(cell.parents())
-    assert server == engine._server.pid, "the one that stood by is the fork server"
+    assert server == engine._servers.pid, "the one that stood by is the fork server"
     assert was_there, "what its process had imported is imported in the actors"
     assert engine.get(cell.add(engine.get(cell.add(2)))) == 4
 with Local(preload=[]) as second:
@@ -40,7 +40,7 @@ with Local(preload=[]) as second:
 stand_by()  # nobody uses it
 third = Local(preload=[])
 stand_by()
-print(server, actor, third._server.pid, *third.get(third.spawn(Cell).parents())[:2], flush=True)
+print(server, actor, third._servers.pid, *third.get(third.spawn(Cell).parents())[:2], flush=True)
 {end}
 """
 
@@ -60,9 +60,16 @@ def test_standby_serves_one_engine_and_nothing_of_it_stays(tmp_path: Path) -> No
         assert not alive, gone
 
 
-def test_an_actor_that_is_asked_for_after_the_fork_server_died_is_lost() -> None:
+def test_an_actor_that_is_asked_for_after_the_fork_server_died_lives_in_a_new_one() -> None:
     with Local(preload=[]) as engine:
-        psutil.Process(engine._server.pid).kill()
-        engine._monitor.join(10)
+        before = engine.spawn(dict)
+        engine.get(before.keys(), timeout_s=30)
+        first = psutil.Process(engine._servers.pid)
+        first.kill()
         with pytest.raises(ActorLost):
-            engine.get(engine.spawn(dict).keys(), timeout_s=10)
+            while True:
+                engine.get(before.keys(), timeout_s=10)
+        assert engine.get(engine.spawn(dict, a=1).get("a"), timeout_s=30) == 1
+        assert engine._servers.pid != first.pid
+        assert engine.lost() == [before]
+    assert psutil.Process().children() == []

@@ -212,3 +212,23 @@ def test_messages_of_another_size_do_not_end_the_run(
     assert run.cost.rounds == ROUNDS
     assert any("cannot be read" in event.detail for event in run.events)
     assert np.isfinite(run.trained.parameters()).all()
+
+
+@pytest.mark.parametrize("rows_told", [-1, 1 << 60, 2.5, math.inf, None, "many"])
+def test_a_node_with_an_impossible_number_of_rows_is_lost_at_the_start(
+    rows_told: Any, hostile: tuple[list[str], Attacker], tmp_path: Path
+) -> None:
+    urls, attacker = hostile
+
+    def boast(method: str, told: dict[str, Any]) -> None:
+        if method == "samples":
+            told["values"] = [wire.Packed(wire.pack(rows_told))]
+
+    attacker.mangle = boast
+    try:
+        run = train(urls, tmp_path / "run")
+    finally:
+        attacker.mangle = None
+    assert run.cost.rounds == ROUNDS
+    assert [event.actor for event in run.events if event.event == "worker lost"] == ["worker 3"]
+    assert "rows" in next(event.detail for event in run.events if event.event == "worker lost")

@@ -20,6 +20,7 @@ from chimera.training.checkpoint import Checkpoints, check_fits
 from chimera.training.cluster import TrainingCluster
 from chimera.training.experiment import Experiment
 from chimera.training.fault import FaultScript, check_attacks
+from chimera.training.first_answers import first_answers
 from chimera.training.given import (
     check_data,
     model_of,
@@ -230,11 +231,11 @@ class Trainer:
         saved: dict[str, Any] | None,
     ) -> Run:
         settings = self._settings
-        sizes = watch.get([worker.samples() for worker in cluster.workers])  # what a constructor raises shows here
+        self._recovery = Recovery(engine, cluster, watch, settings.tolerance)
+        sizes = first_answers(engine, watch, cluster, self._recovery)
         train_size = sum(sizes) if engine.nodes_own_data else len(split.train)
         engine.trace()
         history = History(self._folder.path, saved["files"] if saved else None)
-        self._recovery = Recovery(engine, cluster, watch, settings.tolerance)
         guarantee, kept = Guarantee(settings.privacy), settings.strategy.keeps(model)
         probe = Probe(
             engine,

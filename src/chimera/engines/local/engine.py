@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import secrets
-import socket
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +22,7 @@ from chimera.engines.local.process import CONSTRUCT, SPIN_S
 from chimera.engines.local.refs import Lane, LocalActor, Ref
 from chimera.engines.local.relay import Relay
 from chimera.engines.local.rings import ROWS
-from chimera.engines.local.server import end, mark_dead, start_server, watch
+from chimera.engines.local.server import Deaths, Servers, end
 from chimera.engines.real_time import RealTime
 from chimera.engines.shared_memory import (
     ACTORS,
@@ -68,16 +65,11 @@ class Local(RealTime):
         self._memory.own.bytes[NAME_AT : NAME_AT + len(self.key)] = self.key.encode()
         receive_handles(self)
         self._relay = Relay(self._calls, self._memory, self._doorbell, self._lanes)
-        self._control, theirs = socket.socketpair()
-        with theirs:
-            self._server = start_server(modules, theirs, self._relay.theirs, self._memory.fd)
-        self._relay.start()
         self._deaths: list[Lane] = []
-        state = self._control, self._lanes, self._deaths, self._doorbell, self._relay.wake
-        self._monitor = threading.Thread(target=watch, args=state, name="chimera-monitor", daemon=True)
-        self._monitor.start()
-        parts = self._server, self._control, self._monitor, self._relay, self._memory
-        self._end = weakref.finalize(self, end, *parts)
+        deaths = Deaths(self._lanes, self._deaths, self._doorbell, self._relay.wake)
+        self._servers = Servers(modules, self._relay.theirs, self._memory.fd, deaths)
+        self._relay.start()
+        self._end = weakref.finalize(self, end, self._servers, self._relay, self._memory)
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
         """Nothing to do: there is always room."""
@@ -108,7 +100,7 @@ class Local(RealTime):
         self.call(lane, CONSTRUCT, actor_type, *args, **kwargs)
         wanted = resources or Resources()
         process = {"name": lane.name, "threads": wanted.threads, "memory_mb": wanted.memory_mb, "path": sys.path}
-        self._request({"spawn": actor, **process})
+        self._servers.spawn(lane, {"spawn": actor, **process})
         return handle
 
     def put(self, value: Any) -> Ref:
@@ -152,7 +144,7 @@ class Local(RealTime):
     def kill(self, actor: LocalActor) -> None:
         """Kill the actor's process, and return when it is gone."""
         self._check_open()
-        self._request({"kill": actor._lane.actor})
+        self._servers.request({"kill": actor._lane.actor})
         self._doorbell.await_calls(lambda: actor._lane.dead, {}, SPIN_S)  # a death wakes everybody
 
     def disturb(self, actor: LocalActor, disturbance: Disturbance) -> None:
@@ -160,7 +152,7 @@ class Local(RealTime):
         self._check_open()
         lane = actor._lane
         begun = lane.disturbed + 1
-        self._request({"disturb": lane.actor, **dataclasses.asdict(disturbance)})
+        self._servers.request({"disturb": lane.actor, **dataclasses.asdict(disturbance)})
         self._doorbell.await_calls(lambda: lane.dead or lane.disturbed >= begun, {}, SPIN_S)
 
     def silent(self, after_s: float) -> list[LocalActor]:
@@ -233,15 +225,6 @@ class Local(RealTime):
             return region.words[ROWS_WRITTEN] >= count or lane.dead
 
         self._doorbell.await_calls(ended, {lane.actor: count}, SPIN_S)
-
-    def _request(self, request: dict[str, Any]) -> None:
-        try:
-            self._control.sendall(json.dumps(request).encode() + b"\n")
-        except (
-            BrokenPipeError,
-            ConnectionResetError,
-        ):  # the server died; the monitor may not have seen the newest actors
-            mark_dead([lane for lane in self._lanes if not lane.dead], self._lanes, self._deaths, self._doorbell)
 
 
 def _keep(ref: Ref) -> None:

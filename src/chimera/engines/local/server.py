@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from chimera.engines.doorbell import Doorbell
 from chimera.engines.local.refs import Lane
@@ -44,13 +45,103 @@ def start_server(
     )
 
 
-def watch(
-    control: socket.socket, lanes: list[Lane], deaths: list[Lane], doorbell: Doorbell, tell: Callable[[], None]
-) -> None:
-    """Note what the fork server reports of deaths and disturbances, and wake everybody: anybody may wait for the dead.
+class Deaths:
+    """Where deaths are noted.
 
-    ``tell`` is called after that.
+    Parameters
+    ----------
+    lanes, deaths : all actors, and the dead, in order.
+    tell : called after each report of a fork server.
     """
+
+    def __init__(self, lanes: list[Lane], deaths: list[Lane], doorbell: Doorbell, tell: Callable[[], None]) -> None:
+        self.lanes, self.tell = lanes, tell
+        self._deaths, self._doorbell, self._lock = deaths, doorbell, threading.Lock()
+
+    def add(self, dead: list[Lane]) -> None:
+        """Note deaths, each once, and wake everybody: anybody may wait for the dead."""
+        with self._lock:
+            for lane in dead:
+                if not lane.dead:
+                    lane.died_s = time.monotonic()
+                    self._deaths.append(lane)
+                    lane.region.words[DEAD] = 1
+            for actor in range(len(self.lanes) + 1):
+                self._doorbell.ring(actor)
+
+
+class _Server:
+    """One fork server: its process, its actors, and the thread that hears of their deaths."""
+
+    def __init__(self, modules: list[str], requests: socket.socket, memory_fd: int, deaths: Deaths) -> None:
+        self.actors: list[Lane] = []
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = start_server(modules, theirs, requests, memory_fd)
+        self.pid = self._process.pid
+        arguments = self._control, self.actors, deaths
+        self.monitor = threading.Thread(target=_watch, args=arguments, name="chimera-monitor", daemon=True)
+        self.monitor.start()
+
+    def request(self, request: dict[str, Any]) -> bool:
+        """Send a request; return whether the server was there to take it."""
+        try:
+            self._control.sendall(json.dumps(request).encode() + b"\n")
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
+
+    def end(self) -> None:
+        """Close the control socket, on which the server kills all actors and goes; wait for it."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self.monitor.join()
+        self._control.close()
+
+
+class Servers:
+    """The fork server of an engine, and its successor when it has died: its actors died with it, and new ones need one.
+
+    Parameters
+    ----------
+    modules, requests, memory_fd : see `start_server`.
+    """
+
+    def __init__(self, modules: list[str], requests: socket.socket, memory_fd: int, deaths: Deaths) -> None:
+        self._arguments, self._deaths = (modules, requests, memory_fd, deaths), deaths
+        self._server = _Server(*self._arguments)
+
+    @property
+    def pid(self) -> int:
+        """The process that actors are forked from now."""
+        return self._server.pid
+
+    def request(self, request: dict[str, Any]) -> None:
+        """Send a request about an actor; one whose server has died is dead, which the monitor notes."""
+        self._server.request(request)
+
+    def spawn(self, lane: Lane, request: dict[str, Any]) -> None:
+        """Have an actor forked, by a new server if the last one has died."""
+        if not self._server.request(request):
+            self._server.end()
+            self._server = _Server(*self._arguments)
+            self._server.request(request)
+        self._server.actors.append(lane)
+        if not self._server.monitor.is_alive():  # it may have ended before the actor was on its list
+            self._deaths.add([lane])
+
+    def end(self) -> None:
+        """End the server and its actors."""
+        self._server.end()
+
+
+def _watch(control: socket.socket, actors: list[Lane], deaths: Deaths) -> None:
+    """Note what a fork server reports of deaths and disturbances, and at its end the deaths of all its actors."""
     received = b""
     while True:
         try:
@@ -62,42 +153,19 @@ def watch(
         *lines, received = (received + data).split(b"\n")
         dead = []
         for report in map(json.loads, lines):
-            lane = lanes[report["actor"] - 1]
+            lane = deaths.lanes[report["actor"] - 1]
             if "status" in report:
                 dead.append(lane)
             else:
                 lane.disturbed += 1
-        mark_dead(dead, lanes, deaths, doorbell)
-        tell()
-    mark_dead([lane for lane in lanes if not lane.dead], lanes, deaths, doorbell)
+        deaths.add(dead)
+        deaths.tell()
+    deaths.add(actors)
+    deaths.tell()
 
 
-def mark_dead(dead: list[Lane], lanes: list[Lane], deaths: list[Lane], doorbell: Doorbell) -> None:
-    """Note deaths, and wake everybody."""
-    for lane in dead:
-        lane.died_s = time.monotonic()
-        deaths.append(lane)
-        lane.region.words[DEAD] = 1
-    for actor in range(len(lanes) + 1):
-        doorbell.ring(actor)
-
-
-def end(
-    server: subprocess.Popen[bytes] | Standby,
-    control: socket.socket,
-    monitor: threading.Thread,
-    relay: Relay,
-    memory: Memory,
-) -> None:
-    """Close the control socket, on which the server kills all actors and goes; wait for it, and let go of the memory."""
-    with contextlib.suppress(OSError):
-        control.shutdown(socket.SHUT_RDWR)
-    try:
-        server.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()
-    monitor.join()
+def end(servers: Servers, relay: Relay, memory: Memory) -> None:
+    """End the fork server and its actors, and let go of the memory."""
+    servers.end()
     relay.stop()
-    control.close()
     memory.close()
