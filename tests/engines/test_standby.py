@@ -66,9 +66,11 @@ def test_an_actor_that_is_asked_for_after_the_fork_server_died_lives_in_a_new_on
         engine.get(before.keys(), timeout_s=30)
         first = psutil.Process(engine._servers.pid)
         first.kill()
+        psutil.wait_procs([first], timeout=10)
+        while not engine.lost():
+            engine.wait([before.keys()], timeout_s=0.05)
         with pytest.raises(ActorLost):
-            while True:
-                engine.get(before.keys(), timeout_s=10)
+            engine.get(before.keys(), timeout_s=10)
         assert engine.get(engine.spawn(dict, a=1).get("a"), timeout_s=30) == 1
         assert engine._servers.pid != first.pid
         assert engine.lost() == [before]

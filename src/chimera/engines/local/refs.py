@@ -75,6 +75,8 @@ class Lane(Slots):
             self.region, self.rows_read
         ):
             self.rows_read += 1
+            if not self.calls:  # the actor outlived its fork server for a moment: its calls have been told as lost
+                continue
             yield TraceRow(
                 actor=self.name,
                 rank=self.rank,
