@@ -14,7 +14,7 @@ from chimera.core.private import make_folder, opener
 from chimera.web.folder import Folder, holder, take
 
 DEFAULT = Path("runs/cluster")
-TOKEN = "CHIMERA_CLUSTER_TOKEN"
+TOKEN = "CHIMERA_CLUSTER_TOKEN"  # noqa: S105 - the name of a variable
 """The variable with the token of a cluster that is reached by its address."""
 
 

@@ -246,16 +246,16 @@ class HttpEngine(RealTime):
         if not hosting:
             return OwnLane(self._board, name, rank, actor_type)
         # A worker that takes the place of a lost one finds its data where that was.
-        node = self._homes.get(name)
-        if node is None:
+        home = self._homes.get(name)
+        if home is None:
             alone = bool(getattr(actor_type, "one_per_node", False))
-            node = self._own_node(name, hosting, told) if alone else min(hosting, key=lambda each: each.actors)
-            self._homes[name] = node
+            home = self._own_node(name, hosting, told) if alone else min(hosting, key=lambda each: each.actors)
+            self._homes[name] = home
             if alone:
-                self._taken.add(node)
+                self._taken.add(home)
         key = f"{self.key}.{rank}"
         return HostedLane(
-            self._board, name, rank, node, key=key, kind=kind, module=module, threads=resources.threads,
+            self._board, name, rank, home, key=key, kind=kind, module=module, threads=resources.threads,
             late_is_lost=bool(getattr(actor_type, "late_is_lost", False)), **self._remote
         )  # fmt: skip
 

@@ -173,7 +173,7 @@ class Node:
         """Take the signs of life that the node tells of, and find who is not there any more."""
         for lane in list(self._lanes):
             key = lane.key
-            silent_s = actors.get(key) if key else None
+            silent_s: Any = actors.get(key) if key else None
             if _is_duration(silent_s):
                 lane.sign_s = max(lane.sign_s, time.monotonic() - silent_s)
             elif key and key in actors:

@@ -12,8 +12,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from chimera.core.private import opener
 from chimera.core.pickling import pickled_by_value
+from chimera.core.private import opener
 from chimera.training.comparison.cell import INTERRUPTED, LENGTH_BYTES, Told
 from chimera.training.comparison.grid import Cell
 
