@@ -172,17 +172,20 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
             try:
                 plain, _ = listener.accept()
             except OSError:
-                return
+                if self._closed.wait(_RETRY_S):  # else this process has no room for a connection just now
+                    return
+                continue
             self._strangers.add(plain)
             threading.Thread(target=self._answer, args=(plain,), name="chimera-raft-answer", daemon=True).start()
 
     def _answer(self, plain: socket.socket) -> None:
+        connection = None
         try:
             connection = Connection(plain, self._token, client=False)
             name = connection.take(_MOST_NAME_BYTES).decode()
             connection.settle()
         except (OSError, UnicodeDecodeError):
-            plain.close()
+            (connection or plain).close()  # that of a connection ends its writer too
             return
         finally:
             self._strangers.remove(plain)
