@@ -299,3 +299,25 @@ def test_what_is_no_fault_is_told_before_anything_runs(fit: Fit, given: Any) -> 
     with pytest.raises(ConfigurationError) as caught:
         fit(faults=[given])
     assert "\n" not in str(caught.value)
+
+
+class ServerKiller(chimera.Callback):
+    """Sends SIGKILL to the fork server when a round is reached."""
+
+    def __init__(self, round_: int) -> None:
+        self.round = round_
+
+    def on_progress(self, progress: chimera.Progress) -> None:
+        if progress.rounds == self.round:
+            (actor, *_) = actors()
+            os.kill(actor.ppid(), signal.SIGKILL)
+
+
+def test_a_run_outlives_the_process_that_forks_its_workers(fit: Fit) -> None:
+    whole = fit("whole")
+    run = fit(
+        engine="local", snapshot_every=4, max_restarts=8, min_workers=3, log_every=5, callbacks=[ServerKiller(15)]
+    )
+    assert np.array_equal(run.trained.parameters(), whole.trained.parameters())
+    assert {event for event, _ in told(run)} >= {"worker lost", "worker respawned", "server respawned", "went back"}
+    assert psutil.Process().children() == []
