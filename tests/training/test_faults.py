@@ -321,3 +321,24 @@ def test_a_run_outlives_the_process_that_forks_its_workers(fit: Fit) -> None:
     assert np.array_equal(run.trained.parameters(), whole.trained.parameters())
     assert {event for event, _ in told(run)} >= {"worker lost", "worker respawned", "server respawned", "went back"}
     assert psutil.Process().children() == []
+
+
+def test_a_run_outlives_the_death_of_the_forking_process_at_its_start(
+    fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from chimera.engines.local import Local
+
+    spawn, killed = Local.spawn, []
+
+    def spawn_and_kill(engine: Local, *args: object, **given: object) -> object:
+        handle = spawn(engine, *args, **given)  # type: ignore[arg-type]
+        if not killed:
+            killed.append(engine._servers.pid)
+            os.kill(killed[0], signal.SIGKILL)
+        return handle
+
+    monkeypatch.setattr(Local, "spawn", spawn_and_kill)
+    whole = fit("whole")
+    run = fit(engine="local", max_restarts=8, min_workers=3)
+    assert killed
+    assert np.array_equal(run.trained.parameters(), whole.trained.parameters())
