@@ -77,6 +77,7 @@ def test_no_leaf_of_an_answer_makes_the_driver_wait(
         attacker.mangle = None
 
 
+FAILURE = {"kind": "ValueError", "module": "builtins", "summary": "no", "traceback": "", "content": {"args": ["no"]}}
 MANGLED: dict[str, Any] = {
     "lasted_s is a list": lambda told: told["cost"].update(lasted_s=[1]),
     "samples are infinite": lambda told: told["cost"].update(samples=math.inf),
@@ -86,6 +87,7 @@ MANGLED: dict[str, Any] = {
     "a damaged value": lambda told: told.update(values=[wire.Packed(b"\xff" * 40) for _ in told["values"]]),
     "a value not packed": lambda told: told.update(values=[1 for _ in told["values"]]),
     "no values": lambda told: told.pop("values"),
+    "an exception": lambda told: (told.pop("values"), told.update(failure=FAILURE))[1],
     "no body": lambda _: b"",
     "noise": lambda _: b"\x00" * 1000,
     "a nested body": lambda _: _nested(),

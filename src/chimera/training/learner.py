@@ -65,7 +65,7 @@ class Learner(InGroup, Gossip, Chunks, CodedShuffle, Attacker, Masking, Fragment
 
     hosted = True  # where some actors live in nodes, and others in the driver (engine http), it lives in a node
     one_per_node = True  # the node's rows would count twice
-    late_is_lost = True  # a node that does not answer in time must not end the run of the others
+    failure_is_loss = True  # a node that answers late, or with an error, must not end the run of the others
 
     def __init__(
         self,

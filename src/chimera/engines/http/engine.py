@@ -256,7 +256,7 @@ class HttpEngine(RealTime):
         key = f"{self.key}.{rank}"
         return HostedLane(
             self._board, name, rank, home, key=key, kind=kind, module=module, threads=resources.threads,
-            late_is_lost=bool(getattr(actor_type, "late_is_lost", False)), **self._remote
+            failure_is_loss=bool(getattr(actor_type, "failure_is_loss", False)), **self._remote
         )  # fmt: skip
 
     def _own_node(self, name: str, hosting: Sequence[Node], told: Mapping[Node, frozenset[str] | str]) -> Node:

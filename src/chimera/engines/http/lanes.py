@@ -22,6 +22,7 @@ from chimera.engines.http.routes import error_of
 from chimera.engines.http.surroundings import ThreadSurroundings, enter_thread
 from chimera.engines.http.values import Value, size_of
 
+_MOST_REASON = 300  # characters of an exception's text
 _BETWEEN_TRIES_S = 0.1  # the first time, twice as long each further time, and at most a second
 
 
@@ -172,14 +173,15 @@ class HostedLane(RemoteLane):
     kind : the name of its class there.
     module : of its class here; exceptions of that module are made again.
     threads : how many its arithmetic may use.
-    late_is_lost : whether a call over its time limit is the loss of the actor.
+    failure_is_loss : whether a call over its time limit, and any failure of a call once the actor was made, are the loss of the
+        actor. Else the failure is raised where the result is waited for.
     """
 
     def __init__(
-        self, *args: Any, key: str, kind: str, module: str, threads: int, late_is_lost: bool = False, **options: Any
+        self, *args: Any, key: str, kind: str, module: str, threads: int, failure_is_loss: bool = False, **options: Any
     ) -> None:
         super().__init__(*args, **options)
-        self._late_is_lost = late_is_lost
+        self._failure_is_loss = failure_is_loss
         self.key, self._kind, self._module, self._threads = key, kind, module, threads
         self._path = f"{ACTORS}/{quote(key)}"
 
@@ -208,9 +210,14 @@ class HostedLane(RemoteLane):
             path += f"/{quote(call.method, safe='')}"
         try:
             answer = self.ask("POST", path, wire.pack(document), wire.CONTENT_TYPE, idempotent=False)
-            return self._read(call, answer)
+            outcome = self._read(call, answer)
+            if self._failure_is_loss and call.method != CONSTRUCT and isinstance(outcome.values, Failed):
+                said = " ".join(str(outcome.values.exception()).split())[:_MOST_REASON]
+                why = f"{call.method} raised {outcome.values.kind}: {said}"
+                return Outcome(self.perish(f"at {self.node.url} was lost: {why}"))
+            return outcome
         except TimeLimitError as error:
-            if self._late_is_lost:
+            if self._failure_is_loss:
                 return Outcome(self.perish(f"was lost: {error}"))
             return Outcome(raised(TimeLimitError(f"{self.name}, call {call.method!r}: {error}")))
         except Unreachable as error:
