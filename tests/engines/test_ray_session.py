@@ -71,7 +71,7 @@ def test_a_session_of_the_users_own_is_used_and_left(own_session: None) -> None:
     assert ray.get_runtime_context().get_job_id() == before
 
 
-@pytest.mark.parametrize("address", ["auto", "127.0.0.1:1", "localhost"])
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "localhost"])
 def test_an_address_without_a_ray_is_the_users_mistake(address: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=f"address.*'{address}'"):
         Ray(address=address, working_dir=str(tmp_path))
