@@ -8,8 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.core.registry import Registry
+from chimera.models.construction import first_line
 
 
 class Predictor(Protocol):
@@ -107,7 +108,15 @@ def _kind(table: Mapping[str, Any], folder: str | Path | None) -> Kind:
     if not isinstance(name, str) or ":" in name:
         known = ", ".join(entry.name for entry in KINDS.entries())
         raise ConfigurationError(f'the table of a model needs kind = "...", one of {known}; found {name!r}')
-    return KINDS.create(name, options).anchored(Path(folder or ".").resolve())
+    made = KINDS.create(name, options)
+    try:
+        return made.anchored(Path(folder or ".").resolve())
+    except ChimeraError:
+        raise
+    except (OSError, RuntimeError, ValueError) as error:  # too long a name, no such user, a character that no path has
+        raise ConfigurationError(
+            f"the model of kind {name!r} names a path that cannot be: {first_line(error)}"
+        ) from error
 
 
 def _of_file(path: Path) -> dict[str, Any]:
