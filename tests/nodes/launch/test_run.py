@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import socket
 
@@ -105,7 +106,7 @@ def test_a_worker_that_never_answers_is_named_after_the_time_limit(folder):
 
 def test_all_that_is_missing_is_named_before_anything_starts(folder):
     (folder.path / "chimera_workers/tree1.py").unlink()
-    (folder.path / "chimera_train_data/tree2").rmdir()
+    shutil.rmtree(folder.path / "chimera_train_data/tree2")
     out, _ = folder.start().communicate(timeout=STOPPED_S)
     (line,) = out.splitlines()
     assert "the file chimera_workers/tree1.py, the folder chimera_train_data/tree2 are missing" in line
