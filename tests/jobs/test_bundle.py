@@ -374,12 +374,13 @@ def test_nothing_is_kept_of_what_is_not_what_its_name_says(tmp_path: Path, chunk
     assert len(taken) <= 2  # no more is read than was announced
 
 
-def test_a_large_file_is_there_once_and_only_to_be_read(tmp_path: Path) -> None:
+def test_a_job_has_a_copy_of_its_own_of_a_large_file(tmp_path: Path) -> None:
     contents, body = Contents(tmp_path / "files"), bytes(2 << 20)
     contents.add(_file(body), [body[: 1 << 20], body[1 << 20 :]])
     contents.unpack({"large": _file(body)}, tmp_path / "code")
-    assert (tmp_path / "code" / "large").samefile(tmp_path / "files" / _file(body).sha256)
-    assert not (tmp_path / "code" / "large").stat().st_mode & 0o222
+    assert (tmp_path / "code" / "large").read_bytes() == body
+    assert not (tmp_path / "code" / "large").samefile(tmp_path / "files" / _file(body).sha256)
+    assert (tmp_path / "code" / "large").stat().st_mode & 0o777 == 0o600
 
 
 def test_more_than_the_disk_holds_is_refused_before_anything_comes(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import stat
 from dataclasses import asdict
 
@@ -84,14 +83,12 @@ def test_what_is_no_run_folder_is_one_clear_line(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_is_replaced_whole_readable_and_without_leftovers(tmp_path):
+def test_a_file_is_replaced_whole_for_its_owner_alone_and_without_leftovers(tmp_path):
     path = tmp_path / "report.html"
     path.write_bytes(b"old")
     replace_file(path, b"new")
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
-    umask = os.umask(0)
-    os.umask(umask)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(ConfigurationError, match="cannot write"):
         replace_file(tmp_path / "absent" / "report.html", b"")

@@ -43,9 +43,8 @@ class FedNova(FedAvg):
             raise ConfigurationError("fed-nova divides changes: send = 'weights' leaves it nothing to divide")
 
     def aggregated(self, workers: int) -> Aggregated:
-        """Return as FedAvg does; where workers take as many steps as they have data for, they count by that."""
-        asked = super().aggregated(workers)
-        return replace(asked, weighted=asked.weighted or self._local_epochs is not None)
+        """Return as FedAvg does; where workers take as many steps as they have data for, reaches depend on that."""
+        return replace(super().aggregated(workers), by_samples=self._local_epochs is not None)
 
     def _weights(self, plan: Sequence[Work]) -> list[float]:
         """Return the weights of FedAvg, times the mean reach over one's own."""

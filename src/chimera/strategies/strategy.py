@@ -56,6 +56,7 @@ class Aggregated:
     shards : over how many servers these are spread.
     weighted : whether workers multiply what they send by how much they count.
     reached : whether they send weights, and not changes or gradients.
+    by_samples : whether what servers make of the vectors depends on the workers' numbers of samples in another way.
     """
 
     rule: str | Mapping[str, Any]
@@ -63,6 +64,7 @@ class Aggregated:
     shards: int = 1
     weighted: bool = False
     reached: bool = False
+    by_samples: bool = False
 
 
 class Cluster(Protocol):

@@ -117,7 +117,7 @@ class Privacy:
             (rule != "mean", f"aggregation {rule!r} has to see each update, and privacy leaves a sum only: use 'mean'"),
             (codec != ("identity", {}), f"codec {codec[0]!r} makes other vectors of clipped ones: use 'identity'"),
             (
-                self.noise > 0 and asked is not None and asked.weighted,
+                self.noise > 0 and asked is not None and (asked.weighted or asked.by_samples),
                 "epsilon does not cover weights by samples: with noise leave out weighted, and local_epochs of fed-nova",
             ),
             (
