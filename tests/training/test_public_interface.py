@@ -197,3 +197,88 @@ def test_a_run_gives_its_weights_history_summary_and_report(tmp_path: Path) -> N
     assert len(run.history)
     assert run.summary()["rounds"] == 4
     assert (run.run_dir / "report.html").is_file()
+
+
+PLUGINS = """
+import numpy as np
+from chimera.codecs.codec import Codec
+from chimera.codecs.identity import Identity
+from chimera.strategies.single_worker import SingleWorker
+
+class Mine(SingleWorker):
+    '''A strategy of the user's (from no paper).'''
+
+class Packed(Identity):
+    '''A codec of the user's (from no paper).'''
+
+def halves(labels, world_size, rng):
+    return np.array_split(np.arange(len(labels)), world_size)
+
+def halves_by_name():
+    return halves
+
+def share_right(targets, predictions):
+    return float((np.asarray(targets) == np.asarray(predictions)).mean())
+
+def squares(outputs, targets):
+    import torch
+    return ((outputs - torch.nn.functional.one_hot(targets, outputs.shape[1])) ** 2).mean()
+
+def network():
+    from torch import nn
+    return nn.Linear(3, 2)
+"""
+
+
+@pytest.fixture
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
+    """The path of a file with plug-ins of the user's, and its module."""
+    file = tmp_path / "users_plugins.py"
+    file.write_text(PLUGINS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import importlib
+
+    yield str(file), importlib.import_module("users_plugins")
+    sys.modules.pop("users_plugins", None)
+
+
+@pytest.mark.parametrize("by", ["path", "module", "object"])
+def test_plug_ins_of_the_users_own_are_taken_by_path_and_as_objects(
+    tmp_path: Path, plugins: tuple[str, Any], by: str
+) -> None:
+    file, module = plugins
+    place = {"path": file, "module": "users_plugins"}.get(by)
+
+    def named(name: str) -> Any:
+        return f"{place}:{name}" if place else getattr(module, name)
+
+    mine = named("Mine") if place else module.Mine()
+    assert fit(tmp_path / "strategy", (X, Y), strategy=mine, workers=1).cost.rounds == 4
+    parts = named("halves_by_name") if place else module.halves
+    parted = fit(tmp_path / "partition", (X, Y), partition=parts)
+    assert parted.cost.rounds == 4
+    if place:
+        packed = fit(tmp_path / "codec", (X, Y), codec=named("Packed"), strategy="parameter-server")
+        assert packed.cost.rounds == 4
+    modelled = fit(tmp_path / "model", (X, Y), model=named("network"))
+    assert modelled.cost.rounds == 4
+
+
+def test_metrics_and_losses_of_the_users_own_are_taken_as_functions_and_by_path(
+    tmp_path: Path, plugins: tuple[str, Any]
+) -> None:
+    from chimera.models.torch_model import TorchModel
+
+    file, module = plugins
+    for number, (loss, metric) in enumerate(
+        [(module.squares, module.share_right), (f"{file}:squares", f"{file}:share_right")]
+    ):
+        model = TorchModel(module.network, loss=loss, metrics={"mine": metric}, task="classification", seed=1)
+        run = fit(tmp_path / str(number), (X, Y), model=model)
+        assert 0 <= run.metrics["mine"] <= 1
+
+
+def test_a_column_of_categories_is_read_as_its_texts(tmp_path: Path) -> None:
+    frame = FRAME.assign(label=FRAME["label"].astype("category"), colour=pd.Categorical(["red", "blue"] * 40))
+    run = fit(tmp_path, frame, model="logistic-regression")
+    assert run.cost.rounds == 4
