@@ -94,9 +94,11 @@ def dispatches(journal: RaftJournal) -> list[Dispatched]:
         ("127.0.0.1:1,127.0.0.1:1,127.0.0.1:2", "three different addresses"),
         ("127.0.0.1:1,127.0.0.1,127.0.0.1:2", "three different addresses"),
         ("192.0.2.1:1,192.0.2.1:2,192.0.2.1:3", "none of .* is an address of this machine"),
+        ("127.0.0.1:1,192.0.2.1:2,192.0.2.1:3", "a token would travel to http://192.0.2.1:2 in clear"),
     ],
 )
-def test_wrong_voters_are_one_line(tmp_path: Path, voters: str, says: str) -> None:
+def test_wrong_voters_are_one_line(tmp_path: Path, voters: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CHIMERA_INSECURE", raising=False)
     with pytest.raises(ConfigurationError, match=says):
         up(voters=voters, cluster=tmp_path / "cluster")
     assert not (tmp_path / "cluster").exists()

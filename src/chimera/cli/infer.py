@@ -96,10 +96,10 @@ def _voters(given: str) -> list[str]:
         raise ConfigurationError(f"--voters are three different addresses, host:port with commas, not {given!r}")
     if importlib.util.find_spec("pysyncobj") is None:
         raise MissingExtraError("--voters", "pysyncobj", "inference")
-    for address in addresses:  # clients and coordinators send the cluster's token there
-        Address.of(f"http://{address}", "--voters:").check_token_may_travel()
     if not any(map(is_here, addresses)):
         raise ConfigurationError(f"--voters: none of {given} is an address of this machine")
+    for address in addresses:  # clients send the cluster's token there
+        Address.of(f"http://{address}", "--voters:").check_token_may_travel()
     return addresses
 
 
