@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import queue
 import threading
 import time
@@ -212,14 +211,14 @@ def test_what_cannot_start_is_told(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_it_answers_at_once_while_python_is_held_up(worker: InferenceWorker) -> None:
-    ticks: list[float] = [time.monotonic()]
+    """While a model holds Python up for a second or more, a worker of threads would answer once or twice."""
     worker.assign(1, [batch(0, "a", of=table("Hog"))])
     finished: list[Finished] = []
+    answers_meanwhile = 0
     while not finished:
         finished = worker.collect(1, [], 0.05).results
-        ticks.append(time.monotonic())
-    assert ticks[-1] - ticks[0] > 2.0
-    assert max(later - earlier for earlier, later in itertools.pairwise(ticks)) < 0.7
+        answers_meanwhile += 1
+    assert answers_meanwhile > 5
 
 
 def test_it_computes_where_it_is_told_to(ended: queue.SimpleQueue[str], tmp_path: Path) -> None:
