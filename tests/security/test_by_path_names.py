@@ -16,12 +16,15 @@ from torch import nn
 import chimera
 from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.core.registry import load_object, registered_names_only
+from chimera.data.order import OwnOrder
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Answer, Connection
 from chimera.engines.http.host import Host, Reply
 from chimera.inference import models
 from chimera.nodes.workers import TorchWorker
 from chimera.nodes.workers.gradient_worker import GradientWorker
+from chimera.training.counterpart import Counterpart
+from chimera.training.optimizer import OptimizerSettings
 from nodes.served import LIMIT_S, ask, error_of, serving, settings, write_data
 
 Message = tuple[str, bytes]  # the path below /v1/chimera/actors/NAME, and the body
@@ -178,12 +181,16 @@ def test_a_codec_by_path_is_refused_with_the_reason(
     """One POST with a codec named by path ran any function."""
     (name, _), sang = canary
     host = Host(node(tmp_path).actors())
-    engine = {"kind": "chimera.training.learner.Learner", "call": [[0, None, None, None], {"downlink": (name, {})}]}
+    counterpart = Counterpart(((3, 4), (3,), (2, 3), (2,)), ("0", "1"), None)
+    options = {"optimizer": OptimizerSettings("sgd", {"lr": 0.1}), "downlink": (name, {})}
+    made = {"kind": "chimera.training.learner.Learner", "call": [[0, counterpart, None, OwnOrder(4, 1)], options]}
     try:
-        reply = answered(host, "a.b", ("", wire.pack(engine)))
+        reply = answered(host, "a.b", ("", wire.pack(made)))
     finally:
         host.close()
-    assert reply.status != 200
+    failure = wire.unpack(reply.body)["failure"]
+    assert (reply.status, failure["kind"]) == (500, "ConfigurationError")
+    assert f"{name!r} is refused: a driver must not name code by path" in failure["summary"]
     assert not sang()
 
 

@@ -101,11 +101,19 @@ def test_messages_that_were_changed_for_minutes() -> None:
 )  # fmt: skip
 def test_what_is_small_to_send_and_large_or_slow_to_read_is_refused(body: bytes) -> None:
     with pytest.raises(DataError):
-        wire.unpack(body)
+        wire.unpack(body, most_values=MOST_VALUES)
+
+
+def test_an_honest_body_may_have_many_values_where_no_actor_is_called() -> None:
+    rows = [[0.5 + i, 1.25, 2.0] for i in range(400_000)]
+    body = wire.pack({"rows": rows})
+    assert wire.unpack(body) == {"rows": rows}
+    with pytest.raises(DataError, match="more than 1000000 values"):
+        wire.unpack(body, most_values=MOST_VALUES)
 
 
 def test_packed_bodies_inside_a_body_share_its_bound() -> None:
     one = wire.Packed(file("[" + "0," * (MOST_VALUES // 3) + "0]"))
-    assert len(wire.unpack(wire.pack([one, one]))) == 2
+    assert len(wire.unpack(wire.pack([one, one]), most_values=MOST_VALUES)) == 2
     with pytest.raises(DataError, match="more than 1000000 values"):
-        wire.unpack(wire.pack([one, one, one]))
+        wire.unpack(wire.pack([one, one, one]), most_values=MOST_VALUES)

@@ -22,10 +22,12 @@ from chimera.engines.http.connection import JSON
 from chimera.engines.http.failure import described
 from chimera.engines.http.lane import CONSTRUCT
 from chimera.engines.http.surroundings import ThreadSurroundings, close_for_threads, enter_thread, open_for_threads
+from chimera.engines.http.wire_reader import MOST_VALUES
 from chimera.engines.threads import limit_threads
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,199}")
+_MOST_RETURNS = 100_000
 _MOST_THREADS = 1024
 _MOST_WAITING = 64
 """So many calls of one actor may wait; a driver sends the next one when it has the answer."""
@@ -96,7 +98,11 @@ class Host:
             if self._sweeper is None:
                 self._sweeper = threading.Thread(target=self._sweep, name="chimera-host", daemon=True)
                 self._sweeper.start()
-        hosted.ask(CONSTRUCT, request, self._counted(hosted, len(body), done))
+        try:
+            hosted.ask(CONSTRUCT, request, self._counted(hosted, len(body), done))
+        except UnavailableError:
+            self.kill(actor)
+            raise
 
     def call(self, actor: str, method: str, body: bytes, done: Done) -> None:
         """Call a method, after the calls before.
@@ -283,7 +289,7 @@ def _threads(request: dict[str, Any]) -> int:
 
 
 def _read(body: bytes) -> dict[str, Any]:
-    request = wire.unpack(body)
+    request = wire.unpack(body, most_values=MOST_VALUES)
     if not isinstance(request, dict):
         raise DataError("the body is no dictionary")
     return request
@@ -295,12 +301,14 @@ def _arguments(request: dict[str, Any]) -> tuple[list[Any], dict[str, Any], int 
         given, named = request.get("call", [[], {}])
         given, named, returns = list(given), dict(named), request.get("returns")
         for place, value in request.get("places", {}).items():
+            if not 0 <= int(place) < len(given):
+                raise IndexError(f"there is no argument {place}")
             given[int(place)] = value
         named |= request.get("names", {})
     except (TypeError, ValueError, IndexError, AttributeError) as error:
         raise DataError(f"the body is no call: {error}") from error
-    if returns is not None and not isinstance(returns, int):
-        raise DataError(f"returns is a whole number, not {returns!r}")
+    if returns is not None and not (type(returns) is int and returns <= _MOST_RETURNS):
+        raise DataError(f"returns is a whole number of at most {_MOST_RETURNS}, not {returns!r:.40}")
     check_returns(returns, "the actor", "it")
     return given, named, returns
 

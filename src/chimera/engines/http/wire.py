@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.message import TYPES, Encoded
-from chimera.engines.http.wire_reader import OTHER_TYPES, PAD, Budget, Reader, read_tensors
+from chimera.engines.http.wire_reader import MOST_VALUES, OTHER_TYPES, PAD, Budget, Reader, read_tensors
 
 CONTENT_TYPE = "application/vnd.chimera+safetensors"
 
@@ -90,19 +90,23 @@ def pack(value: Any) -> bytes:
     return writer.file(structure)
 
 
-def unpack(data: bytes | bytearray | memoryview, *, open_inner: bool = True) -> Any:
+def unpack(data: bytes | bytearray | memoryview, *, open_inner: bool = True, most_values: int | None = None) -> Any:
     """Return the value that `pack` was given. Its arrays are read-only views of ``data``, which must not change.
 
     Parameters
     ----------
     open_inner : whether what was `Packed` inside is opened too, or returned as that.
+    most_values : how many values a body may have, with what is packed inside; by default one for two bytes, and a million at
+        least: lists in lists take then no more than about twenty times the body.
 
     Raises
     ------
     DataError : the bytes are not of this form.
     """
     try:
-        return _unpacked(memoryview(data), Budget(), open_inner)
+        view = memoryview(data)
+        most = max(MOST_VALUES, view.nbytes // 2) if most_values is None else most_values
+        return _unpacked(view, Budget(most), open_inner)
     except DataError:
         raise
     except RecursionError as error:

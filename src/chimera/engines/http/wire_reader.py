@@ -16,11 +16,11 @@ from chimera.core.message import TYPES
 
 OTHER_TYPES = re.compile(r"(<c(8|16)|[<|][US][1-9]\d{0,5}|>([iu][248]|f[248]|c(8|16)|U[1-9]\d{0,5}))")
 PAD = "_"  # a tensor that fills the file up to a multiple of 8 bytes, so that one inside another lies aligned
-_MOST_HEADER_BYTES = 16 << 20
+_MOST_HEADER_BYTES = 32 << 20
 _MOST_DIMENSIONS = 64  # NumPy's own limit; the product of a longer shape takes long to compute
 _MOST_IN_SET = 256  # integers whose hashes collide take quadratic time
 MOST_VALUES = 1_000_000
-"""So many arrays and other values may be in a body, all together: each takes up to 200 bytes, many times its text."""
+"""So many arrays and other values may be in a call of an actor: each takes up to 200 bytes, many times its text."""
 
 
 class _Tensor(msgspec.Struct):
@@ -37,10 +37,10 @@ _read_tensor = msgspec.json.Decoder(_Tensor).decode
 class Budget:
     """How many values may still be made of a body, what is packed inside included."""
 
-    __slots__ = ("_left",)
+    __slots__ = ("_left", "_most")
 
-    def __init__(self, values: int = MOST_VALUES) -> None:
-        self._left = values
+    def __init__(self, values: int) -> None:
+        self._most = self._left = values
 
     def spend(self, values: int) -> None:
         """Take so many.
@@ -51,7 +51,7 @@ class Budget:
         """
         self._left -= values
         if self._left < 0:
-            raise DataError(f"the body has more than {MOST_VALUES} values: send them as arrays")
+            raise DataError(f"the body has more than {self._most} values: send them as arrays")
 
 
 def read_tensors(view: memoryview, budget: Budget) -> tuple[Any, dict[int, NDArray[Any]]]:
