@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -58,19 +59,14 @@ class Address:
         scheme = parts.scheme
         return cls(url.rstrip("/"), parts.hostname, port or _PORTS[scheme], scheme == "https", parts.path.rstrip("/"))
 
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine is reached there."""
-        return is_loopback(self.host)
-
     def check_token_may_travel(self) -> None:
-        """Refuse to send a token there in clear.
+        """Refuse to send a token there in clear. What goes to an address of this machine does not leave it.
 
         Raises
         ------
         ConfigurationError : neither TLS nor this machine, and the user has not accepted that by ``CHIMERA_INSECURE=1``.
         """
-        if not (self.secure or self.is_loopback or is_insecure_accepted()):
+        if not (self.secure or is_loopback(self.host) or _is_own(self.host) or is_insecure_accepted()):
             raise ConfigurationError(
                 f"a token would travel to {self.url} in clear: use an https:// address, or set {INSECURE}=1 if you accept that"
             )
@@ -85,6 +81,17 @@ def is_loopback(host: str) -> bool:
         return host.rstrip(".").lower() == "localhost"
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback
+
+
+def _is_own(host: str) -> bool:
+    """Return whether an IP address is one of this machine's; a name may stand for another one a moment later."""
+    try:
+        address = ipaddress.ip_address(host)
+        with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except (ValueError, OSError):
+        return False
+    return True
 
 
 def is_insecure_accepted(environment: Mapping[str, str] = os.environ) -> bool:
