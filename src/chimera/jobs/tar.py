@@ -63,7 +63,7 @@ def _size(file: IO[bytes], *, by_lines: bool) -> int:
 
 
 def unpack(archive: IO[bytes], folder: Path, most_bytes: int = MOST_BYTES) -> list[str]:
-    """Unpack an archive as it comes, and return the names of its files; what was fetched before is replaced.
+    """Unpack an archive while it is received, and return the names of its files. Files of an earlier fetch are replaced.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def unpack(archive: IO[bytes], folder: Path, most_bytes: int = MOST_BYTES) -> li
 
 
 def _members(archive: IO[bytes]) -> Iterator[tarfile.TarInfo]:
-    """Yield the files and folders of an archive; the content of each is to be read before the next is asked for."""
+    """Yield the files and folders of an archive. Read the content of each member before you request the next one."""
     longer: dict[str, str] = {}
     while any(block := _exactly(archive, tarfile.BLOCKSIZE)):
         try:

@@ -35,20 +35,18 @@ class Destination:
         self._folder, self._left, self._root = folder, most, -1
 
     def __enter__(self) -> Destination:
-        with self._told(""):
+        with self._told(""), contextlib.ExitStack() as opened:
             make_folder(self._folder)
             root = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                names = os.listdir(root)  # noqa: PTH208 - of the folder that is open
-                if names and MARK not in names:
-                    raise ConfigurationError(
-                        f"{self._folder} holds files that were not fetched: choose a new or an empty folder"
-                    )
-                if not names:
-                    os.close(os.open(MARK, _NEW, FILE, dir_fd=root))
-            except BaseException:
-                os.close(root)
-                raise
+            opened.callback(os.close, root)
+            names = os.listdir(root)  # noqa: PTH208 - of the folder that is open
+            if names and MARK not in names:
+                raise ConfigurationError(
+                    f"{self._folder} holds files that were not fetched: choose a new or an empty folder"
+                )
+            if not names:
+                os.close(os.open(MARK, _NEW, FILE, dir_fd=root))
+            opened.pop_all()
             self._root = root
         return self
 
@@ -88,20 +86,22 @@ class Destination:
     def _parent(self, parts: list[str]) -> int:
         """Return the descriptor of a folder below, which is made where it is missing."""
         at = os.dup(self._root)
-        try:
-            for part in parts:
-                try:
-                    below = os.open(part, _FOLDER, dir_fd=at)
-                except FileNotFoundError:
-                    self._count()
-                    os.mkdir(part, FOLDER, dir_fd=at)
-                    below = os.open(part, _FOLDER, dir_fd=at)
+        for part in parts:
+            try:
+                below = self._opened(part, at)
+            finally:
                 os.close(at)
-                at = below
-        except BaseException:
-            os.close(at)
-            raise
+            at = below
         return at
+
+    def _opened(self, name: str, at: int) -> int:
+        """Return the descriptor of the folder ``name`` in the folder of the descriptor ``at``."""
+        try:
+            return os.open(name, _FOLDER, dir_fd=at)
+        except FileNotFoundError:
+            self._count()
+            os.mkdir(name, FOLDER, dir_fd=at)
+            return os.open(name, _FOLDER, dir_fd=at)
 
     def _count(self) -> None:
         self._left -= 1

@@ -47,7 +47,7 @@ class Guarantee:
         return {"epsilon": self._accountant.epsilon(self._privacy.delta, sampled=False)}
 
     def instead(self) -> dict[str, str]:
-        """Return what is to be read in epsilon's place, where noise follows from the seed."""
+        """Return the text that replaces epsilon if the noise is derived from the run's seed."""
         seeded = self._privacy is not None and self._privacy.noise > 0 and self._privacy.noise_seed == "run"
         return {"epsilon": SEEDED} if seeded else {}
 

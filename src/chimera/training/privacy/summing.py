@@ -23,7 +23,7 @@ class Summing:
 
     _privacy: Privacy | None
     _noise_key: int
-    _expected: tuple[int, int, float] = 1, 1, 1.0  # clients of the round, updates that it is to have, its share of all
+    _expected: tuple[int, int, float] = 1, 1, 1.0  # clients asked, updates expected, sampling rate of the clients
     _roster: Bytes | None = None
     _stream = 0
     _revealed: tuple[Revealed, ...] = ()
@@ -46,7 +46,7 @@ class Summing:
         Parameters
         ----------
         asked : how many clients it has; ``share`` is their share of all.
-        wanted : how many updates it is to have, whoever drops out: a sum with noise is divided by that.
+        wanted : the number of updates expected. A sum with noise is divided by it, even if clients drop out.
         stream : the number of this shard.
         roster, revealed : the keys of the clients, and what survivors revealed, if the updates come masked.
         """
