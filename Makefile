@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
 UNTIMED := $(addprefix tests/,codecs data embeddings ensembles inference/test_raft.py remote reproductions strategies testing training)
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
-.PHONY: demo test test-long check audit bench bench-codecs bench-accuracy clean install
+.PHONY: demo test test-long test-long-parallel test-long-serial check audit bench bench-codecs bench-accuracy clean install
 .DEFAULT_GOAL := demo
 
 demo: $(INSTALLED)
@@ -26,8 +26,12 @@ demo: $(INSTALLED)
 test: check
 	$(PYTEST)
 
-test-long: $(TESTABLE)
+test-long: test-long-parallel test-long-serial
+
+test-long-parallel: $(TESTABLE)
 	$(PYTEST) -m "long and not slow" $(UNTIMED)
+
+test-long-serial: $(TESTABLE)
 	$(BIN)/python -m pytest -m "long and not slow" $(addprefix --ignore=,$(UNTIMED))
 
 check: $(TESTABLE)
