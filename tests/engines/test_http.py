@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import select
 import signal
 import socket
 import ssl
@@ -12,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -199,6 +202,52 @@ def test_only_the_classes_on_the_list_and_their_public_methods_are_for_strangers
                 host.call("e.0", method, wire.pack({}), print)
         with pytest.raises(ActorLost):
             host.call("e.7", "add", wire.pack({}), print)
+
+
+class Tempting:
+    """An actor that holds functions; a driver may call neither of them."""
+
+    system = os.system
+
+    def __init__(self) -> None:
+        self.hook = Tempting
+
+    def tell(self) -> int:
+        return 1
+
+
+def test_what_an_actor_holds_is_no_method_of_it() -> None:
+    with contextlib.closing(Host({"tempting": Tempting})) as host:
+        replied(lambda done: host.create("e.0", wire.pack({"kind": "tempting"}), done))
+        for method in ("hook", "system", "mro"):
+            reply = replied(lambda done, method=method: host.call("e.0", method, wire.pack({}), done))
+            assert wire.unpack(reply.body)["failure"]["kind"] == "AttributeError"
+        assert replied(lambda done: host.call("e.0", "tell", wire.pack({}), done)).status == 200
+
+
+def test_a_node_answers_others_while_it_reads_a_large_body(node: NodeProcess) -> None:
+    structure = "[" + "[]," * 490_000 + '{"?":0}]'  # half a second to read, and wrong at its very end
+    header = json.dumps({"__metadata__": {"value": structure}}).encode()
+    body = len(header).to_bytes(8, "little") + header
+    address = ("127.0.0.1", int(node.url().rsplit(":", 1)[1]))
+    head = f"Host: x\r\nContent-Type: {wire.CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    light = HTTPConnection(*address, timeout=LIMIT_S)
+    with socket.create_connection(address, LIMIT_S) as heavy, contextlib.closing(light):
+
+        def answers(most: int) -> int:
+            """Return how many requests are answered one after the other before the large one is."""
+            for answered in range(most):
+                light.request("GET", "/v1/chimera/actors")
+                assert light.getresponse().read()
+                if select.select([heavy], [], [], 0)[0]:
+                    return answered
+            return most
+
+        heavy.sendall(b"POST /v1/chimera/actors/e.0/add HTTP/1.1\r\n" + head + body[:-1])
+        assert answers(20) == 20  # by then the node has taken what was sent
+        heavy.sendall(body[-1:])
+        assert answers(5) == 5
+        assert heavy.recv(100).startswith((b"HTTP/1.1 4", b"HTTP/1.1 5"))
 
 
 @pytest.mark.parametrize("body", [{"call": 5}, {"call": [[], {}], "places": {"9": 1}}, {"returns": "x"}, {"places": 3}])

@@ -16,6 +16,8 @@ from chimera.engines.http.host import Done, Host, Reply, error_reply
 from chimera.web.errors import UnsupportedMediaTypeError
 from chimera.web.routing import plain_router
 
+_MOST_READ_HERE = 1 << 16  # bytes: a body of so many is read in a few milliseconds, whatever it holds
+
 
 def actors_router(host: Host) -> APIRouter:
     """Return the routes that a driver's `HttpEngine` uses; their bodies are of the form of `chimera.engines.http.wire`.
@@ -52,13 +54,13 @@ def actors_router(host: Host) -> APIRouter:
     @router.post("/{actor}")
     async def created(request: Request) -> Response:
         actor, body = request.path_params["actor"], await _body(request)
-        return await _response(lambda done: host.create(actor, body, done))
+        return await _response(body, lambda done: host.create(actor, body, done))
 
     @router.post("/{actor}/{method}")
     async def called(request: Request) -> Response:
         actor, method = request.path_params["actor"], request.path_params["method"]
         body = await _body(request)
-        return await _response(lambda done: host.call(actor, method, body, done))
+        return await _response(body, lambda done: host.call(actor, method, body, done))
 
     @router.delete("/{actor}")
     async def dropped(request: Request) -> Response:
@@ -80,8 +82,12 @@ async def _body(request: Request) -> bytes:
     return await request.body()
 
 
-async def _response(ask: Callable[[Done], None]) -> Response:
-    """Hand a call to the actor's thread, and return its reply."""
+async def _response(body: bytes, ask: Callable[[Done], None]) -> Response:
+    """Hand a call to the actor's thread, and return its reply.
+
+    A large body is read in a thread: a million small values take half a second, in which other requests are answered. The
+    calls of an actor keep their order, since a driver sends the next one after the answer.
+    """
     loop = asyncio.get_running_loop()
     reply: asyncio.Future[Reply] = loop.create_future()
 
@@ -94,7 +100,10 @@ async def _response(ask: Callable[[Done], None]) -> Response:
             loop.call_soon_threadsafe(arrive, came)
 
     try:
-        ask(done)
+        if len(body) > _MOST_READ_HERE:
+            await asyncio.to_thread(ask, done)
+        else:
+            ask(done)
         status, content_type, body = await reply
     except ActorLost as error:
         status, content_type, body = error_reply(404, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import queue
 import re
@@ -53,7 +54,7 @@ class Host:
     Parameters
     ----------
     kinds : the classes that drivers may make actors of, by the names they ask for: ``module.qualname`` of the class in the
-        driver. Nothing else can be made, and of these only public methods can be called.
+        driver. Nothing else can be made, and only public methods that the class defines can be called.
     forget_after_s : an actor whose driver has neither called it nor asked after it for so long is dropped.
     most_actors : how many there may be at once.
     """
@@ -267,7 +268,19 @@ class _Hosted:
         if method == CONSTRUCT:
             self._target = self._kind(*given, **named)
             return [None]
+        _check_is_method(type(self._target), method)
         return results(getattr(self._target, method)(*given, **named), self._name, method, returns)
+
+
+def _check_is_method(kind: type, method: str) -> None:
+    """Refuse functions that an actor holds in its attributes; a class that has ``__getattr__`` decides itself.
+
+    Raises
+    ------
+    AttributeError : the class defines no such method.
+    """
+    if not inspect.isfunction(getattr(kind, method, None)) and not hasattr(kind, "__getattr__"):
+        raise AttributeError(f"{kind.__name__} has no method {method!r}")
 
 
 def error_reply(status: int, error: BaseException) -> Reply:
