@@ -10,12 +10,19 @@ import numpy as np
 import pytest
 
 from chimera.codecs.codec import CODECS, decode, rows_of
-from chimera.core.errors import CodecError, ConfigurationError, DataError
+from chimera.core.errors import CodecError, ConfigurationError, DataError, PrivacyError
 from chimera.core.message import Encoded
-from chimera.core.parameters import Layout
+from chimera.core.parameters import Flat, Layout
+from chimera.data.dataset import DATASETS
+from chimera.data.order import orders
+from chimera.data.partition import PARTITIONERS
+from chimera.models.conversion import build_model
+from chimera.training.keyed import Key, keyed
+from chimera.training.learner import Learner
 from chimera.training.optimizer import OptimizerSettings
 from chimera.training.parameter_shard import ParameterShard
-from chimera.training.rejection import Rejected
+from chimera.training.privacy.settings import Privacy
+from chimera.training.rejection import Applied, Rejected
 
 SHAPES = ((8, 8), (16,))
 LAYOUT = Layout(("w", "b"), SHAPES)
@@ -89,17 +96,23 @@ def test_the_rows_of_a_mangled_message_are_of_the_layout_or_refused(name: str) -
         assert rows is None or LAYOUT.rows.filled(rows).shape == (SIZE,)
 
 
-WRONG: dict[str, Any] = {
-    "nothing": None,
-    "a list": [Encoded("identity", SIZE, (GRADIENT,))],
-    "an array": GRADIENT,
-    "another size": Encoded("identity", SIZE - 1, (GRADIENT[:-1],)),
-    "a short array": Encoded("identity", SIZE, (GRADIENT[:-1],)),
-    "an unknown codec": Encoded("nothing-like-it", SIZE, (GRADIENT,)),
-    "a codec by path": Encoded("os:system", SIZE, (GRADIENT,)),
-    "no array": Encoded("top-k", SIZE, ()),
-    "NaN": Encoded("identity", SIZE, (np.full(SIZE, np.nan, np.float32),)),
-}
+def wrong_messages(vector: Flat) -> dict[str, Any]:
+    """Return what no codec makes of a vector, by what is wrong."""
+    size = len(vector)
+    return {
+        "nothing": None,
+        "a list": [Encoded("identity", size, (vector,))],
+        "an array": vector,
+        "another size": Encoded("identity", size - 1, (vector[:-1],)),
+        "a short array": Encoded("identity", size, (vector[:-1],)),
+        "an unknown codec": Encoded("nothing-like-it", size, (vector,)),
+        "a codec by path": Encoded("os:system", size, (vector,)),
+        "no array": Encoded("top-k", size, ()),
+        "NaN": Encoded("identity", size, (np.full(size, np.nan, np.float32),)),
+    }
+
+
+WRONG = wrong_messages(GRADIENT)
 
 
 @pytest.mark.parametrize("rule", ["mean", "median", "krum", "trimmed-mean"])
@@ -118,3 +131,97 @@ def test_a_server_steps_without_a_message_that_it_cannot_read(wrong: str, rule: 
     assert isinstance(rejected, Rejected)
     assert "gradient 3 of 7" in rejected.why
     assert "\n" not in rejected.why
+
+
+@pytest.mark.parametrize("wrong", [*WRONG, "no key"])
+def test_blocks_that_a_server_cannot_read_are_missing_and_their_copies_count(wrong: str) -> None:
+    def server() -> ParameterShard:
+        return ParameterShard(np.zeros(SIZE, np.float32), LAYOUT, optimizer=OptimizerSettings("sgd", {"lr": 1.0}))
+
+    good = [keyed(Encoded("identity", SIZE, (GRADIENT * (block + 1),)), Key(0, 0, block, block)) for block in range(2)]
+    message = WRONG.get(wrong, Encoded("identity", SIZE, (GRADIENT,), {"key_step": math.nan}))
+    shares = {0: 0.5, 1: 0.5}
+    want, _ = server().combine(*good, shares=shares, step=0)
+    got, applied = server().combine(message, *good, shares=shares, step=0)
+    np.testing.assert_array_equal(decode(got, SIZE), decode(want, SIZE))
+    assert applied.gradients == 2
+    got, applied = server().combine(message, good[0], shares=shares, step=0)
+    assert (applied.gradients, len(applied.rejected)) == (0, 1)
+    assert "blocks 1" in applied.rejected[0].why
+
+
+@pytest.mark.parametrize("wrong", [*WRONG, "words of another type", "too few words"])
+def test_a_masked_update_of_another_form_is_refused_by_its_place(wrong: str) -> None:
+    privacy = Privacy(clip=1.0, secure_aggregation=True)
+    kind = privacy.code(3).words
+    right = Encoded("masked", SIZE, (np.zeros(SIZE, kind),))
+    others = {
+        "words of another type": Encoded("masked", SIZE, (np.zeros(SIZE, np.int8),)),
+        "too few words": Encoded("masked", SIZE, (np.zeros(SIZE - 1, kind),)),
+    }
+    server = ParameterShard(
+        np.zeros(SIZE, np.float32), LAYOUT, optimizer=OptimizerSettings("sgd", {"lr": 1.0}), privacy=privacy
+    )
+    server.expect(3, 3, 1.0, 0, np.zeros((3, 64), np.uint8))
+    with pytest.raises(PrivacyError, match=r"^update 2 came without masks"):
+        server.update(right, others[wrong] if wrong in others else WRONG[wrong], right)
+
+
+def neighbour(rank: int = 0) -> Learner:
+    train = DATASETS.create("digits").train
+    model = build_model(
+        "mlp", {"hidden": [4]}, seed=rank, input_shape=train.input_shape, outputs=train.outputs, task=train.task
+    )
+    order = orders(PARTITIONERS.create("iid"), train, 3, 8, 0)[rank]
+    return Learner(rank, model, train, order, optimizer=OptimizerSettings("sgd", {"lr": 0.1}))
+
+
+def one_step(call: str, wrong: str = "") -> tuple[Flat, Applied]:
+    """Return the model of a worker after a step and its report: one neighbour sends its model, the other a wrong message.
+
+    Where nothing is wrong, it sends a model like the worker's own, or no difference.
+    """
+    worker, other = neighbour(), neighbour(1).message()
+    still = Encoded("identity", other.size, (np.zeros(other.size, np.float32),))
+    right = still if call == "move_and_step" else neighbour().message()
+    message = wrong_messages(still.arrays[0])[wrong] if wrong else right
+    if call == "mix_and_step":
+        row = [(0, 0.5), (1, 0.25), (2, 0.25)]
+        *_, applied = worker.mix_and_step(row, message, other)
+    elif call == "track_and_step":
+        row = [(0, 0.5), (1, 0.25), (2, 0.25)]
+        worker.track([0, 1, 2])
+        own, tracker = worker.tracked_messages()
+        *_, applied = worker.track_and_step(row, message, other, tracker, tracker)
+    elif call == "move_and_step":
+        worker.know([0, 1, 2], [0, 1, 2])
+        worker.difference()
+        *_, applied = worker.move_and_step([(0, 0.5), (1, 0.25), (2, 0.25)], 0.5, message, other)
+    else:
+        worker.compute()
+        own = worker.message()
+        worker.approach(own, message)
+        *_, applied = worker.step_computed()
+    return decode(worker.weights(), other.size).copy(), applied
+
+
+@pytest.mark.parametrize("call", ["mix_and_step", "track_and_step", "move_and_step", "approach"])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_worker_goes_on_without_a_message_of_a_neighbour_that_it_cannot_read(wrong: str, call: str) -> None:
+    got, applied = one_step(call, wrong)
+    want, undisturbed = one_step(call)
+    np.testing.assert_allclose(got, want, atol=1e-7)
+    assert (applied.step, applied.gradients, undisturbed.rejected) == (1, 1, ())
+    (rejected,) = applied.rejected
+    assert rejected.rank == 0
+    assert "neighbours is left out" in rejected.why
+    assert "\n" not in rejected.why
+
+
+@pytest.mark.parametrize("wrong", [wrong for wrong in WRONG if wrong != "NaN"])  # evaluations show that
+def test_the_mean_of_workers_is_that_of_the_models_that_can_be_read(wrong: str) -> None:
+    worker, models = neighbour(), [neighbour(rank).weights() for rank in range(3)]
+    want = worker.mean(*models).arrays[0].copy()
+    message = wrong_messages(want)[wrong]
+    np.testing.assert_array_equal(worker.mean(*models, message).arrays[0], want)
+    assert worker.consensus_distance(*models, message) == worker.consensus_distance(*models) > 0

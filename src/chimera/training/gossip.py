@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,11 +11,12 @@ import numpy as np
 
 from chimera.codecs.codec import CODECS, Codec, State, decode
 from chimera.core.call import work
+from chimera.core.errors import CodecError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, reduce_in_order
 from chimera.models.model import Model
 from chimera.training.optimizer import FlatOptimizer
-from chimera.training.rejection import Applied, Rejected
+from chimera.training.rejection import Applied, Rejected, fault
 from chimera.training.tally import Tally
 
 _STREAMS = "models", "trackers"
@@ -53,6 +55,7 @@ class Gossip:
     _kept_streams: Mapping[str, State] = {}  # what codecs remembered that are not made yet
     _sent: Flat | None = None  # by how much the last message moves this worker's public copy
     _computed_gradient: tuple[Flat, Rejected | None] | None = None
+    _unread: tuple[str, ...] = ()  # why messages since the last step were left out
 
     def _next_gradient(self, model: Any) -> tuple[Any, Rejected | None]:
         raise NotImplementedError
@@ -103,16 +106,15 @@ class Gossip:
         self._mix(self._model.parameters(), row, opened[: len(row) - 1])
         # Without a gradient of its own, it goes where the others' point all the same.
         self._own_optimizer().step(tracker.copy(), self._step)
-        self._step += 1
-        applied = Applied(self._step, int(rejected is None), () if rejected is None else (rejected,))
-        return *self.tracked_messages(), applied
+        return *self.tracked_messages(), self._stepped(rejected)
 
     def know(self, members: Sequence[int], ranks: Sequence[int], *whole: Encoded) -> None:
         """Begin with public copies of itself and neighbours, of these ``ranks``: their models, or its own if all are equal."""
         memory, own = self._memory, self._model.parameters()
         memory.members = tuple(members)
         models = self._opened(whole) if whole else [own] * (len(ranks) - 1)
-        memory.copies = {rank: model.copy() for rank, model in zip(ranks, [own, *models], strict=True)}
+        given = [own, *[own if model is None else model for model in models]]
+        memory.copies = {rank: model.copy() for rank, model in zip(ranks, given, strict=True)}
 
     def difference(self) -> Encoded:
         """Return how its model has moved from its public copy, encoded; `move_and_step` moves the copy by that."""
@@ -133,7 +135,8 @@ class Gossip:
         with np.errstate(over="ignore", invalid="ignore"):
             own += sent
             for (rank, _), moved in zip(row[1:], self._opened(messages), strict=True):
-                copies[rank] += moved
+                if moved is not None:
+                    copies[rank] += moved
             for rank, weight in row[1:]:
                 model += np.float32(gamma * weight) * (copies[rank] - own)
         work(elements=(3 * len(row) - 2) * len(model))
@@ -153,24 +156,31 @@ class Gossip:
 
     def approach(self, own: Encoded, theirs: Encoded) -> None:
         """Go half the way from its model to a neighbour's, as both were when they were sent."""
-        model = self._model.parameters()
-        self._tally.got([theirs])
-        with np.errstate(over="ignore", invalid="ignore"):
-            model += np.float32(0.5) * (decode(theirs, model.size) - decode(own, model.size))
+        model, neighbour = self._model.parameters(), self._vector_of(theirs, "the message")
+        if neighbour is not None:
+            with np.errstate(over="ignore", invalid="ignore"):
+                model += np.float32(0.5) * (neighbour - decode(own, model.size))
         work(elements=3 * model.size)
 
     def mean(self, *weights: Encoded) -> Encoded:
-        """Return the mean of models, for whoever looks at it."""
+        """Return the mean of the models that can be read; of its own where none can."""
         size = self._model.layout.size
-        models = [decode(each, size) for each in weights]
+        models = self._readable(weights) or [self._model.parameters()]
         return Encoded("identity", size, (reduce_in_order(models, np.empty(size, np.float32), 1 / len(models)),))
 
     def consensus_distance(self, *weights: Encoded) -> float:
-        """Return the root of the mean squared distance of models from their mean."""
+        """Return the root of the mean squared distance of the models that can be read from their mean."""
         mean = self.mean(*weights).arrays[0]
         with np.errstate(over="ignore", invalid="ignore"):
-            apart = [decode(each, mean.size) - mean for each in weights]
+            apart = [model - mean for model in self._readable(weights) or [self._model.parameters()]]
             return float(np.sqrt(np.mean([np.dot(each, each) for each in apart], dtype=np.float64)))
+
+    def _readable(self, weights: Sequence[Encoded]) -> list[Flat]:
+        found = []
+        for each in weights:
+            with contextlib.suppress(CodecError):
+                found.append(decode(each, self._model.layout.size))
+        return found
 
     def _gossip_state(self) -> dict[str, Any]:
         """Return what it holds besides its model; nothing where there are no neighbours."""
@@ -215,20 +225,43 @@ class Gossip:
         """Step, unless the gradient was rejected."""
         if rejected is None:
             self._own_optimizer().step(gradient, self._step)
-        self._step += 1
-        return Applied(self._step, int(rejected is None), () if rejected is None else (rejected,))
+        return self._stepped(rejected)
 
-    def _mix(self, vector: Flat, row: Sequence[tuple[int, float]], others: Sequence[Flat]) -> None:
-        """Replace a vector by the weighted sum of itself and others."""
+    def _stepped(self, rejected: Rejected | None) -> Applied:
+        """Count a step, and return what was done and left out in it."""
+        left_out = [] if rejected is None else [rejected]
+        left_out += [Rejected(self._rank, self._step, why) for why in self._unread]
+        self._step, self._unread = self._step + 1, ()
+        return Applied(self._step, int(rejected is None), tuple(left_out))
+
+    def _mix(self, vector: Flat, row: Sequence[tuple[int, float]], others: Sequence[Flat | None]) -> None:
+        """Replace a vector by the weighted sum of itself and others; it has the weight of those that are missing."""
+        there = [(weight, other) for (_, weight), other in zip(row[1:], others, strict=True) if other is not None]
+        own = row[0][1] if len(there) == len(others) else 1 - sum(weight for weight, _ in there)
         with np.errstate(over="ignore", invalid="ignore"):
-            vector *= np.float32(row[0][1])
-            for (_, weight), other in zip(row[1:], others, strict=True):
+            vector *= np.float32(own)
+            for weight, other in there:
                 vector += np.float32(weight) * other
         work(elements=len(row) * len(vector))
 
-    def _opened(self, messages: Sequence[Encoded]) -> list[Flat]:
-        self._tally.got(messages)
-        return [decode(message, self._model.layout.size) for message in messages]
+    def _opened(self, messages: Sequence[Encoded]) -> list[Flat | None]:
+        """Return the vectors of neighbours' messages; None for one that cannot be read or is not finite.
+
+        The next step reports these: a neighbour that sends nonsense must not end its receivers.
+        """
+        return [self._vector_of(message, f"message {i} of {len(messages)}") for i, message in enumerate(messages, 1)]
+
+    def _vector_of(self, message: Encoded, name: str) -> Flat | None:
+        why = ""
+        try:
+            vector = decode(message, self._model.layout.size)
+            self._tally.got([message])
+            why = fault(vector, "it")
+        except CodecError as error:
+            why = str(error)
+        if why:
+            self._unread += (f"{name} from its neighbours is left out: {why}",)
+        return None if why else vector
 
     def _pack(self, stream: str, vector: Flat) -> Encoded:
         codecs = self._memory.codecs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -51,11 +52,15 @@ def key_of(message: Encoded) -> Key:
 def merged(messages: Iterable[Encoded], step: int) -> dict[int, Encoded]:
     """Return one message of each block of a step, by block in ascending order.
 
-    In whatever order they come, and however often: of several copies it is the one of the lowest rank, and those of other
-    steps are left out.
+    In whatever order they come, and however often: of several copies it is the one of the lowest rank. Messages of other
+    steps, and those without a key, are left out.
     """
+    found = []
+    for message in messages:
+        with contextlib.suppress(DataError):
+            found.append((key_of(message), message))
     there: dict[int, Encoded] = {}
-    for key, message in sorted(((key_of(message), message) for message in messages), key=lambda pair: pair[0]):
+    for key, message in sorted(found, key=lambda pair: pair[0]):
         if key.step == step:
             there.setdefault(key.block, message)
     return there

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chimera.core.call import work
 from chimera.core.errors import PrivacyError
@@ -22,6 +23,7 @@ class Summing:
     """The part of a `ParameterShard` that makes one sum of masked updates; the driver calls it around `update`."""
 
     _privacy: Privacy | None
+    _weights: Flat
     _noise_key: int
     _expected: tuple[int, int, float] = 1, 1, 1.0  # clients asked, updates expected, sampling rate of the clients
     _roster: Bytes | None = None
@@ -57,7 +59,8 @@ class Summing:
 
         Raises
         ------
-        PrivacyError : they are not those of the round that was expected, and so no sum can be read.
+        PrivacyError : they are not those of the round that was expected, or one has another form, and so no sum can be read:
+            once masks are revealed, no update can be left out.
         """
         if self._privacy is None or not self._privacy.secure_aggregation or not messages:
             return dict(messages)
@@ -67,9 +70,8 @@ class Summing:
         if self._roster is None or len(self._roster) != asked:
             raise PrivacyError("masked updates came that nobody has revealed the masks of")
         code = self._privacy.code(asked)
-        words = [message.arrays[0] for message in messages.values()]
-        if any(each.dtype != code.words for each in words):
-            raise PrivacyError("an update came without masks")
+        size = self._weights.size
+        words = [_words(message, place, size, code.words) for place, message in messages.items()]
         total = unmasked(words, self._roster, self._revealed, self._privacy.needed(asked), self._stream)
         work(elements=len(total) * (len(words) + (asked - len(words)) * len(words)))
         self._roster, self._revealed = None, ()
@@ -101,3 +103,17 @@ class Summing:
             return None
         asked, _, share = self._expected
         return self._privacy.multiplier(givers, asked), share
+
+
+def _words(message: Any, place: int, size: int, kind: np.dtype[Any]) -> NDArray[Any]:
+    """Return the words of a masked update, shape (size,).
+
+    Raises
+    ------
+    PrivacyError : it has another form.
+    """
+    if type(message) is Encoded and len(message.arrays) == 1:
+        (words,) = message.arrays
+        if isinstance(words, np.ndarray) and (words.dtype, words.shape) == (kind, (size,)):
+            return words
+    raise PrivacyError(f"update {place} came without masks or with another size: without it no sum can be read")
