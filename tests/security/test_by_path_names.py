@@ -14,6 +14,7 @@ import pytest
 from torch import nn
 
 import chimera
+from chimera.cli.infer import takes_code_by_default
 from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.core.registry import load_object, registered_names_only
 from chimera.data.order import OwnOrder
@@ -25,6 +26,7 @@ from chimera.nodes.workers import TorchWorker
 from chimera.nodes.workers.gradient_worker import GradientWorker
 from chimera.training.counterpart import Counterpart
 from chimera.training.optimizer import OptimizerSettings
+from inference.running import cluster
 from nodes.served import LIMIT_S, ask, error_of, serving, settings, write_data
 
 Message = tuple[str, bytes]  # the path below /v1/chimera/actors/NAME, and the body
@@ -261,3 +263,38 @@ def test_code_of_a_trusted_run_folder_runs(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=f"{file}:make' is refused: .*experiment.toml .*set trust_code = true"):
         models.check(table)
     assert len(models.load({**table, "trust_code": True}).predict([[1, 2, 3, 4]])) == 1
+
+
+PINNED = {"kind": "transformers", "task": "fill-mask", "model": "a/b", "revision": "1"}
+CODE: dict[str, dict[str, Any]] = {
+    "factory": {"kind": "factory", "factory": "os:system"},
+    "trusted": {"kind": "sklearn", "file": "model.skops", "trusted": ["os.system"]},
+    "trust_remote_code": PINNED | {"trust_remote_code": True},
+    "pickled_weights": PINNED | {"pickled_weights": True},
+}
+
+
+@pytest.mark.parametrize("key", CODE)
+def test_a_model_that_runs_code_says_so(tmp_path: Path, key: str) -> None:
+    (tmp_path / "model.skops").touch()
+    assert models.check(CODE[key], folder=tmp_path)["kind"] == CODE[key]["kind"]
+    with pytest.raises(ConfigurationError, match=f"the key '{key}' of the model runs code"):
+        models.check(CODE[key], folder=tmp_path, code=False)
+
+
+def test_a_cluster_without_code_refuses_it_from_clients_with_the_token(tmp_path: Path) -> None:
+    with cluster(tmp_path, workers=0, standbys=0, options=["--no-code"]) as running:
+        for ask in (
+            lambda: running.client.submit(CODE["factory"], ["touch canary"]),
+            lambda: running.client.serve("mine", CODE["factory"]),
+        ):
+            with pytest.raises(ConfigurationError, match="the key 'factory' of the model runs code"):
+                ask()
+        assert running.client.rows("jobs") == []
+
+
+@pytest.mark.parametrize(
+    ("voters", "code"), [((), True), (("127.0.0.1:1", "[::1]:2"), True), (("127.0.0.1:1", "10.0.0.7:1"), False)]
+)
+def test_a_cluster_with_a_voter_beyond_loopback_takes_code_only_where_told(voters: tuple[str, ...], code: bool) -> None:
+    assert takes_code_by_default(voters) is code

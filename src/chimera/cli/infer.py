@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,6 +64,14 @@ def up(
     gpus: Annotated[
         float, typer.Option("--gpus", min=0, metavar="G", help="How many of Ray's GPUs each worker takes, such as 0.5.")
     ] = 0.0,
+    code: Annotated[
+        bool | None,
+        typer.Option(
+            "--code/--no-code",
+            help="Accept models that run code: kind 'factory', or keys that trust a file. "
+            "By default, unless a voter listens beyond this machine.",
+        ),
+    ] = None,
     cluster: Cluster = HERE,
 ) -> None:
     """Start a coordinator, standbys and workers, and keep them up until Ctrl-C or `chimera infer down`."""
@@ -75,10 +84,11 @@ def up(
         raise ConfigurationError(
             "--standbys has no meaning beside --voters: all voters but the one that leads stand by"
         )
+    addresses = _voters(voters)
     keep_up(
         ClusterFolder(cluster), workers=workers, standbys=1 if standbys is None else standbys, policy=policy,
-        preload=preload, ray=ray, voters=_voters(voters), keep_days=keep_days, keep_models=keep_models, gpus=gpus,
-        say=typer.echo,
+        preload=preload, ray=ray, voters=addresses, keep_days=keep_days, keep_models=keep_models, gpus=gpus,
+        code=takes_code_by_default(addresses) if code is None else code, say=typer.echo,
     )  # fmt: skip
     typer.echo("all have ended")
 
@@ -101,6 +111,13 @@ def _voters(given: str) -> list[str]:
     for address in addresses:  # clients send the cluster's token there
         Address.of(f"http://{address}", "--voters:").check_token_may_travel()
     return addresses
+
+
+def takes_code_by_default(addresses: Sequence[str]) -> bool:
+    """Return whether a cluster with these voters accepts models that run code, unless told otherwise."""
+    from chimera.core.address import is_loopback
+
+    return all(is_loopback(address.rpartition(":")[0].strip("[]")) for address in addresses)
 
 
 @app.command("down")

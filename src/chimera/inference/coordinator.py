@@ -48,6 +48,7 @@ class Coordinator:
     policy : which job a free worker serves.
     pool : where the workers are.
     keep_s : so long after its end a job is forgotten, with its results; None is never.
+    code : accept models that run code of their own.
     clock : the time of day, in seconds.
     """
 
@@ -59,8 +60,10 @@ class Coordinator:
         *,
         pool: Pool,
         keep_s: float | None = None,
+        code: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self.code = code
         self.scheduler = Scheduler(policy, first_batch=lease.epoch << 32)
         self.lease, self.journal = lease, journal
         self._clock, self._keep_s = clock, keep_s

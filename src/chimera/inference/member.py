@@ -37,6 +37,7 @@ class Candidate:
     ray : whether the workers are actors of the Ray that this process has joined.
     journal : opens the journal.
     keep_s : so long after its end a job is forgotten; None is never.
+    code : accept models that run code of their own.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class Candidate:
         ray: bool,
         journal: Callable[[], Journal],
         keep_s: float | None = None,
+        code: bool = True,
     ) -> None:
-        self._keep_s = keep_s
+        self._keep_s, self._code = keep_s, code
         self._open, self._seen = journal, 0
         self._name, self._folder, self._policy = name, folder, policy
         self._members = Members(folder.members)
@@ -115,7 +117,8 @@ class Candidate:
             self._members.beat(self._name)
 
     def _lead(self, journal: Journal, lease: Lease) -> None:
-        leading = Coordinator(journal, lease, POLICIES.create(self._policy), pool=self._pool, keep_s=self._keep_s)
+        policy = POLICIES.create(self._policy)
+        leading = Coordinator(journal, lease, policy, pool=self._pool, keep_s=self._keep_s, code=self._code)
         self._leading = leading
         try:
             leading.lead()
@@ -186,6 +189,7 @@ def main() -> None:
     parser.add_argument("--voters", default="", help="the addresses of three voters that keep the journal, with commas")
     parser.add_argument("--voter", help="which of them this process is")
     parser.add_argument("--keep-s", type=float, help="how long after its end a job is kept; by default for ever")
+    parser.add_argument("--no-code", action="store_true", help="refuse models that run code of their own")
     options = parser.parse_args()
     folder = ClusterFolder(options.cluster)
     os.chdir(folder.logs(options.name))  # the logs are written there
@@ -197,6 +201,7 @@ def main() -> None:
     candidate = Candidate(
         options.name, folder, options.policy, ray=bool(options.ray),
         journal=lambda: _journal(folder, options.voters, options.voter), keep_s=options.keep_s,
+        code=not options.no_code,
     )  # fmt: skip
     metrics = Metrics()
     metrics.registry.register(ClusterFigures(candidate.leader))

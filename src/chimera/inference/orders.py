@@ -39,7 +39,7 @@ def submit(
     """
     if not queries:
         raise DataError("a job needs at least one query")
-    table = check(model)
+    table = check(model, code=leader.code)
     size, share, most = checked_size(batch_size), checked_weight(weight), checked_most(max_workers)
 
     def known() -> str | None:

@@ -53,7 +53,7 @@ def serve(
         raise ConfigurationError(
             f"a served model cannot be called {name!r}: letters, digits, '-', '_' and '.', and not {', '.join(_TAKEN)}"
         )
-    table = check(model)
+    table = check(model, code=leader.code)
     size, share, most = checked_size(batch_size), checked_weight(weight), checked_most(max_workers)
 
     def note() -> str:

@@ -131,6 +131,7 @@ def keep_up(
     keep_days: float | None = None,
     keep_models: int = KEEP_MODELS,
     gpus: float = 0.0,
+    code: bool = True,
     say: Callable[[str], None],
 ) -> None:
     """Run a cluster from a folder until SIGINT or SIGTERM; in the main thread.
@@ -154,7 +155,7 @@ def keep_up(
         say(f"{many} and workers ({workers}) run from {folder.path}; Ctrl-C ends them")
         supervise(
             folder, workers=workers, standbys=standbys, policy=policy, preload=preload, ray=ray, voters=voters,
-            keep_days=keep_days, keep_models=keep_models, gpus=gpus, say=say, stopped=lambda: bool(ended),
+            keep_days=keep_days, keep_models=keep_models, gpus=gpus, code=code, say=say, stopped=lambda: bool(ended),
         )  # fmt: skip
 
 
@@ -180,6 +181,7 @@ def supervise(
     keep_days: float | None = None,
     keep_models: int = KEEP_MODELS,
     gpus: float = 0.0,
+    code: bool = True,
     say: Callable[[str], None],
     stopped: Callable[[], bool],
 ) -> None:
@@ -194,6 +196,7 @@ def supervise(
     keep_days : so long after its end a job is forgotten, with its results; None is never.
     keep_models : how many models stay in a worker's memory.
     gpus : how many of Ray's GPUs each worker takes.
+    code : accept models that run code of their own: of kind 'factory', or that are trusted.
     say : told what happens, in one line.
     """
     at, one_thread = ["--cluster", str(folder.path)], dict.fromkeys(THREADS, "1")
@@ -201,7 +204,7 @@ def supervise(
     leading = ["chimera.inference.member", *at, "--policy", policy, *(["--ray", ray] if ray else [])]
     if keep_days is not None:
         leading += ["--keep-s", str(keep_s(keep_days))]
-    leading.append("--name")
+    leading += [*([] if code else ["--no-code"]), "--name"]
     working = ["chimera.inference.worker_process", *at, "--keep-models", str(keep_models)]
     working += [*(["--preload", preload] if preload else []), "--name"]
     candidates = {f"c{i}": list[str]() for i in range(1 + standbys)}

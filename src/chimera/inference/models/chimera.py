@@ -44,6 +44,11 @@ class ChimeraRun:
     trust_code: bool = False
     stamp: str | None = None
 
+    @property
+    def code(self) -> str:
+        """The key that trusts the folder, if it does."""
+        return "trust_code" if self.trust_code else ""
+
     def anchored(self, folder: Path) -> Self:
         """Return it with the absolute path of the folder."""
         whole = existing("kind 'chimera'", self.run, folder, folders=True)

@@ -33,6 +33,11 @@ class Factory:
                 f"factory = {self.factory!r} is not of the form 'package.module:name' or 'file.py:name'"
             )
 
+    @property
+    def code(self) -> str:
+        """The key that names the code."""
+        return "factory"
+
     def anchored(self, folder: Path) -> Self:
         """Return it with the absolute path of the file, if it is in one."""
         place, _, name = self.factory.rpartition(":")

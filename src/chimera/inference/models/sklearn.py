@@ -34,6 +34,11 @@ class SklearnFile:
     trusted: tuple[str, ...] = ()
     stamp: str | None = None
 
+    @property
+    def code(self) -> str:
+        """The key that trusts types of the file, if it names any."""
+        return "trusted" if self.trusted else ""
+
     def anchored(self, folder: Path) -> Self:
         """Return it with the absolute path of the file."""
         whole = existing("kind 'sklearn'", self.file, folder)

@@ -23,6 +23,10 @@ class Predictor(Protocol):
 class Kind(Protocol):
     """A table whose values have been checked; a frozen dataclass, its fields the keys of the table."""
 
+    @property
+    def code(self) -> str:
+        """The key of the table by which code is run that is none of the libraries'; nothing if none is."""
+
     def anchored(self, folder: Path) -> Self:
         """Return it with absolute paths, relative ones taken from ``folder``.
 
@@ -44,18 +48,25 @@ KINDS: Registry[Kind] = Registry("kind of model", "chimera.inference.models")
 """What loads models, by the ``kind`` of their tables."""
 
 
-def check(table: Mapping[str, Any], *, folder: str | Path | None = None) -> dict[str, Any]:
+def check(table: Mapping[str, Any], *, folder: str | Path | None = None, code: bool = True) -> dict[str, Any]:
     """Return the table complete: defaults filled in, and paths absolute. Nothing is loaded.
 
     Parameters
     ----------
     folder : where relative paths in it start; by default the present folder.
+    code : accept a model that runs code of its own.
 
     Raises
     ------
     ConfigurationError : an unknown kind or key, a value that cannot be used, a library or a file that is missing.
     """
-    complete = asdict(_kind(table, folder))  # type: ignore[call-overload]
+    kind = _kind(table, folder)
+    if kind.code and not code:
+        raise ConfigurationError(
+            f"the key {kind.code!r} of the model runs code, which this cluster refuses: "
+            "start it with 'chimera infer up --code' if you trust all clients that have its token"
+        )
+    complete = asdict(kind)  # type: ignore[call-overload]
     return {"kind": table["kind"], **{key: value for key, value in complete.items() if value is not None}}
 
 

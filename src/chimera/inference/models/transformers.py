@@ -58,6 +58,11 @@ class Transformers:
             if not getattr(self, key).strip():
                 raise ConfigurationError(f"kind 'transformers': {key} is empty")
 
+    @property
+    def code(self) -> str:
+        """The first key that trusts the model's files, if one does."""
+        return next((key for key in ("trust_remote_code", "pickled_weights") if getattr(self, key)), "")
+
     def anchored(self, folder: Path) -> Self:
         """Return it with the absolute path of the folder, if it is one."""
         whole = folder / Path(self.model).expanduser()
