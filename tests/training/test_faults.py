@@ -302,13 +302,14 @@ def test_what_is_no_fault_is_told_before_anything_runs(fit: Fit, given: Any) -> 
 
 
 class ServerKiller(chimera.Callback):
-    """Sends SIGKILL to the fork server when a round is reached."""
+    """Sends SIGKILL to the fork server when a round is reached for the first time."""
 
     def __init__(self, round_: int) -> None:
-        self.round = round_
+        self.round, self.struck = round_, False
 
     def on_progress(self, progress: chimera.Progress) -> None:
-        if progress.rounds == self.round:
+        if progress.rounds == self.round and not self.struck:
+            self.struck = True
             (actor, *_) = actors()
             os.kill(actor.ppid(), signal.SIGKILL)
 
@@ -320,6 +321,22 @@ def test_a_run_outlives_the_process_that_forks_its_workers(fit: Fit) -> None:
     )
     assert np.array_equal(run.trained.parameters(), whole.trained.parameters())
     assert {event for event, _ in told(run)} >= {"worker lost", "worker respawned", "server respawned", "went back"}
+    assert psutil.Process().children() == []
+
+
+def test_the_death_of_the_forking_process_is_met_by_the_defaults(fit: Fit) -> None:
+    run = fit(engine="local", log_every=5, callbacks=[ServerKiller(15)])
+    # Each actor costs a restart, of which there are three by default: the last worker is dropped.
+    assert told(run).count(("worker dropped", "worker 2")) == 1
+    assert psutil.Process().children() == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"), [("drop", "0 workers are left, fewer than min_workers = 1"), ("stop", "died")]
+)
+def test_a_run_that_replaces_no_worker_ends_with_the_process_that_forks_them(fit: Fit, policy: str, why: str) -> None:
+    with pytest.raises(RunError, match=rf"worker 0, worker 1, worker 2, server 0.*{why}"):
+        fit(engine="local", log_every=5, on_worker_loss=policy, callbacks=[ServerKiller(15)])
     assert psutil.Process().children() == []
 
 
