@@ -91,13 +91,15 @@ def test_messages_that_were_changed_for_minutes() -> None:
         file("[" + "[]," * (MOST_VALUES // 2) + "[]]"),
         file('{"t":[' + '{"d":{}},' * (MOST_VALUES // 3) + "0]}"),
         file('{"s":[' + ",".join(str(i * ((1 << 61) - 1)) for i in range(50_000)) + "]}"),
+        file("[" + ",".join(['{"s":[' + ",".join(str(i * ((1 << 61) - 1)) for i in range(256)) + "]}"] * 2_000) + "]"),
         file('{"i":"' + "9" * 1_000_000 + '"}'),
         file('{"a":0}', {"0": {"dtype": "U8", "shape": [(1 << 62) + 1] * 100_000, "data_offsets": [0, 0]}}),
         file('{"a":[0,"<U9",' + json.dumps([(1 << 62) + 1] * 100_000) + "]}",
              {"0": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}),
         (1 << 40).to_bytes(8, "little") + b"{}",
     ],
-    ids=["depth", "lists", "dictionaries", "colliding set", "digits", "dimensions", "dimensions of text", "long header"],
+    ids=["depth", "lists", "dictionaries", "colliding set", "colliding sets", "digits", "dimensions", "dimensions of text",
+         "long header"],
 )  # fmt: skip
 def test_what_is_small_to_send_and_large_or_slow_to_read_is_refused(body: bytes) -> None:
     with pytest.raises(DataError):

@@ -118,7 +118,7 @@ def unpack(data: bytes | bytearray | memoryview, *, open_inner: bool = True, mos
 def _unpacked(data: memoryview, budget: Budget, open_inner: bool) -> Any:
     structure, tensors = read_tensors(data.toreadonly().cast("B"), budget)
     opened = (lambda inner: _unpacked(inner, budget, True)) if open_inner else Packed
-    return Reader(tensors, opened, _made).value(structure)
+    return Reader(tensors, budget, opened, _made).value(structure)
 
 
 def _made(name: str, plain: Any) -> Any:

@@ -18,7 +18,8 @@ OTHER_TYPES = re.compile(r"(<c(8|16)|[<|][US][1-9]\d{0,5}|>([iu][248]|f[248]|c(8
 PAD = "_"  # a tensor that fills the file up to a multiple of 8 bytes, so that one inside another lies aligned
 _MOST_HEADER_BYTES = 32 << 20
 _MOST_DIMENSIONS = 64  # NumPy's own limit; the product of a longer shape takes long to compute
-_MOST_IN_SET = 256  # integers whose hashes collide take quadratic time
+_MOST_IN_SET = 256  # integers whose hashes collide take quadratic time: a millisecond for so many
+_MOST_IN_SETS = 1 << 16  # of a whole body
 MOST_VALUES = 1_000_000
 """So many arrays and other values may be in a call of an actor: each takes up to 200 bytes, many times its text."""
 
@@ -37,10 +38,11 @@ _read_tensor = msgspec.json.Decoder(_Tensor).decode
 class Budget:
     """How many values may still be made of a body, what is packed inside included."""
 
-    __slots__ = ("_left", "_most")
+    __slots__ = ("_left", "_left_in_sets", "_most")
 
     def __init__(self, values: int) -> None:
         self._most = self._left = values
+        self._left_in_sets = _MOST_IN_SETS
 
     def spend(self, values: int) -> None:
         """Take so many.
@@ -52,6 +54,19 @@ class Budget:
         self._left -= values
         if self._left < 0:
             raise DataError(f"the body has more than {self._most} values: send them as arrays")
+
+    def spend_in_set(self, values: int) -> None:
+        """Take a set of so many.
+
+        Raises
+        ------
+        DataError : they are too many, in this set or with those in others.
+        """
+        self._left_in_sets -= values
+        if values > _MOST_IN_SET or self._left_in_sets < 0:
+            raise DataError(
+                f"a set of {values} values: a set may have {_MOST_IN_SET}, all sets of a body {_MOST_IN_SETS}"
+            )
 
 
 def read_tensors(view: memoryview, budget: Budget) -> tuple[Any, dict[int, NDArray[Any]]]:
@@ -95,6 +110,7 @@ class Reader:
     Parameters
     ----------
     tensors : by their numbers.
+    budget : of the whole body.
     opened : makes a value of what was packed inside.
     made : makes a value of a registered type again, from its name and its plain form.
     """
@@ -102,10 +118,11 @@ class Reader:
     def __init__(
         self,
         tensors: dict[int, NDArray[Any]],
+        budget: Budget,
         opened: Callable[[memoryview], Any],
         made: Callable[[str, Any], Any],
     ) -> None:
-        self._tensors, self._opened, self._made = tensors, opened, made
+        self._tensors, self._budget, self._opened, self._made = tensors, budget, opened, made
 
     def value(self, plain: Any) -> Any:
         """Return the value of a part of the structure."""
@@ -129,8 +146,7 @@ class Reader:
         if tag == "b":
             return self._array(inner).tobytes()
         if tag in ("s", "z"):
-            if len(inner) > _MOST_IN_SET:
-                raise DataError(f"a set of {len(inner)} values: a set may have {_MOST_IN_SET}")
+            self._budget.spend_in_set(len(inner))
             parts = [self.value(part) for part in inner]
             return set(parts) if tag == "s" else frozenset(parts)
         if tag == "f" or tag == "i":

@@ -114,10 +114,11 @@ class DockerLauncher:
             "CHIMERA_WORKER_NAME": worker.name,
             "CHIMERA_PUBLISHED_ON_LOOPBACK": str(int(not beyond)),  # 0.0.0.0 is this container's own network
         }
-        mounts = {str(worker.data): f"{DATA}/{worker.name}", str(worker.file.parent): FILES}
+        mounts = {f"{DATA}/{worker.name}": str(worker.data), FILES: str(worker.file.parent)}
         for variable in ("CHIMERA_TLS_CERT", "CHIMERA_TLS_KEY", "CHIMERA_TLS_CLIENT_CA"):
             if variable in environment:
-                mounts[environment[variable]] = environment[variable] = f"/tls/{variable.lower()}.pem"
+                inside = f"/tls/{variable.lower()}.pem"  # one file may serve two variables
+                mounts[inside], environment[variable] = environment[variable], inside
         endpoint = self._client.api.create_endpoint_config(
             aliases=[worker.name], ipv4_address=str(settings.network[number + 2])
         )
@@ -129,7 +130,7 @@ class DockerLauncher:
             "labels": self._labels("worker"),
             "user": f"{os.getuid()}:{os.getgid()}" if os.getuid() else "10001:10001",
             "environment": environment,
-            "mounts": [Mount(inside, here, type="bind", read_only=True) for here, inside in mounts.items()],
+            "mounts": [Mount(inside, here, type="bind", read_only=True) for inside, here in mounts.items()],
             "ports": {f"{port}/tcp": ("0.0.0.0" if beyond else "127.0.0.1", worker.port)},  # noqa: S104 - only with a token
             "network": settings.network_name,
             "networking_config": {settings.network_name: endpoint},
