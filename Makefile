@@ -5,22 +5,28 @@
 # make bench-codecs   how fast each codec is beside a copy of memory
 # make bench-accuracy what each codec costs in accuracy on MNIST, which it downloads unless $CHIMERA_DATA has it
 #
+# make install   what the tests need: PyTorch, Ray, FastAPI, ... TORCH_INDEX=https://download.pytorch.org/whl/cpu takes PyTorch's CPU build,
+#                about 200 MB instead of 2.7 GB with CUDA on Linux
+#
 # The first python3 (or python3.11 to python3.14) that is new enough makes .venv; choose another with PYTHON=...
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$python"; break; }; done)
 VENV := .venv
 BIN := $(VENV)/bin
+BASE := $(VENV)/base
 INSTALLED := $(VENV)/installed
 TESTABLE := $(VENV)/testable
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
 UNTIMED := $(addprefix tests/,codecs data embeddings ensembles inference/test_raft.py remote reproductions strategies testing training)
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+TORCH_INDEX ?=
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
 .PHONY: demo test test-long test-long-parallel test-long-serial check audit bench bench-codecs bench-accuracy clean install
 .DEFAULT_GOAL := demo
 
-demo: $(INSTALLED)
+demo: $(BASE)
 	$(BIN)/chimera demo
 
 test: check
@@ -56,17 +62,26 @@ bench-accuracy: $(TESTABLE)
 
 install: $(TESTABLE)
 
-# torch comes first and alone, so that pip takes a build that satisfies the pin from wherever it is told to look.
-$(INSTALLED): pyproject.toml constraints.txt
+# Modules are compiled when they are imported first: most never are, and all of them take longer than the download.
+$(BASE): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Chimera needs Python 3.11 or newer; install one, or say make PYTHON=/path/to/python" >&2; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "$(PYTHON) cannot make virtual environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,nodes]"
+	@echo "Installing Chimera, NumPy, SciPy, pandas, scikit-learn, Numba and Matplotlib into $(VENV): a download of about 170 MB, 600 MB on disk"
+	$(PIP) --no-compile -e .
+	@touch $@
+
+# torch comes first and alone, so that pip takes a build that satisfies the pin from wherever it is told to look.
+$(INSTALLED): $(BASE)
+	@echo "Installing PyTorch and what REST nodes need: about 200 MB to download for PyTorch's CPU build, 2.7 GB with CUDA" \
+		"$(if $(TORCH_INDEX),,(Linux takes that one by default; the CPU build: make TORCH_INDEX=https://download.pytorch.org/whl/cpu ...))"
+	$(PIP) $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)") "$(TORCH)"
+	$(PIP) -e ".[train,nodes]"
 	@touch $@
 
 $(TESTABLE): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,ray,nodes,inference,dev]"
+	@echo "Installing what the tests need (Ray, transformers, FastAPI, ...): about 300 MB to download"
+	$(PIP) -e ".[train,ray,nodes,inference,dev]"
 	@touch $@
 
 clean:

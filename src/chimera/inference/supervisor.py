@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from chimera.core.errors import ChimeraError
+from chimera.core.extras import require_web
 from chimera.core.private import UMASK, make_folder, opener
 from chimera.engines.leash import hold
 from chimera.inference.cluster_folder import ClusterFolder
@@ -138,8 +139,10 @@ def keep_up(
 
     Raises
     ------
+    MissingExtraError : a package that it needs is not installed.
     ConfigurationError : there is no such policy, the folder cannot be written, or its cluster is up already.
     """
+    require_web("a cluster for inference", "inference")
     POLICIES.create(policy)
     keep_s(keep_days)
     folder.create()

@@ -12,6 +12,7 @@ import time
 import msgspec
 
 from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.extras import require_web
 from chimera.jobs.client import Client
 from chimera.jobs.driver import stop
 from chimera.jobs.folder import ClusterFolder, Options
@@ -27,9 +28,11 @@ def up(folder: ClusterFolder, options: Options) -> Client:
 
     Raises
     ------
+    MissingExtraError : a package that it needs is not installed.
     ConfigurationError : it is up with other options, or they cannot be used.
     RunError : it did not start.
     """
+    require_web("a cluster for jobs")
     folder.create()
     if folder.claimant() is not None:
         return _found(folder, options)

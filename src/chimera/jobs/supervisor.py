@@ -26,7 +26,6 @@ from chimera.core.errors import ChimeraError
 from chimera.core.private import FILE, UMASK
 from chimera.jobs import daemon, slot
 from chimera.jobs.folder import ClusterFolder, Options
-from chimera.web.app import listen
 from chimera.web.folder import note_holder
 
 WARM = (
@@ -209,6 +208,8 @@ def main() -> None:
     try:
         folder.create()
         os.chdir(folder.path)
+        from chimera.web.app import listen  # commands import this module also where no server is installed
+
         with folder.claimed() as claim, listen(options.host, options.port) as web, _socket_for_slots(folder) as slots:
             if os.fork():
                 os._exit(0)

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from chimera.core.errors import MissingExtraError
+from chimera.core.extras import WEB
 
 if TYPE_CHECKING:
     from chimera.nodes.masters import AggregationMaster, ParameterServerMaster
@@ -19,17 +20,6 @@ _PLACES = {
     "SGDWorker": "chimera.nodes.workers",
     "TorchWorker": "chimera.nodes.workers",
 }
-_LIBRARIES = (
-    "fastapi",
-    "httptools",
-    "orjson",
-    "prometheus_client",
-    "pydantic",
-    "pydantic_settings",
-    "starlette",
-    "uvicorn",
-)
-
 __all__ = [
     "AggregationMaster",
     "ClassificationWorker",
@@ -46,7 +36,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(_PLACES[name]), name)
     except ModuleNotFoundError as error:
-        if error.name in _LIBRARIES:
+        if error.name in WEB:
             raise MissingExtraError(f"the node {name}", error.name, "nodes") from error
         raise
 

@@ -13,7 +13,7 @@ from chimera.core.errors import NonFiniteError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, shard_bounds, shard_views
 from chimera.models.model import Model
-from chimera.training.optimizer import FlatOptimizer
+from chimera.training.optimizer import Stepper
 from chimera.training.rejection import ADVICE, Applied, Rejected, fault
 from chimera.training.tally import Tally
 
@@ -45,7 +45,7 @@ class Chunks:
     def _next_gradient(self, model: Any) -> tuple[Any, Rejected | None]:
         raise NotImplementedError
 
-    def _own_optimizer(self) -> FlatOptimizer:
+    def _own_optimizer(self) -> Stepper:
         raise NotImplementedError
 
     def contribute(self, parts: int, part: int | None = None) -> Encoded | None:

@@ -15,7 +15,7 @@ from chimera.core.errors import CodecError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, reduce_in_order
 from chimera.models.model import Model
-from chimera.training.optimizer import FlatOptimizer
+from chimera.training.optimizer import Stepper
 from chimera.training.rejection import Applied, Rejected, fault
 from chimera.training.tally import Tally
 
@@ -60,7 +60,7 @@ class Gossip:
     def _next_gradient(self, model: Any) -> tuple[Any, Rejected | None]:
         raise NotImplementedError
 
-    def _own_optimizer(self) -> FlatOptimizer:
+    def _own_optimizer(self) -> Stepper:
         raise NotImplementedError
 
     def known(self) -> tuple[tuple[int, ...], int]:

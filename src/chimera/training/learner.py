@@ -31,7 +31,7 @@ from chimera.training.in_group import InGroup
 from chimera.training.keyed import Key, keyed
 from chimera.training.last_answer import LastAnswer
 from chimera.training.local_training import LocalTraining
-from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
+from chimera.training.optimizer import OptimizerSettings, Stepper
 from chimera.training.privacy.masking import Masking
 from chimera.training.privacy.settings import Privacy
 from chimera.training.rejection import ADVICE, Applied, Rejected
@@ -94,7 +94,7 @@ class Learner(InGroup, Gossip, Chunks, CodedShuffle, Attacker, Masking, Fragment
         self._near = self._rows or near(model)
         self._part = SharedPart(model.layout, personal) if personal else None
         self._exchange = self._rows or Exchange(model.layout, codec, seed=own, part=self._part)
-        self._optimizer: FlatOptimizer | None = None  # its memory is not spent where servers step
+        self._optimizer: Stepper | None = None  # its memory is not spent where servers step
         self._local = LocalTraining(local_optimizer or optimizer, self._near)
         self._last = LastAnswer(rank, model)
         self._reduction: Reduction | None = None  # the codec's form for a group
@@ -262,10 +262,10 @@ class Learner(InGroup, Gossip, Chunks, CodedShuffle, Attacker, Masking, Fragment
         """Return the gradient of this step's batch, where ``model`` has it, and whether it is to be rejected."""
         return self._gradients.next(model, self._step)
 
-    def _own_optimizer(self) -> FlatOptimizer:
+    def _own_optimizer(self) -> Stepper:
         flat = self._model.parameters()  # asked for each time: so it is what counts, and not a copy of it on a device
         if self._optimizer is None:
-            self._optimizer = FlatOptimizer(self._optimizer_settings, flat)
+            self._optimizer = self._optimizer_settings.stepper(flat)
         return self._optimizer
 
     def _count(self, loss: float) -> None:

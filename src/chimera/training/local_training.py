@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from chimera.models.model import Batch
 from chimera.training.local_rules import LOCAL_RULES, LocalRule
-from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
+from chimera.training.optimizer import OptimizerSettings, Stepper
 from chimera.training.plugin import named
 
 RULE = "rule."  # before what the rule remembers, in a state
@@ -36,7 +36,7 @@ class LocalTraining:
         self._settings, self._model, self._plain = settings, model, settings.plain
         self._rate = np.float32(settings.learning_rate(0)) if self._plain and not settings.schedule.changes else None
         self._descend = getattr(model, "descend", None) if self._plain else None
-        self._optimizer: FlatOptimizer | None = None  # its memory is not spent where nobody trains so
+        self._optimizer: Stepper | None = None  # its memory is not spent where nobody trains so
         self._kept: Mapping[str, NDArray[Any]] = {}
         self._rule: LocalRule | None = None
         self._rule_table: Mapping[str, Any] | None = None
@@ -70,7 +70,7 @@ class LocalTraining:
             flat -= gradient
             return
         if self._optimizer is None:
-            self._optimizer = FlatOptimizer(self._settings, flat)
+            self._optimizer = self._settings.stepper(flat)
             self._optimizer.restore(self._kept)
         self._optimizer.step(gradient, number)
 

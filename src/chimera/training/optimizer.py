@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -14,10 +15,12 @@ from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNa
 from chimera.core.parameters import Flat
 from chimera.core.registry import checked_options, load_object
 from chimera.core.rows import RowLayout, SparseRows
+from chimera.training.plain_sgd import PlainSGD
 from chimera.training.schedule import Schedule
 
 _TENSOR, _SCALAR = "tensor.", "scalar."
 _ROWWISE = "SGD", "Adagrad"
+_TORCHS_RATE = 1e-3  # of SGD without an option
 _MEAN_SQUARES = "exp_avg_sq", "square_avg"  # what Adam and its kin, and RMSprop and Adadelta, call it
 
 
@@ -68,19 +71,21 @@ class OptimizerSettings:
     @property
     def plain(self) -> bool:
         """Whether it is SGD without anything else, which remembers nothing."""
-        return self.name.lower() == "sgd" and set(self.options) == {"lr"}
+        return self.name.lower() == "sgd" and set(self.options) <= {"lr"}
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step of plain SGD."""
-        return float(self.options["lr"]) * self.schedule.factor(step)
+        return float(self.options.get("lr", _TORCHS_RATE)) * self.schedule.factor(step)
 
-    def stepper(self, flat: Flat) -> FlatOptimizer:
-        """Return what steps ``flat`` in place."""
+    def stepper(self, flat: Flat) -> Stepper:
+        """Return what steps ``flat`` in place. Plain SGD needs no torch."""
+        if self.plain and find_spec("torch") is None:
+            return PlainSGD(flat, self.learning_rate)
         return FlatOptimizer(self, flat)
 
     def check(self) -> None:
         """Make one on a single parameter and step it, so that a mistake shows before anything runs."""
-        optimizer = FlatOptimizer(self, np.zeros(1, np.float32))
+        optimizer = self.stepper(np.zeros(1, np.float32))
         try:
             optimizer.step(np.zeros(1, np.float32), 0)
         except (TypeError, ValueError, RuntimeError) as error:
