@@ -10,13 +10,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from chimera.cli.cluster import HERE, Json, Where
-from chimera.cli.rows import line, table
+from chimera.cli.rows import Shown, line, printed, table
 
 if TYPE_CHECKING:
     from chimera.cli.display import Display
     from chimera.jobs.client import Client
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's number.")]
+
+
+_COLUMNS = (
+    Shown("job", 0, is_number=True),
+    Shown("name", 3, least=16),
+    Shown("user", 6),
+    Shown("state", 1),
+    Shown("progress", 2, is_number=True),
+    Shown("workers", 4, is_number=True),
+    Shown("since", 5),
+    Shown("reason", 7, long=True),
+)
 
 
 def submit(
@@ -59,7 +71,7 @@ def jobs(as_json: Json = False, folder: Where = HERE) -> None:
     if as_json:
         typer.echo(line(rows))
     else:
-        table([_shown(row) for row in rows], ("job", "name", "user", "state", "progress", "workers", "since", "reason"))
+        printed(table(map(_shown, rows), _COLUMNS))
 
 
 def follow(
