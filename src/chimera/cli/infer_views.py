@@ -24,7 +24,7 @@ def show(client: Client, what: str, *, as_json: bool, watch: bool) -> None:
         if as_json:
             typer.echo(line(rows))
         else:
-            printed(_table(what, rows))
+            printed(view(what, rows))
         return
     for rows in _again(lambda: client.rows(what)):
         if as_json:
@@ -43,12 +43,12 @@ def _again(look: Callable[[], list[dict[str, Any]]]) -> Iterator[list[dict[str, 
 def _live(what: str, client: Client, rows: list[dict[str, Any]]) -> None:
     from rich.live import Live
 
-    with Live(_table(what, rows), console=terminal(), auto_refresh=False) as live:
+    with Live(view(what, rows), console=terminal(), auto_refresh=False) as live:
         for rows in _again(lambda: client.rows(what)):
-            live.update(_table(what, rows), refresh=True)
+            live.update(view(what, rows), refresh=True)
 
 
-def _table(what: str, rows: Sequence[Mapping[str, Any]]) -> TextTable:
+def view(what: str, rows: Sequence[Mapping[str, Any]]) -> TextTable:
     """Return the rows of a view with the columns that a person wants."""
     written = [{key: write(row[key]) for key, write in _WRITTEN.items() if row.get(key) is not None} for row in rows]
     return table([{**row, **more, **_progress(row)} for row, more in zip(rows, written, strict=True)], COLUMNS[what])
