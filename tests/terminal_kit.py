@@ -35,6 +35,23 @@ def lines_in_pipe(table: TextTable) -> list[str]:
     return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
 
 
+def shown_on(terminal: int) -> bytes:
+    """Return all that a program writes to a pseudo-terminal until it ends, and close the terminal."""
+    shown = b""
+    try:
+        while part := os.read(terminal, 65536):
+            shown += part
+    except OSError:  # how Linux says that the other end of a terminal was closed
+        pass
+    os.close(terminal)
+    return shown
+
+
+def plain(shown: bytes) -> str:
+    """Return what a terminal shows without what controls it."""
+    return _CONTROL.sub("", shown.decode())
+
+
 def run_in_terminal(width: int, *arguments: object, cwd: Path, timeout_s: float = 120.0) -> tuple[int, list[str]]:
     """Run the program ``chimera`` on a pseudo-terminal of this width; return its exit code and the lines, checked likewise."""
     terminal, program = pty.openpty()
@@ -45,18 +62,12 @@ def run_in_terminal(width: int, *arguments: object, cwd: Path, timeout_s: float 
         cwd=cwd, env={**environment, "TERM": "xterm-256color"}, stdin=program, stdout=program, stderr=program,
     )  # fmt: skip
     os.close(program)
-    shown = b""
-    try:
-        while part := os.read(terminal, 65536):
-            shown += part
-    except OSError:  # how Linux says that the other end of a terminal was closed
-        pass
-    os.close(terminal)
-    return process.wait(timeout_s), _checked(shown.decode(), width)
+    shown = shown_on(terminal)
+    return process.wait(timeout_s), _checked(plain(shown), width)
 
 
 def _checked(text: str, width: int) -> list[str]:
-    lines = [line.rstrip() for line in re.split(r"\r?\n|\r", _CONTROL.sub("", text))]
+    lines = [line.rstrip() for line in re.split(r"\r?\n|\r", text)]
     assert [line for line in lines if len(line) > width] == []
     return lines
 
