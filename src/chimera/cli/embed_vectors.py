@@ -58,9 +58,9 @@ def evaluate_files(
             score, asked, what = f"Spearman {each.spearman:.3f}", each.pairs, "pairs"
         else:
             score, asked, what = f"accuracy {each.accuracy:.1%}", each.questions, "questions"
-        known = f"{asked - each.unknown:,} of {asked:,} {what}"
-        rows.append({"file": each.name, "score": score, "known words only": known})
-    printed(table(rows, (Shown("file", 0), Shown("score", 1), Shown("known words only", 2))))
+        known = f"{asked - each.unknown:,} of {asked:,} {what} have known words only"
+        rows.append({"file": each.name, "score": score, "known": known})
+    printed(table(rows, (Shown("file", 0), Shown("score", 1), Shown("known", 2, least=24)), headings=False))
 
 
 def save(run: Run, file: Annotated[Path, typer.Argument(metavar="FILE")]) -> None:
@@ -82,4 +82,4 @@ def _show(words: list[tuple[str, float]], as_json: bool) -> None:
         typer.echo(msgspec.json.encode([{"word": word, "similarity": value} for word, value in words]).decode())
         return
     rows = [{"word": word, "similarity": f"{value:.3f}"} for word, value in words]
-    printed(table(rows, (Shown("word", 0), Shown("similarity", 1, is_number=True))))
+    printed(table(rows, (Shown("word", 0), Shown("similarity", 1, is_number=True)), headings=False))
