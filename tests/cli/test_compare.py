@@ -11,6 +11,8 @@ import threading
 import psutil
 import pytest
 
+from terminal_kit import plain, shown_on
+
 LIMIT_S = 120
 TWO = ("--vary", "strategy=parameter-server,all-reduce")
 LONG = ("--set", "train.rounds=1500", "--set", "train.evaluate_every=25")
@@ -208,16 +210,10 @@ def test_a_terminal_gets_a_line_for_each_cell_and_a_final_table(guarded, experim
     terminal, program = pty.openpty()
     process = guarded(experiment, *TWO, "--out", "out", "--jobs", 1, stdout=program, stderr=subprocess.PIPE)
     os.close(program)
-    shown = b""
-    try:
-        while part := os.read(terminal, 65536):
-            shown += part
-    except OSError:  # how Linux says that the other end of a terminal was closed
-        pass
-    os.close(terminal)
+    shown = shown_on(terminal)
     _, stderr = process.communicate()
     assert (process.returncode, stderr) == (0, "")
-    text = re.sub(r"\x1b(\[[0-9;?]*[a-zA-Z]|\]8;[^\x1b]*\x1b\\)", "", shown.decode())
+    text = plain(shown)
     assert "running" in text
     assert "waiting" in text
     assert "comparison.html" in text.splitlines()[-1]

@@ -6,17 +6,9 @@ import re
 import pytest
 from rich.console import Console
 
-from chimera.cli.display import (
-    QUIET_S,
-    REFRESH_S,
-    Display,
-    LiveDisplay,
-    PlainDisplay,
-    event_line,
-    outcome,
-    seconds,
-)
+from chimera.cli.display import QUIET_S, REFRESH_S, LiveDisplay, PlainDisplay
 from chimera.cli.display_workers import DOTS, NAMED, Rate, queues, rates_of_workers, workers_text
+from chimera.cli.outcome import event_line, outcome, seconds
 from chimera.training.callback import Event, Progress
 
 SUMMARY = {
@@ -36,7 +28,7 @@ SUMMARY = {
 }
 
 
-def progress(rounds=0, *, metrics=None, fraction=None, loss=0.5, workers=2, lost=(), fill=None):
+def progress(rounds=0, *, metrics=None, fraction=None, loss=0.5, workers=2, lost=(), fill=None, virtual=False):
     return Progress(
         rounds=rounds,
         epochs=rounds / 10,
@@ -50,6 +42,7 @@ def progress(rounds=0, *, metrics=None, fraction=None, loss=0.5, workers=2, lost
         workers={f"worker {i}": "lost" if i in lost else "running" for i in range(workers)},
         samples_by_worker={f"worker {i}": rounds * 10 * (i + 1) for i in range(workers)},
         fill=fill or {},
+        virtual_time=virtual,
     )
 
 
@@ -83,11 +76,11 @@ def test_the_picture_is_drawn_at_most_ten_times_a_second_however_often_the_train
 
 
 def test_the_picture_shows_where_the_run_stands(screen, clock):
-    live = LiveDisplay(screen, "the title", virtual=True, clock=clock)
+    live = LiveDisplay(screen, "the title", clock=clock)
     with live:
         live.on_start(progress())
         clock.now = 1.0
-        live.on_progress(progress(50, metrics={"accuracy": 0.93}, fraction=0.25))
+        live.on_progress(progress(50, metrics={"accuracy": 0.93}, fraction=0.25, virtual=True))
         live.on_event(Event("worker lost", 0.4, 40, "worker 1", "killed by signal 9"))
     shown = screen.file.getvalue()
     for text in (
@@ -102,7 +95,7 @@ def test_the_picture_shows_where_the_run_stands(screen, clock):
         "2 running",
     ):
         assert text in shown
-    assert "400 ms  round 40  worker lost  worker 1  killed by signal 9" in shown
+    assert "400 ms virtual  round 40  worker lost  worker 1  killed by signal 9" in shown
 
 
 def test_a_run_without_an_end_in_sight_has_a_bar_too(screen):
@@ -166,12 +159,42 @@ def test_a_loss_stands_beside_that_of_the_unigram_model_where_there_is_one():
     assert dict(outcome(of_text))["unigram"] == "8.5000: the loss is 0.250 nats below"
 
 
-def test_the_quiet_display_takes_every_call(tmp_path):
-    with Display() as quiet:
-        quiet.on_start(progress())
-        quiet.on_progress(progress(1))
-        quiet.on_event(Event("x", 0.0, 0))
-    quiet.finish(SUMMARY, tmp_path)
+def test_the_final_figures_keep_their_units_on_a_narrow_terminal(tmp_path):
+    narrow = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=44, _environ={})
+    summary = {**SUMMARY, "metrics": {"loss": 0.1, "accuracy": 0.9512, "f1": 0.9401, "top 5 accuracy": 0.991}}
+    LiveDisplay(narrow, "the title").finish(summary, tmp_path / "report.html")
+    lines = narrow.file.getvalue().splitlines()
+    parts = {part for line in lines for part in re.split("  +", line.strip())}
+    assert all(len(line) <= 44 for line in lines)
+    assert {"top 5 accuracy 0.9910", "76,800 samples", "23,630 samples/s", "up 300.0 MB", "down 360.0 MB"} <= parts
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_the_picture_says_what_a_run_waits_for_before_it_begins(width):
+    screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width, _environ={})
+    with LiveDisplay(screen, "the title") as live:
+        live.on_wait("4 workers on the engine ray")
+        assert "the title: starting, waits for 4 workers on the engine ray ..." in screen.file.getvalue()
+        live.on_start(progress())
+        screen.file.truncate(screen.file.seek(0))
+        live.on_wait("its turn in the queue")
+    assert "round 0" in screen.file.getvalue()
+
+
+@pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])
+@pytest.mark.parametrize("virtual", [True, False])
+def test_a_display_marks_each_virtual_time_and_no_other(kind, virtual, tmp_path):
+    screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=140, _environ={})
+    with kind(screen, "the title") as display:
+        display.on_start(progress(virtual=virtual))
+        display.on_progress(progress(5, metrics={"accuracy": 0.5}, virtual=virtual))
+        display.on_event(Event("worker lost", 2.5, 5, "worker 0"))
+        display.finish({**SUMMARY, "virtual_time": virtual}, tmp_path)
+    told = screen.file.getvalue()
+    for time in ("50 ms", "2.5 s", "3.2 s"):
+        assert (f"{time} virtual" in told) == virtual
+        assert time in told
+    assert ("23,630 samples/s, virtual" in told) == virtual
 
 
 def test_workers_are_dots_until_there_are_too_many():

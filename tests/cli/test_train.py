@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from terminal_kit import plain, shown_on
+
 KEYS = {
     "strategy",
     "codec",
@@ -202,20 +204,34 @@ def test_a_reader_that_goes_away_does_not_end_the_run(start, experiment, tmp_pat
     assert list((tmp_path / "out").rglob("report.html"))
 
 
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_each_time_in_plain_lines_and_in_the_summary_says_if_it_is_virtual(invoke, experiment, tmp_path, engine):
+    faults = ["--fault", "kill worker 1 at step 2"] if engine == "simulated" else []
+    result = invoke("train", experiment, "--engine", engine, *faults, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    lines = [line for line in result.stdout.splitlines() if re.search(r"\d (ms|s)\b", line)]
+    assert len(lines) >= 3 + len(faults)
+    for line in lines:
+        assert bool(re.search(r"\d (ms|s) virtual\b", line)) == (engine == "simulated"), line
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["virtual_time"] == (engine == "simulated")
+
+
+def test_quiet_says_why_a_run_fails(invoke, experiment, tmp_path):
+    faults = ["--fault", "kill worker 0 at step 2", "--set", "train.on_worker_loss=stop"]
+    result = invoke("train", experiment, "--quiet", *faults, "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+
+
 def test_a_terminal_gets_a_live_picture_and_a_final_table(start, experiment):
     terminal, program = pty.openpty()
     process = start("train", experiment, "--out", "out", stdout=program, stderr=subprocess.PIPE)
     os.close(program)
-    shown = b""
-    try:
-        while part := os.read(terminal, 65536):
-            shown += part
-    except OSError:  # how Linux says that the other end of a terminal was closed
-        pass
-    os.close(terminal)
+    shown = shown_on(terminal)
     _, stderr = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, stderr) == (0, "")
-    text = re.sub(r"\x1b(\[[0-9;?]*[a-zA-Z]|\]8;[^\x1b]*\x1b\\)", "", shown.decode())
+    text = plain(shown)
     assert "2 running" in text
     assert "report.html" in text.splitlines()[-1]
     assert shown.count(b"\x1b[?25l") == shown.count(b"\x1b[?25h") == 1  # the cursor comes back

@@ -90,6 +90,27 @@ def test_the_report_is_one_file_without_scripts_or_references(runs):
     assert not [name for name, _ in page.attributes if name.startswith("on") or name in ("src", "href")]
 
 
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_each_time_of_a_page_says_if_it_is_virtual(runs, engine):
+    events = [{"event": "worker lost", "seconds": 0.7, "round": 20, "actor": "worker 1", "detail": "died"}]
+    text, page = read(write_report(runs.make(engine=engine, events=events)))
+    titles = [str(value) for name, value in page.attributes if name == "title" and "worker lost" in str(value)]
+    assert titles
+    if engine == "local":
+        assert "virtual" not in text.lower()
+        return
+    assert [title for title in titles if not re.search(r"\d ms virtual: died$", title)] == []
+    assert re.findall(r"(?<!virtual )\btime \(", page.text, re.IGNORECASE) == []
+    for told in (
+        ">virtual time<",
+        "from first to last, virtual",
+        "Where the virtual time went",
+        "Virtual time counts from",
+    ):
+        assert told in text
+    assert ">time<" not in text
+
+
 def test_hostile_text_stays_text_everywhere(runs):
     trace = [
         type(row)(HOSTILE if row.rank == 0 else row.actor, row.rank, row.call, row.start_s, row.end_s)

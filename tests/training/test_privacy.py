@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import chimera
-from chimera.cli.display import outcome
 from chimera.cli.main import app
+from chimera.cli.outcome import outcome
 from chimera.codecs.codec import decode
 from chimera.core.errors import ConfigurationError, MissingExtraError, NonFiniteError, PrivacyError
 from chimera.core.message import Encoded

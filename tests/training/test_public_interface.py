@@ -282,3 +282,12 @@ def test_a_column_of_categories_is_read_as_its_texts(tmp_path: Path) -> None:
     frame = FRAME.assign(label=FRAME["label"].astype("category"), colour=pd.Categorical(["red", "blue"] * 40))
     run = fit(tmp_path, frame, model="logistic-regression")
     assert run.cost.rounds == 4
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_a_run_as_text_is_a_line_that_says_if_its_time_is_virtual(tmp_path: Path, engine: str) -> None:
+    run = fit(tmp_path, (X, Y), engine=engine)
+    assert "\n" not in str(run)
+    assert ("virtual" in str(run)) == run.cost.virtual_time == (engine == "simulated")
+    for told in (f"<Run {run.run_dir}: ", f"2 workers on {engine}", "4 rounds", "accuracy ", "stopped by rounds"):
+        assert told in repr(run)

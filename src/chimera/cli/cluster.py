@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chimera.cli.rows import line, table
+from chimera.cli.rows import Shown, line, printed, table
 from chimera.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -88,7 +88,15 @@ def status(as_json: Json = False, folder: Where = HERE) -> None:
     if as_json:
         typer.echo(line(rows))
     else:
-        table(rows, ("name", "role", "state", "job", "host", "pid"))
+        columns = (
+            Shown("name", 0),
+            Shown("role", 2),
+            Shown("state", 1),
+            Shown("job", 3),
+            Shown("host", 4),
+            Shown("pid", 5),
+        )
+        printed(table(rows, columns))
 
 
 @app.command("down")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chimera.cli.rows import Shown, printed, table
 from chimera.cli.train import Json
 
 if TYPE_CHECKING:
@@ -51,12 +52,15 @@ def evaluate_files(
 
         typer.echo(msgspec.json.encode({each.name: each for each in found}).decode())
         return
+    rows = []
     for each in found:
         if isinstance(each, Similarities):
             score, asked, what = f"Spearman {each.spearman:.3f}", each.pairs, "pairs"
         else:
             score, asked, what = f"accuracy {each.accuracy:.1%}", each.questions, "questions"
-        typer.echo(f"{each.name:<20}{score:<18}{asked - each.unknown:,} of {asked:,} {what} have known words only")
+        known = f"{asked - each.unknown:,} of {asked:,} {what} have known words only"
+        rows.append({"file": each.name, "score": score, "known": known})
+    printed(table(rows, (Shown("file", 0), Shown("score", 1), Shown("known", 2, least=24)), headings=False))
 
 
 def save(run: Run, file: Annotated[Path, typer.Argument(metavar="FILE")]) -> None:
@@ -77,6 +81,5 @@ def _show(words: list[tuple[str, float]], as_json: bool) -> None:
 
         typer.echo(msgspec.json.encode([{"word": word, "similarity": value} for word, value in words]).decode())
         return
-    longest = max((len(word) for word, _ in words), default=0)
-    for word, value in words:
-        typer.echo(f"{word:<{longest}}  {value:.3f}")
+    rows = [{"word": word, "similarity": f"{value:.3f}"} for word, value in words]
+    printed(table(rows, (Shown("word", 0), Shown("similarity", 1, is_number=True)), headings=False))

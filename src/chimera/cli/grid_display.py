@@ -7,16 +7,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Group
 from rich.filesize import decimal
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
-from chimera.cli.display import QUIET_S, ReaderMayGo, event_line, seconds
+from chimera.cli.display import QUIET_S, ReaderMayGo
+from chimera.cli.outcome import event_line, seconds
+from chimera.report.text_table import TextColumn, TextTable, print_table
 from chimera.training.callback import Event, Progress
 from chimera.training.comparison.running import GridCallback
 
@@ -29,16 +30,8 @@ if TYPE_CHECKING:
 
 REFRESH_S = 0.25
 _COLOURS = {"running": "cyan", "finished": "green", "failed": "red", "interrupted": "yellow"}
-_COLUMNS = {
-    "cell": 16,
-    "state": 11,
-    "done": 10,
-    "loss": 7,
-    "on the test set": 15,
-    "bytes": 8,
-    "time": 8,
-}  # least widths
-_OTHER_LINES = 6  # of the terminal, besides those of cells
+_METRICS = (3, 6, 7)  # how important the first metrics besides the loss are; the others are left out
+_OTHER_LINES = 8  # of the terminal, besides those of cells
 
 
 class GridDisplay(GridCallback):
@@ -89,7 +82,7 @@ class PlainGrid(GridDisplay):
 
     def on_event(self, cell: Cell, event: Event) -> None:
         """Write what happened."""
-        self._line(cell, event_line(event))
+        self._line(cell, event_line(event, virtual=cell.is_virtual))
 
     def on_end(self, cell: Cell, state: State, why: str) -> None:
         """Say how it ended."""
@@ -167,52 +160,70 @@ class LiveGrid(GridDisplay):
         """Draw, if it is time."""
         if time.monotonic() >= self._next:
             begin = time.monotonic()
-            self._live.update(self._picture(), refresh=True)
+            self._live.update(self.picture(), refresh=True)
             self._next = time.monotonic() + max(REFRESH_S, 20 * (time.monotonic() - begin))
 
     def finish(self, comparison: Comparison) -> None:
         """Print the table, and where the page is."""
         from chimera.report.comparison_table import as_rich, baseline_told
 
-        self._console.print(as_rich(comparison.plain()))
+        print_table(as_rich(comparison.plain()), self._console)
         for note in (baseline_told(comparison.plain()), *comparison.notes):
             if note:
                 self._console.print(Text(note, style="dim"))
         page = comparison.report.resolve()
         self._console.print(Text(f"page: {comparison.report}", style=f"cyan link {page.as_uri()}"))
 
-    def _picture(self) -> Group:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        for heading, width in _COLUMNS.items():
-            table.add_column(heading, no_wrap=True, overflow="ellipsis", min_width=width)
+    def picture(self) -> Group:
+        """Return what is drawn: the table of the cells, and what there is to note."""
         room = max(self._console.height - _OTHER_LINES, 4)
         lines = list(self._cells.values())
         ended = [line for line in lines if line.state not in ("running", "waiting")]
         hidden = ended[: max(len(lines) - room, 0)]  # those that ended first give way
-        for line in lines:
-            if line not in hidden:
-                table.add_row(*_cells_of(line))
+        table = _table([line for line in lines if line not in hidden])
         more = f"and {len(hidden)} more that have ended\n" if hidden else ""
         return Group(table, Text(more, style="dim").append(self._note, style="yellow"))
 
 
-def _cells_of(line: _Shown) -> list[Any]:
-    name = Text(_name(line.cell), style="bold")
-    state = Text(line.state, style=_COLOURS.get(line.state, "dim"))
-    progress = line.progress
-    if progress is None:
-        return [name, state]
-    done = 1.0 if line.state == "finished" else min(max(progress.fraction or 0.0, 0.0), 1.0)
-    bar = ProgressBar(total=1.0, completed=done, width=10, complete_style="cyan", finished_style="green")
-    figures = dict(_figures(line.cell, progress))
-    measured = "  ".join(f"{name} {value:.4f}" for name, value in progress.metrics.items() if name != "loss")
-    moved = decimal(progress.bytes_up + progress.bytes_down)
-    return [name, state, bar, figures.get("loss", ""), measured, moved, figures["time"]]
+def _table(lines: Sequence[_Shown]) -> TextTable:
+    """Return a row for each cell; its figures are those of its last progress."""
+    told = [dict(_figures(line.cell, line.progress)) if line.progress else {} for line in lines]
+    metrics = dict.fromkeys(name for line in lines for name in (line.progress.metrics if line.progress else ()))
+    more = [name for name in metrics if name != "loss"]
+    virtual = all(line.cell.is_virtual for line in lines)
+    times = [
+        seconds(line.progress.seconds, virtual=line.cell.is_virtual and not virtual) if line.progress else ""
+        for line in lines
+    ]
+
+    def figure(name: str, importance: int) -> TextColumn:
+        return TextColumn(name.replace("_", " "), [row.get(name, "") for row in told], importance, is_number=True)
+
+    return TextTable(
+        [
+            TextColumn("cell", [_name(line.cell) for line in lines], style="bold"),
+            TextColumn("state", [Text(line.state, _COLOURS.get(line.state, "dim")) for line in lines], 1),
+            TextColumn("done", [_bar(line) for line in lines], 2),
+            figure("loss", 5),
+            *(figure(name, importance) for name, importance in zip(more, _METRICS, strict=False)),
+            figure("up", 9),
+            figure("down", 10),
+            TextColumn("virtual time" if virtual else "time", times, 4, is_number=True),
+        ],
+        instead="widen the terminal",
+    )
+
+
+def _bar(line: _Shown) -> ProgressBar | Text:
+    if line.progress is None:
+        return Text()
+    done = 1.0 if line.state == "finished" else min(max(line.progress.fraction or 0.0, 0.0), 1.0)
+    return ProgressBar(total=1.0, completed=done, width=10, complete_style="cyan", finished_style="green")
 
 
 def _figures(cell: Cell, progress: Progress) -> list[tuple[str, str]]:
-    virtual = " virtual" if cell.is_virtual else ""
-    figures = [("round", str(progress.rounds)), ("time", f"{seconds(progress.seconds)}{virtual}")]
+    time_told = seconds(progress.seconds, virtual=cell.is_virtual)
+    figures = [("round", str(progress.rounds)), ("time", time_told)]
     figures += [] if progress.loss is None else [("loss", f"{progress.loss:.4f}")]
     figures += [
         (f"test {name}" if name == "loss" else name, f"{value:.4f}") for name, value in progress.metrics.items()

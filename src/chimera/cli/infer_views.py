@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from chimera.cli.rows import line, printed
+from chimera.cli.rows import Shown, line, printed, table, terminal
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from chimera.inference.client import Client
+    from chimera.report.text_table import TextTable
 
 REFRESH_S = 0.5
 
@@ -25,7 +24,7 @@ def show(client: Client, what: str, *, as_json: bool, watch: bool) -> None:
         if as_json:
             typer.echo(line(rows))
         else:
-            printed(_table(what, rows))
+            printed(view(what, rows))
         return
     for rows in _again(lambda: client.rows(what)):
         if as_json:
@@ -42,78 +41,67 @@ def _again(look: Callable[[], list[dict[str, Any]]]) -> Iterator[list[dict[str, 
 
 
 def _live(what: str, client: Client, rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.live import Live
 
-    with Live(_table(what, rows), console=Console(), auto_refresh=False) as live:
+    with Live(view(what, rows), console=terminal(), auto_refresh=False) as live:
         for rows in _again(lambda: client.rows(what)):
-            live.update(_table(what, rows), refresh=True)
+            live.update(view(what, rows), refresh=True)
 
 
-def _table(what: str, rows: Iterable[Mapping[str, Any]]) -> Table:
+def view(what: str, rows: Sequence[Mapping[str, Any]]) -> TextTable:
     """Return the rows of a view with the columns that a person wants."""
-    from rich.table import Table
-
-    columns = COLUMNS[what]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name, _, right in columns:
-        table.add_column(name, justify="right" if right else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(show(row) for _, show, _ in columns))
-    return table
+    written = [{key: write(row[key]) for key, write in _WRITTEN.items() if row.get(key) is not None} for row in rows]
+    return table([{**row, **more, **_progress(row)} for row, more in zip(rows, written, strict=True)], COLUMNS[what])
 
 
-def _text(key: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda row: "-" if row.get(key) is None else str(row[key])
+def _progress(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return how many of a job's queries have an answer."""
+    return {"answered": f"{row.get('finished', row.get('processed'))}/{row['queries']}"} if "queries" in row else {}
 
 
-def _number(key: str, form: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda row: "-" if row.get(key) is None else format(row[key], form)
-
-
-def _progress(row: Mapping[str, Any]) -> str:
-    return f"{row.get('finished', row.get('processed'))}/{row['queries']}"
-
-
-_OF_JOB = [("job", _text("job"), True), ("name", _text("name"), False)]
-COLUMNS: dict[str, list[tuple[str, Callable[[Mapping[str, Any]], str], bool]]] = {
-    "jobs": [
+_WRITTEN: dict[str, Callable[[Any], str]] = {
+    "weight": "{:g}".format,
+    "rate": "{:.2f}".format,
+    "heartbeat_age_s": "{:.1f} s ago".format,
+    **{f"{name}_s": "{:.4f}".format for name in ("mean", "std", "median", "p90", "p95", "p99")},
+}
+_OF_JOB = (Shown("job", 0, is_number=True), Shown("name", 1, least=16), Shown("state", 2))
+COLUMNS: dict[str, tuple[Shown, ...]] = {
+    "jobs": (
         *_OF_JOB,
-        ("state", _text("state"), False),
-        ("queries", _progress, True),
-        ("errors", _text("errors"), True),
-        ("weight", _number("weight", "g"), True),
-        ("batch size", _text("batch_size"), True),
-    ],
-    "rate": [
+        Shown("answered", 3, "queries", is_number=True),
+        Shown("errors", 4, is_number=True),
+        Shown("weight", 5, is_number=True),
+        Shown("batch_size", 6, "batch size", is_number=True),
+    ),
+    "rate": (
         *_OF_JOB,
-        ("state", _text("state"), False),
-        ("queries/s", _number("rate", ".2f"), True),
-        ("processed", _progress, True),
-        ("weight", _number("weight", "g"), True),
-    ],
-    "stats": [
-        *_OF_JOB,
-        ("processed", _text("processed"), True),
+        Shown("rate", 3, "queries/s", is_number=True),
+        Shown("answered", 4, "processed", is_number=True),
+        Shown("weight", 5, is_number=True),
+    ),
+    "stats": (
+        *_OF_JOB[:2],
+        Shown("processed", 2, is_number=True),
         *(
-            (f"{name} s/query", _number(f"{name}_s", ".4f"), True)
-            for name in ("mean", "std", "median", "p90", "p95", "p99")
+            Shown(f"{name}_s", importance, f"{name} s/query", is_number=True)
+            for name, importance in (("mean", 3), ("std", 7), ("median", 4), ("p90", 8), ("p95", 5), ("p99", 6))
         ),
-    ],
-    "workers": [
-        ("worker", _text("worker"), False),
-        ("state", _text("state"), False),
-        ("job", _text("job"), True),
-        ("models in memory", _text("models"), True),
-    ],
-    "members": [
-        ("name", _text("name"), False),
-        ("role", _text("role"), False),
-        ("state", _text("state"), False),
-        ("host", _text("host"), False),
-        ("pid", _text("pid"), True),
-        ("epoch", _text("epoch"), True),
-        ("address", _text("address"), False),
-        ("last word", _number("heartbeat_age_s", ".1f"), True),
-    ],
+    ),
+    "workers": (
+        Shown("worker", 0),
+        Shown("state", 1),
+        Shown("job", 2, is_number=True),
+        Shown("models", 3, "models in memory", is_number=True),
+    ),
+    "members": (
+        Shown("name", 0),
+        Shown("role", 2),
+        Shown("state", 1),
+        Shown("host", 5),
+        Shown("pid", 6, is_number=True),
+        Shown("epoch", 7, is_number=True),
+        Shown("address", 4),
+        Shown("heartbeat_age_s", 3, "last heartbeat", is_number=True),
+    ),
 }

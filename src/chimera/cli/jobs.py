@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from chimera.cli.cluster import HERE, Json, Where
-from chimera.cli.rows import line, table
+from chimera.cli.rows import Shown, line, printed, table
 
 if TYPE_CHECKING:
     from chimera.cli.display import Display
     from chimera.jobs.client import Client
+    from chimera.report.text_table import TextTable
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's number.")]
+
+
+_COLUMNS = (
+    Shown("job", 0, is_number=True),
+    Shown("name", 3, least=16),
+    Shown("user", 6),
+    Shown("state", 1),
+    Shown("progress", 2, is_number=True),
+    Shown("workers", 4, is_number=True),
+    Shown("since", 5),
+    Shown("reason", 7, long=True),
+)
 
 
 def submit(
@@ -59,7 +72,7 @@ def jobs(as_json: Json = False, folder: Where = HERE) -> None:
     if as_json:
         typer.echo(line(rows))
     else:
-        table([_shown(row) for row in rows], ("job", "name", "user", "state", "progress", "workers", "since", "reason"))
+        printed(jobs_table(rows))
 
 
 def follow(
@@ -102,6 +115,11 @@ def retry(job: Job, as_json: Json = False, folder: Where = HERE) -> None:
     typer.echo(line({"job": job}) if as_json else f"job {job} waits again")
 
 
+def jobs_table(rows: Iterable[Mapping[str, Any]]) -> TextTable:
+    """Return a table of these rows of jobs."""
+    return table(map(_shown, rows), _COLUMNS)
+
+
 def _client(cluster: str) -> Client:
     from chimera.jobs.handle import client_of
 
@@ -117,20 +135,30 @@ def _follow(client: Client, job: str, *, as_json: bool, from_start: bool) -> Non
     """Show what a job tells; with exit code 1 if it was not done at last."""
     from chimera.cli.display import Display
 
-    state, row = "", client.job(job)
+    state, begun, row = "", False, client.job(job)
     display = Display.of(f"job {job}: {row['name']}", quiet=as_json)
     with display:
         for told in client.follow(job, from_start=from_start):
             state = told["job"]["state"] if "job" in told else state
+            begun = (begun or "told" in told) and state != "queued"
             if as_json:
                 typer.echo(line(told))
             else:
-                _show(told, display)
+                _show(told, display, begun=begun)
     if state != "done":
         raise typer.Exit(1)
 
 
-def _show(told: Mapping[str, Any], display: Display) -> None:
+def _waits_for(row: Mapping[str, Any], *, begun: bool) -> str:
+    """Return what a job waits for before its training begins; nothing where it does not."""
+    if row["state"] == "queued":
+        return f"its turn: {row['reason']}" if row["reason"] else "its turn in the queue"
+    if row["state"] == "starting":
+        return f"{row['workers']} free workers to take it"
+    return "its driver, which loads the code" if row["state"] == "running" and not begun else ""
+
+
+def _show(told: Mapping[str, Any], display: Display, *, begun: bool) -> None:
     import msgspec
 
     from chimera.training.callback import Event, Progress
@@ -138,11 +166,15 @@ def _show(told: Mapping[str, Any], display: Display) -> None:
     if "job" in told:
         row = told["job"]
         display.say(f"job {row['job']} is {row['state']}" + (f": {row['reason']}" if row["reason"] else ""))
+        if what := _waits_for(row, begun=begun):
+            display.on_wait(what)
     elif "log" in told:
         display.say(told["log"])
     else:
         ((what, value),) = told["told"].items()
-        if what == "start":
+        if what == "wait":
+            display.on_wait(value)
+        elif what == "start":
             display.on_start(msgspec.convert(value, Progress))
         elif what == "progress":
             display.on_progress(msgspec.convert(value, Progress))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,8 +11,6 @@ import typer
 from chimera.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from chimera.core.registry import Entry
 
 FAMILIES = {
@@ -40,16 +37,23 @@ def list_plugins(
     """List strategies, topologies, aggregations, codecs, engines, partitions, models, data sets and policies."""
     if family is not None and family not in FAMILIES:
         raise ConfigurationError(f"there is no family {family!r} to list; families: {', '.join(FAMILIES)}")
-    from rich.console import Console
-
+    from chimera.cli.rows import Shown, printed, table
     from chimera.core.registry import load_object
+    from chimera.report.text_table import FILE_INSTEAD
 
-    in_pipe = not sys.stdout.isatty()
-    console = Console(width=10_000) if in_pipe else Console()
+    columns = (
+        Shown("name", 0, style="bold cyan"),
+        Shown("family", 2),
+        Shown("what it is", 1, least=30),
+        Shown("paper", 3, long=True, style="italic"),
+        Shown("options", 4, long=True),
+        Shown("needs", 5, long=True, style="yellow"),
+    )
     for name in [family] if family else FAMILIES:
         rows = [_row(entry, GIVEN.get(name, ())) for entry in load_object(FAMILIES[name]).entries()]
-        console.print(_one_line_each(name, rows) if in_pipe else _paragraphs(name, rows))
-        console.print()
+        known = [column for column in columns if any(row[column.key] for row in rows)]
+        printed(table(rows, known, title=name, instead=FILE_INSTEAD))
+        typer.echo()
 
 
 def _row(entry: Entry[Any], given: Collection[str]) -> dict[str, str]:
@@ -62,39 +66,6 @@ def _row(entry: Entry[Any], given: Collection[str]) -> dict[str, str]:
         "options": "  ".join(options_of(entry, given)),
         "needs": _needs(entry),
     }
-
-
-def _one_line_each(title: str, rows: Sequence[Mapping[str, str]]) -> Table:
-    shown = [column for column in rows[0] if any(row[column] for row in rows)]
-    table = _table(title)
-    for column in shown:
-        table.add_column(column, no_wrap=True)
-    for row in rows:
-        table.add_row(*(_escaped(row[column]) for column in shown))
-    return table
-
-
-def _paragraphs(title: str, rows: Sequence[Mapping[str, str]]) -> Table:
-    """For a terminal: what it is, and below that the paper and the options, which would make the lines too long."""
-    from rich.text import Text
-
-    table = _table(title)
-    shown = [column for column in ("name", "family") if any(row[column] for row in rows)]
-    for column in shown:
-        table.add_column(column, style="bold cyan" if column == "name" else "", no_wrap=True)
-    table.add_column("what it is")
-    styles = {"what it is": "", "paper": "italic", "options": "dim", "needs": "yellow"}
-    for row in rows:
-        said = {**row, "needs": f"needs {row['needs']}" if row["needs"] else ""}
-        lines = [Text(said[column], style) for column, style in styles.items() if said[column]]
-        table.add_row(*(_escaped(row[column]) for column in shown), Text("\n").join(lines))
-    return table
-
-
-def _table(title: str) -> Table:
-    from rich.table import Table
-
-    return Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
 
 
 def options_of(entry: Entry[Any], given: Collection[str] = ()) -> Iterator[str]:
@@ -118,9 +89,3 @@ def _needs(entry: Entry[Any]) -> str:
     if entry.extra is None and entry.requires is None:
         return ""
     return f"chimera-dml[{entry.extra or 'all'}]" + ("" if entry.available else ", not installed")
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

@@ -73,17 +73,17 @@ def down(folder: Folder = Path()) -> None:
 @app.command("status")
 def status(folder: Folder = Path()) -> None:
     """Show each node with its address and whether it is well; exits with 1 unless all are."""
-    from rich.console import Console
-    from rich.table import Table
-
+    from chimera.cli.rows import Shown, printed, table
     from chimera.nodes.health import unwell
     from chimera.nodes.state import read_state
+    from chimera.report.text_table import FILE_INSTEAD
 
     state = read_state(folder)
     if state is None:
         typer.echo(f"no nodes run from {folder.absolute()}")
         raise typer.Exit(1)
-    table = Table("node", "where", "address", "health", box=None, pad_edge=False)
+    columns = Shown("node", 0), Shown("where", 3), Shown("address", 2), Shown("health", 1, least=24)
+    rows = []
     nodes: list[tuple[str, str, str]] = [("master", f"process {state.get('pid')}", state.get("master", ""))]
     nodes += [(name, state["launcher"], worker["url"]) for name, worker in state.get("workers", {}).items()]
     well = True
@@ -91,9 +91,8 @@ def status(folder: Folder = Path()) -> None:
         tls_cert, tls_key = state.get("tls_cert") or None, state.get("tls_key") or None
         why = unwell(url, tls_cert=tls_cert, tls_key=tls_key) if url else "is starting"
         well &= not why
-        table.add_row(name, where, url, "ok" if not why else f"not well: {why}")
-    console = Console() if sys.stdout.isatty() else Console(width=10_000)
-    console.print(table)
+        rows.append({"node": name, "where": where, "address": url, "health": f"not well: {why}" if why else "ok"})
+    printed(table(rows, columns, instead=FILE_INSTEAD))
     if not well:
         raise typer.Exit(1)
 

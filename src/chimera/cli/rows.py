@@ -1,13 +1,29 @@
-"""Rows of what somebody asked for: as a table, or as JSON."""
+"""Answers of a command: as a table, or as JSON."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Console
+
+    from chimera.report.text_table import TextTable
+
+Row = Mapping[str, Any]
+
+
+class Shown(NamedTuple):
+    """A column of a table: the key of the rows that it shows, and the rest as of a `TextColumn`."""
+
+    key: str
+    importance: int
+    heading: str = ""
+    is_number: bool = False
+    least: int | None = None
+    long: bool = False
+    style: str = ""
 
 
 def line(value: Any) -> str:
@@ -17,20 +33,41 @@ def line(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Print these columns of rows."""
-    from rich.table import Table
+def table(rows: Iterable[Row], columns: Sequence[Shown], **options: Any) -> TextTable:
+    """Return these columns of rows; the options are those of a `TextTable`."""
+    from chimera.report.text_table import TextColumn, TextTable
 
-    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in columns:
-        shown.add_column(name, no_wrap=True)
-    for row in rows:
-        shown.add_row(*("-" if row.get(name) in (None, "") else str(row[name]) for name in columns))
-    printed(shown)
+    rows = list(rows)
+    return TextTable(
+        [
+            TextColumn(
+                column.heading or column.key,
+                [_text(row.get(column.key), none="" if column.long else "-") for row in rows],
+                column.importance,
+                is_number=column.is_number,
+                least=column.least,
+                long=column.long,
+                style=column.style,
+            )
+            for column in columns
+        ],
+        **options,
+    )
 
 
-def printed(table: Table) -> None:
-    """Print a table, in full where nobody looks at a terminal."""
+def _text(value: Any, *, none: str) -> str:
+    return none if value in (None, "") else str(value)
+
+
+def terminal() -> Console:
+    """Return the console of stdout; a terminal only where it is one."""
     from rich.console import Console
 
-    (Console() if sys.stdout.isatty() else Console(width=10_000)).print(table)
+    return Console(force_terminal=None if sys.stdout.isatty() else False, highlight=False)
+
+
+def printed(table: TextTable) -> None:
+    """Print a table, in full where stdout is no terminal."""
+    from chimera.report.text_table import print_table
+
+    print_table(table, terminal())

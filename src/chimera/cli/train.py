@@ -86,10 +86,10 @@ def run_experiment(
 
     ``leaves`` makes a callback that leaves more in the folder of the run.
     """
-    from chimera.cli.display import Display, is_virtual, title_of
+    from chimera.cli.display import Display, title_of
 
     with _answers(as_json) as answers:
-        display = Display.of(title_of(experiment), virtual=is_virtual(experiment), quiet=quiet)
+        display = Display.of(title_of(experiment), quiet=quiet)
         trainer = experiment.trainer(callbacks=[display], out=out, resume=resume)
         if leaves is not None:
             trainer.callbacks.append(leaves(trainer.run_dir))

@@ -117,10 +117,12 @@ class Engine(Protocol):
     nodes_own_data : whether workers are made where they have a model and data of their own, and are sent neither; elsewhere
         both come from the driver.
     one_process : whether all actors live in the driver's process, where one call runs at a time.
+    virtual_time : whether the seconds of `now` come from a model of the machines, and not from a clock.
     """
 
     nodes_own_data: bool
     one_process: bool
+    virtual_time: bool
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
         """Hold room for actors that need these, all or none; spawns with equal resources then take it.

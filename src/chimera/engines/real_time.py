@@ -16,6 +16,7 @@ class RealTime:
 
     nodes_own_data = False
     one_process = False
+    virtual_time = False
     _end: weakref.finalize[..., Any]
 
     def __init__(self) -> None:

@@ -99,7 +99,9 @@ class Client(WebClient):
         return str(self.object("POST", f"/{_quoted(job)}/retry", b"")["job"])
 
     def follow(self, job: str, *, from_start: bool = True) -> Iterator[dict[str, Any]]:
-        """Yield what a job tells until it is over: ``{"job": row}``, ``{"log": line}`` or ``{"told": progress or event}``.
+        """Yield what a job tells until it is over: ``{"job": row}``, ``{"log": line}`` or ``{"told": what}``.
+
+        ``what`` is its progress, an event, what it waits for, or its summary.
 
         If the daemon is replaced meanwhile, it goes on where it was.
         """

@@ -45,7 +45,10 @@ class JobHandle:
         return self._client.job(self.id)
 
     def follow(self, *, from_start: bool = True) -> Iterator[dict[str, Any]]:
-        """Yield what it tells until it is over: ``{"job": row}``, ``{"log": line}`` or ``{"told": progress or event}``."""
+        """Yield what it tells until it is over: ``{"job": row}``, ``{"log": line}`` or ``{"told": what}``.
+
+        ``what`` is its progress, an event, what it waits for, or its summary.
+        """
         return self._client.follow(self.id, from_start=from_start)
 
     def wait(self, timeout_s: float | None = None) -> dict[str, Any]:

@@ -33,6 +33,10 @@ class Told(Callback):
         self._last: Progress | None = None
         self._metrics: dict[str, float] = {}
 
+    def on_wait(self, what: str) -> None:
+        """Write what it waits for before it begins."""
+        self._write(wait=what)
+
     def on_start(self, progress: Progress) -> None:
         """Write where it begins."""
         self._write(start=progress)

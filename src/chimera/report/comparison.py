@@ -21,7 +21,7 @@ from chimera.report.comparison_over import speed_up, times
 from chimera.report.comparison_table import baseline_told, columns, metric_names
 from chimera.report.curves import FRACTIONS
 from chimera.report.run_files import finite, read_metrics, replace_file
-from chimera.report.units import bytes_unit, number, time_unit
+from chimera.report.units import bytes_unit, clock, number, time_unit
 
 _MORE_IS_BETTER = FRACTIONS | {"r2"}
 
@@ -146,15 +146,15 @@ def _pareto(rows: Sequence[Row], drawn: Sequence[int], metric: str, over: str) -
     one, unit = (bytes_unit if over == "bytes" else time_unit)(max(paid))
     x, y = np.array(paid) / one, np.array([value for _, value in costs])
     kept = front(x.tolist(), y.tolist(), more_is_better=metric in _MORE_IS_BETTER)
-    clock = "Virtual time" if rows[drawn[0]]["virtual"] else "Time"
+    time = clock(*(rows[i]["virtual"] for i in drawn))
     series = [
         Series(place, str(i + 1), str(rows[i]["cell"]), x[place : place + 1], y[place : place + 1])
         for place, i in enumerate(drawn)
     ]
     name = metric.replace("_", " ")
     chart = Chart(
-        title=f"{name.capitalize()} on the test set, over {'data moved' if over == 'bytes' else clock.lower()}",
-        x_label=f"{'Data moved, up and down' if over == 'bytes' else clock} ({unit})",
+        title=f"{name.capitalize()} on the test set, over {'data moved' if over == 'bytes' else time.lower()}",
+        x_label=f"{'Data moved, up and down' if over == 'bytes' else time} ({unit})",
         y_label=name,
         series=series,
         points=True,
@@ -182,7 +182,7 @@ def _figures(comparison: Mapping[str, Any], folder: Path) -> str:
             text = safe(column.texts[i])
             if column.heading == "cell":
                 cells.append(f'<td class="name">{_links(row, comparison["runs"], folder)}</td>')
-            elif column.heading == "state":
+            elif column.heading in ("state", "error"):
                 cells.append(f"<td{' class=failed' if row['state'] == 'failed' else ''}>{text}</td>")
             else:
                 cells.append(f"<td{' class=n' if column.is_number else ''}>{text}</td>")

@@ -11,7 +11,7 @@ from chimera.report.comparison_charts import Chart, Series, is_wide
 from chimera.report.comparison_names import WORKERS
 from chimera.report.curves import FRACTIONS, Floats, thinned
 from chimera.report.run_files import finite
-from chimera.report.units import bytes_unit, counts_unit, time_unit
+from chimera.report.units import bytes_unit, clock, counts_unit, time_unit
 
 Unit: TypeAlias = Callable[[float], tuple[float, str]]
 
@@ -29,13 +29,12 @@ def learning_curves(
     found : the rows of ``metrics.jsonl`` of each cell that is drawn, by its place among ``rows``.
     drawn : which are drawn, in order.
     """
-    virtual = all(rows[i]["virtual"] for i in drawn)
     name = metric.replace("_", " ")
-    clock = "Virtual time" if virtual else "Time"
+    time = clock(*(rows[i]["virtual"] for i in drawn))
     workers = [int(row["settings"].get(WORKERS, 0)) for row in rows]
     axes: list[tuple[str, str, Unit, tuple[str, ...], Sequence[int]]] = [
         ("data moved", "Data moved, up and down ({})", bytes_unit, ("bytes_up", "bytes_down"), [1] * len(rows)),
-        (clock.lower(), clock + " ({})", time_unit, ("seconds",), [1] * len(rows)),
+        (time.lower(), time + " ({})", time_unit, ("seconds",), [1] * len(rows)),
     ]
     if all(workers):
         axes.append(("samples per worker", "Samples per worker{}", counts_unit, ("samples",), workers))

@@ -9,7 +9,7 @@ import numpy as np
 
 from chimera.report.comparison_charts import MOST_LINES, Chart, Series, is_wide, swatch
 from chimera.report.comparison_names import WORKERS, cell_name, safe
-from chimera.report.units import bytes_unit, time_unit
+from chimera.report.units import bytes_unit, clock, time_unit
 
 
 def times(comparison: Mapping[str, Any]) -> list[tuple[Chart, str]]:
@@ -31,12 +31,12 @@ def times(comparison: Mapping[str, Any]) -> list[tuple[Chart, str]]:
             elif row["state"] == "finished":
                 missed[name] = None
         if groups:
-            charts.append(_over(varied, what, groups, list(missed), bool(rows[0]["virtual"])))
+            charts.append(_over(varied, what, groups, list(missed), clock(*(row["virtual"] for row in rows))))
     return charts[:2]
 
 
 def _over(
-    varied: str, what: str, groups: Mapping[str, Sequence[tuple[float, float]]], missed: Sequence[str], virtual: bool
+    varied: str, what: str, groups: Mapping[str, Sequence[tuple[float, float]]], missed: Sequence[str], time: str
 ) -> tuple[Chart, str]:
     is_bandwidth = "bandwidth" in varied
     largest = max(x for points in groups.values() for x, _ in points)
@@ -48,13 +48,12 @@ def _over(
         series.append(Series(place, _letter(place), name, x / one, y / second))
     xs, ys = [x for each in series for x in each.x], [y for each in series for y in each.y]
     label = f"Bandwidth ({unit}/s)" if is_bandwidth else varied
-    clock = "Virtual time" if virtual else "Time"
     log_y = is_bandwidth or is_wide(ys)
     ticks = sorted(set(xs))
     chart = Chart(
-        title=f"{clock} {what} ({time_name}{', log scale' if log_y else ''}), over {'bandwidth' if is_bandwidth else varied}",
+        title=f"{time} {what} ({time_name}{', log scale' if log_y else ''}), over {'bandwidth' if is_bandwidth else varied}",
         x_label=label,
-        y_label=f"{clock} {what} ({time_name})",
+        y_label=f"{time} {what} ({time_name})",
         series=series,
         log_x=max(xs) / min(xs) > 3,
         log_y=log_y,

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chimera.report.comparison_names import WORKERS
-from chimera.report.units import in_bytes, in_seconds, number, significant
+from chimera.report.units import clock, in_bytes, in_seconds, number, significant
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from chimera.report.text_table import TextTable
 
-_MOST_METRICS = 4
+_METRICS = (2, 6, 12, 12)  # how important the first metrics are; the others are left out
 _FIRST_METRICS = ("accuracy", "loss")
 
 Row = Mapping[str, Any]
@@ -21,12 +21,22 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its heading, what the heading means, and a text for each row, empty where nothing is known."""
+    """One column.
+
+    Attributes
+    ----------
+    heading : its name.
+    meaning : what the heading means.
+    texts : one for each row, empty where nothing is known.
+    importance : as of a `TextColumn`; larger ones are left out first on a narrow terminal.
+    """
 
     heading: str
     meaning: str
     texts: list[str]
+    importance: int
     is_number: bool = True
+    long: bool = False
 
 
 def metric_names(comparison: Mapping[str, Any]) -> list[str]:
@@ -42,35 +52,36 @@ def columns(comparison: Mapping[str, Any]) -> list[Column]:
     target = comparison.get("target") or {}
     wanted = ", ".join(f"{name} {number(value)}" for name, value in target.items())
     found = [
-        Column("#", "the number of the cell in the pictures", [str(i + 1) for i in range(len(rows))]),
-        Column("cell", "what varies", [row["cell"] for row in rows], is_number=False),
-    ]
-    found += [
-        *(_metric(name, rows) for name in metric_names(comparison)[:_MOST_METRICS]),
+        Column("#", "the number of the cell in the pictures", [str(i + 1) for i in range(len(rows))], 0),
+        Column("cell", "what varies", [row["cell"] for row in rows], 0, is_number=False),
+        *(_metric(name, rows, _METRICS[place]) for place, name in enumerate(metric_names(comparison)[: len(_METRICS)])),
         *(_speed_up(rows, wanted) if target and WORKERS in comparison["varied"] else ()),
-        _column("up", "sent by all workers", rows, "bytes_up", in_bytes),
-        _column("down", "received by all workers", rows, "bytes_down", in_bytes),
+        _column("up", "sent by all workers", rows, "bytes_up", in_bytes, 7),
+        _column("down", "received by all workers", rows, "bytes_down", in_bytes, 11),
     ]
-    for way in ("up", "down"):
+    for way, importance in (("up", 15), ("down", 16)):
         meaning = f"bits of an element of what went {way}, measured"
         found.append(
-            _column(f"bits {way}", meaning, rows, f"bits_per_element_{way}", lambda bits: significant(bits, 3))
+            _column(
+                f"bits {way}", meaning, rows, f"bits_per_element_{way}", lambda bits: significant(bits, 3), importance
+            )
         )
     meaning = "32 bits an element, over those that were sent up"
-    found.append(_column("ratio", meaning, rows, "compression_ratio", _times))
+    found.append(_column("ratio", meaning, rows, "compression_ratio", _times, 13))
     found += [
-        _column("rounds", "updates of the global model", rows, "rounds", lambda value: number(round(value))),
-        _seconds("time", "of training", rows, "seconds"),
+        _column("rounds", "updates of the global model", rows, "rounds", lambda value: number(round(value)), 14),
+        _seconds("time", "of training", rows, "seconds", 5),
     ]
     if target:
-        found.append(_seconds("to target", f"time until {wanted} on the test set", rows, "seconds_to_target", "never"))
+        found.append(_seconds("to target", f"until {wanted} on the test set", rows, "seconds_to_target", 3, "never"))
     if len(rows) > 1:
         sooner = "to target" if target else "time"
-        found.append(_column("fewer bytes", "up and down, against the baseline", rows, "times_fewer_bytes", _times))
-        found.append(_column("sooner", f"{sooner}, against the baseline", rows, "times_sooner", _times))
-    found.append(Column("state", "", [_state(row) for row in rows], is_number=False))
-    if all(text == "finished" for text in found[-1].texts):
-        del found[-1]
+        found.append(_column("fewer bytes", "up and down, against the baseline", rows, "times_fewer_bytes", _times, 8))
+        found.append(_column("sooner", f"{sooner}, against the baseline", rows, "times_sooner", _times, 9))
+    states = [str(row["state"]) for row in rows]
+    if any(state != "finished" for state in states):
+        found.append(Column("state", "", states, 1, is_number=False))
+    found.append(Column("error", "", [row.get("error") or "" for row in rows], 17, is_number=False, long=True))
     return [found[0], *(column for column in found[1:] if any(column.texts))]
 
 
@@ -84,45 +95,40 @@ def baseline_told(comparison: Mapping[str, Any]) -> str:
     return f"Ratios are against {key} = {values[0]}{', all else equal' if others else ''}."
 
 
-def as_rich(comparison: Mapping[str, Any]) -> Table:
+def as_rich(comparison: Mapping[str, Any]) -> TextTable:
     """Return the table for a terminal."""
-    from rich.table import Table
-    from rich.text import Text
+    from chimera.report.text_table import TextColumn, TextTable
 
-    found = columns(comparison)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for column in found:
-        table.add_column(
-            column.heading,
-            justify="right" if column.is_number else "left",
-            overflow="fold",
-            no_wrap=column.is_number,
-        )
-    for texts in zip(*(column.texts for column in found), strict=True):
-        table.add_row(*(Text(text) for text in texts))
-    return table
+    return TextTable(
+        [
+            TextColumn(column.heading, column.texts, column.importance, long=column.long, is_number=column.is_number)
+            for column in columns(comparison)
+        ]
+    )
 
 
 def as_text(comparison: Mapping[str, Any]) -> str:
     """Return the table as lines of text, as wide as they are."""
     from rich.console import Console
 
+    from chimera.report.text_table import print_table
+
     text = io.StringIO()
-    Console(file=text, width=10_000, color_system=None, force_terminal=False).print(as_rich(comparison))
+    print_table(as_rich(comparison), Console(file=text, color_system=None, force_terminal=False))
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
-def _column(heading: str, meaning: str, rows: Sequence[Row], key: str, write: Any) -> Column:
-    return Column(heading, meaning, ["" if row.get(key) is None else write(row[key]) for row in rows])
+def _column(heading: str, meaning: str, rows: Sequence[Row], key: str, write: Any, importance: int) -> Column:
+    return Column(heading, meaning, ["" if row.get(key) is None else write(row[key]) for row in rows], importance)
 
 
-def _metric(name: str, rows: Sequence[Row]) -> Column:
+def _metric(name: str, rows: Sequence[Row], importance: int) -> Column:
     texts = []
     for row in rows:
         value, spread = row["metrics"].get(name), row.get("metrics_spread", {}).get(name)
         text = "" if name not in row["metrics"] else "not finite" if value is None else _cell(value)
         texts.append(f"{text} ± {significant(spread, 2)}" if text and spread else text)
-    return Column(name.replace("_", " "), "on the test set", texts)
+    return Column(name.replace("_", " "), "on the test set", texts, importance)
 
 
 def _cell(value: float | str) -> str:
@@ -139,6 +145,7 @@ def _speed_up(rows: Sequence[Row], wanted: str) -> list[Column]:
             "samples per worker to target",
             f"until {wanted} on the test set",
             ["never" if value is None else number(round(value)) if value else "" for value in samples],
+            10,
         ),
         Column(
             "speed-up",
@@ -147,27 +154,23 @@ def _speed_up(rows: Sequence[Row], wanted: str) -> list[Column]:
                 f"{_times(value)}{f' ± {significant(spread, 2)}' if spread else ''}" if value else ""
                 for value, spread in zip(speed_ups, spreads, strict=True)
             ],
+            4,
         ),
     ]
 
 
-def _seconds(heading: str, meaning: str, rows: Sequence[Row], key: str, none: str = "") -> Column:
-    """Return a column of durations; virtual ones are marked where there are real ones as well."""
-    mixed = len({row["virtual"] for row in rows}) > 1
-    all_virtual = not mixed and bool(rows[0]["virtual"])
+def _seconds(heading: str, meaning: str, rows: Sequence[Row], key: str, importance: int, none: str = "") -> Column:
+    """Return a column of durations. Its heading says if all are virtual; where some are, their texts do."""
+    virtual = [bool(row["virtual"]) for row in rows]
     texts = []
     for row in rows:
         value, spread = row.get(key), row.get(f"{key}_spread")
         text = (none if row["state"] == "finished" else "") if value is None else in_seconds(value)
         text += f" ± {in_seconds(spread)}" if value is not None and spread else ""
-        texts.append(f"{text} v" if mixed and row["virtual"] and value is not None else text)
-    virtual = "virtual " if all_virtual and heading == "time" else ""
-    return Column(f"{virtual}{heading}", f"{meaning}{', virtual' if all_virtual else ''}", texts)
-
-
-def _state(row: Row) -> str:
-    state = str(row["state"])
-    return f"{state}: {row['error']}" if row.get("error") else state
+        marked = row["virtual"] and not all(virtual) and value is not None
+        texts.append(f"{text} virtual" if marked else text)
+    told = heading if not all(virtual) else "virtual time" if heading == "time" else f"{heading} (virtual)"
+    return Column(told, f"{clock(*virtual)} {meaning}", texts, importance)
 
 
 def _times(value: float) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from chimera.report.beside_unigram import beside_unigram
 from chimera.report.run_files import CLIENT, OF_WORKERS, RunFiles, finite, is_metric
-from chimera.report.units import bytes_unit, counts_unit, time_unit
+from chimera.report.units import bytes_unit, clock, counts_unit, time_unit
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -111,9 +111,12 @@ def _axes(run: RunFiles) -> list[_Axis]:
     lost = [event for event in run.events if "lost" in str(event.get("event", ""))][:_MOST_MARKS]
     second, time_name = time_unit(float(np.nanmax(seconds, initial=0)))
     one, bytes_name = bytes_unit(float(np.nanmax(up + down, initial=0)))
-    clock = "Virtual time" if run.is_virtual else "Time"
     axes = [
-        _Axis(f"{clock} ({time_name})", seconds / second, tuple(finite(e.get("seconds")) / second for e in lost)),
+        _Axis(
+            f"{clock(run.is_virtual)} ({time_name})",
+            seconds / second,
+            tuple(finite(e.get("seconds")) / second for e in lost),
+        ),
         _samples_per_worker(run, lost) or _Axis("Rounds", rounds, tuple(finite(e.get("round")) for e in lost), True),
         _Axis(f"Data moved, up and down ({bytes_name})", (up + down) / one),
     ]

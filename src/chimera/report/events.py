@@ -11,7 +11,7 @@ import numpy as np
 
 from chimera.report.run_files import finite
 from chimera.report.timeline import RETURNS, Lane, Window, span
-from chimera.report.units import in_seconds, number
+from chimera.report.units import lasted, number
 
 RUN = "run"  # the row of what happened to nobody who has a lane
 _NEAR = 0.011  # of a window's width: marks of one kind that are closer would hide each other
@@ -109,7 +109,7 @@ def legend(points: Iterable[Point]) -> list[tuple[Kind, str]]:
     return [(kind, _listed(list(names[kind]), ", ")) for kind in KINDS if kind in names]
 
 
-def marks_in(window: Window, points: Iterable[Point]) -> dict[str, list[Mark]]:
+def marks_in(window: Window, points: Iterable[Point], *, virtual: bool = False) -> dict[str, list[Mark]]:
     """Return the marks to draw in a window, by row; in each row those that tell more come last, and so lie on top."""
     begin_s, end_s = window.begin_s, window.end_s
     groups: dict[str, list[list[Point]]] = {}
@@ -124,22 +124,22 @@ def marks_in(window: Window, points: Iterable[Point]) -> dict[str, list[Mark]]:
                 groups.setdefault(point.row, []).append(latest[key])
     order = {kind: -place for place, kind in enumerate(KINDS)}
     return {
-        row: [_mark(group) for group in sorted(found, key=lambda group: order[group[0].kind])]
+        row: [_mark(group, virtual=virtual) for group in sorted(found, key=lambda group: order[group[0].kind])]
         for row, found in groups.items()
     }
 
 
-def _mark(group: Sequence[Point]) -> Mark:
+def _mark(group: Sequence[Point], *, virtual: bool) -> Mark:
     first, last = group[0], group[-1]
     if len(group) == 1:
         event = first.event
         actor = str(event.get("actor", "")) if first.row == RUN else ""
-        where = f"round {number(event.get('round', ''))}, {in_seconds(first.at_s)}"
+        where = f"round {number(event.get('round', ''))}, {lasted(first.at_s, virtual=virtual)}"
         named = ", ".join(part for part in (str(event.get("event", "")), actor, where) if part)
         return Mark(first.at_s, first.kind, f"{named}: {event.get('detail', '')}".rstrip(": "))
     names = Counter(str(point.event.get("event", "")) for point in group)
     counted = _listed([f"{name}, {count:,} times" for name, count in names.items()], "; ")
-    told = f"{counted}, from {in_seconds(first.at_s)} to {in_seconds(last.at_s)}"
+    told = f"{counted}, from {lasted(first.at_s, virtual=virtual)} to {lasted(last.at_s, virtual=virtual)}"
     return Mark((first.at_s + last.at_s) / 2, first.kind, told)
 
 

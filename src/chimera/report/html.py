@@ -19,7 +19,7 @@ from chimera.report.events import RUN, Kind, Mark, kind_of, legend, losses, mark
 from chimera.report.run_files import CLIENT, OF_WORKERS, RunFiles, read_run, replace_file
 from chimera.report.staleness import staleness
 from chimera.report.timeline import KINDS, Lane, Window, selection, windows
-from chimera.report.units import in_bytes, in_seconds, linear_ticks, number, tick_labels, time_unit
+from chimera.report.units import clock, in_bytes, in_seconds, linear_ticks, number, tick_labels, time_unit
 from chimera.report.word_picture import word_picture
 
 _MOST_LANES = 24
@@ -51,7 +51,7 @@ def page(run: RunFiles) -> str:
         _section("Each worker on its own data", clients(run)),
         _section("Staleness of applied gradients", staleness(run)),
         _section("Timeline", _timeline(run)),
-        _section("Where the time went", _shares(run)),
+        _section(f"Where the {clock(run.is_virtual).lower()} went", _shares(run)),
         _section("Events", _events(run)),
         _section("Configuration", _tables(run.experiment)),
         _section("Environment", _tables(run.environment)),
@@ -102,9 +102,8 @@ def _cards(run: RunFiles) -> str:
     cards = [(name.replace("_", " ") + where[name], number(metrics[name]), "") for name in named]
     if known := beside_unigram(figures):
         cards += [("unigram model", number(known.unigram), ""), (f"{known.metric} beside it", known.told(), "")]
-    clock = "virtual time" if run.is_virtual else "time"
     shown = {
-        "seconds": (clock, in_seconds),
+        "seconds": (clock(run.is_virtual).lower(), in_seconds),
         "samples_per_second": ("samples/s, virtual" if run.is_virtual else "samples/s", number),
         "rounds": ("rounds", number),
         "epochs": ("epochs", lambda value: number(float(value), 3)),
@@ -115,7 +114,7 @@ def _cards(run: RunFiles) -> str:
         "bits_per_element_down": ("bits per element, down", lambda value: number(float(value), 3)),
         "delta": ("delta, of epsilon", number),
         "spectral_gap": ("spectral gap", lambda value: number(float(value), 3)),
-        "bubble": ("time that stages wait", lambda value: f"{float(value):.1%}"),
+        "bubble": (f"{clock(run.is_virtual).lower()} that stages wait", lambda value: f"{float(value):.1%}"),
     }
     for key, (label, write) in shown.items():
         value = figures.get(key)
@@ -170,12 +169,14 @@ def _timeline(run: RunFiles) -> str:
     signs = "".join(f"<span>{_sign(kind)}{_text(names)}</span>" for kind, names in legend(points))
     some = f"Shown: {len(lanes)} of {len(run.lanes):,} actors. " if len(lanes) < len(run.lanes) else ""
     views = "".join(
-        _view(run, lanes, window, marks_in(window, points)) for window in windows(run.lanes, losses(points))
+        _view(run, lanes, window, marks_in(window, points, virtual=run.is_virtual))
+        for window in windows(run.lanes, losses(points))
     )
     return (
         f"<p class='legend'>{kinds}{signs}</p>{views}"
-        f"<p class='note'>{some}Time counts from the beginning of training. Waiting and transfers inside a call are drawn"
-        " at its end. Where calls are too short to be seen one by one, the height of a colour is its share of the time.</p>"
+        f"<p class='note'>{some}{clock(run.is_virtual)} counts from the beginning of training. Waiting and"
+        " transfers inside a call are drawn at its end. Where calls are too short to be seen one by one, the height of a"
+        " colour is its share of the time.</p>"
     )
 
 
@@ -203,10 +204,9 @@ def _view(run: RunFiles, lanes: Sequence[Lane], window: Window, marks: Mapping[s
     places = [(tick * second - window.begin_s) / length_s * 100 for tick in ticks]
     labels = zip(places, tick_labels(ticks), strict=True)
     scale = "".join(f'<span style="left:{place:.2f}%">{label}</span>' for place, label in labels)
-    clock = "Virtual time" if run.is_virtual else "Time"
     return (
         f'<figure class="timeline"><figcaption>{_text(window.title)}</figcaption>{"".join(rows)}<div class="lane scale">'
-        f'<span class="actor">{clock} ({unit})</span><span class="track">{scale}</span></div></figure>\n'
+        f'<span class="actor">{clock(run.is_virtual)} ({unit})</span><span class="track">{scale}</span></div></figure>\n'
     )
 
 
@@ -225,9 +225,11 @@ def _shares(run: RunFiles) -> str:
         name = lane.actor + (" (lost)" if lane.lost_s is not None else "")
         rows.append(_share_row(name, lane.shares, len(lane.starts), float(lane.edges[-1] - lane.edges[0])))
     head = "".join(f'<th class="n">{kind}</th>' for kind in KINDS)
+    told = ", virtual" if run.is_virtual else ""
     return (
         f'<table class="shares"><thead><tr><th>actor</th><th>share of its time</th>{head}'
-        f'<th class="n">calls</th><th class="n">from first to last</th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
+        f'<th class="n">calls</th><th class="n">from first to last{told}</th></tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table>"
     )
 
 
@@ -259,7 +261,8 @@ def _events(run: RunFiles) -> str:
         rows.append(f'<tr><td class="n">{at}</td><td class="n">{_text(number(event.get("round", "")))}</td>{told}</tr>')
     rest = len(run.events) - len(shown)
     more = f"<p class='note'>{rest:,} more stand in events.jsonl.</p>" if rest > 0 else ""
-    head = '<th class="n">time</th><th class="n">round</th><th>event</th><th>actor</th><th>detail</th>'
+    head = f'<th class="n">{clock(run.is_virtual).lower()}</th>'
+    head += '<th class="n">round</th><th>event</th><th>actor</th><th>detail</th>'
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return f'<div class="events">{table}</div>{more}'
 

@@ -14,7 +14,7 @@ from chimera.report.curves import MOST_LINES, Panel, panels, y_range
 from chimera.report.events import RUN, Point, legend, losses, marks_in, points_of
 from chimera.report.run_files import RunFiles, read_run, replace_file
 from chimera.report.timeline import COMPUTE, KINDS, TRANSFER, WAIT, Lane, Window, selection, windows
-from chimera.report.units import linear_ticks, log_tick_labels, log_ticks, number, tick_labels, time_unit
+from chimera.report.units import clock, linear_ticks, log_tick_labels, log_ticks, number, tick_labels, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -201,7 +201,7 @@ def _draw_timeline(
     names = [_drawable(lane.actor) + (" (lost)" if lane.lost_s is not None else "") for lane in lanes]
     axes.set_yticks(range(len(lanes) + len(others)), [*names, *others])
     axes.set_ylim(len(lanes) + len(others) - 0.4, -0.6)
-    axes.set_xlabel(f"{'Virtual time' if run.is_virtual else 'Time'} since training began ({unit})")
+    axes.set_xlabel(f"{clock(run.is_virtual)} since training began ({unit})")
     some = f", {len(lanes)} of {len(run.lanes):,} actors" if len(lanes) < len(run.lanes) else ""
     axes.set_title(_drawable(f"Timeline: {view.title[0].lower()}{view.title[1:]}{some}", 90), loc="left")
     for each in (axes, shares):

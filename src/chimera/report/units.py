@@ -33,6 +33,16 @@ def _unit(largest: float, units: tuple[tuple[float, str], ...]) -> tuple[float, 
     return fitting[-1] if fitting else units[2 if units is _TIME else 0]
 
 
+def clock(*virtual: bool) -> str:
+    """Return what the time of these runs is called."""
+    return "Time" if not any(virtual) else "Virtual time" if all(virtual) else "Time, real or virtual"
+
+
+def lasted(value: float, *, virtual: bool) -> str:
+    """Return a duration of a run as `in_seconds` does, and whether it is virtual."""
+    return f"{in_seconds(value)} virtual" if virtual else in_seconds(value)
+
+
 def in_seconds(value: float) -> str:
     """Return a duration: ``12.3 s``, ``4 min 05 s``, ``2 h 10 min``."""
     if not math.isfinite(value):

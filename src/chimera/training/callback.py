@@ -21,6 +21,7 @@ class Progress(msgspec.Struct, frozen=True):
     ----------
     rounds, epochs, samples : how far it came; epochs are passes over the whole data, samples count all workers.
     seconds : since training began, in the engine's time.
+    virtual_time : whether these seconds come from the model of the simulated engine.
     bytes_up, bytes_down : what the workers sent and received.
     loss : mean training loss since the last progress, if a step was taken.
     metrics : the last evaluation on the test set (``loss``, ``accuracy``, ...); empty before the first.
@@ -42,6 +43,7 @@ class Progress(msgspec.Struct, frozen=True):
     workers: dict[str, str]
     samples_by_worker: dict[str, int] = {}
     fill: dict[str, float] = {}
+    virtual_time: bool = False
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -56,6 +58,9 @@ class Event(msgspec.Struct, frozen=True):
 
 class Callback:
     """Base of all callbacks; override what you need. Called by the trainer, in the driver, between rounds."""
+
+    def on_wait(self, what: str) -> None:
+        """Training has not begun: the run waits for ``what``, such as the data or the workers."""
 
     def on_start(self, progress: Progress) -> None:
         """Workers are up; training begins (or goes on from a checkpoint)."""

@@ -300,6 +300,7 @@ class TrainingLoop:
             epochs=used.samples / self._train_size,
             samples=used.samples,
             seconds=used.seconds,
+            virtual_time=self._engine.virtual_time,
             bytes_up=used.bytes_up,
             bytes_down=used.bytes_down,
             loss=self._loss,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError
 from chimera.models.model import Model
+from chimera.report.units import lasted, number
 from chimera.training.callback import Event
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ class Cost:
 
     Attributes
     ----------
-    seconds : of training, in the engine's time: virtual on the simulated engine.
+    seconds : of training, in the engine's time.
+    virtual_time : whether these seconds come from the model of the simulated engine.
     bytes_up, bytes_down : array bytes that the workers sent and received.
     rounds : updates of the global model.
     lost_rounds : rounds whose work a death has undone or cut short, over and above ``rounds``.
@@ -49,6 +51,7 @@ class Cost:
     elements_down: int
     packed_down: int
     epochs: float
+    virtual_time: bool
 
     @property
     def goodput(self) -> float:
@@ -71,7 +74,7 @@ class Cost:
         return 4 * self.elements_up / self.packed_up if self.packed_up else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A run that is over.
 
@@ -96,9 +99,17 @@ class Run:
     stopped_by: str
     names: dict[str, Any]
     events: list[Event] = field(default_factory=list)
-    rows: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    rows: list[dict[str, Any]] = field(default_factory=list)
     staleness: dict[int, int] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Return where the run is, what it was, what it took and how good the model is, in one line."""
+        names, cost = self.names, self.cost
+        metrics = [f"{name.replace('_', ' ')} {number(value)}" for name, value in self.metrics.items()]
+        took = [f"{cost.rounds:,} rounds", lasted(cost.seconds, virtual=cost.virtual_time)]
+        what = f"{names['strategy']}, {names['workers']} workers on {names['engine']}"
+        return f"<Run {self.run_dir}: {'; '.join([what, *took, *metrics, f'stopped by {self.stopped_by}'])}>"
 
     @property
     def lost_workers(self) -> int:
@@ -121,6 +132,7 @@ class Run:
             "epochs": cost.epochs,
             "samples": cost.samples,
             "seconds": cost.seconds,
+            "virtual_time": cost.virtual_time,
             "samples_per_second": cost.samples / cost.seconds if cost.seconds else 0.0,
             "bytes_up": cost.bytes_up,
             "bytes_down": cost.bytes_down,

@@ -193,8 +193,10 @@ class Trainer:
         settings = self._settings
         # Before the data: its processes import while this one loads.
         codecs = settings.codec[0], settings.downlink[0]
+        tell(self.callbacks, "on_wait", f"the engine {label(self._engine)}")
         engine, owned = open_engine(self._engine, preload_of(self._data, self._model, codecs))
         try:
+            tell(self.callbacks, "on_wait", f"the data {label(self._data)}")
             split = split_of(self._data, settings.seed)
             check_data(engine, split.train, settings.workers, settings.tolerance)
             check_attacks(settings.faults, settings.strategy, split.train)
@@ -210,6 +212,8 @@ class Trainer:
             if saved:
                 check_fits(saved, model.layout.size)
             watch = Watch(engine, settings.tolerance.worker_timeout_s)
+            workers = "1 worker" if settings.workers == 1 else f"{settings.workers} workers"
+            tell(self.callbacks, "on_wait", f"{workers} on the engine {label(self._engine)}")
             cluster = Assembly(settings, engine, model, split.train, saved).cluster(watch)
             try:
                 return self._fit(engine, watch, cluster, split, model, checkpoints, saved)
@@ -276,7 +280,7 @@ class Trainer:
             self._recovery = None
             history.close()
         used = loop.counters
-        cost = Cost(**asdict(used), epochs=used.samples / train_size)
+        cost = Cost(**asdict(used), epochs=used.samples / train_size, virtual_time=engine.virtual_time)
         run = Run(
             run_dir=self._folder.path,
             model=getattr(model, "module", getattr(model, "estimator", model)),

@@ -226,7 +226,7 @@ class Text:
         made = Pipelines(
             engine, self, pipelines=self.pipelines, learners=workers, seed=seed, stages=self.stages, ahead=self.ahead
         )
-        return Piped(engine, made, batch_size, bool(engine.state()))
+        return Piped(engine, made, batch_size, engine.virtual_time)
 
     def figures(self) -> dict[str, Any]:
         """Return what the summary of a run says of the text, the loss of its unigram model on the test windows included."""

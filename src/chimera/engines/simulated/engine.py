@@ -43,6 +43,7 @@ class Simulated:
 
     nodes_own_data = False
     one_process = True
+    virtual_time = True
 
     def __init__(
         self,

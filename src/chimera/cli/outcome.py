@@ -1,0 +1,67 @@
+"""What is told of a run and of its end, as texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.filesize import decimal
+
+from chimera.report.beside_unigram import beside_unigram
+from chimera.training.callback import Event
+
+
+def _packing(summary: Mapping[str, Any]) -> str:
+    """Return how small an element was on its way, where messages were sent and a codec made them smaller."""
+    found = [(way, summary.get(f"bits_per_element_{way}")) for way in ("up", "down")]
+    told = [f"{way} {bits:.3g}" for way, bits in found if bits is not None and bits != 32]
+    return f"  bits per element: {', '.join(told)}" if told else ""
+
+
+def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the final figures of a run's summary, as names and texts."""
+    metrics = "  ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items())
+    known, virtual = beside_unigram(summary), bool(summary.get("virtual_time"))
+    rows = [
+        ("metrics", metrics or "none"),
+        *([("unigram", f"{known.unigram:.4f}: the {known.metric} is {known.told()}")] if known else []),
+        ("trained", f"{summary['rounds']:,} rounds  {summary['epochs']:.2f} epochs  {summary['samples']:,} samples"),
+        (
+            "time",
+            f"{seconds(summary['seconds'], virtual=virtual)}  {summary['samples_per_second']:,.0f} {per_second(virtual)}",
+        ),
+        ("traffic", f"up {decimal(summary['bytes_up'])}  down {decimal(summary['bytes_down'])}{_packing(summary)}"),
+        ("workers", f"{summary['workers']} on {summary['engine']}"),
+        *_privacy(summary),
+        ("stopped by", str(summary["stopped_by"])),
+    ]
+    for what in ("lost_rounds", "lost_workers"):
+        if summary.get(what):
+            rows.insert(5, (what.replace("_", " "), f"{summary[what]:,}"))
+    return rows
+
+
+def _privacy(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what a private run guarantees, and what its guarantee does not cover."""
+    told = summary.get("privacy", {})
+    outside = [("not covered", "; ".join(told["outside"]))] if "outside" in told else []
+    return [("privacy", str(told["guarantee"])), *outside] if told else []
+
+
+def event_line(event: Event, *, virtual: bool = False) -> str:
+    """Return an event as one line; ``virtual`` is its time where that of the run is."""
+    what = "  ".join(part for part in (event.event, event.actor, event.detail) if part)
+    return f"{seconds(event.seconds, virtual=virtual)}  round {event.round}  {what}"
+
+
+def seconds(value: float, *, virtual: bool = False) -> str:
+    """Return a duration as a person reads it, and whether it is virtual."""
+    minutes, rest = divmod(int(value), 60)
+    whole = f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+    text = f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s" if value < 60 else whole
+    return f"{text} virtual" if virtual else text
+
+
+def per_second(virtual: bool) -> str:
+    """Return the unit of a rate of samples."""
+    return "samples/s, virtual" if virtual else "samples/s"

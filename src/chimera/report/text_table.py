@@ -1,0 +1,211 @@
+"""Tables for a terminal: they choose their columns by its width. Elsewhere, as in a pipe, they hold everything."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+Cell: TypeAlias = RenderableType
+JSON_INSTEAD = "widen the terminal or use --json"
+FILE_INSTEAD = "widen the terminal or write to a file"
+
+_GAP, _INDENT = 2, 4
+_MOST_OF_KEY = 0.6  # of the width; a longer key is wrapped
+_LEAST_OF_KEY = 0.5
+
+
+@dataclass(frozen=True)
+class TextColumn:
+    """One column of a table.
+
+    Attributes
+    ----------
+    heading : its name; never cut.
+    cells : one for each row; a text that is empty is shown as nothing.
+    importance : the columns of 0 name the rows and always stay. Where there is not enough room, those with the largest number
+        are left out first.
+    least : the width down to which the column may be narrowed, by wrapping its texts; None for figures, which stay whole.
+    long : the texts may have any length; where there is not enough room, each stands below its row.
+    is_number : aligned to the right.
+    style : of its texts.
+    """
+
+    heading: str
+    cells: Sequence[Cell]
+    importance: int = 0
+    least: int | None = None
+    long: bool = False
+    is_number: bool = False
+    style: str = ""
+
+
+class Figures:
+    """Texts side by side, on as many lines as they need. A line ends between two of them and within none."""
+
+    def __init__(self, parts: Sequence[Text | str], gap: int = 2) -> None:
+        self._parts = [Text(part) if isinstance(part, str) else part for part in parts]
+        self._gap = gap
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Return the widths of the longest part, and of all in one line."""
+        lengths = [part.cell_len for part in self._parts] or [0]
+        return Measurement(max(lengths), sum(lengths) + self._gap * (len(lengths) - 1))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the lines."""
+        text, used = Text(overflow="fold"), 0
+        for part in self._parts:
+            if used and used + self._gap + part.cell_len > options.max_width:
+                text.append("\n")
+                used = 0
+            text.append(" " * self._gap if used else "").append_text(part)
+            used += part.cell_len + (self._gap if used else 0)
+        yield text
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table that fits the terminal it is printed on. Print it with `print_table` where that may be none.
+
+    Attributes
+    ----------
+    columns : in the order in which they stand.
+    title : above them.
+    headings : whether the names of the columns are shown.
+    instead : how a person gets at the columns that are left out.
+    """
+
+    columns: Sequence[TextColumn]
+    title: str = ""
+    headings: bool = True
+    instead: str = JSON_INSTEAD
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the rows, the long texts below them, and which columns are left out."""
+        unbounded = options.update(max_width=1 << 20)
+        columns = [replace(column, cells=[_clean(cell) for cell in column.cells]) for column in self.columns]
+        headings = [column.heading if self.headings else "" for column in columns]
+        widths = [
+            _Widths.of(column, heading, max((_width(cell, console, unbounded) for cell in column.cells), default=0))
+            for column, heading in zip(columns, headings, strict=True)
+        ]
+        room = options.max_width if console.is_terminal else None
+        layout = _Layout.of(columns, widths, room)
+        if self.title:
+            yield Text(self.title, "bold")
+        wide = unbounded if room is None else options
+        table = self._table(columns, layout, self.headings)
+        for row in range(len(columns[0].cells) if columns else 0):
+            table.add_row(*(columns[i].cells[row] for i in layout.widths))
+            below = [_below(columns[i], row) for i in layout.below if columns[i].cells[row]]
+            if below:
+                yield from console.render(table, wide)
+                yield from below
+                table = self._table(columns, layout, headings=False)
+        if table.row_count or (self.headings and not (columns and columns[0].cells)):
+            yield from console.render(table, wide)
+        if layout.left_out:
+            names = ", ".join(columns[i].heading for i in layout.left_out)
+            yield Text(f"not shown: {names}; {self.instead}", "dim")
+
+    def _table(self, columns: Sequence[TextColumn], layout: _Layout, headings: bool) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim", show_header=headings)
+        for i, width in layout.widths.items():
+            column = columns[i]
+            table.add_column(
+                Text(column.heading),
+                justify="right" if column.is_number else "left",
+                width=width,
+                overflow="fold",
+                style=column.style,
+            )
+        return table
+
+
+def print_table(table: TextTable, console: Console) -> None:
+    """Print a table: as wide as the terminal, and as wide as the table itself where the console is none."""
+    console.print(table, crop=False)
+
+
+@dataclass(frozen=True)
+class _Widths:
+    """How wide a column would be by itself, and how wide it is at least; a heading may take two lines."""
+
+    natural: int
+    least: int
+    heading: int
+
+    @classmethod
+    def of(cls, column: TextColumn, heading: str, cells: int) -> _Widths:
+        words = heading.split()
+        halves = [(" ".join(words[:cut]), " ".join(words[cut:])) for cut in range(len(words))]
+        half = min((max(map(len, pair)) for pair in halves), default=0)
+        least = cells if column.least is None else min(cells, column.least)
+        return cls(max(len(heading), cells), max(half, least), half)
+
+    def within(self, room: int, *, key: bool) -> int:
+        """Return the least width in a room; that of a key, unless it would take most of it, is its own."""
+        if not key:
+            return self.least
+        return max(int(_LEAST_OF_KEY * room), self.heading) if self.natural > _MOST_OF_KEY * room else self.natural
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What is shown where: the widths of the columns that are shown by number, the columns below the rows, those left out."""
+
+    widths: dict[int, int]
+    below: Sequence[int] = ()
+    left_out: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, columns: Sequence[TextColumn], widths: Sequence[_Widths], room: int | None) -> _Layout:
+        natural = {i: each.natural for i, each in enumerate(widths)}
+        if room is None or _in_all(natural.values()) <= room:
+            return cls(natural)
+        below = [i for i in natural if columns[i].long]
+        given = {i: widths[i].within(room, key=not columns[i].importance) for i in natural if i not in below}
+        left_out = []
+        for i in sorted(given, key=lambda i: columns[i].importance, reverse=True):
+            if _in_all(given.values()) <= room or not columns[i].importance:
+                break
+            del given[i]
+            left_out.append(i)
+        free = room - _in_all(given.values())
+        if free < 0:  # the keys alone are too wide: the widest is wrapped within words
+            widest = max(given, key=given.__getitem__)
+            given[widest] = max(given[widest] + free, 1)
+        for i in sorted(given, key=lambda i: columns[i].importance):
+            more = max(min(free, natural[i] - given[i]), 0)
+            given[i] += more
+            free -= more
+        return cls(given, below, sorted(left_out))
+
+
+def _in_all(widths: Collection[int]) -> int:
+    return sum(widths) + _GAP * (len(widths) - 1) if widths else 0
+
+
+def _width(cell: Cell, console: Console, options: ConsoleOptions) -> int:
+    return Measurement.get(console, options, cell).maximum
+
+
+def _clean(cell: Cell) -> Cell:
+    """Return a text as one line, without control characters, which a terminal would obey; other cells as they are."""
+    if not isinstance(cell, str):
+        return cell
+    return Text("".join(character if character.isprintable() else " " for character in cell))
+
+
+def _below(column: TextColumn, row: int) -> Padding:
+    cell = column.cells[row]
+    text = Text.assemble((f"{column.heading}: ", "dim"), cell if isinstance(cell, Text) else str(cell), overflow="fold")
+    text.stylize(column.style, len(column.heading) + 2)
+    return Padding(text, (0, 0, 0, _INDENT))
