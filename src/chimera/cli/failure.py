@@ -7,7 +7,7 @@ import traceback
 
 import typer
 
-from chimera.core.errors import ActorError, ChimeraError, ConfigurationError
+from chimera.core.errors import ActorError, ChimeraError, ConfigurationError, ConflictError, UnavailableError
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -37,6 +37,8 @@ def _described(error: BaseException) -> tuple[int, str, str]:
         line, _, rest = str(remote).strip().partition("\n")  # who, in which call, raised what; then the traceback
         line, message = line.rstrip(": "), "" if remote is error else _one_line(str(error))
         return 1, f"the run failed: {line}" + (f": {message}" if message not in line else ""), rest.strip()
+    if isinstance(error, ConflictError | UnavailableError):
+        return 1, _one_line(str(error)), ""
     if isinstance(error, ChimeraError):
         return 1, f"the run failed: {_one_line(str(error))}", ""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):

@@ -41,6 +41,10 @@ class MissingExtraError(ConfigurationError, ImportError):
         return ConfigurationError, self.args
 
 
+class CodeRefusedError(ConfigurationError):
+    """A name by path where code by path is refused, see `chimera.core.registry.registered_names_only`."""
+
+
 class DataError(ConfigurationError):
     """Data that is missing, empty, ragged or of a kind the model cannot take."""
 

@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError, did_you_mean
+from chimera.core.errors import CodeRefusedError, ConfigurationError, MissingExtraError, UnknownNameError, did_you_mean
 from chimera.core.refusal import why
 
 T = TypeVar("T")
@@ -183,7 +183,7 @@ def load_object(path: str) -> Any:
     ConfigurationError : the path cannot be imported, or code by path is refused here, see `registered_names_only`.
     """
     if refusal := _refusal.get():
-        raise ConfigurationError(f"{path!r} is refused: {refusal}")
+        raise CodeRefusedError(f"{path!r} is refused: {refusal}")
     place, _, attribute = path.rpartition(":")
     if not place or not attribute:
         raise ConfigurationError(f"{path!r} is not of the form 'package.module:attribute' or 'file.py:attribute'")

@@ -146,6 +146,11 @@ def _taken_on(daemon: Daemon, submission: Submission, key: str) -> str:
             f"the job needs {submission.workers} workers, and the cluster has {daemon.options.workers}: "
             "'chimera cluster up --workers N' starts one with more"
         )
+    limit = daemon.options.limit_per_user
+    if limit is not None and submission.workers > limit:
+        raise ConfigurationError(
+            f"the job needs {submission.workers} workers, and a user of this cluster has {limit} at once (--limit-per-user)"
+        )
     if missing := Contents(daemon.folder.files).missing(submission.manifest):
         raise ConflictError(f"{len(missing)} of the job's files have not arrived")
     job = daemon.store.submit(submission, key, time.time())

@@ -37,10 +37,20 @@ class Client(WebClient):
     address : returns where the daemon answers just now, such as ``http://127.0.0.1:40123``; None while none does.
     token : of the cluster.
     up : what a person types to start it.
+    first_s : how long to try before the first answer; by default as long as after it.
     """
 
-    def __init__(self, address: Callable[[], str | None], token: str, *, up: str = "chimera cluster up") -> None:
-        super().__init__(address, token, prefix="/v1/jobs", who="the daemon", up=up, patience_s=PATIENCE_S)
+    def __init__(
+        self,
+        address: Callable[[], str | None],
+        token: str,
+        *,
+        up: str = "chimera cluster up",
+        first_s: float | None = None,
+    ) -> None:
+        super().__init__(
+            address, token, prefix="/v1/jobs", who="the daemon", up=up, patience_s=PATIENCE_S, first_s=first_s
+        )
 
     @classmethod
     def of(cls, folder: ClusterFolder) -> Client:

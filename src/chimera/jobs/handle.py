@@ -24,6 +24,7 @@ from chimera.jobs.tar import MOST_BYTES
 from chimera.training.experiment import Experiment
 from chimera.training.trainer import Trainer
 
+_FIRST_S = 1.0  # at a wrong address nobody ever answers
 _NUMBER = re.compile("[0-9]{1,20}", re.ASCII)
 
 
@@ -156,7 +157,11 @@ def submit(
         changes = [*settings, *([] if workers is None else [f"train.workers={workers}"])]
         bundle = of_experiment(Path(what), changes, include=list(map(Path, include)))
         given |= {"experiment": bundle.experiment, "settings": bundle.settings, "name": name or Path(what).stem}
-        given["workers"] = _slots(Experiment.load(Path(what)).with_settings(changes))
+        from chimera.training.checking import check  # imports every family: other commands need none
+
+        experiment = Experiment.load(Path(what)).with_settings(changes)
+        check(experiment)
+        given["workers"] = _slots(experiment)
     submission = Submission(manifest=bundle.manifest, requires=bundle.requires, **given)
     return JobHandle(client, client.submit(submission, bundle.sources))
 
@@ -178,7 +183,7 @@ def client_of(cluster: str | os.PathLike[str]) -> Client:
         raise ConfigurationError(
             f"the cluster at {where} asks for its token: set {TOKEN} to what its 'token' file has{other}"
         )
-    return Client(lambda: where.rstrip("/"), token)
+    return Client(lambda: where.rstrip("/"), token, first_s=_FIRST_S)
 
 
 def _slots(experiment: Experiment) -> int:

@@ -58,6 +58,10 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = MappingProxyType(
 )
 """All that can happen; anything else is an error."""
 
+_DONE_TO = {
+    Event.CANCEL: "cancelled",
+    Event.RETRY: "retried: retry a job that has failed or was cancelled",
+}
 UNDER_WAY = frozenset({State.STARTING, State.RUNNING})
 """In these a job has an attempt, and workers."""
 OVER = frozenset({State.DONE, State.FAILED, State.CANCELLED})
@@ -73,6 +77,5 @@ def following(state: State, event: Event) -> State:
     """
     found = TRANSITIONS.get((state, event))
     if found is None:
-        possible = ", ".join(sorted(event for at, event in TRANSITIONS if at is state)) or "nothing"
-        raise ConflictError(f"{event.value!r} cannot happen to a job that is {state.value}; what can: {possible}")
+        raise ConflictError(f"a job that is {state.value} cannot be {_DONE_TO.get(event, event.value)}")
     return found

@@ -23,7 +23,7 @@ from chimera.models.model import MODELS, Model, Task
 from chimera.models.sklearn_model import SklearnModel
 
 _METHODS = ("parameters", "load", "gradient", "evaluate", "predict", "buffers", "load_buffers")
-_OF_THE_MODEL = ("loss", "metrics", "buffers")
+OF_THE_MODEL = ("loss", "metrics", "buffers")
 
 
 def build_model(
@@ -54,14 +54,14 @@ def build_model(
     own, around = dict(options), dict[str, Any]()
     if _is_made(entry.factory):
         thing = copy.deepcopy(entry.factory)  # every worker gets its own
-        around = {key: own.pop(key) for key in _OF_THE_MODEL if key in own}
+        around = {key: own.pop(key) for key in OF_THE_MODEL if key in own}
         if own:
             raise ConfigurationError(
                 f"{name!r} is a {type(thing).__name__}, not a factory: it has no option {next(iter(own))!r}"
             )
     else:
         taken = _parameters(entry.factory)
-        around = {key: own.pop(key) for key in _OF_THE_MODEL if key in own and key not in taken}
+        around = {key: own.pop(key) for key in OF_THE_MODEL if key in own and key not in taken}
         if entry.requires is not None:
             importlib.import_module(entry.requires)  # before the call, so that the seed reaches it
         thing = _call(entry.factory, own, name, input_shape, _output_count(outputs, around), task, seed, counts)

@@ -181,6 +181,16 @@ class Trainer:
             raise RunError("no run is under way that a worker could join")
         self._recovery.ask_for_one()
 
+    def check_optimizers(self) -> None:
+        """Take a step with each optimizer, so that a mistake shows before anything runs.
+
+        Raises
+        ------
+        ConfigurationError : there is no such optimizer, or it refuses its options.
+        """
+        self._settings.optimizer.check()
+        self._settings.local_optimizer.check()
+
     def fit(self) -> Run:
         """Train, and return what came of it; the run's folder holds the same and a report.
 
@@ -200,8 +210,7 @@ class Trainer:
             split = split_of(self._data, settings.seed)
             check_data(engine, split.train, settings.workers, settings.tolerance)
             check_attacks(settings.faults, settings.strategy, split.train)
-            settings.optimizer.check()
-            settings.local_optimizer.check()
+            self.check_optimizers()
             model = model_of(self._model, split.train, settings.seed)
             if settings.privacy is not None:
                 settings.privacy.check_model(model, settings.strategy)

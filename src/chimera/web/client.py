@@ -40,6 +40,7 @@ class WebClient:
     who : what messages call the process that answers.
     up : what a person types to start it.
     patience_s : how long to try.
+    first_s : how long to try before the first answer; by default as long. An address may be wrong.
     """
 
     def __init__(
@@ -51,7 +52,9 @@ class WebClient:
         who: str,
         up: str,
         patience_s: float = PATIENCE_S,
+        first_s: float | None = None,
     ) -> None:
+        self._first_s, self._is_known = patience_s if first_s is None else first_s, False
         self._address, self._token, self._patience_s = address, token, patience_s
         self._prefix, self._who, self._up = prefix, who, up
 
@@ -78,12 +81,12 @@ class WebClient:
 
     def again(self, ask: Callable[[], T]) -> T:
         """Return what a request returns; send it again while nobody answers."""
-        deadline_s = time.monotonic() + self._patience_s
+        began_s = time.monotonic()
         while True:
             try:
                 return ask()
             except (_NobodyLeadsError, request.Unanswered) as error:
-                if time.monotonic() > deadline_s:
+                if time.monotonic() > began_s + (self._patience_s if self._is_known else self._first_s):
                     raise UnavailableError(f"the cluster cannot be reached: {error}") from error
             time.sleep(_AGAIN_S)
 
@@ -109,6 +112,7 @@ class WebClient:
             )  # fmt: skip
         except request.Unanswered as error:
             raise request.Unanswered(f"{self._who} at {address} does not answer: {error}") from error
+        self._is_known = True
         if answer.status >= HTTPStatus.BAD_REQUEST:
             raise self._said(answer.status, request.read(answer))
         return answer
@@ -121,6 +125,8 @@ class WebClient:
             message, name = str(document["message"]), str(document["details"]["errorMessage"])
         except (ValueError, KeyError, TypeError):
             pass
+        if status == HTTPStatus.UNAUTHORIZED:
+            return ConfigurationError(f"{self._who} refuses the token: give the one in the file 'token' of its folder")
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
             return (UnavailableError if name == "QueueFullError" else _NobodyLeadsError)(message)
         kinds = {404: ConfigurationError, 409: ConflictError, 422: ConfigurationError, 504: TimeLimitError}

@@ -78,11 +78,13 @@ class ForeignRequestError(HTTPException):
 
 
 class UnauthorizedError(HTTPException):
-    """A request without the node's token."""
+    """A request without the node's token, or with another one."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sent: bool) -> None:
         text = (
-            "the token is missing or wrong: send the header 'Authorization: Bearer ...' with the token of this server"
+            "the token is wrong: it is not the token of this server"
+            if sent
+            else "the token is missing: send the header 'Authorization: Bearer ...' with the token of this server"
         )
         super().__init__(401, text, {"WWW-Authenticate": "Bearer"})
 

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 from chimera.core.errors import ConfigurationError
 from chimera.core.private import make_folder
 
+_ADDRESS = re.compile(r"[a-z]+:/", re.ASCII)  # a path has one slash where the address had two
 MOST_BYTES = 1 << 30
 """The size of the largest request that a cluster takes."""
 
@@ -39,9 +41,15 @@ class Folder:
     ----------
     path : the folder; `create` makes it.
     up, down : what a person types to start and to end such a cluster.
+
+    Raises
+    ------
+    ConfigurationError : it is an address.
     """
 
     def __init__(self, path: Path, *, up: str, down: str) -> None:
+        if _ADDRESS.match(str(path)):
+            raise ConfigurationError(f"{str(path)!r} is an address: give the folder of a cluster of this machine")
         self.path = path.absolute()
         self._up, self._down = up, down
 

@@ -119,7 +119,7 @@ class Gate:
                 raise ForeignRequestError
         elif not bears(given, self._token):
             if scope["path"] not in OPEN_PATHS:
-                raise UnauthorizedError
+                raise UnauthorizedError(sent=b"authorization" in given)
             if not is_unlocked(scope, place, given):
                 raise ForeignRequestError
         length = given.get(b"content-length", b"0")
