@@ -21,6 +21,9 @@ def made(kind):
     return kind("something\nin two lines")
 
 
+NO_RUN = (errors.ConflictError, errors.UnavailableError)
+
+
 @pytest.mark.parametrize("kind", tree(errors.ConfigurationError), ids=lambda kind: kind.__name__)
 def test_a_mistake_of_configuration_is_2(kind, capsys):
     assert exit_code_of(made(kind)) == 2
@@ -31,11 +34,17 @@ def test_a_mistake_of_configuration_is_2(kind, capsys):
 
 
 @pytest.mark.parametrize(
-    "kind", [k for k in tree(errors.RunError) if k is not errors.ActorError], ids=lambda kind: kind.__name__
+    "kind", [k for k in tree(errors.RunError) if k not in (errors.ActorError, *NO_RUN)], ids=lambda kind: kind.__name__
 )
 def test_a_failed_run_is_1(kind, capsys):
     assert exit_code_of(made(kind)) == 1
     assert capsys.readouterr().err == "error: the run failed: something in two lines\n"
+
+
+@pytest.mark.parametrize("kind", NO_RUN, ids=lambda kind: kind.__name__)
+def test_a_request_that_was_refused_or_not_answered_is_1_and_no_run(kind, capsys):
+    assert exit_code_of(made(kind)) == 1
+    assert capsys.readouterr().err == "error: something in two lines\n"
 
 
 def test_an_interrupt_is_130(capsys):
