@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from chimera.cli.rows import Shown, line, printed, table
 if TYPE_CHECKING:
     from chimera.cli.display import Display
     from chimera.jobs.client import Client
+    from chimera.jobs.local import Reader
     from chimera.report.text_table import TextTable
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's number.")]
@@ -63,12 +65,12 @@ def submit(
     )  # fmt: skip
     typer.echo(line({"job": job.id}) if as_json else f"job {job.id}")
     if follow:
-        _follow(_client(folder), job.id, as_json=as_json, from_start=True)
+        _follow(_client(folder), job.id, folder, as_json=as_json, from_start=True)
 
 
 def jobs(as_json: Json = False, folder: Where = HERE) -> None:
-    """List all jobs: their state, how far they are, their workers, since when."""
-    rows = _client(folder).jobs()
+    """List all jobs: their state, how far they are, their workers, since when; also while the cluster is down."""
+    rows = _reader(folder).jobs()
     if as_json:
         typer.echo(line(rows))
     else:
@@ -81,8 +83,8 @@ def follow(
     as_json: Json = False,
     folder: Where = HERE,
 ) -> None:
-    """Show what a job prints and how it goes, until it is over; Ctrl-C ends the showing alone."""
-    _follow(_client(folder), job, as_json=as_json, from_start=not now)
+    """Show what a job prints and how it goes, until it is over; after Ctrl-C the job goes on."""
+    _follow(_client(folder), job, folder, as_json=as_json, from_start=not now)
 
 
 def fetch(
@@ -95,22 +97,22 @@ def fetch(
     folder: Where = HERE,
 ) -> None:
     """Get the folder of a job's run: logs, metrics, trace, weights, report; as far as they are there."""
-    from chimera.jobs.handle import JobHandle
+    from chimera.jobs.handle import fetch_run
 
-    client = _client(folder)
-    place = JobHandle(client, job).fetch(out, most_gib << 30)
-    row = client.job(job)
+    reader = _reader(folder)
+    row = reader.job(job)
+    place = fetch_run(reader, job, out, most_gib << 30)
     typer.echo(line({"job": job, "folder": str(place), "state": row["state"]}) if as_json else str(place))
 
 
 def cancel(job: Job, as_json: Json = False, folder: Where = HERE) -> None:
-    """Let a job go no further; what it has left stays."""
+    """Cancel a job. Its files are kept."""
     _client(folder).cancel(job)
     typer.echo(line({"job": job}) if as_json else f"job {job} is cancelled")
 
 
 def retry(job: Job, as_json: Json = False, folder: Where = HERE) -> None:
-    """Let a job that failed or was cancelled go on from its checkpoint."""
+    """Continue a job that failed or was cancelled from its checkpoint."""
     _client(folder).retry(job)
     typer.echo(line({"job": job}) if as_json else f"job {job} waits again")
 
@@ -118,6 +120,17 @@ def retry(job: Job, as_json: Json = False, folder: Where = HERE) -> None:
 def jobs_table(rows: Iterable[Mapping[str, Any]]) -> TextTable:
     """Return a table of these rows of jobs."""
     return table(map(_shown, rows), _COLUMNS)
+
+
+def _reader(cluster: str) -> Reader:
+    """Return what reads jobs; say so where that is the files of a cluster that is down."""
+    from chimera.jobs.handle import reader_of
+    from chimera.jobs.local import LocalJobs
+
+    reader = reader_of(cluster)
+    if isinstance(reader, LocalJobs):
+        typer.echo("the cluster is down; its files are read", err=True)
+    return reader
 
 
 def _client(cluster: str) -> Client:
@@ -131,20 +144,31 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "progress": f"{100 * row['progress']:.0f} %", "since": since}
 
 
-def _follow(client: Client, job: str, *, as_json: bool, from_start: bool) -> None:
-    """Show what a job tells; with exit code 1 if it was not done at last."""
+def _follow(client: Client, job: str, cluster: str, *, as_json: bool, from_start: bool) -> None:
+    """Show what a job tells, and what can be done next; with exit code 1 if it was not done at last.
+
+    Ctrl-C ends the showing, with exit code 130.
+    """
     from chimera.cli.display import Display
 
     state, begun, row = "", False, client.job(job)
     display = Display.of(f"job {job}: {row['name']}", quiet=as_json)
-    with display:
-        for told in client.follow(job, from_start=from_start):
-            state = told["job"]["state"] if "job" in told else state
-            begun = (begun or "told" in told) and state != "queued"
-            if as_json:
-                typer.echo(line(told))
-            else:
-                _show(told, display, begun=begun)
+    at = "" if cluster == HERE else f" --folder {shlex.quote(cluster)}"
+    try:
+        with display:
+            for told in client.follow(job, from_start=from_start):
+                state = told["job"]["state"] if "job" in told else state
+                begun = (begun or "told" in told) and state != "queued"
+                if as_json:
+                    typer.echo(line(told))
+                else:
+                    _show(told, display, begun=begun)
+    except KeyboardInterrupt:
+        typer.echo(f"job {job} goes on; to look again: chimera follow {job}{at}", err=True)
+        raise typer.Exit(130) from None
+    if not as_json:
+        again = "" if state == "done" else f"; to go on from its checkpoint: chimera retry {job}{at}"
+        typer.echo(f"to get its files: chimera fetch {job}{at}{again}", err=True)
     if state != "done":
         raise typer.Exit(1)
 

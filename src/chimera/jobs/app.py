@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 
 from chimera.core.errors import ConfigurationError, ConflictError, DataError
 from chimera.jobs.contents import Contents
-from chimera.jobs.following import Followers, Telling, row_of
+from chimera.jobs.following import Followers, Telling
 from chimera.jobs.promises import Needs
 from chimera.jobs.records import File, Submission
 from chimera.jobs.requirements import unmet
@@ -60,7 +60,7 @@ def jobs_router(daemon: Daemon, followers: Followers) -> APIRouter:
 
     @router.get("", **documented("All jobs, and how they stand.", answer=_ROWS))
     async def jobs(request: Request) -> Response:
-        return answer(request, {"rows": await in_thread(lambda: [row_of(daemon, job) for job in store.jobs()])})
+        return answer(request, {"rows": await in_thread(lambda: [daemon.row_of(job) for job in store.jobs()])})
 
     @router.get("/processes", **documented("All processes of the cluster.", answer=_ROWS))
     async def processes(request: Request) -> Response:
@@ -95,7 +95,7 @@ def jobs_router(daemon: Daemon, followers: Followers) -> APIRouter:
 
     @router.get("/{job}", **documented("How a job stands.", answer=_ANY, errors=(422,)))
     async def job(request: Request) -> Response:
-        return answer(request, await in_thread(lambda: row_of(daemon, store.job(_job(request)))))
+        return answer(request, await in_thread(lambda: daemon.row_of(store.job(_job(request)))))
 
     for name, event, told in (
         ("cancel", Event.CANCEL, "Let a job go no further; what it has left stays."),

@@ -22,7 +22,7 @@ from chimera.jobs.folder import ClusterFolder, Options
 from chimera.jobs.forgetting import EVERY_S, forget
 from chimera.jobs.promises import Act, Attempt, Decide, Limits, Needs, Over, Release, Send, ToCoordinator
 from chimera.jobs.queue import Rules, choose
-from chimera.jobs.records import Job
+from chimera.jobs.records import Job, row_of
 from chimera.jobs.starting import Phase, Start
 from chimera.jobs.states import Event, State
 from chimera.jobs.store import Store
@@ -69,6 +69,10 @@ class Daemon:
         keeping = [] if self.options.keep_days is None else [self._forget]
         for work in (self._accept, self._loop, *keeping):
             threading.Thread(target=work, name=f"chimera {work.__name__}", daemon=True).start()
+
+    def row_of(self, job: Job) -> dict[str, Any]:
+        """Return the row of a job, with the reason why it waits."""
+        return row_of(job, self.waits.get(job.id, ""))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each process of the cluster that the daemon knows of."""

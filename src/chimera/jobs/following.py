@@ -16,7 +16,6 @@ from chimera.jobs.watching import Tail
 
 if TYPE_CHECKING:
     from chimera.jobs.daemon import Daemon
-    from chimera.jobs.records import Job
 
 MOST_FOLLOWERS = 64
 """So many streams a daemon has at once."""
@@ -59,27 +58,6 @@ class _Stream(StreamingResponse):
             self._followers.now -= 1
 
 
-def row_of(daemon: Daemon, job: Job) -> dict[str, Any]:
-    """Return what is shown of a job."""
-    submission = job.submission
-    return {
-        "job": job.id,
-        "name": submission.name,
-        "user": submission.user,
-        "kind": submission.kind,
-        "state": job.state.value,
-        "progress": job.progress,
-        "workers": submission.workers,
-        "on": list(job.workers),
-        "reason": daemon.waits.get(job.id, "") or job.reason,
-        "attempt": job.attempt,
-        "priority": submission.priority,
-        "after": list(submission.after),
-        "since_s": job.since_s,
-        "submitted_s": job.submitted_s,
-    }
-
-
 class Telling:
     """What one follower has been told of a job."""
 
@@ -91,7 +69,7 @@ class Telling:
     def news(self) -> list[bytes]:
         """Return what is new, each with where the job's files stood after it; at last how the job ended."""
         daemon, job = self._daemon, self._job
-        row = row_of(daemon, daemon.store.job(job))
+        row = daemon.row_of(daemon.store.job(job))
         over = row["state"] in OVER and daemon.folder.job(job).driver() is None
         found = []
         for name in ("watch", "log"):

@@ -16,6 +16,7 @@ from chimera.core.errors import ConfigurationError, RunError
 from chimera.jobs.bundle import of_experiment, of_function
 from chimera.jobs.client import Client
 from chimera.jobs.folder import DEFAULT, TOKEN, ClusterFolder
+from chimera.jobs.local import LocalJobs, Reader
 from chimera.jobs.records import Submission
 from chimera.jobs.requirements import versions
 from chimera.jobs.results import read_results
@@ -94,11 +95,7 @@ class JobHandle:
         ------
         RunError : they have more, or their archive holds what no run has.
         """
-        if out is None and not _NUMBER.fullmatch(self.id):
-            raise RunError(f"the cluster calls the job {self.id!a}, which is no number: say where to put its files")
-        folder = Path(out) if out is not None else Path("runs") / f"job-{self.id}"
-        self._client.fetch(self.id, folder, most_bytes)
-        return folder
+        return fetch_run(self._client, self.id, out, most_bytes)
 
     def cancel(self) -> None:
         """Let it go no further; what it has left stays."""
@@ -164,6 +161,33 @@ def submit(
         given["workers"] = _slots(experiment)
     submission = Submission(manifest=bundle.manifest, requires=bundle.requires, **given)
     return JobHandle(client, client.submit(submission, bundle.sources))
+
+
+def fetch_run(
+    reader: Reader, job: str, out: str | os.PathLike[str] | None = None, most_bytes: int = MOST_BYTES
+) -> Path:
+    """Return the folder of a job's run, fetched as `JobHandle.fetch` does."""
+    if out is None and not _NUMBER.fullmatch(job):
+        raise RunError(f"the cluster calls the job {job!a}, which is no number: say where to put its files")
+    folder = Path(out) if out is not None else Path("runs") / f"job-{job}"
+    reader.fetch(job, folder, most_bytes)
+    return folder
+
+
+def reader_of(cluster: str | os.PathLike[str]) -> Reader:
+    """Return the client of a cluster; of one of this machine that is down, what reads its files.
+
+    Raises
+    ------
+    ConfigurationError : as of `client_of`, or there are no jobs in the folder.
+    """
+    where = os.fspath(cluster)
+    if "://" not in where:
+        folder = ClusterFolder(Path(where))
+        folder.token()
+        if folder.claimant() is None:
+            return LocalJobs(folder)
+    return client_of(cluster)
 
 
 def client_of(cluster: str | os.PathLike[str]) -> Client:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
@@ -184,3 +184,24 @@ def advanced(job: Job, event: Event, *, now_s: float, reason: str = "", workers:
         workers=workers if begins else () if state is State.QUEUED else job.workers,
         since_s=now_s,
     )
+
+
+def row_of(job: Job, waits: str = "") -> dict[str, Any]:
+    """Return what is shown of a job; ``waits`` is why it does not begin or go on, if it does not."""
+    submission = job.submission
+    return {
+        "job": job.id,
+        "name": submission.name,
+        "user": submission.user,
+        "kind": submission.kind,
+        "state": job.state.value,
+        "progress": job.progress,
+        "workers": submission.workers,
+        "on": list(job.workers),
+        "reason": waits or job.reason,
+        "attempt": job.attempt,
+        "priority": submission.priority,
+        "after": list(submission.after),
+        "since_s": job.since_s,
+        "submitted_s": job.submitted_s,
+    }

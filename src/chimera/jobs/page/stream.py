@@ -11,7 +11,7 @@ import msgspec
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from chimera.jobs.following import Followers, row_of
+from chimera.jobs.following import Followers
 from chimera.jobs.watching import Tail
 from chimera.web.routing import documented, plain_router
 from chimera.web.security import PAGE_POLICY
@@ -66,7 +66,7 @@ class View:
         """Return the events since the last time."""
         daemon = self._daemon
         jobs = daemon.store.jobs()[-MOST_JOBS:]
-        rows = {"jobs": [row_of(daemon, job) for job in jobs], "processes": daemon.rows()}
+        rows = {"jobs": [daemon.row_of(job) for job in jobs], "processes": daemon.rows()}
         told = []
         if (shown := orjson.dumps(rows)) != self._shown:
             self._shown = shown
