@@ -21,7 +21,7 @@ def made(kind):
     return kind("something\nin two lines")
 
 
-NO_RUN = (errors.ConflictError, errors.UnavailableError)
+NO_RUN = (errors.ConflictError, errors.NoSpaceError, errors.UnavailableError)
 
 
 @pytest.mark.parametrize("kind", tree(errors.ConfigurationError), ids=lambda kind: kind.__name__)

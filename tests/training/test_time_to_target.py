@@ -9,7 +9,7 @@ import pytest
 
 import chimera
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "slow_network.toml"
+EXAMPLE = Path(__file__).parents[2] / "benchmarks" / "slow_network.toml"
 INT8 = {"name": "int8", "block": 256}
 BEST = {"name": "qsgd", "levels": 7, "norm": "max", "downlink": INT8}
 CODECS: list[Any] = ["identity", BEST, {**INT8, "downlink": INT8}, INT8]
@@ -17,7 +17,7 @@ CODECS: list[Any] = ["identity", BEST, {**INT8, "downlink": INT8}, INT8]
 
 @pytest.mark.long
 def test_what_is_packed_on_both_ways_is_sooner_and_the_more_so_the_slower_the_links(tmp_path: Path) -> None:
-    """Ten times fewer parameters, and links ten times as slow as in the example."""
+    """Ten times fewer parameters, and links ten times as slow as in the benchmark."""
     small = chimera.Experiment.load(EXAMPLE).with_settings(
         ["data=digits", "model.hidden=[512,512,512]", "train.batch_size=16", "train.epochs=30"]
     )

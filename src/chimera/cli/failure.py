@@ -7,7 +7,14 @@ import traceback
 
 import typer
 
-from chimera.core.errors import ActorError, ChimeraError, ConfigurationError, ConflictError, UnavailableError
+from chimera.core.errors import (
+    ActorError,
+    ChimeraError,
+    ConfigurationError,
+    ConflictError,
+    NoSpaceError,
+    UnavailableError,
+)
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -37,7 +44,7 @@ def _described(error: BaseException) -> tuple[int, str, str]:
         line, _, rest = str(remote).strip().partition("\n")  # who, in which call, raised what; then the traceback
         line, message = line.rstrip(": "), "" if remote is error else _one_line(str(error))
         return 1, f"the run failed: {line}" + (f": {message}" if message not in line else ""), rest.strip()
-    if isinstance(error, ConflictError | UnavailableError):
+    if isinstance(error, ConflictError | NoSpaceError | UnavailableError):
         return 1, _one_line(str(error)), ""
     if isinstance(error, ChimeraError):
         return 1, f"the run failed: {_one_line(str(error))}", ""

@@ -61,6 +61,10 @@ class ConflictError(RunError):
     """Asked for at the wrong moment: it does not go with the state that things are in now."""
 
 
+class NoSpaceError(RunError):
+    """A disk is full: nothing of the change was stored."""
+
+
 class ActorLost(RunError):  # noqa: N818 - the field says "lost", and the architecture names it so
     """The actor is dead, or died under the call: the result will never come."""
 

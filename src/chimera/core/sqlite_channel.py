@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.errors import ConfigurationError, NoSpaceError, RunError
 from chimera.core.private import FILE, make_folder
 
 _BUSY_S = 5.0
@@ -43,8 +43,8 @@ class Kind:
 class Channel:
     """One connection to a file, for all threads of this process in turn.
 
-    Every method raises `Busy` while another process holds the file for too long, ConfigurationError where it is none of its
-    kind or cannot be written, and RunError for what else fails.
+    Every method raises `Busy` while another process holds the file for too long, NoSpaceError where the disk is full,
+    ConfigurationError where it is none of its kind or cannot be written, and RunError for what else fails.
 
     Parameters
     ----------
@@ -152,6 +152,8 @@ class Channel:
             return ConfigurationError(f"{self._path} is no {self._kind.what} of Chimera's, or is damaged: {error}")
         if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
             return ConfigurationError(f"{whole} cannot be written: {error}")
+        if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_WRITE:
+            return NoSpaceError(f"{whole} cannot grow: the disk is full")
         return RunError(f"{whole}: {error}")
 
 

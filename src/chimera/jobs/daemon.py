@@ -16,15 +16,16 @@ from typing import Any
 
 import msgspec
 
-from chimera.core.errors import ChimeraError
+from chimera.core.errors import ChimeraError, NoSpaceError
 from chimera.jobs.ending import Ending
 from chimera.jobs.folder import ClusterFolder, Options
 from chimera.jobs.forgetting import EVERY_S, forget
+from chimera.jobs.log import log
 from chimera.jobs.promises import Act, Attempt, Decide, Limits, Needs, Over, Release, Send, ToCoordinator
 from chimera.jobs.queue import Rules, choose
 from chimera.jobs.records import Job, row_of
 from chimera.jobs.starting import Phase, Start
-from chimera.jobs.states import Event, State
+from chimera.jobs.states import OVER, Event, State
 from chimera.jobs.store import Store
 from chimera.jobs.watching import fraction_of
 from chimera.jobs.wire import Connection, Hello, to_slot
@@ -35,6 +36,7 @@ LOOK_S = 0.05
 _PROGRESS_S = 0.5
 _COLUMNS = ("role", "name", "pid", "state", "job")
 _EVENTS = {"done": Event.ENDED, "failed": Event.FAILED, "broke": Event.BROKE, "refused": Event.REFUSED}
+_LOOK_FOR_SPACE_S = 1.0
 _APPEAR_S = 5.0  # so long a new daemon waits for the slots of the jobs that it finds running
 
 
@@ -50,6 +52,8 @@ class Daemon:
         self.folder, self.options = folder, options
         self.store = Store(folder.store)
         self.waits: dict[str, str] = {}
+        self.trouble = ""
+        self._full: NoSpaceError | None = None
         self.slots: dict[str, Hello] = {}
         self._limits, self._listener = limits, slots
         self._rules = Rules(workers_per_user=options.limit_per_user or 0)
@@ -72,7 +76,7 @@ class Daemon:
 
     def row_of(self, job: Job) -> dict[str, Any]:
         """Return the row of a job, with the reason why it waits."""
-        return row_of(job, self.waits.get(job.id, ""))
+        return row_of(job, self.waits.get(job.id, "") or (self.trouble if job.state not in OVER else ""))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each process of the cluster that the daemon knows of."""
@@ -81,7 +85,7 @@ class Daemon:
             busy = {name: job.id for job in self._under_way() for name in job.workers}
             rows: list[tuple[str, str, int, str, str | None]] = [
                 ("supervisor", "supervisor", os.getppid(), "up", None),
-                ("daemon", "daemon", os.getpid(), "up", None),
+                ("daemon", "daemon", os.getpid(), self.trouble or "up", None),
             ]
             rows += [
                 ("worker", name, slot.pid, "busy" if name in busy else "free", busy.get(name))
@@ -113,7 +117,7 @@ class Daemon:
             try:
                 forget(self.folder, self.store, after_s, self._rules.memory_s)
             except (ChimeraError, OSError) as error:  # a full disk, say: the next look tries again
-                sys.stderr.write(f"nothing could be forgotten: {error}\n")
+                log(f"nothing could be forgotten: {error}")
             self._stopped.wait(EVERY_S)
 
     def _loop(self) -> None:
@@ -122,9 +126,23 @@ class Daemon:
             self._woken.clear()
             try:
                 with self._lock:
+                    if self._full is not None:
+                        raise self._full
                     self._step()
+            except NoSpaceError as error:
+                self._await_space(error)
             except Exception:  # better dead than hung: the next one takes up what stands in the store
                 sys.excepthook(*sys.exc_info())
+                os._exit(1)
+
+    def _await_space(self, error: NoSpaceError) -> None:
+        """Answer who asks until the disk has room; then end, since the step that failed left only the store as it should be."""
+        self.trouble = f"{error}; free some space"
+        log(f"the daemon waits: {self.trouble}")
+        while not self._stopped.wait(_LOOK_FOR_SPACE_S):
+            with contextlib.suppress(NoSpaceError):
+                self.store.check_space()
+                log("the disk has room again: the daemon is started anew")
                 os._exit(1)
 
     def _step(self) -> None:
@@ -256,7 +274,13 @@ class Daemon:
     def _accept(self) -> None:
         while not self._stopped.is_set():
             own, _ = self._listener.accept()
-            threading.Thread(target=self._hear, args=(to_slot(own),), name="chimera slot", daemon=True).start()
+            threading.Thread(target=self._attend, args=(to_slot(own),), name="chimera slot", daemon=True).start()
+
+    def _attend(self, connection: Connection[Hello | ToCoordinator]) -> None:
+        try:
+            self._hear(connection)
+        except NoSpaceError as error:
+            self._full = error
 
     def _hear(self, connection: Connection[Hello | ToCoordinator]) -> None:
         """Take what a slot says, until it is gone."""

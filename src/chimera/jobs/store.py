@@ -199,6 +199,15 @@ class Store:
 
         self._channel.write(drop)
 
+    def check_space(self) -> None:
+        """Write something that changes nothing.
+
+        Raises
+        ------
+        NoSpaceError : the disk is full.
+        """
+        self._channel.write(lambda db: db.execute(f"PRAGMA user_version = {FORMAT}"))
+
     def close(self) -> None:
         """Let go of the file."""
         self._channel.close()

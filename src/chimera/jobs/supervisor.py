@@ -26,6 +26,7 @@ from chimera.core.errors import ChimeraError
 from chimera.core.private import FILE, UMASK
 from chimera.jobs import daemon, slot
 from chimera.jobs.folder import ClusterFolder, Options
+from chimera.jobs.log import log
 from chimera.web.folder import note_holder
 
 WARM = (
@@ -78,7 +79,7 @@ class Child:
         self.pid, self._at_s = 0, now_s + self._pause_s
         code = os.waitstatus_to_exitcode(status)
         how = f"exited with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
-        say(f"{self.name} {how}; it is started anew")
+        log(f"{self.name} {how}; it is started anew")
 
 
 class Supervisor:
@@ -165,12 +166,6 @@ class Supervisor:
                 time.sleep(0.01)
 
 
-def say(line: str) -> None:
-    """Write a line into the cluster's log."""
-    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
-    sys.stderr.flush()
-
-
 def _be(work: Callable[[], None], before: Callable[[], None]) -> NoReturn:
     code = 1
     try:
@@ -180,7 +175,8 @@ def _be(work: Callable[[], None], before: Callable[[], None]) -> NoReturn:
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):  # the disk of the log may be full
+            sys.stderr.flush()
         os._exit(code)  # without teardown: the parent's exit handlers are not this process's
 
 

@@ -13,6 +13,7 @@ from chimera.core.errors import (
     ChimeraError,
     ConfigurationError,
     ConflictError,
+    NoSpaceError,
     RunError,
     TimeLimitError,
     UnavailableError,
@@ -129,7 +130,13 @@ class WebClient:
             return ConfigurationError(f"{self._who} refuses the token: give the one in the file 'token' of its folder")
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
             return (UnavailableError if name == "QueueFullError" else _NobodyLeadsError)(message)
-        kinds = {404: ConfigurationError, 409: ConflictError, 422: ConfigurationError, 504: TimeLimitError}
+        kinds = {
+            404: ConfigurationError,
+            409: ConflictError,
+            422: ConfigurationError,
+            504: TimeLimitError,
+            507: NoSpaceError,
+        }
         return kinds.get(status, RunError)(message)
 
 

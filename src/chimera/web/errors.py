@@ -25,6 +25,7 @@ from chimera.core.errors import (
     ConfigurationError,
     ConflictError,
     NonFiniteError,
+    NoSpaceError,
     RunError,
     TimeLimitError,
     TooFewWorkersError,
@@ -91,6 +92,7 @@ class UnauthorizedError(HTTPException):
 
 _STATUS: tuple[tuple[type[ChimeraError], int], ...] = (
     (ConflictError, 409),
+    (NoSpaceError, 507),
     (AllWorkersFailed, 503),
     (TooFewWorkersError, 503),
     (UnavailableError, 503),

@@ -1,0 +1,96 @@
+"""A cluster on a disk that is full: it lives, says so, stores nothing by half, and goes on once there is room."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.jobs.cluster_kit import running
+from typer.testing import CliRunner
+
+from chimera.cli.main import app
+
+pytestmark = pytest.mark.long
+LIMIT_S = 60.0
+EXPERIMENT = """
+data = "digits"
+engine = "local"
+model = { name = "sklearn-sgd-classifier", loss = "log_loss" }
+strategy = "parameter-server"
+train = { workers = 1, rounds = %d, batch_size = 16, optimizer = { name = "sgd", lr = 1.0 } }
+"""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """Return the folder of a file system of 16 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount a small file system")
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder], check=False)
+    if mounted.returncode:
+        pytest.skip("a file system cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Leave no room on the disk of a folder; return the file that takes it."""
+    file = folder / "fill"
+    with file.open("wb", buffering=0) as opened:
+        for size in (1 << 20, 1 << 12, 1):
+            try:
+                while opened.write(bytes(size)) == size:
+                    pass
+            except OSError:
+                continue
+    return file
+
+
+def until(known: Callable[[], Any]) -> Any:
+    deadline_s = time.monotonic() + LIMIT_S
+    while not (found := known()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    return found
+
+
+def test_a_cluster_outlives_a_full_disk(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("short.toml").write_text(EXPERIMENT % 3)
+    Path("long.toml").write_text(EXPERIMENT % 10_000_000)
+
+    def ask(*words: str) -> Any:
+        return CliRunner().invoke(app, [*words, "--folder", str(disk / "cluster")])
+
+    with running(disk / "cluster", workers=1) as cluster:
+        assert ask("submit", "long.toml").output == "job 1\n"
+        until(lambda: cluster.client.job("1")["progress"] > 0)
+        before = {row["name"]: row["pid"] for row in cluster.client.processes()}
+        taken = fill(disk)
+        refused = [ask("submit", "short.toml") for _ in range(3)]
+        for each in refused:
+            assert (each.exit_code, each.stdout) == (1, "")
+            assert "the disk is full" in each.stderr or "No space left" in each.stderr
+            assert each.stderr.count("\n") == 1
+        assert ask("cancel", "1").exit_code in (0, 1)  # refused, or there was room for that
+        until(lambda: any("disk is full" in row["state"] for row in cluster.client.processes()))
+        assert "disk is full" in ask("cluster", "status").output
+        assert [row["job"] for row in cluster.client.jobs()] == ["1"]
+
+        taken.unlink()
+        until(lambda: all("disk is full" not in row["state"] for row in cluster.client.processes()))
+        assert {row["name"]: row["pid"] for row in cluster.client.processes()}["supervisor"] == before["supervisor"]
+        ask("cancel", "1")
+        accepted = ask("submit", "short.toml")
+        assert accepted.exit_code == 0, accepted.stderr
+        number = accepted.output.split()[1]
+        assert cluster.client.wait(number, LIMIT_S)["state"] == "done"
+        assert [row["job"] for row in cluster.client.jobs()] == ["1", number]
