@@ -77,6 +77,7 @@ $(INSTALLED): $(BASE)
 		"$(if $(TORCH_INDEX),,(Linux takes that one by default; the CPU build: make TORCH_INDEX=https://download.pytorch.org/whl/cpu ...))"
 	$(PIP) $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)") "$(TORCH)"
 	$(PIP) -e ".[train,nodes]"
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true # what came uncompiled with the demo
 	@touch $@
 
 $(TESTABLE): $(INSTALLED)

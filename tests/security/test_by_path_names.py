@@ -191,7 +191,7 @@ def test_a_codec_by_path_is_refused_with_the_reason(
     finally:
         host.close()
     failure = wire.unpack(reply.body)["failure"]
-    assert (reply.status, failure["kind"]) == (500, "ConfigurationError")
+    assert (reply.status, failure["kind"]) == (500, "CodeRefusedError")
     assert f"{name!r} is refused: a driver must not name code by path" in failure["summary"]
     assert not sang()
 

@@ -34,10 +34,12 @@ BY_NAME = frozenset(
 )
 REVIEWED = {
     "__init__.py": "names of the package's own table",
+    "cli/demo.py": "a constant",
     "cli/infer.py": "a constant",
     "cli/list.py": "the table of the registries",
     "codecs/kernels/__init__.py": "constants",
     "core/device.py": "constants",
+    "core/extras.py": "constants",
     "core/kernels.py": "a constant of the caller",
     "core/registry.py": "load_object itself, which refuses names of others; the families' own packages",
     "data/shipped.py": "a constant",

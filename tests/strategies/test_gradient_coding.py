@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import chimera
-from chimera.core.errors import ConfigurationError, DataError, TooFewWorkersError
+from chimera.core.errors import ConfigurationError, TooFewWorkersError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Layout
 from chimera.strategies.codes import CODES, blocks_of, code_of, decoding, most_missed
@@ -145,9 +145,10 @@ def test_of_copies_that_differ_the_first_by_rank_counts() -> None:
     assert merged([own, other], 4) == {3: other}
 
 
-def test_a_message_without_a_key_is_refused() -> None:
-    with pytest.raises(DataError, match="a identity message came without its key"):
-        server().combine(Encoded("identity", SIZE, (np.ones(SIZE, np.float32),)), shares={0: 1.0}, step=0)
+def test_a_message_without_a_key_is_left_out() -> None:
+    message = Encoded("identity", SIZE, (np.ones(SIZE, np.float32),))
+    _, applied = server().combine(message, shares={0: 1.0}, step=0)
+    assert (applied.gradients, [each.why for each in applied.rejected]) == (0, ["nothing came of the blocks 0"])
 
 
 @pytest.mark.parametrize(
