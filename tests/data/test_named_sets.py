@@ -163,7 +163,10 @@ BAD_IDX = {
     "header cut": (GOOD[:10], "no IDX file"),
     "truncated": (GOOD[:-1], "2 x 3 x 4 bytes"),
     "too long": (GOOD + b"!", "2 x 3 x 4 bytes"),
-    "terabytes": (bytes((0, 0, 8, 3)) + b"\xff" * 12 + bytes(50), "4294967295 x 4294967295 x 4294967295 bytes"),
+    "terabytes": (
+        bytes((0, 0, 8, 3)) + b"\xff" * 12 + bytes(50),
+        "4294967295 x 4294967295 x 4294967295 bytes|unpacks to more",
+    ),
 }
 
 

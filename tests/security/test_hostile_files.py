@@ -1,0 +1,202 @@
+"""Files from elsewhere: a small one makes no reader allocate much, and each error is one line that names the file."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import struct
+import tracemalloc
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera.core.errors import ChimeraError, ConfigurationError
+from chimera.data import unpacking
+from chimera.data.dataset import Dataset
+from chimera.data.idx import read_idx
+from chimera.inference.inputs import queries
+
+MOST_BYTES = 9 << 20
+"""What a reader may allocate for a hostile file in these tests, whose limit of unpacked bytes is lower than the true one."""
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Raise `AssertionError` if the block allocates more than `MOST_BYTES`, touched or not."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < MOST_BYTES, f"{peak} bytes were allocated"
+
+
+def refused(read: Callable[[], Any], path: Path, said: str | None = None) -> None:
+    """Check that a file is refused in one line that names it, without much memory."""
+    with bounded(), pytest.raises(ConfigurationError, match=said) as caught:
+        read()
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.fixture(autouse=True)
+def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the bombs of these tests small."""
+    monkeypatch.setattr(unpacking, "ALWAYS_BYTES", 1 << 20)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Import what the readers import, which is not to be counted."""
+    Dataset.of(pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]}))
+    importlib.import_module("fsspec.implementations.local")
+
+
+def npy(header: str, content: bytes = b"", version: int = 1) -> bytes:
+    """Return an .npy file with any header."""
+    told = header.encode() + b"\n"
+    length = struct.pack("<H" if version == 1 else "<I", len(told))
+    return b"\x93NUMPY" + bytes((version, 0)) + length + told + content
+
+
+def array(shape: str, content: bytes = b"", dtype: str = "'<f8'") -> bytes:
+    """Return an .npy file that states a shape and a type."""
+    return npy(f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}", content)
+
+
+def npz(path: Path, x: bytes, method: int = zipfile.ZIP_DEFLATED) -> Path:
+    """Write an archive of inputs and targets."""
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("x.npy", x)
+        archive.writestr("y.npy", array("(2,)", bytes(16)))
+    return path
+
+
+ARRAYS = {
+    "a terabyte": array("(137438953472,)"),
+    "more bytes than 64 bits count": array("(4294967296, 4294967296)"),
+    "rows of a terabyte": array("(1, 137438953472)"),
+    "16 GB in a type": array("(20,)", dtype="('<f8', (100000000,))"),
+    "a negative length": array("(4, -5)"),
+    "truth values for lengths": array("(True, 2)", bytes(16)),
+    "a long header": npy("x" * 60_000),
+    "a header of 2 MB": npy("x" * (2 << 20), version=2),
+    "a header of 4 GB": b"\x93NUMPY\2\0\xff\xff\xff\xff",
+    "deep nesting": npy("[" * 3000),
+    "a deep expression": npy("-" * 9000 + "1"),
+    "no key": npy("{[1]: 2}"),
+    "an open text": npy("{'a': '''"),
+    "odd indentation": npy("  1\n 2"),
+    "an empty type": array("(1,)", dtype="()"),
+    "a list of types": array("(1,)", dtype="[[1, 2, 3]]"),
+    "objects": array("(1,)", bytes(8), dtype="'|O'"),
+    "a version to come": b"\x93NUMPY\7\0" + bytes(90),
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+@pytest.mark.parametrize("ending", [".npz", ".npy", ".npy.gz"])
+def test_an_array_that_its_file_does_not_hold_is_never_allocated(kind: str, ending: str, tmp_path: Path) -> None:
+    path, content = tmp_path / f"x{ending}", ARRAYS[kind]
+    if ending == ".npz":
+        npz(path, content)
+        refused(lambda: Dataset.of(path), path)
+    else:
+        path.write_bytes(gzip.compress(content) if ending == ".npy.gz" else content)
+        refused(lambda: list(queries(str(path))), path)
+
+
+@given(header=st.text(st.sampled_from("{}[]()'\",:-<f8Oib1 \n\\") | st.characters(max_codepoint=255), max_size=60))
+def test_any_header_of_an_array_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, header: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.npy"
+    for text in (header, f"{{'descr': {header}, 'fortran_order': False, 'shape': (1,), }}", f"{{'shape': {header}}}"):
+        path.write_bytes(npy(text, bytes(8)))
+        with suppress(ChimeraError):
+            list(queries(str(path)))
+
+
+METHODS = {"bzip2": zipfile.ZIP_BZIP2, "lzma": zipfile.ZIP_LZMA}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_archives_are_packed_as_numpy_packs_them(method: str, tmp_path: Path) -> None:
+    path = npz(tmp_path / "x.npz", array("(2,)", bytes(16)), METHODS[method])
+    refused(lambda: Dataset.of(path), path, "by a method that NumPy does not use")
+
+
+@pytest.mark.parametrize(("place", "value"), [(8, 1), (10, 99), (6, 99), (24, 255), (16, 255)])
+def test_an_archive_with_a_damaged_table_of_contents_is_refused(place: int, value: int, tmp_path: Path) -> None:
+    """Encrypted, an unknown method, a version to come, another size, another checksum."""
+    path = npz(tmp_path / "x.npz", array("(2,)", bytes(16)))
+    raw = bytearray(path.read_bytes())
+    raw[raw.find(b"PK\x01\x02") + place] = value
+    path.write_bytes(raw)
+    refused(lambda: Dataset.of(path), path)
+
+
+def test_damaged_content_of_an_archive_is_refused(tmp_path: Path) -> None:
+    path = npz(tmp_path / "x.npz", array("(2,)", bytes(16)))
+    raw = bytearray(path.read_bytes())
+    raw[40:50] = b"\xff" * 10
+    path.write_bytes(raw)
+    refused(lambda: Dataset.of(path), path)
+
+
+def written(path: Path, content: bytes) -> Path:
+    """Write a gzip file."""
+    path.write_bytes(gzip.compress(content))
+    return path
+
+
+UNPACKED: dict[str, tuple[str, Callable[[Path], Path], Callable[[Path], Any]]] = {
+    "archive": ("x.npz", lambda path: npz(path, array("(2097152,)", bytes(16 << 20))), Dataset.of),
+    "images": (
+        "x.gz",
+        lambda path: written(path, bytes((0, 0, 8, 1)) + struct.pack(">I", 16 << 20) + bytes(16 << 20)),
+        lambda path: read_idx(path, 1),
+    ),
+    "rows": ("x.csv.gz", lambda path: written(path, b"1,2\n" * (1 << 20)), Dataset.of),
+    "one line": ("x.csv.gz", lambda path: written(path, b"1,2\n" + b"1" * (16 << 20)), Dataset.of),
+    "blank lines": ("x.csv.gz", lambda path: written(path, b"\n" * (8 << 20)), Dataset.of),
+}
+
+
+@pytest.mark.parametrize("kind", UNPACKED)
+def test_a_file_unpacks_to_a_bounded_multiple_of_its_size(kind: str, tmp_path: Path) -> None:
+    name, write, read = UNPACKED[kind]
+    path = write(tmp_path / name)
+    refused(lambda: read(path), path, "unpacks to more than 100 times its own bytes")
+
+
+def test_what_unpacks_to_less_is_read(tmp_path: Path) -> None:
+    rows = "".join(f"{x},{x % 3}\n" for x in np.random.default_rng(0).integers(0, 99, 220_000).tolist())
+    path = written(tmp_path / "x.csv.gz", rows.encode())
+    assert len(rows) > unpacking.most_bytes(0)
+    assert len(Dataset.of(path)) == 220_000
+
+
+@pytest.mark.parametrize("name", ["x.csv.gz", "x.txt.gz", "x.jsonl.gz", "x.npy.gz"])
+def test_damaged_gzip_data_are_refused(name: str, tmp_path: Path) -> None:
+    path = written(tmp_path / name, bytes(range(256)) * 20 if name == "x.npy.gz" else b"1,2\n3,4\n" * 200)
+    raw = bytearray(path.read_bytes())
+    raw[14:24] = b"\xff" * 10
+    path.write_bytes(raw)
+    refused(lambda: list(queries(str(path))), path)
+    if name == "x.csv.gz":
+        refused(lambda: Dataset.of(path), path)
+
+
+def test_a_value_nested_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"[" * 200_000 + b"\n")
+    refused(lambda: list(queries(str(path))), path, "line 1: no JSON")
