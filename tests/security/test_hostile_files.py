@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import shutil
 import struct
 import tracemalloc
 import zipfile
@@ -12,17 +13,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+import chimera
 from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.data import unpacking
 from chimera.data.dataset import Dataset
 from chimera.data.idx import read_idx
+from chimera.embeddings import WordVectors
+from chimera.inference import models
 from chimera.inference.inputs import queries
+from chimera.training.checkpoint import Checkpoints
 
 MOST_BYTES = 9 << 20
 """What a reader may allocate for a hostile file in these tests, whose limit of unpacked bytes is lower than the true one."""
@@ -58,7 +65,8 @@ def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def libraries() -> None:
     """Import what the readers import, which is not to be counted."""
     Dataset.of(pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]}))
-    importlib.import_module("fsspec.implementations.local")
+    for name in ("fsspec.implementations.local", "sklearn.linear_model"):
+        importlib.import_module(name)
 
 
 def npy(header: str, content: bytes = b"", version: int = 1) -> bytes:
@@ -200,3 +208,134 @@ def test_a_value_nested_without_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"[" * 200_000 + b"\n")
     refused(lambda: list(queries(str(path))), path, "line 1: no JSON")
+
+
+def tensors(told: dict[str, tuple[str, list[int]]], content: bytes = b"") -> bytes:
+    """Return a safetensors file whose arrays lie one after another in bytes of 2 each, and then the content."""
+    spans = {name: [2 * place, 2 * place + 2] for place, name in enumerate(told)}
+    if content:
+        spans = {name: [0, len(content)] for name in told}
+    header = {
+        name: {"dtype": kind, "shape": shape, "data_offsets": spans[name]} for name, (kind, shape) in told.items()
+    }
+    raw = msgspec.json.encode(header)
+    return struct.pack("<Q", len(raw)) + raw + (content or bytes(2 * len(told)))
+
+
+STRANGE = {
+    "bfloat16": ("BF16", [1]),
+    "float8": ("F8_E4M3", [2]),
+    "float4": ("F4", [4]),
+    "an axis too many": ("U8", [2] + [1] * 90),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_tensors_that_numpy_lacks_are_refused(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(tensors({"vectors": STRANGE[kind], "words": ("U8", [2])}))
+    refused(lambda: WordVectors.load(path), path, "no safetensors file")
+    checkpoints = tmp_path / "round-1.safetensors"
+    checkpoints.write_bytes(tensors({"tree": STRANGE[kind]}))
+    refused(Checkpoints(str(tmp_path)).read_last, checkpoints, "is not a checkpoint")
+
+
+TREES = {
+    "nested without end": b"\x91" * 100_000,
+    "nested tables": b"\x81\xa1a" * 100_000 + b"\xc0",
+    "a number": b"\x01",
+    "a list": b"\x90",
+    "nothing": b"\xc0",
+    "an array that is not there": msgspec.msgpack.encode({"a": {"__array__": "b"}}),
+    "an array by a list": msgspec.msgpack.encode({"a": {"__array__": [1]}}),
+    "no UTF-8": b"\x81\xa1\xff\x01",
+    "a list of 4 billion": b"\x81\xa1a\xdd\xff\xff\xff\xff",
+}
+
+
+@pytest.mark.parametrize("kind", TREES)
+def test_a_checkpoint_that_is_none_is_refused(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "round-1.safetensors"
+    path.write_bytes(tensors({"tree": ("U8", [len(TREES[kind])])}, TREES[kind]))
+    refused(Checkpoints(str(tmp_path)).read_last, path, "is not a checkpoint")
+
+
+def test_a_chunk_of_hdf5_is_no_larger_than_its_file(tmp_path: Path) -> None:
+    """One small row made the library allocate a chunk of any size."""
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["words"] = np.frombuffer(b"a", np.uint8)
+        rows = file.create_dataset("vectors", (1, 2), "f4", maxshape=(None, 2), chunks=(4 << 20, 2), compression="gzip")
+        rows[0] = 1
+    assert path.stat().st_size < 1 << 20
+    refused(lambda: WordVectors.load(path), path, "states more than the file's")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run."""
+    return chimera.train(
+        "mlp", "iris", engine="simulated", workers=1, rounds=1, out=tmp_path_factory.mktemp("run")
+    ).run_dir
+
+
+@pytest.fixture
+def folder(trained: Path, tmp_path: Path) -> Path:
+    """Return a copy of it, to be changed."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+MODELS = {
+    "wide layers": ('{name = "mlp", hidden = [30000, 30000]}', {}),
+    "many layers": ('{name = "mlp", hidden = [' + "9, " * 1000 + "]}", {}),
+    "many outputs": ('"mlp"', {"outputs": 10_000_000_000}),
+    "many channels": ('{name = "cnn", channels = [20000, 20000]}', {"input_shape": [1, 8, 8]}),
+    "a wide input": ('"logistic-regression"', {"input_shape": [1_000_000_000]}),
+    "an estimator": ('"sklearn-sgd-classifier"', {"input_shape": [100_000], "outputs": 20_000}),
+    "word vectors": ('{name = "cbow", dim = 1000000, output = "hierarchical-softmax"}', {"outputs": 20_000}),
+    "a softmax over words": ('{name = "skip-gram", dim = 1000000}', {"outputs": 20_000, "input_shape": [1]}),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_run_folder_makes_no_model_larger_than_its_weights(kind: str, folder: Path) -> None:
+    table, change = MODELS[kind]
+    signature = folder / "signature.json"
+    signature.write_bytes(msgspec.json.encode({**msgspec.json.decode(signature.read_bytes()), **change}))
+    (folder / "experiment.toml").write_text(f"model = {table}\n")
+    refused(
+        lambda: models.load({"kind": "chimera", "run": str(folder)}), folder / "weights.safetensors", "the model would"
+    )
+
+
+BAD_FILES = {
+    "deep TOML": ("experiment.toml", b"model = " + b"[" * 50_000, "experiment"),
+    "a number for a model": ("experiment.toml", b"model = 5", "neither a name nor a table"),
+    "a table without a name": ("experiment.toml", b"model = {hidden = [1]}", "needs a 'name'"),
+    "deep JSON": ("signature.json", b'{"input_scaling": ' + b"[" * 100_000, "cannot be read"),
+    "no numbers": ("signature.json", b'"input_scaling":[["x"],[1]]', "could not convert"),
+    "ragged numbers": ("signature.json", b'"input_scaling":[[1,[2]],[1]]', "cannot be read"),
+    "no outputs": ("signature.json", b'"outputs":0', "0 outputs"),
+    "a negative shape": ("signature.json", b'"input_shape":[-4]', r"shape \(-4,\)"),
+    "no weights": ("weights.safetensors", b"", "has bytes"),
+    "bfloat16": ("weights.safetensors", tensors({"0.weight": ("BF16", [1])}), "weights"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_a_damaged_file_of_a_run_is_one_line_when_its_model_is_served(kind: str, folder: Path) -> None:
+    name, content, said = BAD_FILES[kind]
+    if content.startswith(b'"'):  # one field of the object
+        key = content.split(b":")[0].decode().strip('"')
+        good = msgspec.json.decode((folder / name).read_bytes())
+        content = msgspec.json.encode({**good, key: msgspec.json.decode(content.partition(b":")[2])})
+    (folder / name).write_bytes(content)
+    with bounded(), pytest.raises(ConfigurationError, match=said) as caught:
+        models.load({"kind": "chimera", "run": str(folder)})
+    assert "\n" not in str(caught.value)
+
+
+def test_the_bound_of_a_model_ends_with_its_block(trained: Path) -> None:
+    models.load({"kind": "chimera", "run": str(trained)})
+    assert nn.Linear(2000, 2000).weight.numel() == 4_000_000

@@ -40,6 +40,11 @@ class Signature(msgspec.Struct, frozen=True):
     input_scaling: tuple[Any, Any] | None
     target_scaling: tuple[Any, Any] | None
 
+    def __post_init__(self) -> None:
+        if self.outputs < 1 or any(length < 1 for length in self.input_shape):
+            raise ValueError(f"{self.outputs} outputs and inputs of shape {self.input_shape} cannot be")
+        _scaling(self.input_scaling), _scaling(self.target_scaling)  # raises ValueError if they are no numbers
+
     @classmethod
     def of(cls, split: Split) -> Signature:
         """Return that of the data of a run."""
@@ -68,7 +73,7 @@ class Signature(msgspec.Struct, frozen=True):
             return msgspec.json.decode(path.read_bytes(), type=cls)
         except FileNotFoundError:
             raise ConfigurationError(f"{folder} has no {FILE}: no run, or one of an older Chimera") from None
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigurationError(f"{path} cannot be read: {error}") from error
 
     def write(self, folder: Path) -> None:
@@ -91,4 +96,4 @@ def _lists(scaling: Scaling | None) -> tuple[Any, Any] | None:
 
 
 def _scaling(lists: tuple[Any, Any] | None) -> Scaling | None:
-    return None if lists is None else Scaling(np.asarray(lists[0]), np.asarray(lists[1]))
+    return None if lists is None else Scaling(np.asarray(lists[0], np.float64), np.asarray(lists[1], np.float64))
