@@ -64,6 +64,7 @@ class Checkpoints:
         """Make the folder; on this machine a file too, since `fsspec` would make both by the umask."""
         if "file" in self._protocols():
             make_folder(Path(self._root))
+            Path(unfinished).unlink(missing_ok=True)  # a link would be followed
             write(Path(unfinished), b"")
         else:
             self._fs.makedirs(self._root, exist_ok=True)

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from chimera.core.errors import ConfigurationError
+from chimera.core.inside import inside
 from chimera.data.dataset import Split
 from chimera.data.scaling import Scaling
 from chimera.models.model import Task
@@ -66,9 +67,9 @@ class Signature(msgspec.Struct, frozen=True):
 
         Raises
         ------
-        ConfigurationError : the folder has none.
+        ConfigurationError : the folder has none that can be read.
         """
-        path = folder / FILE
+        path = inside(folder, FILE)
         try:
             return msgspec.json.decode(path.read_bytes(), type=cls)
         except FileNotFoundError:

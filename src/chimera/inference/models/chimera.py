@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.inside import inside
 from chimera.core.registry import load_object, registered_names_only
 from chimera.inference.models.table import KINDS, existing, stamp_of
 from chimera.models.construction import at_most
@@ -50,7 +51,7 @@ class ChimeraRun:
         """Return it with the absolute path of the folder."""
         whole = existing("kind 'chimera'", self.run, folder, folders=True)
         for name in _NEEDED:
-            if not (Path(whole) / name).is_file():
+            if not inside(Path(whole), name).is_file():
                 raise ConfigurationError(f"{whole} is not the folder of a finished run: it has no {name}")
         name = named(_model_of(Path(whole)))[0]
         if ":" in name and not self.trust_code:  # refused here, and not in a worker
@@ -63,7 +64,7 @@ class ChimeraRun:
         """Make the model as the experiment says, and give it the run's weights."""
         folder = Path(self.run)
         model, signature = _model_of(folder), Signature.read(folder)
-        weights, (name, options) = folder / "weights.safetensors", named(model)
+        weights, (name, options) = inside(folder, "weights.safetensors"), named(model)
         with self._names(), self._room(name, weights, signature):
             made = build_model(
                 name,
@@ -95,17 +96,18 @@ class ChimeraRun:
 
 def _model_of(folder: Path) -> Any:
     """Return the name or the table of the model that a run trained."""
+    path = inside(folder, "experiment.toml")
     try:
-        model = tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8")).get("model")
+        model = tomllib.loads(path.read_text(encoding="utf-8")).get("model")
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{folder / 'experiment.toml'} cannot be read: {error}") from error
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
     if model is None:
         raise ConfigurationError(
             f"the model of {folder} was given in Python, so its files cannot make it again: train one that has a name, "
             "'file.py:factory', or serve it as kind = \"factory\""
         )
     if not isinstance(model, str | Mapping):
-        raise ConfigurationError(f"{folder / 'experiment.toml'}: the model is neither a name nor a table: {model!r}")
+        raise ConfigurationError(f"{path}: the model is neither a name nor a table: {model!r}")
     return model
 
 
