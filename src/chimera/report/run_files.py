@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import msgspec
 from chimera.core.errors import ConfigurationError
 from chimera.core.inside import inside
 from chimera.core.private import write
+from chimera.core.toml import read_toml
 from chimera.core.trace import TraceRow
 from chimera.report.timeline import LARGEST, Lane, lanes_of
 from chimera.report.words import Words, read_words
@@ -184,7 +184,7 @@ def _table(path: Path, notes: list[str]) -> dict[str, Any]:
         return {}
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
-        table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text, parse_int=_number)
+        table = read_toml(text) if path.suffix == ".toml" else json.loads(text, parse_int=_number)
     except (ValueError, RecursionError):
         notes.append(f"{path.name} could not be read.")
         return {}

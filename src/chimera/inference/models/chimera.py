@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import tomllib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.inside import inside
 from chimera.core.registry import load_object, registered_names_only
+from chimera.core.toml import read_toml
 from chimera.inference.models.table import KINDS, existing, stamp_of
 from chimera.models.construction import at_most
 from chimera.models.conversion import build_model
@@ -98,8 +98,8 @@ def _model_of(folder: Path) -> Any:
     """Return the name or the table of the model that a run trained."""
     path = inside(folder, "experiment.toml")
     try:
-        model = tomllib.loads(path.read_text(encoding="utf-8")).get("model")
-    except (OSError, ValueError, RecursionError) as error:
+        model = read_toml(path.read_text(encoding="utf-8")).get("model")
+    except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     if model is None:
         raise ConfigurationError(
