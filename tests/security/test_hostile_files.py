@@ -339,3 +339,41 @@ def test_a_damaged_file_of_a_run_is_one_line_when_its_model_is_served(kind: str,
 def test_the_bound_of_a_model_ends_with_its_block(trained: Path) -> None:
     models.load({"kind": "chimera", "run": str(trained)})
     assert nn.Linear(2000, 2000).weight.numel() == 4_000_000
+
+
+@pytest.fixture(scope="module")
+def estimator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the file of a fitted estimator."""
+    skops_io = pytest.importorskip("skops.io")
+    from sklearn.tree import DecisionTreeClassifier  # whose nodes are an array of records
+
+    path = tmp_path_factory.mktemp("estimator") / "x.skops"
+    skops_io.dump(DecisionTreeClassifier().fit([[0.0], [1.0]], [0, 1]), path)
+    return path
+
+
+MEMBERS: dict[str, tuple[str, bytes, int]] = {
+    "an array of a terabyte": (".npy", array("(137438953472,)"), zipfile.ZIP_STORED),
+    "an array that unpacks": (".npy", array("(2097152,)", bytes(16 << 20)), zipfile.ZIP_DEFLATED),
+    "another method": (".npy", array("(2,)", bytes(16)), zipfile.ZIP_BZIP2),
+    "a deep schema": ("schema.json", b"[" * 100_000, zipfile.ZIP_STORED),
+    "a schema of another kind": ("schema.json", b"5", zipfile.ZIP_STORED),
+}
+
+
+TREE = ["sklearn.tree._tree.Tree"]
+
+
+def test_the_file_of_a_tree_is_read(estimator: Path) -> None:
+    assert models.load({"kind": "sklearn", "file": str(estimator), "trusted": TREE}).predict([[0.9]]) == [1]
+
+
+@pytest.mark.parametrize("kind", MEMBERS)
+def test_the_file_of_an_estimator_is_bounded(kind: str, estimator: Path, tmp_path: Path) -> None:
+    ending, content, method = MEMBERS[kind]
+    path = tmp_path / "x.skops"
+    with zipfile.ZipFile(estimator) as old, zipfile.ZipFile(path, "w") as new:
+        for info in old.infolist():
+            changed = info.filename.endswith(ending)
+            new.writestr(info.filename, content if changed else old.read(info), method if changed else None)
+    refused(lambda: models.load({"kind": "sklearn", "file": str(path), "trusted": TREE}), path)

@@ -66,13 +66,13 @@ def read_header(file: IO[bytes]) -> Header:
         raise ValueError(f"its header is damaged ({type(error).__name__})") from error
     if not all(type(length) is int and length >= 0 for length in shape):
         raise ValueError(f"its header states the shape {shape}")
-    if dtype.hasobject or dtype.names is not None:
+    if dtype.hasobject:
         raise ValueError(f"it holds {dtype}: only arrays of numbers, truth values or texts are read")
     return Header(shape, by_columns, dtype)
 
 
 class Archive:
-    """An .npz file.
+    """An .npz file, or another zip with arrays in it.
 
     Attributes
     ----------
@@ -87,6 +87,17 @@ class Archive:
     def read(self, name: str) -> NDArray[Any]:
         """Return an array; its size is compared with that of its member of the archive before it is allocated."""
         info = self._members[name]
+        self._check(info)
+        with self._file.open(info) as member:
+            array: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
+        return array
+
+    def check(self) -> None:
+        """Check all members, for a library that is to read them."""
+        for info in self._file.infolist():
+            self._check(info)
+
+    def _check(self, info: zipfile.ZipInfo) -> None:
         if info.compress_type not in _METHODS or info.flag_bits & _ENCRYPTED:
             raise ValueError(
                 f"its member {info.filename!r} is encrypted, or compressed by a method that NumPy does not use"
@@ -94,18 +105,17 @@ class Archive:
         if info.file_size > self._most:
             raise too_much(self._path)
         self._most -= info.file_size
+        if not info.filename.endswith(".npy"):
+            return
         with self._file.open(info) as member:
             header = read_header(member)
             if header.nbytes != info.file_size - member.tell():
                 raise ValueError(f"its member {info.filename!r} does not hold the bytes that its header states")
-        with self._file.open(info) as member:
-            array: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
-        return array
 
 
 @contextmanager
-def open_archive(path: Path) -> Iterator[Archive]:
-    """Open an .npz file.
+def open_archive(path: Path, what: str = ".npz") -> Iterator[Archive]:
+    """Open an .npz file, or another zip with arrays in it, which ``what`` names.
 
     Raises
     ------
@@ -118,4 +128,4 @@ def open_archive(path: Path) -> Iterator[Archive]:
         raise
     # NotImplementedError: a version of the format of zip that Python does not read
     except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path} cannot be read as .npz: {' '.join(str(error).split())}") from error
+        raise DataError(f"{path} cannot be read as {what}: {' '.join(str(error).split())}") from error

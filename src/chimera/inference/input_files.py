@@ -150,6 +150,8 @@ def _array_rows(file: Any, name: str) -> Iterator[Any]:
         shape, by_columns, dtype = read_header(file)
     except ValueError as error:
         raise DataError(f"{name} cannot be read as .npy: {error}") from error
+    if dtype.names is not None:
+        raise DataError(f"{name} holds {dtype}: only arrays of numbers, truth values or texts are read")
     if not shape:
         raise DataError(f"{name} holds an array without axes, which has no rows")
     if by_columns and len(shape) > 1:
