@@ -8,6 +8,7 @@ import shutil
 import struct
 import tracemalloc
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,13 +23,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 import chimera
-from chimera.core.errors import ChimeraError, ConfigurationError
+from chimera.core.errors import ChimeraError, ConfigurationError, DataError
 from chimera.data import unpacking
 from chimera.data.dataset import Dataset
 from chimera.data.idx import read_idx
 from chimera.embeddings import WordVectors
 from chimera.inference import models
 from chimera.inference.inputs import queries
+from chimera.inference.models.images import open_image
 from chimera.training.checkpoint import Checkpoints
 
 MOST_BYTES = 9 << 20
@@ -36,15 +38,15 @@ MOST_BYTES = 9 << 20
 
 
 @contextmanager
-def bounded() -> Iterator[None]:
-    """Raise `AssertionError` if the block allocates more than `MOST_BYTES`, touched or not."""
+def bounded(most: int = MOST_BYTES) -> Iterator[None]:
+    """Raise `AssertionError` if the block allocates more bytes, touched or not."""
     tracemalloc.start()
     try:
         yield
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < MOST_BYTES, f"{peak} bytes were allocated"
+    assert peak < most, f"{peak} bytes were allocated"
 
 
 def refused(read: Callable[[], Any], path: Path, said: str | None = None) -> None:
@@ -65,7 +67,7 @@ def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def libraries() -> None:
     """Import what the readers import, which is not to be counted."""
     Dataset.of(pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]}))
-    for name in ("fsspec.implementations.local", "sklearn.linear_model"):
+    for name in ("fsspec.implementations.local", "sklearn.linear_model", "PIL.Image", "PIL.PngImagePlugin"):
         importlib.import_module(name)
 
 
@@ -377,3 +379,34 @@ def test_the_file_of_an_estimator_is_bounded(kind: str, estimator: Path, tmp_pat
             changed = info.filename.endswith(ending)
             new.writestr(info.filename, content if changed else old.read(info), method if changed else None)
     refused(lambda: models.load({"kind": "sklearn", "file": str(path), "trusted": TREE}), path)
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n%%EndComments\n%%EOF\n"
+
+
+def png(width: int, height: int) -> bytes:
+    """Return a PNG that states a size and holds nothing."""
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    end = b"IEND"
+    chunks = [struct.pack(">I", len(part) - 4) + part + struct.pack(">I", zlib.crc32(part)) for part in (header, end)]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+PICTURES = {
+    "more pixels than are opened": (png(20_000, 20_000), "at most 80000000 are opened|has too many pixels"),
+    "billions of pixels": (png(2**31 - 1, 2**31 - 1), "is no image|at most 80000000 are opened|has too many pixels"),
+    "no pixels": (png(0, 0), "is no image"),
+    "nothing behind the header": (png(10, 10), "is no image"),
+    "a program for Ghostscript": (EPS, "is no image, or a broken one: UnidentifiedImageError"),
+}
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+def test_an_image_is_bounded_and_read_by_no_other_program(kind: str, tmp_path: Path) -> None:
+    content, said = PICTURES[kind]
+    path = tmp_path / "x.png"
+    path.write_bytes(content)
+    with bounded(80 << 20), pytest.raises(DataError, match=said) as caught:
+        open_image(str(path))
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
