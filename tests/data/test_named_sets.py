@@ -163,7 +163,10 @@ BAD_IDX = {
     "header cut": (GOOD[:10], "no IDX file"),
     "truncated": (GOOD[:-1], "2 x 3 x 4 bytes"),
     "too long": (GOOD + b"!", "2 x 3 x 4 bytes"),
-    "terabytes": (bytes((0, 0, 8, 3)) + b"\xff" * 12 + bytes(50), "4294967295 x 4294967295 x 4294967295 bytes"),
+    "terabytes": (
+        bytes((0, 0, 8, 3)) + b"\xff" * 12 + bytes(50),
+        "4294967295 x 4294967295 x 4294967295 bytes|unpacks to more",
+    ),
 }
 
 
@@ -219,6 +222,24 @@ def test_a_download_is_kept(tmp_path, monkeypatch):
     assert np.allclose(first.train.inputs, 0.2)
     assert first.test.fingerprint() == second.test.fingerprint()
     assert [file.name for file in (tmp_path / "XDG_CACHE_HOME" / "chimera").iterdir()] == ["mnist.npz"]
+
+
+@pytest.mark.parametrize("place", [0.25, 0.5, 0.75, None], ids=["early", "middle", "late", "cut"])
+def test_a_damaged_copy_in_the_cache_is_noticed(place, tmp_path, monkeypatch):
+    images, labels = np.full((60_010, 2, 2), 51, np.uint8), (np.arange(60_010) % 10).astype(np.uint8)
+    monkeypatch.setattr(mnist_module, "_of_openml", lambda number: (images, labels))
+    DATASETS.create("mnist")
+    copy = tmp_path / "XDG_CACHE_HOME" / "chimera" / "mnist.npz"
+    raw = bytearray(copy.read_bytes())
+    if place is None:
+        del raw[len(raw) // 2 :]
+    else:
+        raw[int(len(raw) * place)] ^= 1
+    copy.write_bytes(raw)
+    with pytest.raises(DataError, match=r"mnist\.npz .*; remove it, and the next run downloads it again"):
+        DATASETS.create("mnist")
+    copy.unlink()
+    assert len(DATASETS.create("mnist").test) == 10
 
 
 def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import zipfile
 
 import numpy as np
 import pandas as pd
@@ -178,7 +179,10 @@ def test_bad_npz_files_are_one_clear_line(tmp_path):
     check("empty.npz", "cannot be read as .npz")
     with (tmp_path / "single.npz").open("wb") as file:
         np.save(file, np.zeros(3))
-    check("single.npz", "no named arrays")
+    check("single.npz", "cannot be read as .npz")
+    with zipfile.ZipFile(tmp_path / "none.npz", "w"):
+        pass
+    check("none.npz", "no named arrays")
     np.savez(tmp_path / "whole.npz", x=np.zeros((99, 99)), y=np.zeros(99))
     (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:-300])
     check("cut.npz", "cannot be read as .npz")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
 import secrets
 import socket
 import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -102,6 +105,53 @@ def test_a_size_beyond_the_bound_ends_the_connection_before_anything_is_read(siz
 def test_any_bytes_after_the_handshake_are_a_message_or_an_error_of_the_decoder(body: bytes) -> None:
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
         raft_transport._DECODER.decode(body)
+
+
+@pytest.fixture
+def port() -> Iterator[tuple[str, int]]:
+    """Where a voter listens; it is not part of a cluster, so that it only answers."""
+    alone = SimpleNamespace(_poller=SimpleNamespace(subscribe=lambda *_: None), addOnTickCallback=lambda _: None)
+    listener = raft_connection.listen("127.0.0.1:0")
+    transport = raft_transport.RaftTransport(alone, None, (), listener=listener, token="token")
+    try:
+        yield listener.getsockname()
+    finally:
+        transport.destroy()
+
+
+def _writers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "chimera-raft-send"]
+
+
+def test_a_voter_that_had_no_descriptor_left_answers_again(port: tuple[str, int]) -> None:
+    """`accept` failed with EMFILE, and the voter never listened again."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as plain:
+        spare = os.dup(plain.fileno())  # the lowest descriptor that is free
+        os.close(spare)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (spare, before[1]))
+        try:
+            plain.connect(port)
+            plain.settimeout(0.5)
+            with pytest.raises(TimeoutError):  # the voter has no descriptor for this connection, which waits
+                plain.recv(1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        connection = Connection(plain, b"token", client=True)
+        connection.close()
+
+
+@pytest.mark.parametrize("name", [b"\xff", b"x" * 301], ids=["no UTF-8", "too long"])
+def test_a_connection_with_a_bad_name_leaves_no_thread(name: bytes, port: tuple[str, int]) -> None:
+    before = set(_writers())
+    connection = Connection(socket.create_connection(port), b"token", client=True)
+    connection.send(name)
+    with pytest.raises(ConnectionError, match=r"has ended|reset"):
+        connection.take(300)
+    connection.close()
+    for writer in set(_writers()) - before:
+        writer.join(5)
+    assert not set(_writers()) - before
 
 
 class _Crowd:

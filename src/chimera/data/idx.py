@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import DataError
+from chimera.data.unpacking import most_bytes, too_much
 
 _UNSIGNED_BYTE = 0x08
-_DEFLATE_MAX = 1032  # no deflate stream grows by more than this when it is unpacked
 
 
 def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
@@ -36,8 +36,10 @@ def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
         header = unpacker.decompress(content, length) if zipped else content[:length]
         shape = _shape(path, header, ndim)
         size = math.prod(shape)
-        if size > (_DEFLATE_MAX * len(content) if zipped else len(content) - length):
+        if not zipped and size != len(content) - length:
             raise _wrong_length(path, shape)
+        if size > most_bytes(len(content)):
+            raise too_much(path)
         body = unpacker.decompress(unpacker.unconsumed_tail, size + 1) if zipped else content[length:]
     except zlib.error as error:
         raise DataError(f"{path} is damaged: {error}") from error

@@ -128,7 +128,11 @@ def _load(which: _Images, path: str | None) -> tuple[Bytes, Bytes, Bytes, Bytes]
         places = ([home / which.name, home / f"{which.name}.npz", home] if home else []) + [cached]
     for place in places:
         if place.is_file():
-            return _checked(which, place, [array for pair in read_npz(place) for array in pair])
+            try:
+                return _checked(which, place, [array for pair in read_npz(place) for array in pair])
+            except DataError as error:
+                again = "; remove it, and the next run downloads it again" if place == cached else ""
+                raise DataError(f"{error}{again}") from error
         files = _found(place)
         if files:
             return _checked(which, place, [read_idx(file, 3 if "images" in file.name else 1) for file in files])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from chimera.core.errors import DataError
 from chimera.data import table
 from chimera.data.arrays import is_array, is_tensor, of_torch_dataset
+from chimera.data.npy import open_archive
 
 Pair = tuple[Any, Any]
 
@@ -89,17 +89,13 @@ def read_npz(path: Path) -> list[Pair]:
     ------
     DataError : the file is missing, damaged, holds objects, or other names.
     """
-    try:
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            held = {name.lower(): name for name in archive.files} if isinstance(archive, np.lib.npyio.NpzFile) else {}
-            for endings in (("",), ("_train", "_test")):
-                for inputs, targets in zip(_INPUTS, _TARGETS, strict=True):
-                    wanted = [(inputs + ending, targets + ending) for ending in endings]
-                    if all(name in held for pair in wanted for name in pair):
-                        return [(archive[held[one]], archive[held[other]]) for one, other in wanted]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read as .npz: {error}") from error
+    with open_archive(path) as archive:
+        held = {name.lower(): name for name in archive.names}
+        for endings in (("",), ("_train", "_test")):
+            for inputs, targets in zip(_INPUTS, _TARGETS, strict=True):
+                wanted = [(inputs + ending, targets + ending) for ending in endings]
+                if all(name in held for pair in wanted for name in pair):
+                    return [(archive.read(held[one]), archive.read(held[other])) for one, other in wanted]
     raise DataError(
         f"{path} holds {', '.join(sorted(held.values())) or 'no named arrays'}: "
         "wanted are inputs and targets, or x and y, or x_train, y_train, x_test and y_test"

@@ -7,14 +7,16 @@ import gzip
 import io
 import itertools
 import re
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import DataError
+from chimera.data.unpacking import GzipStream
 
 Target: TypeAlias = str | int | Sequence[str | int] | None
 
@@ -37,7 +39,7 @@ def read_csv(path: Path, *, header: bool | None = None) -> Any:
 
     Raises
     ------
-    DataError : the file is empty, ragged or no text.
+    DataError : the file is empty, ragged or no text, or unpacks to too much.
     """
     import pandas
 
@@ -48,14 +50,15 @@ def read_csv(path: Path, *, header: bool | None = None) -> Any:
         if header is None:
             header = bool(cells) and not any(map(is_number, cells[0]))
         comma = separator == ";" and any(_DECIMAL_COMMA.fullmatch(cell) for row in cells for cell in row)
-        frame = pandas.read_csv(
-            path, sep=separator, header=0 if header else None, skipinitialspace=True, decimal="," if comma else "."
-        )
+        with _opened(path) as file:
+            frame = pandas.read_csv(
+                file, sep=separator, header=0 if header else None, skipinitialspace=True, decimal="," if comma else "."
+            )
     except pandas.errors.EmptyDataError as error:
         raise DataError(f"{path} is empty") from error
     except (pandas.errors.ParserError, csv.Error) as error:
         raise DataError(f"{path} is not a table with as many cells in every line: {str(error).strip()}") from error
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path} is not a text file: {error}") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}") from error
@@ -63,8 +66,12 @@ def read_csv(path: Path, *, header: bool | None = None) -> Any:
     return frame
 
 
+def _opened(path: Path) -> IO[bytes]:
+    return io.BufferedReader(GzipStream(path), 1 << 16) if path.suffix == ".gz" else path.open("rb")
+
+
 def _first_lines(path: Path) -> list[str]:
-    with path.open("rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as content:
+    with _opened(path) as content:
         file = io.TextIOWrapper(content, encoding="utf-8-sig")  # -sig: some spreadsheets begin with a byte order mark
         return list(itertools.islice(filter(str.strip, file), _SAMPLE_LINES))
 

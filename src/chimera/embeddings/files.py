@@ -7,6 +7,7 @@ the file's own, and nothing in one is run.
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from chimera.core import private
 from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
+from chimera.training.tensor_file import read_tensors
 
 if TYPE_CHECKING:
     from chimera.embeddings.word_vectors import WordVectors
@@ -25,6 +27,7 @@ Content: TypeAlias = tuple[Sequence[str], NDArray[np.float32]]
 _DIGITS = "%.9g"  # enough for every float32 to be read back as it was
 _BLANK = b" \t\n\r\v\f"
 _LONGEST_LINE_BYTES = 1 << 24
+_SMALL_CHUNK_BYTES = 1 << 24  # h5py's own chunks are smaller
 
 
 class _Format(NamedTuple):
@@ -231,7 +234,7 @@ def _read_hdf5(path: Path) -> Content:
                     or part.dtype.kind not in "fu"
                 ):
                     raise DataError(f"{path} has no data set {name!r} of numbers of its own")
-                if part.nbytes > size:
+                if part.nbytes > size or _chunk_bytes(part) > max(size, _SMALL_CHUNK_BYTES):
                     raise DataError(f"{path}: the data set {name!r} states more than the file's {size} bytes hold")
                 found[name] = part[()]
     except DataError:
@@ -239,6 +242,11 @@ def _read_hdf5(path: Path) -> Content:
     except (OSError, RuntimeError, KeyError, ValueError) as error:  # whichever h5py makes of the damage
         raise DataError(f"{path} is no HDF5 file: {error}") from error
     return _unpacked(found, path)
+
+
+def _chunk_bytes(part: Any) -> int:
+    """Return how many bytes reading any element allocates."""
+    return math.prod(part.chunks or ()) * int(part.dtype.itemsize)
 
 
 def _unpacked(found: dict[str, Any], path: Path) -> Content:
@@ -256,13 +264,7 @@ def _write_safetensors(vectors: WordVectors, path: Path) -> None:
 
 
 def _read_safetensors(path: Path) -> Content:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        found = load_file(path)
-    except SafetensorError as error:
-        raise DataError(f"{path} is no safetensors file: {error}") from error
+    found = read_tensors(path)
     if set(found) != {"words", "vectors"}:
         raise DataError(f"{path} must hold 'words' and 'vectors', it holds {', '.join(sorted(found)) or 'nothing'}")
     return _unpacked(found, path)

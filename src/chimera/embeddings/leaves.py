@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors.numpy import load_file
-
 from chimera.core.errors import ConfigurationError
+from chimera.core.inside import inside
 from chimera.data.text.stop_words import ENGLISH
 from chimera.embeddings.word_vectors import WordVectors
 from chimera.training.callback import Callback
 from chimera.training.history import atomically, write_atomically
 from chimera.training.signature import Signature
-from chimera.training.tensor_file import write_tensors
+from chimera.training.tensor_file import read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from chimera.models.model import Model
@@ -84,14 +83,14 @@ def vectors_of(folder: Path) -> WordVectors:
 
     Raises
     ------
-    ConfigurationError : it has left none.
+    ConfigurationError : it has left none that can be read.
     """
-    if (folder / VECTORS).exists():
+    if inside(folder, VECTORS).exists():
         return WordVectors.load(folder / VECTORS, words_of(folder))
-    if not (folder / WEIGHTS).exists():
+    if not inside(folder, WEIGHTS).exists():
         raise ConfigurationError(f"{folder} has no {VECTORS}: give the folder of a run of chimera embed")
     words = words_of(folder)
-    return WordVectors(words, _table(load_file(folder / WEIGHTS), len(words)))
+    return WordVectors(words, _table(read_tensors(folder / WEIGHTS), len(words)))
 
 
 def _leave_words(folder: Path) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ class ClusterFolder(Folder):
     def _noted(self) -> _Leader | None:
         try:
             return msgspec.json.decode((self.path / "leader").read_bytes(), type=_Leader)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
     def logs(self, name: str) -> Path:

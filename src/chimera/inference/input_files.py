@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import math
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,10 +13,12 @@ import msgspec
 import numpy as np
 
 from chimera.core.errors import DataError
+from chimera.data.npy import read_header
 from chimera.data.table import is_number, separator_of
 
 IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 MAX_LINE_BYTES = 16 << 20
+MAX_ROW_BYTES = 64 << 20  # of an array
 _PIECE_BYTES = 4 << 20
 _HEAD_LINES = 20  # from which the separator of a table is found
 
@@ -52,7 +55,7 @@ def read(files: Any, path: str) -> Iterator[Any]:
     try:
         with files.open(path, "rb", compression="gzip" if path.lower().endswith(".gz") else None) as file:
             yield from reader(file, whole)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{whole} cannot be read: {error}") from error
 
 
@@ -91,7 +94,7 @@ def _values(file: Any, name: str) -> Iterator[Any]:
         if line.strip():
             try:
                 yield msgspec.json.decode(line)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 raise DataError(f"{name}, line {number}: no JSON: {error}") from error
 
 
@@ -144,11 +147,11 @@ def _cell(cell: str, *, comma: bool) -> Any:
 def _array_rows(file: Any, name: str) -> Iterator[Any]:
     """Yield each row of the array: an array, or a number if it has one axis."""
     try:
-        shape, by_columns, dtype = _array_header(file)
+        shape, by_columns, dtype = read_header(file)
     except ValueError as error:
-        raise DataError(f"{name} cannot be read as .npy: {str(error).partition(chr(10))[0]}") from error
-    if dtype.hasobject or dtype.names is not None:
-        raise DataError(f"{name} holds {dtype}: only arrays of numbers, truth values or texts can be read")
+        raise DataError(f"{name} cannot be read as .npy: {error}") from error
+    if dtype.names is not None:
+        raise DataError(f"{name} holds {dtype}: only arrays of numbers, truth values or texts are read")
     if not shape:
         raise DataError(f"{name} holds an array without axes, which has no rows")
     if by_columns and len(shape) > 1:
@@ -156,6 +159,8 @@ def _array_rows(file: Any, name: str) -> Iterator[Any]:
     each = math.prod(shape[1:]) * dtype.itemsize
     if not each:
         raise DataError(f"{name} holds rows without elements: its shape is {shape}")
+    if each > MAX_ROW_BYTES:
+        raise DataError(f"{name} states rows of {each} bytes; at most {MAX_ROW_BYTES >> 20} MiB are read")
     at_once = max(_PIECE_BYTES // each, 1)
     for first in range(0, shape[0], at_once):
         count = min(at_once, shape[0] - first)
@@ -164,15 +169,6 @@ def _array_rows(file: Any, name: str) -> Iterator[Any]:
             raise DataError(f"{name} is cut off: it holds fewer rows than the {shape[0]} it says")
         piece = np.frombuffer(data, dtype).reshape(count, *shape[1:])
         yield from piece.tolist() if piece.ndim == 1 else (row.copy() for row in piece)
-
-
-def _array_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"version {version} of the format is unknown")
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, by_columns, dtype = read_header(file)
-    return shape, by_columns, dtype
 
 
 _READERS: dict[str, Callable[[Any, str], Iterator[Any]]] = {

@@ -105,7 +105,7 @@ class ClusterFolder(Folder):
         """Return how the cluster was started that is up, or was last."""
         try:
             return msgspec.json.decode((self.path / "options.json").read_bytes(), type=Options)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
 

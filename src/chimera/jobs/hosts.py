@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import socket
 import subprocess
-import tomllib
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from chimera.core.errors import ConfigurationError
+from chimera.core.toml import read_toml
 from chimera.engines.ray.session import check_reachable
 
 START_S = 120.0
@@ -51,10 +51,10 @@ class Hosts(Struct, frozen=True, forbid_unknown_fields=True):
     def load(cls, path: Path) -> Hosts:
         """Read a file; raise ConfigurationError if it cannot be used."""
         try:
-            return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), cls)
+            return msgspec.convert(read_toml(path.read_text(encoding="utf-8")), cls)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"the file of machines {str(path)!r} cannot be read: {error}") from error
-        except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        except (ValueError, msgspec.ValidationError) as error:
             said = 'it has [server] host = "..." and for each worker [[worker]] host = "..."'
             raise ConfigurationError(f"the file of machines {str(path)!r} cannot be used: {error}; {said}") from error
 

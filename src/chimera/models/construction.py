@@ -16,6 +16,8 @@ from chimera.core.errors import ConfigurationError
 # The global generators belong to the whole process: who seeds them must be alone until they are back.
 _generators = threading.RLock()
 
+_room = threading.local()
+
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
@@ -47,6 +49,46 @@ def _seeded(seed: int) -> Iterator[None]:
         np.random.set_state(numpy)
         if torch:
             torch.default_generator.set_state(before)
+
+
+@contextmanager
+def at_most(elements: int, source: str) -> Iterator[None]:
+    """Refuse models of more parameters than ``elements`` inside the block, in this thread, before their memory is written.
+
+    A file of a few bytes can describe a model of terabytes. Parameters of torch count where torch was imported before.
+
+    Parameters
+    ----------
+    source : what the error says they are more than.
+    """
+    torch = sys.modules.get("torch")
+    _room.left, _room.source = elements, source
+    hook = torch.nn.modules.module.register_module_parameter_registration_hook(_count) if torch else None
+    try:
+        yield
+    finally:
+        del _room.left, _room.source
+        if hook is not None:
+            hook.remove()
+
+
+def _count(module: Any, name: str, parameter: Any) -> None:  # noqa: ARG001 - torch calls it so
+    if parameter is not None:
+        take_room(parameter.numel())
+
+
+def take_room(elements: int) -> None:
+    """Count parameters that are to be made.
+
+    Raises
+    ------
+    ConfigurationError : there are too many; see `at_most`.
+    """
+    if not hasattr(_room, "left"):
+        return
+    _room.left -= elements
+    if _room.left < 0:
+        raise ConfigurationError(f"the model would have more parameters than {_room.source}")
 
 
 def construct(

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from chimera.core import call
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.parameters import Flat, Layout
+from chimera.models.construction import take_room
 from chimera.models.flat_module import Memory
 from chimera.models.linear_estimator import (
     class_weights_of,
@@ -73,6 +74,7 @@ class SklearnModel:
         if "random_state" in parameters and parameters["random_state"] is None:
             estimator.set_params(random_state=seed)
         if getattr(estimator, "coef_", None) is None:
+            take_room((1 if classes is None else np.size(classes)) * (n_features or 0))
             start_at_zero(estimator, self.task, classes, n_features)
         self._classes = np.asarray(estimator.classes_) if self.task == "classification" else None
         shapes = (np.shape(estimator.coef_), np.shape(np.atleast_1d(estimator.intercept_)))

@@ -53,12 +53,22 @@ import urllib.request
 MASTER = os.environ.get("MASTER", "http://localhost:8080")
 
 
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Makes a redirect an error: the token is for the master alone."""
+
+    def redirect_request(self, *_):
+        """Return no request to follow."""
+
+
+opener = urllib.request.build_opener(NoRedirect)
+
+
 def post(path, body=None):
     request = urllib.request.Request(MASTER + path, method="POST", data=json.dumps(body).encode() if body else b"")
     request.add_header("Content-Type", "application/json")
     if "CHIMERA_TOKEN" in os.environ:
         request.add_header("Authorization", "Bearer " + os.environ["CHIMERA_TOKEN"])
-    with urllib.request.urlopen(request) as answer:
+    with opener.open(request) as answer:
         return json.load(answer)
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import ipaddress
 import re
 import sys
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from chimera.core.errors import ConfigurationError, MissingExtraError
+from chimera.core.toml import read_toml
 from chimera.nodes.spelling import is_host, parsed, whole, within
 
 try:
@@ -290,8 +290,8 @@ def read_table() -> dict[str, Any]:
     if not FILE.is_file():
         return {}
     try:
-        table = tomllib.loads(FILE.read_text(encoding="utf-8")).get(TABLE, {})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table = read_toml(FILE.read_text(encoding="utf-8")).get(TABLE, {})
+    except ValueError as error:
         raise ConfigurationError(f"{FILE} is no TOML: {error}") from None
     if not isinstance(table, dict):
         raise ConfigurationError(f"{FILE}: {TABLE} must be a table, [{TABLE}]")

@@ -16,7 +16,7 @@ from chimera.report.beside_unigram import beside_unigram
 from chimera.report.clients import clients
 from chimera.report.curves import Panel, panels
 from chimera.report.events import RUN, Kind, Mark, kind_of, legend, losses, marks_in, points_of, told_in_table
-from chimera.report.run_files import CLIENT, OF_WORKERS, RunFiles, read_run, replace_file
+from chimera.report.run_files import CLIENT, OF_WORKERS, RunFiles, finite, read_run, replace_file
 from chimera.report.staleness import staleness
 from chimera.report.timeline import KINDS, Lane, Window, selection, windows
 from chimera.report.units import clock, in_bytes, in_seconds, linear_ticks, number, tick_labels, time_unit
@@ -255,7 +255,7 @@ def _events(run: RunFiles) -> str:
     shown = told_in_table(run.events, _MOST_EVENTS)
     for event in shown:
         seconds = event.get("seconds")
-        at = in_seconds(float(seconds)) if isinstance(seconds, int | float) else ""
+        at = in_seconds(finite(seconds)) if isinstance(seconds, int | float) else ""
         told = f"<td>{_sign(kind_of(event))} {_text(event.get('event', ''))}</td>"
         told += "".join(f"<td>{_text(event.get(key, ''))}</td>" for key in ("actor", "detail"))
         rows.append(f'<tr><td class="n">{at}</td><td class="n">{_text(number(event.get("round", "")))}</td>{told}</tr>')

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from chimera.core.errors import ConfigurationError
+from chimera.core.inside import inside
 from chimera.core.private import write
+from chimera.core.toml import read_toml
 from chimera.core.trace import TraceRow
-from chimera.report.timeline import Lane, lanes_of
+from chimera.report.timeline import LARGEST, Lane, lanes_of
 from chimera.report.words import Words, read_words
 
 T = TypeVar("T")
@@ -138,8 +139,8 @@ def is_metric(key: str, value: Any) -> bool:
 
 
 def finite(value: Any) -> float:
-    """Return a cell as a number; NaN for what is none (JSON writes NaN as null)."""
-    return float(value) if isinstance(value, int | float) else math.nan
+    """Return a cell as a number; NaN for what is none (JSON writes NaN as null), or too large for arithmetic."""
+    return float(value) if isinstance(value, int | float) and abs(value) < LARGEST else math.nan
 
 
 def read_run(run_dir: str | os.PathLike[str]) -> RunFiles:
@@ -179,12 +180,12 @@ def read_metrics(run_dir: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def _table(path: Path, notes: list[str]) -> dict[str, Any]:
-    if not path.is_file():
+    if not _is_own(path, notes):
         return {}
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
-        table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except ValueError:
+        table = read_toml(text) if path.suffix == ".toml" else json.loads(text, parse_int=_number)
+    except (ValueError, RecursionError):
         notes.append(f"{path.name} could not be read.")
         return {}
     return table if isinstance(table, dict) else {"value": table}
@@ -192,7 +193,7 @@ def _table(path: Path, notes: list[str]) -> dict[str, Any]:
 
 def _rows(path: Path, row_type: type[T], notes: list[str]) -> Iterator[T]:
     """Yield the rows of a JSON-lines file, in bounded memory, and note how many lines were no rows."""
-    if not path.is_file():
+    if not _is_own(path, notes):
         return
     decoder = msgspec.json.Decoder(row_type)
     skipped, rest = 0, b""
@@ -201,7 +202,7 @@ def _rows(path: Path, row_type: type[T], notes: list[str]) -> Iterator[T]:
             lines, newline, rest = (rest + chunk).rpartition(b"\n")
             try:
                 yield from decoder.decode_lines(lines + newline)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 rows = [row for line in lines.splitlines() if (row := _row(line, row_type)) is not None]
                 skipped += sum(1 for line in lines.splitlines() if line.strip()) - len(rows)
                 yield from rows
@@ -218,9 +219,23 @@ def _rows(path: Path, row_type: type[T], notes: list[str]) -> Iterator[T]:
 def _row(line: bytes, row_type: type[T]) -> T | None:
     """Return one line as a row; the literal NaN, which strict JSON lacks, is let through. None if it is no row."""
     try:
-        return msgspec.convert(json.loads(line), row_type) if line.strip() else None
-    except (ValueError, msgspec.MsgspecError):
+        return msgspec.convert(json.loads(line, parse_int=_number), row_type) if line.strip() else None
+    except (ValueError, RecursionError, msgspec.MsgspecError):
         return None
+
+
+def _number(digits: str) -> int | float:
+    """Return a whole number; a huge one as a float, so that arithmetic with it does not overflow."""
+    return int(digits) if len(digits) < 19 else float(digits)
+
+
+def _is_own(path: Path, notes: list[str]) -> bool:
+    """Whether there is such a file in the folder, and no link out of it."""
+    try:
+        return inside(path.parent, path.name).is_file()
+    except ConfigurationError:
+        notes.append(f"{path.name} is a link out of the folder, and was not read.")
+        return False
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -233,6 +248,7 @@ def replace_file(path: Path, content: bytes) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         try:
+            partial.unlink(missing_ok=True)  # a link would be followed
             write(partial, content)
             partial.replace(path)
         finally:

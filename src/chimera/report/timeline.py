@@ -20,6 +20,9 @@ COMPUTE, TRANSFER, WAIT = range(3)
 KINDS = ("compute", "transfer", "wait")
 RETURNS = ("respawned", "joined", "restored")  # an event whose name has one of these brings its actor back
 
+LARGEST = 1e300
+"""What numbers of a run's files are below, so that sums and differences of them are finite."""
+
 Floats: TypeAlias = NDArray[np.float64]
 
 
@@ -74,12 +77,14 @@ class Lane:
 def lanes_of(rows: Iterable[TraceRow], events: Sequence[Mapping[str, Any]] = ()) -> list[Lane]:
     """Turn trace rows, oldest first per actor, into lanes: workers by number, then servers, then all others.
 
-    A clock that begins again (the run was resumed) is put behind what came before.
+    A clock that begins again (the run was resumed) is put behind what came before. Rows of times beyond `LARGEST` are left out.
     """
     columns: dict[str, array[float]] = {}
     latest: dict[str, float] = {}
     shift = horizon = 0.0
     for row in rows:
+        if not abs(row.start_s) + abs(row.end_s) + abs(row.transfer_s) + abs(row.wait_s) < LARGEST:
+            continue
         actor, start, end = row.actor, row.start_s + shift, row.end_s + shift
         if start < latest.get(actor, start) - 1e-6:
             shift = horizon

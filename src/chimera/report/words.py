@@ -15,6 +15,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.core.inside import inside
+
 Floats: TypeAlias = NDArray[np.float64]
 
 MOST_WORDS = 120
@@ -47,6 +49,8 @@ def read_words(folder: Path, notes: list[str]) -> Words | None:
     if not (vocabulary.is_file() and embeddings.is_file()):
         return None
     try:
+        for name in (vocabulary.name, embeddings.name, "stop_words.txt"):
+            inside(folder, name)
         stop_words = _stop_words(folder / "stop_words.txt")
         chosen = _chosen(vocabulary, stop_words)
         if len(chosen) < 3:

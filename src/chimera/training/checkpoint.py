@@ -12,7 +12,7 @@ import numpy as np
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.private import make_folder, write
-from chimera.training.tensor_file import write_tensors
+from chimera.training.tensor_file import read_tensors, write_tensors
 
 _NAME = re.compile(r"round-(\d+)\.safetensors$")
 _FORMAT = "chimera checkpoint 1"
@@ -64,6 +64,7 @@ class Checkpoints:
         """Make the folder; on this machine a file too, since `fsspec` would make both by the umask."""
         if "file" in self._protocols():
             make_folder(Path(self._root))
+            Path(unfinished).unlink(missing_ok=True)  # a link would be followed
             write(Path(unfinished), b"")
         else:
             self._fs.makedirs(self._root, exist_ok=True)
@@ -88,14 +89,11 @@ class Checkpoints:
         paths = self.paths()
         if not paths:
             return None
-        from safetensors import SafetensorError
-        from safetensors.numpy import load
-
-        data = self._fs.cat_file(paths[-1])
         try:
-            arrays = load(data)
-            return _with_arrays(msgspec.msgpack.decode(arrays[_TREE].tobytes()), arrays)  # type: ignore[no-any-return]
-        except (SafetensorError, msgspec.DecodeError, KeyError, TypeError) as error:
+            arrays = read_tensors(self._fs.cat_file(paths[-1]))
+            tree = msgspec.msgpack.decode(arrays[_TREE].tobytes(), type=dict[str, Any])
+            return _with_arrays(tree, arrays)  # type: ignore[no-any-return]
+        except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
             raise ConfigurationError(f"{paths[-1]} is not a checkpoint: {error}") from error
 
     def _discard(self, path: str) -> None:

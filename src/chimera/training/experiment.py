@@ -23,6 +23,7 @@ import numpy as np
 
 from chimera.core.errors import ConfigurationError, did_you_mean
 from chimera.core.refusal import why
+from chimera.core.toml import read_toml
 from chimera.training.toml import dump_toml
 
 if TYPE_CHECKING:
@@ -82,9 +83,11 @@ class Experiment:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"the experiment file {str(path)!r} cannot be read: {error}") from error
         try:
-            tables = tomllib.loads(text)
+            tables = read_toml(text)
         except tomllib.TOMLDecodeError as error:
             raise ConfigurationError(f"{path}:{_syntax_error(error, text)}") from None
+        except ValueError as error:
+            raise ConfigurationError(f"the experiment file {str(path)!r} cannot be read: {error}") from None
         return cls(_anchored(tables, path.resolve().parent), str(path))
 
     @classmethod
@@ -306,8 +309,8 @@ def _place(tables: dict[str, Any], path: Sequence[str], value: Any, what: str) -
 def read_value(text: str) -> Any:
     """Return ``text`` read as a TOML value, or as it is where it is none."""
     try:
-        parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+        parsed = read_toml(f"value = {text}")
+    except ValueError:
         return text
     return parsed["value"] if len(parsed) == 1 else text
 

@@ -6,14 +6,17 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import msgspec
 
-from chimera.core.errors import RunError
+from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.inside import inside
 from chimera.core.private import opener
 from chimera.core.trace import TraceRow
 from chimera.training.callback import Event
+
+T = TypeVar("T")
 
 _FILES = ("metrics.jsonl", "events.jsonl", "trace.jsonl")
 _encoder = msgspec.json.Encoder()
@@ -26,22 +29,25 @@ class History:
     ----------
     folder : where they are; it exists.
     sizes : the length of each file to go on from, in bytes; what a cut-off run wrote after its checkpoint is dropped.
+
+    Raises
+    ------
+    ConfigurationError : a file is a link out of the folder, or cannot be gone on from.
     """
 
     def __init__(self, folder: Path, sizes: Mapping[str, int] | None = None) -> None:
         self.metrics: list[dict[str, Any]] = []
         self.events: list[Event] = []
         self._files: dict[str, IO[bytes]] = {}
-        for name in _FILES:
-            path = folder / name
-            keep = (sizes or {}).get(name, 0)
+        paths = {name: inside(folder, name) for name in _FILES}
+        for name, path in paths.items():
             if path.exists():
-                os.truncate(path, min(keep, path.stat().st_size))
-            self._files[name] = open(path, "ab", opener=opener)  # noqa: SIM115 - closed by `close`
+                os.truncate(path, min((sizes or {}).get(name, 0), path.stat().st_size))
         if sizes:
-            self.metrics = [msgspec.json.decode(line) for line in (folder / _FILES[0]).read_bytes().splitlines()]
-            decoder = msgspec.json.Decoder(Event)
-            self.events = [decoder.decode(line) for line in (folder / _FILES[1]).read_bytes().splitlines()]
+            self.metrics = _rows(paths["metrics.jsonl"], dict[str, Any])
+            self.events = _rows(paths["events.jsonl"], Event)
+        for name, path in paths.items():
+            self._files[name] = open(path, "ab", opener=opener)  # noqa: SIM115 - closed by `close`
 
     def add_metrics(self, row: dict[str, Any]) -> None:
         """Add a row of cumulative counters, with the losses and metrics that are known."""
@@ -76,6 +82,13 @@ class History:
             ) from error
 
 
+def _rows(path: Path, kind: type[T]) -> list[T]:
+    try:
+        return msgspec.json.Decoder(kind).decode_lines(path.read_bytes())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigurationError(f"{path} is damaged, so the run cannot go on from it: {error}") from error
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file whole or not at all.
 
@@ -97,6 +110,7 @@ def atomically(path: Path) -> Iterator[IO[bytes]]:
     """
     unfinished = path.with_name(f"{path.name}.part")
     try:
+        unfinished.unlink(missing_ok=True)  # a link would be followed
         with open(unfinished, "wb", opener=opener) as file:
             yield file
         unfinished.replace(path)

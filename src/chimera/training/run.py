@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ConfigurationError, DataError
 from chimera.models.model import Model
 from chimera.report.units import lasted, number
 from chimera.training.callback import Event
@@ -187,11 +187,10 @@ def load_weights(model: Model, path: str | Path) -> None:
     ------
     ConfigurationError : the file cannot be read, or its tensors are not those of the model.
     """
-    import safetensors
-    from safetensors.numpy import load_file
+    from chimera.training.tensor_file import read_tensors
 
     try:
-        tensors = load_file(path)
+        tensors = read_tensors(path)
         module: Any = getattr(model, "module", model)
         if hasattr(module, "load_state_dict"):
             import torch
@@ -204,6 +203,6 @@ def load_weights(model: Model, path: str | Path) -> None:
         ):
             raise ConfigurationError(f"{path} holds {', '.join(tensors)}; the model has {', '.join(layout.names)}")
         model.load(np.concatenate([tensors[name].ravel() for name in layout.names]))
-    except (OSError, safetensors.SafetensorError, RuntimeError) as error:
+    except (OSError, DataError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise ConfigurationError(f"{path} does not hold the weights of this model: {reason[:300]}") from error

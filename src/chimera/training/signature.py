@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from chimera.core.errors import ConfigurationError
+from chimera.core.inside import inside
 from chimera.data.dataset import Split
 from chimera.data.scaling import Scaling
 from chimera.models.model import Task
@@ -40,6 +41,11 @@ class Signature(msgspec.Struct, frozen=True):
     input_scaling: tuple[Any, Any] | None
     target_scaling: tuple[Any, Any] | None
 
+    def __post_init__(self) -> None:
+        if self.outputs < 1 or any(length < 1 for length in self.input_shape):
+            raise ValueError(f"{self.outputs} outputs and inputs of shape {self.input_shape} cannot be")
+        _scaling(self.input_scaling), _scaling(self.target_scaling)  # raises ValueError if they are no numbers
+
     @classmethod
     def of(cls, split: Split) -> Signature:
         """Return that of the data of a run."""
@@ -61,14 +67,14 @@ class Signature(msgspec.Struct, frozen=True):
 
         Raises
         ------
-        ConfigurationError : the folder has none.
+        ConfigurationError : the folder has none that can be read.
         """
-        path = folder / FILE
+        path = inside(folder, FILE)
         try:
             return msgspec.json.decode(path.read_bytes(), type=cls)
         except FileNotFoundError:
             raise ConfigurationError(f"{folder} has no {FILE}: no run, or one of an older Chimera") from None
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigurationError(f"{path} cannot be read: {error}") from error
 
     def write(self, folder: Path) -> None:
@@ -91,4 +97,4 @@ def _lists(scaling: Scaling | None) -> tuple[Any, Any] | None:
 
 
 def _scaling(lists: tuple[Any, Any] | None) -> Scaling | None:
-    return None if lists is None else Scaling(np.asarray(lists[0]), np.asarray(lists[1]))
+    return None if lists is None else Scaling(np.asarray(lists[0], np.float64), np.asarray(lists[1], np.float64))

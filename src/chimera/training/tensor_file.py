@@ -1,14 +1,16 @@
-"""Arrays into a file of the safetensors format, one after the other: the library would make two copies of all of them first."""
+"""Files of the safetensors format. Arrays are written one after the other: the library would make two copies of all first."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.core.errors import DataError
 from chimera.core.message import TYPES
 
 _NAMES = {dtype: name for name, dtype in TYPES.items()}
@@ -29,3 +31,24 @@ def write_tensors(file: IO[bytes], arrays: Mapping[str, NDArray[Any]], about: Ma
     file.write(told)
     for array in ordered.values():
         file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def read_tensors(source: str | Path | bytes) -> dict[str, NDArray[Any]]:
+    """Return the arrays in a file, or in the bytes of one.
+
+    Raises
+    ------
+    DataError : it is no such file, or holds elements of a type that NumPy lacks.
+    OSError : it cannot be read.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load, load_file
+
+    try:
+        return load(source) if isinstance(source, bytes) else load_file(source)
+    # The library raises the last four for types, and numbers of axes, that NumPy lacks.
+    except (SafetensorError, KeyError, TypeError, AttributeError, ValueError) as error:
+        place = "" if isinstance(source, bytes) else f"{source} "
+        raise DataError(
+            f"{place}is no safetensors file that can be read: {' '.join(str(error).split())[:300]}"
+        ) from error

@@ -136,6 +136,7 @@ class Members:
             OSError,
             msgspec.MsgspecError,
             UnicodeDecodeError,
+            RecursionError,
         ):  # it left meanwhile; or no process of ours wrote that
             return None
 

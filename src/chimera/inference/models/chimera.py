@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import tomllib
+import importlib
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -13,10 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.inside import inside
 from chimera.core.registry import load_object, registered_names_only
+from chimera.core.toml import read_toml
 from chimera.inference.models.table import KINDS, existing, stamp_of
+from chimera.models.construction import at_most
 from chimera.models.conversion import build_model
-from chimera.models.model import Model
+from chimera.models.model import MODELS, Model
 from chimera.training.plugin import named
 from chimera.training.run import load_weights
 from chimera.training.signature import Signature
@@ -53,7 +56,7 @@ class ChimeraRun:
         """Return it with the absolute path of the folder."""
         whole = existing("kind 'chimera'", self.run, folder, folders=True)
         for name in _NEEDED:
-            if not (Path(whole) / name).is_file():
+            if not inside(Path(whole), name).is_file():
                 raise ConfigurationError(f"{whole} is not the folder of a finished run: it has no {name}")
         name = named(_model_of(Path(whole)))[0]
         if ":" in name and not self.trust_code:  # refused here, and not in a worker
@@ -66,15 +69,17 @@ class ChimeraRun:
         """Make the model as the experiment says, and give it the run's weights."""
         folder = Path(self.run)
         model, signature = _model_of(folder), Signature.read(folder)
-        with self._names():
+        weights, (name, options) = inside(folder, "weights.safetensors"), named(model)
+        with self._names(), self._room(name, weights, signature):
             made = build_model(
-                *named(model),
+                name,
+                options,
                 input_shape=signature.input_shape,
                 outputs=signature.outputs,
                 task=signature.task,
                 seed=0,
             )
-        load_weights(made, folder / "weights.safetensors")
+        load_weights(made, weights)
         return RunPredictor(made, signature)
 
     def _names(self) -> AbstractContextManager[None]:
@@ -82,18 +87,32 @@ class ChimeraRun:
         source = None if self.trust_code else f"{Path(self.run) / 'experiment.toml'}"
         return registered_names_only(source, "if you trust the folder, set trust_code = true in the model's table")
 
+    def _room(self, name: str, weights: Path, signature: Signature) -> AbstractContextManager[None]:
+        """Refuse a model larger than the weights for it, unless its code is trusted, which may do anything."""
+        if self.trust_code:
+            return nullcontext()
+        size, said = weights.stat().st_size, f"{weights} has bytes"
+        if signature.outputs > size:
+            raise ConfigurationError(f"the model would have more outputs than {said}")
+        if (library := MODELS.find(name).requires) is not None:
+            importlib.import_module(library)  # its parameters are counted where it is there
+        return at_most(size, said)
+
 
 def _model_of(folder: Path) -> Any:
     """Return the name or the table of the model that a run trained."""
+    path = inside(folder, "experiment.toml")
     try:
-        model = tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8")).get("model")
+        model = read_toml(path.read_text(encoding="utf-8")).get("model")
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{folder / 'experiment.toml'} cannot be read: {error}") from error
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
     if model is None:
         raise ConfigurationError(
             f"the model of {folder} was given in Python, so its files cannot make it again: train one that has a name, "
             "'file.py:factory', or serve it as kind = \"factory\""
         )
+    if not isinstance(model, str | Mapping):
+        raise ConfigurationError(f"{path}: the model is neither a name nor a table: {model!r}")
     return model
 
 

@@ -9,6 +9,8 @@ from chimera.core.errors import DataError
 from chimera.models.construction import first_line
 
 MAX_IMAGE_BYTES = 64 << 20
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
+"""What is opened; of the others, Pillow hands EPS to another program."""
 MAX_PIXELS = 80_000_000  # below the number at which Pillow begins to warn
 
 
@@ -29,8 +31,9 @@ def open_image(query: Any) -> Any:
     if not isinstance(query, str):
         return _of_pixels(query)
     content, name = _content(query), query if len(query) <= 200 else f"{query[:200]}..."
+    Image.init()  # else formats that were not used yet are unknown
     try:
-        with Image.open(io.BytesIO(content)) as image:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise DataError(f"{name} has {image.width} x {image.height} pixels; at most {MAX_PIXELS} are opened")
             return ImageOps.exif_transpose(image).convert("RGB")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from chimera.core.errors import ConfigurationError, DataError
+from chimera.data.npy import open_archive
 from chimera.inference.models.table import KINDS, existing, stamp_of
 from chimera.models.construction import first_line
 
@@ -48,6 +50,8 @@ class SklearnFile:
         """Read the file, if it holds no types but those that are trusted."""
         import skops.io
 
+        with open_archive(Path(self.file), "a skops file") as archive:
+            archive.check()
         try:
             unknown = sorted(set(skops.io.get_untrusted_types(file=self.file)) - set(self.trusted))
             if unknown:
@@ -58,7 +62,10 @@ class SklearnFile:
             estimator = skops.io.load(self.file, trusted=list(self.trusted))
         except ConfigurationError:
             raise
-        except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+        except (
+            *(OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError),
+            *(ValueError, LookupError, TypeError, AttributeError, ImportError),
+        ) as error:
             raise ConfigurationError(f"{self.file} cannot be read as a skops file: {first_line(error)}") from error
         if not callable(getattr(estimator, self.method, None)):
             raise ConfigurationError(f"{self.file}: a {type(estimator).__name__} has no method {self.method!r}")

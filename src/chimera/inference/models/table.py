@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Protocol, Self
 
 from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.core.registry import Registry
+from chimera.core.toml import read_toml
 from chimera.models.construction import first_line
 
 
@@ -132,13 +132,13 @@ def _kind(table: Mapping[str, Any], folder: str | Path | None) -> Kind:
 
 def _of_file(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return read_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigurationError(f"there is no model file {str(path)!r}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path} is not valid TOML: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{path} is not valid TOML: {error}") from None
 
 
 def existing(what: str, path: str, folder: Path, *, folders: bool = False) -> str:

@@ -40,6 +40,7 @@ class CellProcess:
         task = {"experiment": pickled_by_value(cell.experiment), "folder": str(folder), "resume": resume}
         content = pickled_by_value({**task, "argv": list(sys.argv)})
         try:
+            log.unlink(missing_ok=True)  # a link would be followed
             with open(log, "wb", opener=opener) as output:
                 self._process = subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
                     [sys.executable, "-P", "-m", "chimera.training.comparison.cell", str(theirs)],

@@ -6,11 +6,13 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from chimera.core.errors import ConfigurationError
+from chimera.core.inside import inside
+from chimera.report.run_files import read_metrics
 from chimera.training.budget import Budget, Counters
 from chimera.training.comparison.cell_process import State
 from chimera.training.comparison.grid import Cell
@@ -18,9 +20,32 @@ from chimera.training.comparison.grid import Cell
 SUMMED_UP = ("rounds", "epochs", "samples", "seconds", "samples_per_second", "bytes_up", "bytes_down")
 MEASURED = ("bits_per_element_up", "bits_per_element_down", "compression_ratio")  # of what was sent
 TO_TARGET = ("seconds_to_target", "rounds_to_target", "bytes_to_target", "samples_per_worker_to_target")
+_COUNTED = ("seconds", "round", "bytes_up", "bytes_down", "samples")
 _WORKERS = "train.workers"
 
 Row = dict[str, Any]
+
+
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
+
+
+class _Figures(msgspec.Struct):
+    """What the figures of a cell are reckoned from, in ``summary.json``; in each there is the number of workers."""
+
+    workers: Annotated[int, msgspec.Meta(ge=1)]
+    metrics: dict[str, float | None] = {}
+    rounds: _Amount = 0
+    epochs: _Amount = 0
+    samples: _Amount = 0
+    seconds: _Amount = 0
+    samples_per_second: _Amount = 0
+    bytes_up: _Amount = 0
+    bytes_down: _Amount = 0
+    bits_per_element_up: _Amount = 0
+    bits_per_element_down: _Amount = 0
+    compression_ratio: _Amount = 0
+    lost_workers: int = 0
+    stopped_by: str = ""
 
 
 def run_row(cell: Cell, folder: Path, state: State, why: str, target: Mapping[str, float] | None) -> Row:
@@ -36,7 +61,7 @@ def run_row(cell: Cell, folder: Path, state: State, why: str, target: Mapping[st
     if why:
         row["error"] = why
     row |= {"engine": cell.engine, "virtual": cell.is_virtual}
-    summary = _read(folder / cell.name / "summary.json") if state == "finished" else {}
+    summary = _read(inside(folder, f"{cell.name}/summary.json")) if state == "finished" else {}
     instead = {"epsilon": summary["epsilon"]} if isinstance(summary.get("epsilon"), str) else {}  # there is none
     row["metrics"] = {**summary.get("metrics", {}), **instead}
     row |= {key: summary[key] for key in (*SUMMED_UP, *MEASURED, "stopped_by", "lost_workers") if key in summary}
@@ -146,17 +171,19 @@ def _spread(values: Sequence[float | None]) -> float | None:
 def _reached(folder: Path, target: Mapping[str, float], workers: int) -> tuple[float | None, ...]:
     """Return when the target was first met, in the units of `TO_TARGET`; None where it was not."""
     budget = Budget(rounds=1, target=target)
-    for line in (folder / "metrics.jsonl").read_bytes().splitlines():
-        row = msgspec.json.decode(line)
+    for row in read_metrics(folder):
         metrics = {key: value for key, value in row.items() if isinstance(value, int | float) and math.isfinite(value)}
-        if all(name in metrics for name in target) and budget.reached(Counters(), metrics, 1) == "target":
-            return row["seconds"], row["round"], row["bytes_up"] + row["bytes_down"], row["samples"] / workers
+        if all(name in metrics for name in (*target, *_COUNTED)) and budget.reached(Counters(), metrics, 1) == "target":
+            seconds, rounds, up, down, samples = (metrics[name] for name in _COUNTED)
+            return seconds, rounds, up + down, samples / workers
     return (None,) * len(TO_TARGET)
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
+        content = path.read_bytes()
+        msgspec.json.decode(content, type=_Figures)
+        found: dict[str, Any] = msgspec.json.decode(content)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}; remove it, and resume") from error
-    return dict(found)
+    return found

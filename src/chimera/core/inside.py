@@ -1,0 +1,24 @@
+"""Files of a folder that may come from somebody else: no link in it may lead out of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from chimera.core.errors import ConfigurationError
+
+
+def inside(folder: Path, name: str) -> Path:
+    """Return the path of a file of a folder, to be read or written; the folder itself may be a link.
+
+    Raises
+    ------
+    ConfigurationError : a link leads out of the folder.
+    """
+    path = folder / name
+    try:
+        stays = path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # a circle of links
+        stays = False
+    if not stays:
+        raise ConfigurationError(f"{path} is a link out of its folder: put the file itself there, or remove the link")
+    return path
