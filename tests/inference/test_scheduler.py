@@ -328,6 +328,13 @@ def test_batches_grow_until_they_take_as_long_as_they_should():
     assert counts[-1] == 600
 
 
+def test_the_last_batch_is_three_tenths_of_the_estimate_of_a_query():
+    held = scheduler(accepted("a", 100))
+    for seconds in (1.0, 2.0):  # 0.1 and 0.2 a query
+        finish(held, dispatch(held, "ann"), seconds=seconds)
+    assert held.job("a").estimate_s(100) == pytest.approx(100 * (0.7 * 0.1 + 0.3 * 0.2))
+
+
 def test_the_rate_counts_the_last_ten_seconds():
     held = scheduler(accepted("a"))
     for turn in range(100):

@@ -24,8 +24,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 LIMIT_S = 600.0
 """Tests that take so long catch nothing."""
-FAILED = 1
-"""The exit status of pytest if it ran, and tests failed."""
+FAILED = 1  # the exit status of pytest if it ran, and tests failed
 
 
 @dataclass(frozen=True)
