@@ -1,6 +1,7 @@
 # make demo   train something and watch it            make check  format, lint, types, layers
 # make test   check everything and run the tests      make bench  the benchmarks        make clean  remove all that was made but runs
 # make test-long   the tests that would take the former too long: the rest of those on Ray, and containers; those that measure time one at a time
+# make mutants   plant the bugs of tests/mutants, one at a time, and check that the tests catch each; takes an hour
 # make audit  known vulnerabilities of the versions in constraints.txt; needs the network
 # make bench-codecs   how fast each codec is beside a copy of memory
 # make bench-accuracy what each codec costs in accuracy on MNIST, which it downloads unless $CHIMERA_DATA has it
@@ -23,7 +24,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 TORCH_INDEX ?=
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
-.PHONY: demo test test-long test-long-parallel test-long-serial check audit bench bench-codecs bench-accuracy clean install
+.PHONY: demo test test-long test-long-parallel test-long-serial check audit mutants bench bench-codecs bench-accuracy clean install
 .DEFAULT_GOAL := demo
 
 demo: $(BASE)
@@ -39,6 +40,9 @@ test-long-parallel: $(TESTABLE)
 
 test-long-serial: $(TESTABLE)
 	$(BIN)/python -m pytest -m "long and not slow" $(addprefix --ignore=,$(UNTIMED))
+
+mutants: $(TESTABLE)
+	$(BIN)/python tests/mutants/run.py
 
 check: $(TESTABLE)
 	$(BIN)/ruff format --check .

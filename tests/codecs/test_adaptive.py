@@ -30,6 +30,18 @@ def test_by_norm_it_is_fine_at_first_and_where_the_norm_changes() -> None:
     assert names == ["int8"] * 6 + ["sign"] * 3 + ["sign"] * 3 + ["int8"] * 3 + ["sign"] * 3 + ["int8"] * 3
 
 
+def test_by_norm_it_goes_on_after_a_checkpoint_amid_a_window() -> None:
+    options, scales = {"codecs": ["sign", "int8"], "every": 4, "change": 0.15}, [1.0] * 9 + [0.8] * 12
+    names = chosen(options, scales)
+    assert len(set(names)) == 2
+    for cut in range(1, len(scales)):
+        before, after = (CODECS.create("adaptive", options) for _ in range(2))
+        for scale in scales[:cut]:
+            before.encode(NORMAL * np.float32(scale), LAYOUT)
+        after.restore(before.state())
+        assert [after.encode(NORMAL * np.float32(scale), LAYOUT).codec for scale in scales[cut:]] == names[cut:], cut
+
+
 def test_by_norm_the_bound_is_the_users() -> None:
     scales = [1.0] * 4 + [0.7] * 6
     assert chosen({"codecs": ["sign", "int8"], "every": 2, "change": 0.2}, scales)[-4:-2] == ["int8", "int8"]

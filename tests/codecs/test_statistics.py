@@ -205,6 +205,13 @@ def test_dgc_forgets_the_velocity_of_what_it_sent() -> None:
     assert codec.state()["velocity"].tolist() == pytest.approx([0, 0.1])
 
 
+@pytest.mark.parametrize("clip", [0.5, 3.0, 1000.0])
+def test_dgc_clips_a_gradient_to_a_norm(clip: float) -> None:
+    codec, vector = CODECS.create("dgc", {"ratio": 1.0, "momentum": 0.0, "clip": clip}), NORMAL[:1000]
+    decoded, norm = decode(codec.encode(vector.copy(), layout_of(1000)), 1000), float(np.linalg.norm(vector))
+    np.testing.assert_allclose(decoded, vector * min(1.0, clip / norm), rtol=1e-5)
+
+
 def test_layers_have_codecs_of_their_own() -> None:
     layout = Layout(("a.weight", "a.bias", "b.weight"), ((30, 30), (30,), (50, 30)))
     vector = NORMAL[: layout.size]

@@ -30,6 +30,13 @@ def rows_of(layout: Layout) -> list[tuple[int, int]]:
     return found
 
 
+def test_the_nearest_row_is_the_one_that_begins_nearest() -> None:
+    layout = RowLayout.of([(3, 4), (2,), (2, 5)])
+    begins = [layout.offset(row) for row in range(layout.rows + 1)]
+    for place in range(layout.size + 1):
+        assert layout.nearest(place) == min(range(len(begins)), key=lambda row: (abs(begins[row] - place), row)), place
+
+
 @given(shapes)
 def test_rows_are_those_of_the_first_axes(shapes: list[tuple[int, ...]]) -> None:
     layout = layout_of(shapes)

@@ -29,6 +29,23 @@ def test_n_workers_read_what_one_worker_with_a_batch_n_times_as_large_reads(n, w
     assert np.array_equal(together, alone.batch(step))
 
 
+@given(n=sizes, before=st.integers(1, 4), after=st.integers(1, 4), batch_size=st.integers(1, 7), step=steps)
+def test_another_number_of_workers_goes_on_in_the_same_stream(n, before, after, batch_size, step):
+    """The stream is that of one worker with batches of 1; those before have read ``step`` batches each."""
+    begin = step * before * batch_size
+    (stream,) = dealt(n, 1, 1)
+    for rank in range(after):
+        order = DealtOrder(n, world_size=after, rank=rank, batch_size=batch_size, seed=0, since=step, begin=begin)
+        first = begin + rank * batch_size
+        assert order.batch(step).tolist() == [int(stream.batch(first + i)[0]) for i in range(batch_size)]
+
+
+@given(n=sizes, world_size=st.integers(1, 5), batch_size=st.integers(1, 3))
+def test_each_row_is_one_workers_own(n, world_size, batch_size):
+    own = np.concatenate([order.own() for order in dealt(n, world_size, batch_size)])
+    assert sorted(own.tolist()) == list(range(n))
+
+
 @given(n=sizes, batch_size=st.integers(1, 50), seed=st.integers(0, 9))
 def test_the_dealt_stream_is_one_permutation_after_another(n, batch_size, seed):
     (order,) = dealt(n, 1, batch_size, seed)

@@ -88,6 +88,22 @@ def test_dirichlet_draws_each_mixture_around_the_shares_of_the_classes(alpha):
     assert (np.abs(np.mean(first, axis=0) - expected) < 5 * np.sqrt(variance / draws)).all()
 
 
+def test_dirichlet_draws_a_second_mixture_around_what_is_left():
+    """Each mixture is one class. The first worker has taken 100 of 150 of class 0; 50, 50 and 100 samples are left.
+
+    The second one has 50 of class 1 and 50 of another class in two ways: class 1 first (probability 50 / 300), then class 0
+    (50 / 150) or 2; or class 0 first (150 / 300), then class 1 (50 / 150). So the other class is 0 in two of three cases.
+    """
+    labels, of_class_0 = np.repeat(np.arange(3), [150, 50, 100]), []
+    for seed in range(2400):
+        first, second, _ = shares(labels, Dirichlet(alpha=1e-6)(labels, 3, rng(seed)))[:, :3] * 100
+        if np.allclose(first, [100, 0, 0]) and np.isclose(second[1], 50):
+            of_class_0.append(second[0] > 0)
+    cases = len(of_class_0)  # about 2400 / 2 / 3
+    assert cases > 300
+    assert abs(np.mean(of_class_0) - 2 / 3) < 5 * np.sqrt(2 / 3 * 1 / 3 / cases)
+
+
 @pytest.mark.parametrize("balanced", [True, False])
 def test_dirichlet_keeps_the_least_number_of_samples(balanced):
     labels = rng().integers(0, 3, 100)

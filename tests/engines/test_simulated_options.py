@@ -56,6 +56,13 @@ def test_a_toml_table_and_the_dataclasses_mean_the_same() -> None:
     assert times[0] == times[1]
 
 
+def test_a_fixed_factor_multiplies_the_drawn_one() -> None:
+    plain, slow = Compute(spread=0.7), Compute(spread=0.7, slow={"worker 1": 4.0})
+    drawn = [plain.actor_factor(seed, "worker 1") for seed in range(5)]
+    assert [slow.actor_factor(seed, "worker 1") for seed in range(5)] == pytest.approx([4 * each for each in drawn])
+    assert slow.actor_factor(0, "worker 2") == plain.actor_factor(0, "worker 2") != 1
+
+
 def test_a_mixture_of_table_and_dataclass_is_understood() -> None:
     Simulated(network={"nodes": {"worker 0": NodeNetwork(latency_s=1.0)}})
 
@@ -113,3 +120,12 @@ def test_the_arithmetic_has_one_thread_while_the_engine_is_open_whatever_the_mac
         with Simulated() as engine:
             assert engine.get(engine.spawn(Threads).count()) == {1}
         assert Threads().count() == {2}
+
+
+def test_a_transfer_takes_the_first_gap_that_holds_it() -> None:
+    link = Link()
+    assert [link.reserve(earliest_s, 2.0) for earliest_s in (0.0, 5.0, 12.0)] == [0.0, 5.0, 12.0]
+    assert link.reserve(1.0, 4.0) == 7.0  # from 2 to 5 is too short for it
+    assert link.reserve(1.0, 3.0) == 2.0
+    assert link.reserve(0.0, 1.0) == 11.0
+    assert link.reserve(0.0, 1.0) == 14.0

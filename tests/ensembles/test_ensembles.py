@@ -115,6 +115,21 @@ def test_a_row_that_is_drawn_several_times_counts_several_times(estimator: Any) 
     np.testing.assert_array_equal(fitted.predictions, fitted.estimator.predict(inputs[fitted.left_out]))
 
 
+def test_a_bag_draws_its_share_of_the_rows_of_its_worker() -> None:
+    inputs, targets, rows = np.arange(100.0)[:, None], np.arange(100) % 2, np.arange(10, 50)
+    worker = Fitter(inputs, targets, rows)
+    fitted = worker.draw_and_fit(DecisionTreeClassifier(), 1, share=0.25, replace=False, judge="predict")
+    assert len(fitted.left_out) == 30
+    assert set(fitted.left_out) < set(rows)
+
+
+def test_a_row_that_makes_a_class_known_counts_nothing_in_a_forest() -> None:
+    inputs, targets = np.arange(30.0)[:, None], np.arange(30) % 2
+    forest = Fitter(inputs, targets, None).grow(RandomForestClassifier(bootstrap=False), 1, trees=3, classes=4)
+    assert forest.classes_.tolist() == [0, 1, 2, 3]
+    assert forest.predict_proba(inputs).tolist() == np.eye(4)[targets].tolist()  # trees that know each row by heart
+
+
 def test_the_mean_is_that_of_the_estimators() -> None:
     inputs, others, targets, _ = DIABETES
     bagging = Bagging(DecisionTreeRegressor(), 5, engine="simulated", partition="iid").fit(inputs, targets)

@@ -90,6 +90,11 @@ def test_rate_ratio_gives_the_shares_of_its_formula():
     assert chosen("rate-ratio", *(one._replace(workers=6) for one in jobs), workers=20) == "2"
 
 
+def test_rate_ratio_counts_rates_per_weight():
+    jobs = [contender(0, rate=60.0, weight=2.0), contender(1, rate=10.0)]
+    assert targets(jobs, 40) == {"0": 10, "1": 30}  # rates per weight 30 and 10, so 40 times 10/40 and 30/40
+
+
 def test_rate_ratio_gives_newcomers_an_even_share_and_the_rest_by_the_formula():
     assert targets([contender(0, rate=90.0), contender(1, rate=10.0), contender(2)], 12) == {"0": 1, "1": 7, "2": 4}
 

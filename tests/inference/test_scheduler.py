@@ -288,6 +288,16 @@ def test_the_late_result_of_a_worker_that_hung_is_wanted_until_another_one_has_i
     assert dispatch(held, "cy") is None
 
 
+def test_a_late_result_is_charged_by_the_weight_of_its_job():
+    held = scheduler(accepted("a", 20, weight=4.0))
+    batch = dispatch(held, "ann")
+    for record in held.lost("ann", "it hangs", culprit=None, now_s=1.0):
+        held.apply(record)
+    assert held.job("a").charged == 0.0
+    finish(held, batch, 2.0)
+    assert held.job("a").charged == 10 / 4.0  # queries per weight, as if the batch had never been taken back
+
+
 def test_a_batch_that_killed_three_workers_is_set_aside_and_the_job_goes_on():
     held = scheduler(accepted("a", 20))
     for worker in ("ann", "bob", "cy"):
@@ -316,6 +326,13 @@ def test_batches_grow_until_they_take_as_long_as_they_should():
         finish(held, batch, turn, seconds=0.001 * batch.count)
     assert counts[:4] == [1, 8, 64, 512]
     assert counts[-1] == 600
+
+
+def test_the_last_batch_is_three_tenths_of_the_estimate_of_a_query():
+    held = scheduler(accepted("a", 100))
+    for seconds in (1.0, 2.0):  # 0.1 and 0.2 a query
+        finish(held, dispatch(held, "ann"), seconds=seconds)
+    assert held.job("a").estimate_s(100) == pytest.approx(100 * (0.7 * 0.1 + 0.3 * 0.2))
 
 
 def test_the_rate_counts_the_last_ten_seconds():

@@ -94,6 +94,12 @@ def test_a_large_job_is_overtaken_for_a_while_and_then_has_its_turn() -> None:
     assert _started([*waiting, job(3, priority=1)]) == ["3"]
 
 
+def test_the_patience_of_a_job_begins_when_it_comes_back_into_the_queue() -> None:
+    waiting = [job(1, workers=6, submitted_s=0.0, since_s=90.0), job(2, workers=2, submitted_s=1.0)]
+    assert _started(waiting, now_s=149.0, rules=Rules(patience_s=60.0)) == ["2"]
+    assert _started(waiting, now_s=150.0, rules=Rules(patience_s=60.0)) == []
+
+
 def test_a_job_too_large_for_the_cluster_keeps_nobody_waiting() -> None:
     waiting = [job(1, workers=9), job(2, workers=2)]
     assert _started(waiting) == ["2"]

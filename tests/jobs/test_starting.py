@@ -178,6 +178,24 @@ def test_a_worker_that_is_late_is_asked_again_and_then_frees_all(phase: Phase, l
     assert start.take("w1", answer(A), limit_s) == [*_released(why), Over(A, event, why)]
 
 
+def test_a_seat_keeps_its_place_until_the_next_message_can_have_come() -> None:
+    """Each phase ends just in time, and the message that begins the next one is on its way for as long as it may be."""
+    start, seat = Start(A, {"w0": {}}, NEEDS, LIMITS, 0.0), Seat(LIMITS)
+    (asked,) = start.tick(0.0)
+    just_s = 1e-6
+    phase_ends_s = LIMITS.can_s - just_s
+    for answer, place, limit_s in ((Yes, Place.VERIFYING, LIMITS.prepare_s), (Ready, Place.BEGUN, LIMITS.commit_s)):
+        assert isinstance(asked, Send)
+        seat.take(asked.message, phase_ends_s - just_s)
+        seat.did(A, phase_ends_s - just_s)
+        acts = start.take("w0", answer(A), phase_ends_s)
+        (asked,) = start.decided(phase_ends_s) if acts == [Decide(A)] else acts
+        assert isinstance(asked, Send)
+        seat.take(asked.message, phase_ends_s + LIMITS.commit_s - just_s)
+        assert seat.place is place
+        phase_ends_s += limit_s - just_s
+
+
 def test_a_decision_that_took_too_long_is_a_lost_attempt_that_nobody_begins() -> None:
     start = _start(Phase.DECIDE)
     acts = start.decided(LIMITS.prepare_s)

@@ -77,3 +77,15 @@ def test_a_job_whose_attempts_break_without_coming_further_has_failed_and_says_h
     assert now.state is State.FAILED
     assert now.reason == f"the driver died ({MOST_BROKEN} attempts in a row broke without coming further)"
     assert advanced(now, Event.RETRY, now_s=0.0).broken == 0
+
+
+def test_progress_of_an_earlier_attempt_counts_once() -> None:
+    now = job()
+    for progress in (0.5, *[0.5] * MOST_BROKEN):  # the first attempt comes further, and the others do not
+        assert now.state is State.QUEUED
+        now = advanced(now, Event.PICKED, now_s=0.0, workers=("w0",))
+        now = advanced(now, Event.COMMITTED, now_s=0.0)
+        now = msgspec.structs.replace(now, progress=progress)
+        now = advanced(now, Event.BROKE, now_s=0.0, reason="the driver died")
+    # The row is that of the attempts which came no further than the first one.
+    assert now.state is State.FAILED

@@ -61,6 +61,13 @@ def test_constant_targets_have_the_r2_that_scikit_learn_gives_them():
         assert measured("r2", predictions, predictions, flat)["r2"] == sk.r2_score(flat, predictions)
 
 
+def test_equal_outputs_count_for_the_class_that_is_right():
+    outputs = np.array([[2.0, 2, 2, 0], [2, 2, 2, 0], [2, 2, 2, 0], [2, 2, 2, 0]])
+    targets = np.array([0, 1, 2, 3])  # no output is larger than those of the first three, and three are than the last
+    figures = measured(("top-1-accuracy", "top-3-accuracy", "top-4-accuracy"), outputs, outputs.argmax(1), targets)
+    assert figures == {"top-1-accuracy": 0.75, "top-3-accuracy": 0.75, "top-4-accuracy": 1.0}
+
+
 def test_metric_of_ones_own_by_path_and_by_another_name():
     classes = np.array([0, 1, 1])
     path = "sklearn.metrics:zero_one_loss"

@@ -123,5 +123,7 @@ def test_a_thinned_curve_keeps_its_mean_and_its_ends():
     x, y = np.arange(1000.0), np.sin(np.arange(1000.0))
     mean_x, mean_y = thinned(x, y, 100, average=True)
     assert (len(mean_x), mean_y.mean()) == (100, pytest.approx(y.mean()))
+    level_x, level_y = thinned(x[:250], np.full(250, 3.0), 100, average=True)  # pieces of 2 and of 3 points
+    assert (len(level_x), set(level_y.tolist())) == (100, {3.0})
     picked_x, picked_y = thinned(x, y, 100, average=False)
     assert (picked_x[0], picked_x[-1], picked_y[-1]) == (0, 999, y[-1])

@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 
 import chimera
 from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.message import Encoded
+from chimera.core.parameters import Layout
 from chimera.strategies.stale_synchronous import StaleSynchronous
+from chimera.training.optimizer import OptimizerSettings
+from chimera.training.parameter_shard import ParameterShard
 
 Fit = Callable[..., chimera.Run]
 LONG_TAIL = {"name": "simulated", "compute": {"straggler_spread": 1.0}}
@@ -99,6 +103,26 @@ def test_no_compensation_is_asynchronous_to_the_bit(fit: Fit) -> None:
         compensated = fit({"name": "delay-compensated", "lambda_": 0.0, "decay": decay})
         assert np.array_equal(parameters(plain), parameters(compensated))
     assert distance(plain, fit({"name": "delay-compensated", "lambda_": 0.5})) > 0
+
+
+@pytest.mark.parametrize("decay", [None, 0.9])
+def test_compensation_is_that_of_the_paper(decay: float | None) -> None:
+    """Zheng et al. 2017: g + lambda_t g^2 (w - w_then), lambda_t = lambda, or lambda over the root of the mean square of g."""
+    rng, layout, rate, lambda_ = np.random.default_rng(4), Layout(("w",), ((50,),)), 0.5, 2.0
+    then, *gradients = (rng.normal(size=50).astype(np.float32) for _ in range(4))
+    made = lambda: ParameterShard(then.copy(), layout, optimizer=OptimizerSettings("sgd", {"lr": rate}))  # noqa: E731
+    server = made()
+    read, mean_square = server.weights(), np.zeros(50)
+    read = Encoded(read.codec, read.size, tuple(array.copy() for array in read.arrays), read.meta)
+    weights = then.astype(np.float64)
+    for gradient in gradients:  # each computed at the first weights; the first of them is not late
+        server.compensate(Encoded("identity", 50, (gradient.copy(),)), read, lambda_, decay)
+        mean_square = mean_square * (decay or 0) + gradient.astype(np.float64) ** 2 * (1 - (decay or 0))
+        strength = lambda_ if decay is None else lambda_ / np.sqrt(mean_square + 1e-7)
+        weights -= rate * (gradient + strength * gradient.astype(np.float64) ** 2 * (weights - then))
+        np.testing.assert_allclose(server.model().arrays[0], weights, rtol=2e-4, atol=2e-5)
+        state, server = server.state(), made()
+        server.restore(state)  # what is kept of squares is part of checkpoints
 
 
 @pytest.mark.parametrize("workers", [2, 5])

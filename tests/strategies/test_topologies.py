@@ -120,6 +120,23 @@ def test_a_star_has_one_in_the_middle_and_a_torus_four_neighbours() -> None:
     assert topology_of("torus").mixing(range(7), 0) == topology_of("ring").mixing(range(7), 0)
 
 
+def test_the_weights_of_an_edge_depend_on_its_own_ends() -> None:
+    """Metropolis and Hastings: W_ij = 1 / (1 + max(d_i, d_j)), here with degrees 3, 1, 1, 2 and 1."""
+    matrix = metropolis(5, [(0, 1), (0, 2), (0, 3), (3, 4)]).matrix()
+    found = [matrix[i, j] for i, j in ((0, 1), (0, 2), (0, 3), (3, 4))]
+    np.testing.assert_allclose(found, [1 / 4, 1 / 4, 1 / 4, 1 / 3])
+    np.testing.assert_allclose(matrix.diagonal(), [1 / 4, 3 / 4, 3 / 4, 5 / 12, 2 / 3])
+
+
+@pytest.mark.parametrize(("size", "hops"), [(2, [1]), (5, [1, 2, 4]), (8, [1, 2, 4]), (9, [1, 2, 4, 8])])
+def test_on_an_exponential_graph_all_distances_below_the_size_are_heard(size: int, hops: list[int]) -> None:
+    whole, one_peer = topology_of("exponential"), topology_of({"name": "exponential", "one_peer": True})
+    heard = {(3 - hop) % size for hop in hops}
+    assert set(whole.mixing(range(size), 0).neighbours[3 % size].tolist()) == heard
+    in_turn = [one_peer.mixing(range(size), round_).neighbours[3 % size].tolist() for round_ in range(len(hops))]
+    assert in_turn == [[(3 - hop) % size] for hop in hops]
+
+
 def test_graphs_in_turn_need_not_connect_alone() -> None:
     pairs = [networkx.Graph([(0, 1)]), networkx.Graph([(1, 2)])]
     for graph in pairs:

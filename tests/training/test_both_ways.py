@@ -63,8 +63,12 @@ def test_a_downlink_that_cannot_be_is_one_line(tmp_path: Path, downlink: Any) ->
         {"name": "qsgd", "downlink": {"name": "int8", "stochastic": True}},
         {"name": "top-k", "ratio": 0.05, "error_feedback": True},
         {"name": "powersgd", "rank": 2},
+        {"name": "dgc", "ratio": 0.05, "warm_up": 20},
+        {"name": "identity", "downlink": {"name": "top-k", "ratio": 0.2, "error_feedback": True}},
+        {"name": "identity", "downlink": {"name": "delta", "codec": "terngrad", "rate": 0.2}},
+        {"name": "identity", "downlink": {"name": "dgc", "ratio": 0.2}},
     ],
-    ids=lambda codec: codec["name"],
+    ids=lambda codec: " ".join((codec["name"], *([codec["downlink"]["name"]] if "downlink" in codec else []))),
 )
 def test_a_run_that_is_resumed_sends_the_same(tmp_path: Path, codec: Any) -> None:
     options = {"rounds": 24, "checkpoint_every": 8, "evaluate_every": 8}

@@ -71,25 +71,59 @@ def test_what_builds_upon_messages_before_is_decoded_by_each_receiver() -> None:
             assert np.array_equal(flat, held.value)
 
 
-def drawn_by(rank: int, codec: tuple[str, dict[str, Any]], dropout: float) -> np.ndarray:
-    """Return the first gradient that a worker sends; all ranks have one model, one order of one data set, and one seed."""
+def one_of(rank: int, codec: tuple[str, dict[str, Any]], dropout: float = 0.0) -> Any:
+    """Return a worker; all ranks have one model, one order of one data set, and one seed."""
     rng = np.random.default_rng(0)
     data = Dataset(rng.normal(size=(64, 20)).astype(np.float32), rng.integers(0, 3, 64))
     order = orders(PARTITIONERS.create("iid"), data, 1, 16, 0)[0]
     layers = lambda: nn.Sequential(nn.Linear(20, 200), nn.Dropout(dropout), nn.Linear(200, 3))  # noqa: E731
     sgd = OptimizerSettings("sgd", {"lr": 0.1})
-    worker = Learner(rank, TorchModel(layers, seed=1), data, order, optimizer=sgd, codec=codec, seed=7)
-    message: Any = worker.gradient(worker.weights())
+    return Learner(rank, TorchModel(layers, seed=1), data, order, optimizer=sgd, codec=codec, seed=7)
+
+
+def drawn_by(rank: int, codec: tuple[str, dict[str, Any]], dropout: float) -> np.ndarray:
+    """Return the first gradient that a worker sends."""
+    worker = one_of(rank, codec, dropout)
+    message = worker.gradient(worker.weights())
     return decode(message[0], message[0].size).copy()
 
 
+def model_of(rank: int, codec: tuple[str, dict[str, Any]]) -> np.ndarray:
+    """Return the model that a worker sends its neighbours before the first step."""
+    message = one_of(rank, codec).message()
+    return decode(message, message.size).copy()
+
+
+ROUNDS_AT_RANDOM = ("int8", {"stochastic": True})
+
+
+def check_independent(one: np.ndarray, other: np.ndarray) -> None:
+    """Check that two errors of rounding are uncorrelated: then the error of a mean of N falls with N."""
+    correlation = np.corrcoef(one, other)[0, 1]
+    assert abs(correlation) < 5 / np.sqrt(one.size)  # five standard errors of the correlation of independent draws
+
+
 def test_ranks_round_independently() -> None:
-    """Errors of two ranks that round one gradient are uncorrelated: then the error of a mean of N falls with N."""
     exact = drawn_by(0, ("identity", {}), dropout=0.0)
-    errors = [drawn_by(rank, ("int8", {"stochastic": True}), dropout=0.0) - exact for rank in (0, 1, 0)]
+    errors = [drawn_by(rank, ROUNDS_AT_RANDOM, dropout=0.0) - exact for rank in (0, 1, 0)]
     np.testing.assert_array_equal(errors[0], errors[2])
-    correlation = np.corrcoef(errors[0], errors[1])[0, 1]
-    assert abs(correlation) < 5 / np.sqrt(exact.size)  # five standard errors of the correlation of independent draws
+    check_independent(errors[0], errors[1])
+
+
+def test_neighbours_round_independently() -> None:
+    exact = model_of(0, ("identity", {}))
+    errors = [model_of(rank, ROUNDS_AT_RANDOM) - exact for rank in (0, 1, 0)]
+    np.testing.assert_array_equal(errors[0], errors[2])
+    check_independent(errors[0], errors[1])
+
+
+def test_shards_of_one_worker_round_independently() -> None:
+    layout, half = Layout(("a", "b"), ((4000,), (4000,))), np.random.default_rng(0).normal(size=4000)
+    exact = np.concatenate([half, half]).astype(np.float32)
+    sends = Exchange(layout, ROUNDS_AT_RANDOM, seed=1)
+    sends.cut(2)
+    first, second = [decode(message, message.size) for message in sends.packed(exact)]
+    check_independent(first - exact[:4000], second - exact[4000:])
 
 
 def test_ranks_drop_different_units() -> None:

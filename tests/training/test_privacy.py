@@ -206,6 +206,22 @@ def test_the_server_s_noise_has_the_deviation_that_was_promised() -> None:
     assert applied.mechanism == (3.0, 0.25)
 
 
+@pytest.mark.parametrize("noise_seed", ["run", "system"])
+def test_the_noise_of_each_step_of_a_server_is_independent(noise_seed: Any) -> None:
+    """Else the difference of two steps has no noise at all, and tells the difference of two rounds' updates."""
+    size, layout = 20_000, Layout(("w",), ((20_000,),))
+    privacy = Privacy(clip=1.0, noise=1.0, on="server", noise_seed=noise_seed)
+    sgd = OptimizerSettings("sgd", {"lr": 1.0})
+    shard = ParameterShard(np.zeros(size, np.float32), layout, optimizer=sgd, privacy=privacy)
+    shard.expect(1, 1, 1.0)
+    reached = [np.zeros(size)]
+    for _ in range(2):
+        weights, _ = shard.update(Encoded("identity", size, (np.zeros(size, np.float32),)))
+        reached.append(decode(weights, size).astype(np.float64))
+    correlation = np.corrcoef(reached[1], reached[2] - reached[1])[0, 1]
+    assert abs(correlation) < 5 / math.sqrt(size)  # five standard errors of the correlation of independent draws
+
+
 @pytest.mark.parametrize("masks", [True, False])
 @pytest.mark.parametrize("on", ["clients", "server"])
 def test_the_noise_in_a_model_is_what_epsilon_counts_though_clients_drop_out(

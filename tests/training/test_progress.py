@@ -12,6 +12,7 @@ from chimera.core.engine import Engine
 from chimera.data.dataset import Dataset, Split
 from chimera.data.partition import Partitioner
 from chimera.data.supply import Parted
+from chimera.training.cadence import Cadence
 from chimera.training.given import split_of
 from training.conftest import Fit
 
@@ -50,6 +51,15 @@ def test_the_samples_of_the_workers_add_up_to_those_of_the_run(fit: Fit, strateg
         assert set(progress.samples_by_worker) <= set(progress.workers)
         assert progress.fill == {}
     assert all(watcher.seen[-1].samples_by_worker[name] > 0 for name in watcher.seen[-1].workers)
+
+
+def test_the_next_look_is_the_earliest_of_all_that_are_due() -> None:
+    cadence = Cadence(log_every=3, evaluate_every=4, checkpoint_every=8, snapshot_every=5)
+    looks, rounds = list[int](), 0
+    while rounds < 24:
+        rounds += cadence.until_next(rounds)
+        looks.append(rounds)
+    assert looks == [each for each in range(1, 25) if 0 in (each % 3, each % 4, each % 5)]
 
 
 def test_a_way_back_takes_nothing_from_what_a_worker_has_done(fit: Fit) -> None:
