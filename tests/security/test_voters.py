@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import resource
 import secrets
 import socket
 import struct
@@ -121,24 +119,6 @@ def port() -> Iterator[tuple[str, int]]:
 
 def _writers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "chimera-raft-send"]
-
-
-def test_a_voter_that_had_no_descriptor_left_answers_again(port: tuple[str, int]) -> None:
-    """`accept` failed with EMFILE, and the voter never listened again."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with socket.socket() as plain:
-        spare = os.dup(plain.fileno())  # the lowest descriptor that is free
-        os.close(spare)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (spare, before[1]))
-        try:
-            plain.connect(port)
-            plain.settimeout(0.5)
-            with pytest.raises(TimeoutError):  # the voter has no descriptor for this connection, which waits
-                plain.recv(1)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        connection = Connection(plain, b"token", client=True)
-        connection.close()
 
 
 @pytest.mark.parametrize("name", [b"\xff", b"x" * 301], ids=["no UTF-8", "too long"])
