@@ -1,4 +1,4 @@
-# make demo   train something and watch it            make check  format, lint, types, layers
+# make demo   train something and watch it            make check  format, lint, types, layers, English
 # make test   check everything and run the tests      make bench  the benchmarks        make clean  remove all that was made but runs
 # make test-long   the tests that would take the former too long: the rest of those on Ray, and containers; those that measure time one at a time
 # make mutants   plant the bugs of tests/mutants, one at a time, and check that the tests catch each; takes an hour
@@ -49,6 +49,7 @@ check: $(TESTABLE)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tests/english.py
 
 audit: $(INSTALLED) # pip-audit has an environment of its own, apart from what is tested
 	test -x $(VENV)/audit/bin/pip-audit || { $(BIN)/python -m venv $(VENV)/audit && $(VENV)/audit/bin/pip install -q pip-audit; } || \

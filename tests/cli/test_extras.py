@@ -6,12 +6,11 @@ import json
 import os
 import re
 import subprocess
-import venv
-from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
+
+import bare_environment
 
 LIMIT_S = 120.0
 EXPERIMENT = """
@@ -23,32 +22,10 @@ train = { workers = 2, rounds = 10, batch_size = 16, optimizer = { name = "sgd",
 """
 
 
-def required(name: str, found: set[str]) -> set[str]:
-    """Add a distribution and what it needs without extras to those that were found."""
-    if name in found:
-        return found
-    found.add(name)
-    for text in distribution(name).requires or []:
-        requirement = Requirement(text)
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            required(requirement.name, found)
-    return found
-
-
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a Python that has the packages that `pip install chimera-dml` brings, and no others."""
-    folder = tmp_path_factory.mktemp("bare")
-    venv.create(folder, with_pip=False, symlinks=True)
-    (packages,) = folder.glob("lib/python3*/site-packages")
-    for name in required("chimera-dml", set()):
-        for file in distribution(name).files or []:
-            top = file.parts[0]
-            if top not in ("..", "/", "__pycache__") and not (packages / top).exists():
-                (packages / top).symlink_to(distribution(name).locate_file(top))
-    source = Path(__file__).parents[2] / "src"
-    (packages / "chimera-source.pth").write_text(f"{source}\n")
-    return folder / "bin" / "python"
+    return bare_environment.create(tmp_path_factory.mktemp("bare"))
 
 
 @pytest.fixture
