@@ -178,6 +178,27 @@ def test_a_bound_that_is_broken_is_an_error(fit: Fit) -> None:
         fit(Careless(max_staleness=1), engine={"name": "simulated", "compute": {"slow": {"worker 1": 50.0}}})
 
 
+def test_a_worker_that_joins_starts_at_the_slowest_clock(tmp_path: Path) -> None:
+    """Otherwise the workers that were there before wait until the new one has computed as many gradients as they have."""
+
+    class Joining(chimera.Callback):
+        def on_progress(self, progress: chimera.Progress) -> None:
+            if progress.rounds == 30:
+                trainer.add_worker()
+
+    strategy = StaleSynchronous(max_staleness=1)
+    trainer = chimera.Trainer(
+        "logistic-regression", "digits", strategy=strategy, engine="simulated", workers=3, batch_size=16,
+        rounds=60, log_every=10, callbacks=[Joining()], out=tmp_path,
+    )  # fmt: skip
+    trainer.fit()
+    clocks = strategy.state()["clocks"]
+    assert set(clocks) == {f"worker {rank}" for rank in range(4)}
+    # The three workers had 30 clocks together, each at most 1 + 1 ahead of the slowest, which therefore had 9 or more.
+    assert sum(clocks.values()) >= 60 + 9
+    assert max(clocks.values()) - min(clocks.values()) <= 1 + 1
+
+
 def test_without_slack_all_take_their_turns(fit: Fit) -> None:
     run = fit({"name": "stale-synchronous", "max_staleness": 0}, rounds=39)
     assert max(run.staleness) <= 2
