@@ -21,7 +21,7 @@ from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.data.dataset import DATASETS
 from chimera.training.comparison.comparison import compare
 from chimera.training.comparison.figures import Row
-from chimera.training.experiment import Experiment
+from chimera.training.experiment.experiment import Experiment
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "mnist.toml"
 GOAL_POINTS = 1.0  # below identity

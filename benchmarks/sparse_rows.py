@@ -34,9 +34,9 @@ from chimera.core.parameters import Flat, Layout
 from chimera.data.dataset import Dataset, Split
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
-from chimera.training.learner import Learner
-from chimera.training.optimizer import OptimizerSettings
-from chimera.training.parameter_shard import ParameterShard
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.server.parameter_shard import ParameterShard
+from chimera.training.worker.learner import Learner
 
 WINDOWS, CONTEXT, WORKERS, SHARDS = 512, 4, 2, 2
 CODECS: dict[str, dict[str, Any]] = {

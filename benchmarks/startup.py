@@ -21,8 +21,8 @@ WORKERS = 8
 
 COMMAND = """
 import sys, time
-from chimera.training.callback import Callback
-from chimera.training.experiment import Experiment
+from chimera.training.progress.callback import Callback
+from chimera.training.experiment.experiment import Experiment
 
 class First(Callback):
     def on_progress(self, progress):
@@ -59,7 +59,7 @@ def eight_workers() -> tuple[float, float]:
     """Return seconds from the first spawn to the last answer, and the largest PSS in MB, with torch imported already."""
     from chimera.engines.local import Local
 
-    with Local(preload=["torch", "chimera.training.learner"]) as engine:
+    with Local(preload=["torch", "chimera.training.worker.learner"]) as engine:
         engine.get(engine.spawn(Pid).pid())  # the fork server has imported torch once this has answered
         began = time.perf_counter()
         pids = engine.get([actor.pid() for actor in [engine.spawn(Pid) for _ in range(WORKERS)]])

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from chimera.training.experiment import Experiment
+from chimera.training.experiment.experiment import Experiment
 
 DOCS = Path(__file__).parent
 PIXELS_OF_A_LANE, PIXELS_BESIDE_LANES = 22, 125

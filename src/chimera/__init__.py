@@ -27,23 +27,23 @@ if TYPE_CHECKING:
     from chimera.models.sklearn_model import SklearnModel
     from chimera.models.torch_model import TorchModel
     from chimera.nodes.run import run
-    from chimera.training.callback import Callback, Event, Progress
+    from chimera.training.artifacts.result import Run
     from chimera.training.comparison.comparison import Comparison, compare
-    from chimera.training.experiment import Experiment
-    from chimera.training.run import Run
+    from chimera.training.experiment.experiment import Experiment
+    from chimera.training.progress.callback import Callback, Event, Progress
     from chimera.training.trainer import Trainer, train
 
 _PLACES = {
-    "Callback": "chimera.training.callback",
+    "Callback": "chimera.training.progress.callback",
     "Comparison": "chimera.training.comparison.comparison",
     "Dataset": "chimera.data.dataset",
-    "Event": "chimera.training.callback",
-    "Experiment": "chimera.training.experiment",
+    "Event": "chimera.training.progress.callback",
+    "Experiment": "chimera.training.experiment.experiment",
     "InferenceCluster": "chimera.inference.session",
     "InferenceJob": "chimera.inference.session",
     "JobHandle": "chimera.jobs.handle",
-    "Progress": "chimera.training.callback",
-    "Run": "chimera.training.run",
+    "Progress": "chimera.training.progress.callback",
+    "Run": "chimera.training.artifacts.result",
     "SklearnModel": "chimera.models.sklearn_model",
     "Split": "chimera.data.dataset",
     "TorchModel": "chimera.models.torch_model",

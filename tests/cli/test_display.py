@@ -9,7 +9,7 @@ from rich.console import Console
 from chimera.cli.display import QUIET_S, REFRESH_S, LiveDisplay, PlainDisplay
 from chimera.cli.display_workers import DOTS, NAMED, Rate, queues, rates_of_workers, workers_text
 from chimera.cli.outcome import event_line, outcome, seconds
-from chimera.training.callback import Event, Progress
+from chimera.training.progress.callback import Event, Progress
 
 SUMMARY = {
     "strategy": "parameter-server",

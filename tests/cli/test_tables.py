@@ -11,10 +11,10 @@ from chimera.cli.grid_display import LiveGrid
 from chimera.cli.infer_views import COLUMNS, view
 from chimera.cli.jobs import jobs_table
 from chimera.report.comparison_table import as_rich
-from chimera.training.callback import Progress
 from chimera.training.comparison.grid import grid_of
 from chimera.training.comparison.variation import read_variations
-from chimera.training.experiment import Experiment
+from chimera.training.experiment.experiment import Experiment
+from chimera.training.progress.callback import Progress
 from report.comparisons import make
 from terminal_kit import WIDTHS, check_table, lines_at, lines_in_pipe, run_in_terminal
 

@@ -15,7 +15,7 @@ from chimera.codecs.codec import CODECS, Codec, Held, decode, decode_with
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat
-from chimera.training.downlink import Downlink
+from chimera.training.server.downlink import Downlink
 from codecs_kit import hard_vectors, layout_of
 
 INNER: list[tuple[Any, float]] = [

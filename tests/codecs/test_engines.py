@@ -22,8 +22,8 @@ from chimera.core.parameters import Flat, Layout
 from chimera.models.conversion import build_model
 from chimera.strategies.strategy import STRATEGIES
 from chimera.testing.training import made, needs_batch_norm, train
-from chimera.training.given import open_engine, preload_of, split_of
-from chimera.training.run import Cost
+from chimera.training.artifacts.result import Cost
+from chimera.training.experiment.resolve import open_engine, preload_of, split_of
 from codecs_kit import SETUPS
 
 ROUNDS = 6

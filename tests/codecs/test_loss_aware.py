@@ -20,8 +20,8 @@ from chimera.codecs.loss_aware import best_scale
 from chimera.core.errors import CodecError
 from chimera.core.parameters import Flat, Layout
 from chimera.data.dataset import DATASETS
-from chimera.training.optimizer import OptimizerSettings
-from chimera.training.parameter_shard import ParameterShard
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.server.parameter_shard import ParameterShard
 from codecs_kit import hard_vectors, layout_of
 
 NORMAL = hard_vectors()["normal"]

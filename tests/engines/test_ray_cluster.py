@@ -18,7 +18,7 @@ from chimera.core.engine import Resources
 from chimera.core.errors import ActorLost, TimeLimitError
 from chimera.engines.ray import Ray
 from chimera.engines.ray.session import HEALTH_CHECKS
-from chimera.training.callback import Callback, Event, Progress
+from chimera.training.progress.callback import Callback, Event, Progress
 from conformance.actors import Member, Party, Relay
 
 pytestmark = pytest.mark.long

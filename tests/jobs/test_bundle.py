@@ -24,7 +24,7 @@ from chimera.jobs.imports import Found, follow
 from chimera.jobs.promises import Needs
 from chimera.jobs.records import File, Function
 from chimera.jobs.requirements import unmet, versions
-from chimera.training.experiment import Experiment
+from chimera.training.experiment.experiment import Experiment
 
 PLAIN = """
 [data]
@@ -215,7 +215,7 @@ def test_an_experiment_with_code_of_its_own_runs_where_only_the_bundle_is(home: 
     for file in home.rglob("*.*"):
         file.unlink()
     program = (
-        "from chimera.training.experiment import Experiment; import parts;"
+        "from chimera.training.experiment.experiment import Experiment; import parts;"
         f"run = Experiment.load('{EXPERIMENT}').trainer().fit(); print(parts.__file__)"
     )
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

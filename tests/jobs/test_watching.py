@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.jobs.watching import EVERY_S, Tail, Told, fraction_of
-from chimera.training.callback import Event, Progress
+from chimera.training.progress.callback import Event, Progress
 
 
 def progress(rounds: int, **given: object) -> Progress:

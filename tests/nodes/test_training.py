@@ -23,7 +23,7 @@ from chimera.cli.main import app
 from chimera.core.errors import ChimeraError, ConfigurationError, DataError
 from chimera.data.dataset import DATASETS, Dataset
 from chimera.nodes.workers import SGDWorker, TorchWorker
-from chimera.training.callback import Callback
+from chimera.training.progress.callback import Callback
 from nodes.served import free_port, serving, settings, worker_process, write_data
 
 HALF = 200

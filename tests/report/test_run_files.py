@@ -7,7 +7,7 @@ import pytest
 
 from chimera.core.errors import ConfigurationError
 from chimera.report.run_files import COUNTERS, read_run, replace_file
-from chimera.training.budget import Counters
+from chimera.training.progress.budget import Counters
 
 
 def test_a_whole_run_is_read_without_a_word(runs):

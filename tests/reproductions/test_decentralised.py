@@ -10,7 +10,7 @@ import pytest
 
 import chimera
 from chimera.data.dataset import Dataset, Split
-from chimera.training.checkpoint import Checkpoints
+from chimera.training.artifacts.checkpoint import Checkpoints
 from reproductions.conftest import Claim
 
 WORKERS = 8

@@ -18,10 +18,10 @@ from chimera.core.message import Encoded
 from chimera.engines.simulated.call import ActorHandle
 from chimera.engines.simulated.engine import Simulated
 from chimera.engines.simulated.group import SimulatedGroup
-from chimera.training.gradients import Gradients
+from chimera.training.messages.rejection import Rejected
+from chimera.training.messages.tally import Tally
 from chimera.training.privacy.masking import Masking
-from chimera.training.rejection import Rejected
-from chimera.training.tally import Tally
+from chimera.training.worker.gradients import Gradients
 
 _SIZE = 100  # elements: an array that is shorter is no vector of a worker
 

@@ -24,8 +24,8 @@ from chimera.engines.http.host import Host, Reply
 from chimera.inference import models
 from chimera.nodes.workers import TorchWorker
 from chimera.nodes.workers.gradient_worker import GradientWorker
-from chimera.training.counterpart import Counterpart
-from chimera.training.optimizer import OptimizerSettings
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.worker.remote_learner import Counterpart
 from inference.running import cluster
 from nodes.served import LIMIT_S, ask, error_of, serving, settings, write_data
 
@@ -185,7 +185,10 @@ def test_a_codec_by_path_is_refused_with_the_reason(
     host = Host(node(tmp_path).actors())
     counterpart = Counterpart(((3, 4), (3,), (2, 3), (2,)), ("0", "1"), None)
     options = {"optimizer": OptimizerSettings("sgd", {"lr": 0.1}), "downlink": (name, {})}
-    made = {"kind": "chimera.training.learner.Learner", "call": [[0, counterpart, None, OwnOrder(4, 1)], options]}
+    made = {
+        "kind": "chimera.training.worker.learner.Learner",
+        "call": [[0, counterpart, None, OwnOrder(4, 1)], options],
+    }
     try:
         reply = answered(host, "a.b", ("", wire.pack(made)))
     finally:
@@ -214,7 +217,7 @@ def test_inside_the_context_every_registry_refuses_paths() -> None:
 @pytest.mark.parametrize("content_type", ["text/plain", "application/json", "", "text/plain, " + wire.CONTENT_TYPE])
 @pytest.mark.parametrize("path", ["/v1/chimera/actors/a", "/v1/chimera/actors/a/gradient"])
 def test_actors_take_chimeras_own_type_of_body_only(tmp_path: Path, path: str, content_type: str) -> None:
-    body = wire.pack({"kind": "chimera.training.learner.Learner"})
+    body = wire.pack({"kind": "chimera.training.worker.learner.Learner"})
     app = node(tmp_path).app()
     answer = ask(app, "POST", path, content=body, headers={"content-type": content_type})
     assert error_of(answer)[:2] == (415, "UnsupportedMediaTypeError")
@@ -223,7 +226,7 @@ def test_actors_take_chimeras_own_type_of_body_only(tmp_path: Path, path: str, c
 @pytest.mark.parametrize("threads", [-3, 0, True, "2", 1_000_000, None])
 def test_threads_out_of_bounds_are_refused(tmp_path: Path, threads: Any) -> None:
     host = Host(node(tmp_path).actors())
-    body = wire.pack({"kind": "chimera.training.learner.Learner", "threads": threads})
+    body = wire.pack({"kind": "chimera.training.worker.learner.Learner", "threads": threads})
     try:
         with pytest.raises(ConfigurationError, match="threads must be a whole number from 1 to"):
             host.create("a.b", body, lambda _: None)

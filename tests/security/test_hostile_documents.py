@@ -19,8 +19,8 @@ from chimera.jobs.folder import ClusterFolder
 from chimera.jobs.hosts import Hosts
 from chimera.jobs.records import Submission
 from chimera.nodes.settings import read_settings
-from chimera.training.experiment import Experiment
-from chimera.training.toml import literal
+from chimera.training.experiment.experiment import Experiment
+from chimera.training.experiment.toml import literal
 
 
 def hosts(path: Path) -> None:

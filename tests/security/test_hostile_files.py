@@ -31,7 +31,7 @@ from chimera.embeddings import WordVectors
 from chimera.inference import models
 from chimera.inference.inputs import queries
 from chimera.inference.models.images import open_image
-from chimera.training.checkpoint import Checkpoints
+from chimera.training.artifacts.checkpoint import Checkpoints
 
 MOST_BYTES = 9 << 20
 """What a reader may allocate for a hostile file in these tests, whose limit of unpacked bytes is lower than the true one."""

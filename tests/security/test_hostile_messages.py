@@ -17,12 +17,12 @@ from chimera.data.dataset import DATASETS
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.models.conversion import build_model
-from chimera.training.keyed import Key, keyed
-from chimera.training.learner import Learner
-from chimera.training.optimizer import OptimizerSettings
-from chimera.training.parameter_shard import ParameterShard
+from chimera.training.messages.message_key import Key, keyed
+from chimera.training.messages.rejection import Applied, Rejected
+from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.privacy.settings import Privacy
-from chimera.training.rejection import Applied, Rejected
+from chimera.training.server.parameter_shard import ParameterShard
+from chimera.training.worker.learner import Learner
 
 SHAPES = ((8, 8), (16,))
 LAYOUT = Layout(("w", "b"), SHAPES)

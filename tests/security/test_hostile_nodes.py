@@ -69,7 +69,7 @@ def test_no_leaf_of_an_answer_makes_the_driver_wait(
     for value in HOSTILE:
         attacker.mangle = lambda _, told, value=value: put(told, way, value)  # type: ignore[misc]
         with HttpEngine(nodes=urls[-1:]) as engine:
-            from chimera.training.learner import Learner
+            from chimera.training.worker.learner import Learner
 
             ref = engine.spawn(Learner, 0).samples()  # the constructor's arguments are missing: an answer all the same
             with pytest.raises((ActorError, ActorLost, TypeError)):
@@ -125,7 +125,7 @@ def test_an_unreadable_answer_amid_a_run_is_the_loss_of_its_node(
 
 def failed(**given: Any) -> BaseException:
     told = {"kind": "ValueError", "module": "builtins", "summary": "", "traceback": "", "content": None, **given}
-    return revived(told, "worker 3", "samples", "chimera.training.learner").exception()
+    return revived(told, "worker 3", "samples", "chimera.training.worker.learner").exception()
 
 
 def test_the_failure_of_a_node_names_no_class_of_its_choice() -> None:
@@ -136,7 +136,7 @@ def test_the_failure_of_a_node_names_no_class_of_its_choice() -> None:
         ("SystemExit", "builtins"),
         ("KeyboardInterrupt", "builtins"),
         ("eval", "builtins"),
-        ("Learner", "chimera.training.learner"),
+        ("Learner", "chimera.training.worker.learner"),
         ("ActorLost", "chimera.core.errors"),
         ("CalledProcessError", "subprocess"),
         ("__class__", "builtins"),

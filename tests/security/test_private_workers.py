@@ -23,11 +23,11 @@ from chimera.models.torch_model import TorchModel
 from chimera.nodes.workers import TorchWorker
 from chimera.strategies.strategy import STRATEGIES
 from chimera.testing.poison import Fragile, digits, in_turn
-from chimera.training.given import model_of
-from chimera.training.learner import Learner
-from chimera.training.optimizer import OptimizerSettings
+from chimera.training.experiment.resolve import model_of
+from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.privacy.settings import Privacy
 from chimera.training.privacy.worker import LEAVES, PrivateWorker
+from chimera.training.worker.learner import Learner
 from chimera.web.logs import close_logs
 from nodes.served import serving, settings, write_data
 from security.private_worker_kit import (

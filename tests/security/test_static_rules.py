@@ -60,8 +60,8 @@ REVIEWED = {
     "models/word2vec/kernels/__init__.py": "a constant",
     "nodes/__init__.py": "names of the package's own table",
     "nodes/workers/__init__.py": "names of the package's own table",
-    "training/given.py": "a constant",
-    "training/optimizer.py": "an optimizer that the user names; by-path names of others go through load_object",
+    "training/experiment/resolve.py": "a constant",
+    "training/optimizers/optimizer.py": "an optimizer that the user names; by-path names of others go through load_object",
     "training/privacy/settings.py": "constants",
 }  # fmt: skip
 

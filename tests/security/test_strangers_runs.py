@@ -19,7 +19,7 @@ from chimera.embeddings import vectors_of
 from chimera.inference import models
 from chimera.report.html import write_report
 from chimera.training.comparison.comparison import compare
-from chimera.training.experiment import Experiment
+from chimera.training.experiment.experiment import Experiment
 
 EXPERIMENT = """
 [data]

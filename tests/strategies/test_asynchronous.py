@@ -17,8 +17,8 @@ from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Layout
 from chimera.strategies.stale_synchronous import StaleSynchronous
-from chimera.training.optimizer import OptimizerSettings
-from chimera.training.parameter_shard import ParameterShard
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.server.parameter_shard import ParameterShard
 
 Fit = Callable[..., chimera.Run]
 LONG_TAIL = {"name": "simulated", "compute": {"straggler_spread": 1.0}}

@@ -20,10 +20,10 @@ from chimera.data.partition import PARTITIONERS
 from chimera.data.supply import Parted
 from chimera.models.conversion import build_model
 from chimera.strategies.participation import Participation, Work
-from chimera.training.checkpoint import Checkpoints
-from chimera.training.dealing import Dealing
-from chimera.training.learner import Learner
-from chimera.training.optimizer import OptimizerSettings
+from chimera.training.artifacts.checkpoint import Checkpoints
+from chimera.training.cluster.sharding import Dealing
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.worker.learner import Learner
 
 Fit = Callable[..., chimera.Run]
 ADAM = {"name": "adam", "lr": 0.01}

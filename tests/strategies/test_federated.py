@@ -17,7 +17,7 @@ from chimera.data.dataset import DATASETS
 from chimera.data.order import ShardOrder
 from chimera.models.conversion import build_model
 from chimera.strategies.participation import Participation
-from chimera.training.checkpoint import Checkpoints
+from chimera.training.artifacts.checkpoint import Checkpoints
 
 Fit = Callable[..., chimera.Run]
 BATCH, SEED, RATE = 16, 3, 0.1
@@ -228,7 +228,7 @@ def expected_steps(name: str, gradients: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", ["fed-adam", "fed-yogi", "fed-adagrad"])
 def test_adaptive_servers_step_as_in_the_paper(name: str) -> None:
     from chimera.strategies.strategy import STRATEGIES
-    from chimera.training.optimizer import FlatOptimizer, OptimizerSettings
+    from chimera.training.optimizers.optimizer import FlatOptimizer, OptimizerSettings
     from chimera.training.plugin import named
 
     options = {"server_learning_rate": 0.3, "beta1": 0.9, "tau": 0.01}

@@ -18,9 +18,9 @@ from chimera.core.errors import ConfigurationError, TooFewWorkersError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Layout
 from chimera.strategies.codes import CODES, blocks_of, code_of, decoding, most_missed
-from chimera.training.keyed import Key, keyed, merged
-from chimera.training.optimizer import OptimizerSettings
-from chimera.training.parameter_shard import ParameterShard
+from chimera.training.messages.message_key import Key, keyed, merged
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.server.parameter_shard import ParameterShard
 
 Fit = Callable[..., chimera.Run]
 WORKERS = 5

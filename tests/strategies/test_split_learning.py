@@ -15,7 +15,7 @@ import chimera
 from chimera.core.errors import RunError
 from chimera.data.partition import PARTITIONERS
 from chimera.data.supply import Parted
-from chimera.training.given import split_of
+from chimera.training.experiment.resolve import split_of
 from chimera.training.plugin import made
 from cut_kit import Fit, assert_refused, assert_same, fit_in, parameters, plain, random_and_normalised
 

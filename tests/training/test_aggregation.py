@@ -18,9 +18,9 @@ from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 from chimera.training.aggregation.aggregation import AGGREGATIONS
 from chimera.training.aggregation.krum import Krum
-from chimera.training.optimizer import OptimizerSettings
-from chimera.training.parameter_shard import ParameterShard
-from chimera.training.rejection import Rejected
+from chimera.training.messages.rejection import Rejected
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.server.parameter_shard import ParameterShard
 
 ROBUST: dict[str, dict[str, Any]] = {
     "median": {},

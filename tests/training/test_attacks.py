@@ -12,10 +12,10 @@ from chimera.data.dataset import DATASETS
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.models.conversion import build_model
-from chimera.training.attack import Attack
-from chimera.training.fault import Fault, as_sentences
-from chimera.training.learner import Learner
-from chimera.training.optimizer import OptimizerSettings
+from chimera.training.fault_tolerance.injection import Fault, as_sentences
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.worker.attack import Attack
+from chimera.training.worker.learner import Learner
 from training.conftest import Fit
 
 FED_AVG = {"name": "fed-avg", "local_steps": 2, "aggregation": "median"}

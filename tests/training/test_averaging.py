@@ -13,9 +13,9 @@ from chimera.codecs.codec import CODECS
 from chimera.core.errors import CodecError, ConfigurationError, UnknownNameError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
-from chimera.training.optimizer import OptimizerSettings
-from chimera.training.parameter_shard import ParameterShard
-from chimera.training.rejection import Rejected
+from chimera.training.messages.rejection import Rejected
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.server.parameter_shard import ParameterShard
 
 TABLE = Layout(("embedding", "bias"), ((40, 3), (10,)))
 WAYS = ["mean", "touched", "sum"]

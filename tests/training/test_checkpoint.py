@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from chimera.core.errors import ConfigurationError, RunError
-from chimera.training.checkpoint import Checkpoints
+from chimera.training.artifacts.checkpoint import Checkpoints
 
 arrays = hnp.arrays(
     st.sampled_from([np.float32, np.float64, np.int64, np.uint8]), hnp.array_shapes(min_dims=0, max_dims=3, min_side=0)

@@ -15,9 +15,9 @@ from chimera.data.dataset import DATASETS
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.models.conversion import build_model
-from chimera.training.learner import Learner
-from chimera.training.optimizer import OptimizerSettings
-from chimera.training.spread import spread
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.run.client_fairness import spread
+from chimera.training.worker.learner import Learner
 from training.conftest import Fit
 
 SKEWED = {"name": "dirichlet", "alpha": 0.3}

@@ -17,8 +17,8 @@ from chimera.core.call import work
 from chimera.core.errors import ActorLost
 from chimera.data.order import DealtOrder, Order
 from chimera.data.supply import Supply
-from chimera.training.cluster import TrainingCluster
-from chimera.training.dealing import Dealing
+from chimera.training.cluster.cluster import TrainingCluster
+from chimera.training.cluster.sharding import Dealing
 
 
 class Runner:

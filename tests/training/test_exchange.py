@@ -16,9 +16,9 @@ from chimera.data.dataset import Dataset
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.models.torch_model import TorchModel
-from chimera.training.exchange import Exchange
-from chimera.training.learner import Learner
-from chimera.training.optimizer import OptimizerSettings
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.worker.exchange import Exchange
+from chimera.training.worker.learner import Learner
 
 LAYOUT = Layout(("weight", "bias"), ((4, 3), (4,)))
 LOSSY = ("error-feedback", {"codec": {"name": "top-k", "ratio": 0.25}})

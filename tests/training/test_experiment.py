@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chimera.core.errors import ConfigurationError
-from chimera.training.experiment import PLUGINS, TABLES, Experiment
+from chimera.training.experiment.experiment import PLUGINS, TABLES, Experiment
 from chimera.training.trainer import Trainer
 
 FILE = """

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import chimera
 from chimera.core.engine import Disturbance
 from chimera.core.errors import ConfigurationError, RunError
-from chimera.training.fault import Fault, as_sentences
+from chimera.training.fault_tolerance.injection import Fault, as_sentences
 from training.conftest import Fit
 
 WORKERS = 4

@@ -21,9 +21,9 @@ from chimera.models.conversion import build_model
 from chimera.models.model import Model
 from chimera.strategies.d_psgd import DPSGD
 from chimera.strategies.topologies.topology import topology_of
-from chimera.training.checkpoint import Checkpoints
-from chimera.training.learner import Learner
-from chimera.training.optimizer import OptimizerSettings
+from chimera.training.artifacts.checkpoint import Checkpoints
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.worker.learner import Learner
 from training.conftest import Fit
 
 WORKERS, BATCH, ROUNDS, RATE = 5, 8, 12, 0.2

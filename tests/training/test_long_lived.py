@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from chimera.training.long_lived import long_lived
+from chimera.training.run.gc_freeze import long_lived
 
 
 @pytest.fixture(autouse=True)

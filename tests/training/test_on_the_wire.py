@@ -6,8 +6,8 @@ import pytest
 
 from chimera.core.errors import DataError
 from chimera.engines.http import wire
-from chimera.training import on_the_wire  # noqa: F401 - it lets the values travel
-from chimera.training.rejection import Applied, Rejected
+from chimera.training.messages import wire_types  # noqa: F401 - it lets the values travel
+from chimera.training.messages.rejection import Applied, Rejected
 
 REJECTED = Rejected(3, 7, "the loss is nan")
 

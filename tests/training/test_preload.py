@@ -12,7 +12,7 @@ import torch
 import chimera
 from chimera.core import call
 from chimera.engines.local.process import LocalSurroundings
-from chimera.training.given import open_engine, preload_of
+from chimera.training.experiment.resolve import open_engine, preload_of
 
 KERNELS = "chimera.codecs.kernels.compiled"
 

@@ -13,8 +13,8 @@ from chimera.core.message import Encoded
 from chimera.data.dataset import Dataset
 from chimera.data.order import DealtOrder
 from chimera.models.torch_model import TorchModel
-from chimera.training.learner import Learner
-from chimera.training.optimizer import OptimizerSettings
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.worker.learner import Learner
 
 ROWS, BATCH = 40, 8
 RNG = np.random.default_rng(0)

@@ -25,12 +25,12 @@ from chimera.privacy.accountant import Accountant
 from chimera.strategies.fed_avg import FedAvg
 from chimera.strategies.strategy import STRATEGIES
 from chimera.testing.poison import Fragile, digits, in_turn
-from chimera.training import on_the_wire  # noqa: F401 - it lets the settings travel
-from chimera.training.optimizer import OptimizerSettings
-from chimera.training.parameter_shard import ParameterShard
+from chimera.training.messages import wire_types  # noqa: F401 - it lets the settings travel
+from chimera.training.messages.rejection import Applied
+from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.privacy.settings import Privacy
 from chimera.training.privacy.worker import OUTSIDE
-from chimera.training.rejection import Applied
+from chimera.training.server.parameter_shard import ParameterShard
 from training.conftest import Fit
 
 WORKERS = 5
@@ -53,7 +53,7 @@ def private(fit: Fit) -> Fit:
 
 
 def history_of(run: chimera.Run) -> list[list[float]]:
-    from chimera.training.checkpoint import Checkpoints
+    from chimera.training.artifacts.checkpoint import Checkpoints
 
     saved = Checkpoints(str(run.run_dir / "checkpoints")).read_last()
     assert saved is not None

@@ -12,8 +12,8 @@ from chimera.core.engine import Engine
 from chimera.data.dataset import Dataset, Split
 from chimera.data.partition import Partitioner
 from chimera.data.supply import Parted
-from chimera.training.cadence import Cadence
-from chimera.training.given import split_of
+from chimera.training.experiment.resolve import split_of
+from chimera.training.run.intervals import Cadence
 from training.conftest import Fit
 
 

@@ -15,8 +15,8 @@ from chimera.core.errors import ActorLost, ConfigurationError
 from chimera.data.order import orders
 from chimera.models.torch_model import TorchModel
 from chimera.testing.poison import Fragile, digits, in_turn
-from chimera.training.learner import Learner
-from chimera.training.optimizer import OptimizerSettings
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.worker.learner import Learner
 from training.conftest import Fit
 
 POWER = {"name": "powersgd", "rank": 2}

@@ -21,10 +21,10 @@ from chimera.data.order import orders
 from chimera.models.torch_model import TorchModel
 from chimera.strategies.strategy import STRATEGIES
 from chimera.testing.poison import Fragile, digits, in_turn
-from chimera.training.learner import Learner
-from chimera.training.optimizer import OptimizerSettings
-from chimera.training.parameter_shard import ParameterShard
-from chimera.training.rejection import Applied, Rejected, Rejections
+from chimera.training.messages.rejection import Applied, Rejected, Rejections
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.server.parameter_shard import ParameterShard
+from chimera.training.worker.learner import Learner
 from training.conftest import Fit
 from training.poisoned import Deceptive
 

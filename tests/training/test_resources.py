@@ -23,11 +23,11 @@ from chimera.data.partition import PARTITIONERS
 from chimera.engines.simulated import Simulated
 from chimera.models.torch_model import TorchModel
 from chimera.strategies.strategy import STRATEGIES
-from chimera.training.experiment import Experiment
-from chimera.training.learner import Learner
-from chimera.training.optimizer import OptimizerSettings
-from chimera.training.rejection import Rejected
-from chimera.training.resources import resources_of
+from chimera.training.experiment.experiment import Experiment
+from chimera.training.experiment.resources import resources_of
+from chimera.training.messages.rejection import Rejected
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.worker.learner import Learner
 from training.conftest import Fit
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from chimera.core.errors import ConfigurationError
-from chimera.training.checkpoint import Checkpoints
+from chimera.training.artifacts.checkpoint import Checkpoints
 from training.conftest import Fit
 
 ROUNDS = 22

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from chimera.core.errors import ConfigurationError
-from chimera.training.run_folder import RunFolder
+from chimera.training.artifacts.folder import RunFolder
 from training.conftest import Fit
 
 

@@ -15,8 +15,8 @@ from chimera.data.dataset import DATASETS
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.models.conversion import build_model
-from chimera.training.optimizer import OptimizerSettings
-from chimera.training.schedule import Schedule
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.optimizers.schedule import Schedule
 from training.conftest import Fit
 
 shares = st.floats(0, 1)

@@ -9,10 +9,10 @@ from chimera.data.order import DealtOrder
 from chimera.engines.simulated import Simulated
 from chimera.models.torch_model import TorchModel
 from chimera.strategies.parts import Parts
-from chimera.training.cutting import cut
-from chimera.training.given import split_of
-from chimera.training.optimizer import OptimizerSettings
-from chimera.training.stage import Stage
+from chimera.training.experiment.resolve import split_of
+from chimera.training.model_parallel.partitioning import cut
+from chimera.training.model_parallel.stage import Stage
+from chimera.training.optimizers.optimizer import OptimizerSettings
 from cut_kit import random_and_normalised
 
 STEPS, REPLICAS = 3, 2

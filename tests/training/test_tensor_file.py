@@ -9,7 +9,7 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import load
 
-from chimera.training.tensor_file import write_tensors
+from chimera.training.artifacts.tensor_file import write_tensors
 
 
 def test_the_library_reads_what_was_written() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chimera.training.toml import dump_toml
+from chimera.training.experiment.toml import dump_toml
 
 scalars = st.one_of(
     st.booleans(),

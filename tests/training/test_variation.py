@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from chimera.core.errors import ConfigurationError
 from chimera.training.comparison.grid import grid_of
 from chimera.training.comparison.variation import read_variations, split
-from chimera.training.experiment import Experiment
+from chimera.training.experiment.experiment import Experiment
 
 WORDS = st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True)
 OPTIONS = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True)

@@ -15,9 +15,9 @@ from chimera.codecs.codec import CODECS
 from chimera.core.engine import ENGINES
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.data.order import ShardOrder
-from chimera.training.learner import Learner
-from chimera.training.optimizer import OptimizerSettings
-from chimera.training.parameter_shard import ParameterShard
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.server.parameter_shard import ParameterShard
+from chimera.training.worker.learner import Learner
 from embedding_kit import Embedding, windows
 
 ROWS = {"name": "rows", "downlink": "rows"}

@@ -11,8 +11,8 @@ import pytest
 import chimera
 from chimera.core import call
 from chimera.strategies.strategy import Round
-from chimera.training.watch import Watch
-from chimera.training.window import AHEAD, Window
+from chimera.training.cluster.heartbeat import Watch
+from chimera.training.run.in_flight import AHEAD, Window
 
 STEP_S = 1.0  # of virtual time, of a worker as of a server
 

@@ -14,7 +14,7 @@ import typer
 from chimera.cli.train import Json, Quiet
 
 if TYPE_CHECKING:
-    from chimera.training.experiment import Experiment
+    from chimera.training.experiment.experiment import Experiment
 
 
 def compare(
@@ -57,7 +57,7 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Run every combination of settings, and leave a table, a page and the folder of each run."""
-    from chimera.training.experiment import Experiment
+    from chimera.training.experiment.experiment import Experiment
 
     command = ["chimera", "compare", str(file)]
     command += [word for text in vary or [] for word in ("--vary", text)]

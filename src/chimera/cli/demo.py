@@ -27,7 +27,7 @@ DEMO = {
 
 def demo(out: Out = None, resume: Resume = False, as_json: Json = False, quiet: Quiet = False) -> None:
     """Train a linear classifier on handwritten digits with four local workers and a parameter server."""
-    from chimera.training.experiment import Experiment
+    from chimera.training.experiment.experiment import Experiment
 
     experiment = Experiment(DEMO, "the demo")
     run_experiment(experiment, out=out, resume=resume, as_json=as_json, quiet=quiet, command=["chimera", "demo"])

@@ -21,11 +21,11 @@ from rich.text import Text
 from chimera.cli.display_workers import Rate, queues, rates_of_workers, workers_text
 from chimera.cli.outcome import event_line, outcome, per_second, seconds
 from chimera.report.text_table import Figures, TextColumn, TextTable, print_table
-from chimera.training.callback import Callback, Event, Progress
+from chimera.training.progress.callback import Callback, Event, Progress
 
 if TYPE_CHECKING:
-    from chimera.training.experiment import Experiment
-    from chimera.training.run import Run
+    from chimera.training.artifacts.result import Run
+    from chimera.training.experiment.experiment import Experiment
 
 REFRESH_S = 0.1  # the shortest time between two pictures
 SHARE = 0.01  # how much of the driver's time drawing may take

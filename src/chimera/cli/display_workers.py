@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
-from chimera.training.callback import Progress
+from chimera.training.progress.callback import Progress
 
 DOTS = 32  # with more workers than this, they are counted and not drawn
 NAMED = 8  # with more workers or queues than this, the least, the median and the most are told

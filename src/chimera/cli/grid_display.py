@@ -18,8 +18,8 @@ from rich.text import Text
 from chimera.cli.display import QUIET_S, ReaderMayGo
 from chimera.cli.outcome import event_line, seconds
 from chimera.report.text_table import TextColumn, TextTable, print_table
-from chimera.training.callback import Event, Progress
 from chimera.training.comparison.running import GridCallback
+from chimera.training.progress.callback import Event, Progress
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -185,7 +185,7 @@ def _waits_for(row: Mapping[str, Any], *, begun: bool) -> str:
 def _show(told: Mapping[str, Any], display: Display, *, begun: bool) -> None:
     import msgspec
 
-    from chimera.training.callback import Event, Progress
+    from chimera.training.progress.callback import Event, Progress
 
     if "job" in told:
         row = told["job"]

@@ -8,7 +8,7 @@ from typing import Any
 from rich.filesize import decimal
 
 from chimera.report.beside_unigram import beside_unigram
-from chimera.training.callback import Event
+from chimera.training.progress.callback import Event
 
 
 def _packing(summary: Mapping[str, Any]) -> str:

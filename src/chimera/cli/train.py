@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 if TYPE_CHECKING:
-    from chimera.training.callback import Callback
-    from chimera.training.experiment import Experiment
+    from chimera.training.experiment.experiment import Experiment
+    from chimera.training.progress.callback import Callback
 
 Out = Annotated[
     Path | None,
@@ -53,7 +53,7 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train as an experiment file says, and leave the model, the figures and a report."""
-    from chimera.training.experiment import Experiment
+    from chimera.training.experiment.experiment import Experiment
 
     experiment = Experiment.load(file)
     command = ["chimera", "train", str(file)]
@@ -130,7 +130,7 @@ def _answers(alone: bool) -> Iterator[TextIO]:
 
 
 def _say_interrupted(run_dir: Path, again: str) -> None:
-    from chimera.training.checkpoint import Checkpoints
+    from chimera.training.artifacts.checkpoint import Checkpoints
 
     checkpoints = Checkpoints(str(run_dir / "checkpoints")).paths()
     if checkpoints:

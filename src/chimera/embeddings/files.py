@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from chimera.core import private
 from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
-from chimera.training.tensor_file import read_tensors
+from chimera.training.artifacts.tensor_file import read_tensors
 
 if TYPE_CHECKING:
     from chimera.embeddings.word_vectors import WordVectors

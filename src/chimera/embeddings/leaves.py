@@ -11,10 +11,10 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.inside import inside
 from chimera.data.text.stop_words import ENGLISH
 from chimera.embeddings.word_vectors import WordVectors
-from chimera.training.callback import Callback
-from chimera.training.history import atomically, write_atomically
-from chimera.training.signature import Signature
-from chimera.training.tensor_file import read_tensors, write_tensors
+from chimera.training.artifacts.signature import Signature
+from chimera.training.artifacts.tensor_file import read_tensors, write_tensors
+from chimera.training.progress.callback import Callback
+from chimera.training.progress.history import atomically, write_atomically
 
 if TYPE_CHECKING:
     from chimera.models.model import Model

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chimera.core.errors import ConfigurationError
-from chimera.training.experiment import Experiment
+from chimera.training.experiment.experiment import Experiment
 
 if TYPE_CHECKING:
-    from chimera.training.callback import Callback
-    from chimera.training.run import Run
+    from chimera.training.artifacts.result import Run
+    from chimera.training.progress.callback import Callback
 
 _SAMPLED: dict[str, Any] = {
     "batch_size": 2048,

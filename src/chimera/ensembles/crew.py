@@ -14,7 +14,7 @@ from chimera.core.errors import ActorLost, ChimeraError, ConfigurationError, Run
 from chimera.data.order import checked_parts
 from chimera.data.partition import PARTITIONERS
 from chimera.ensembles.fitter import Fitter, Rows
-from chimera.training.given import open_engine
+from chimera.training.experiment.resolve import open_engine
 from chimera.training.plugin import Named, made
 
 _PRELOADED = "chimera.ensembles.fitter", "sklearn.ensemble", "sklearn.linear_model"

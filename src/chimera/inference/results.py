@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from chimera.core.errors import ConfigurationError, MissingExtraError
-from chimera.training.history import atomically
+from chimera.training.progress.history import atomically
 
 ENDINGS = (".jsonl", ".ndjson", ".parquet")
 _COLUMNS = ("query", "result")

@@ -21,8 +21,8 @@ from chimera.core.user_code import is_installed, user_folders
 from chimera.jobs.contents import check, described, of_text
 from chimera.jobs.imports import Found, follow, module_file
 from chimera.jobs.records import File, Function
-from chimera.training.experiment import Experiment, is_path
-from chimera.training.toml import literal
+from chimera.training.experiment.experiment import Experiment, is_path
+from chimera.training.experiment.toml import literal
 
 EXPERIMENT = "experiment.toml"
 """What the experiment file is called in the job's folder."""

@@ -28,7 +28,7 @@ from chimera.jobs.watching import Told
 from chimera.web.folder import note_holder
 
 if TYPE_CHECKING:
-    from chimera.training.experiment import Experiment
+    from chimera.training.experiment.experiment import Experiment
 
 STOP_S = 5.0
 """How long a driver that is told to stop may take to a checkpoint."""
@@ -143,7 +143,7 @@ def _use_all_processors() -> None:
 
 
 def _run_experiment(folder: JobFolder, submission: Submission, engine: str) -> None:
-    from chimera.training.experiment import Experiment
+    from chimera.training.experiment.experiment import Experiment
 
     experiment = Experiment.load(folder.code / EXPERIMENT).with_settings(submission.settings)
     if "engine" not in experiment.tables or experiment.tables["engine"]["name"] == "local":

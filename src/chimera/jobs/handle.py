@@ -22,7 +22,7 @@ from chimera.jobs.requirements import versions
 from chimera.jobs.results import read_results
 from chimera.jobs.states import State
 from chimera.jobs.tar import MOST_BYTES
-from chimera.training.experiment import Experiment
+from chimera.training.experiment.experiment import Experiment
 from chimera.training.trainer import Trainer
 
 _FIRST_S = 1.0  # at a wrong address nobody ever answers
@@ -154,7 +154,7 @@ def submit(
         changes = [*settings, *([] if workers is None else [f"train.workers={workers}"])]
         bundle = of_experiment(Path(what), changes, include=list(map(Path, include)))
         given |= {"experiment": bundle.experiment, "settings": bundle.settings, "name": name or Path(what).stem}
-        from chimera.training.checking import check  # imports every family: other commands need none
+        from chimera.training.experiment.validation import check  # imports every family: other commands need none
 
         experiment = Experiment.load(Path(what)).with_settings(changes)
         check(experiment)

@@ -10,7 +10,7 @@ import numpy as np
 
 from chimera.core.errors import RunError
 from chimera.core.private import make_folder
-from chimera.training.history import write_atomically
+from chimera.training.progress.history import write_atomically
 
 _FILE = "results.msgpack"
 

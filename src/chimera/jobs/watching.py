@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from chimera.core.private import opener
-from chimera.training.callback import Callback, Event, Progress
+from chimera.training.progress.callback import Callback, Event, Progress
 
 EVERY_S = 0.2
 """How often progress is written where nothing was evaluated."""

@@ -34,7 +34,7 @@ from chimera.testing.training import (
     size,
     weights,
 )
-from chimera.training.given import open_engine, preload_of
+from chimera.training.experiment.resolve import open_engine, preload_of
 
 Test = Callable[..., None]
 

@@ -16,15 +16,15 @@ from chimera.models.device import GPU, check_movable
 from chimera.models.model import Model
 from chimera.models.pickling import ensure_picklable
 from chimera.models.shared import Shared, SharedModel
-from chimera.training import cluster
-from chimera.training.counterpart import Counterpart
-from chimera.training.learner import Learner
-from chimera.training.optimizer import OptimizerSettings
-from chimera.training.parameter_shard import ParameterShard
+from chimera.training.cluster import cluster
+from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.privacy.settings import Privacy
 from chimera.training.privacy.worker import PrivateWorker
-from chimera.training.shared_part import SharedPart
-from chimera.training.wanted_rows import check_rows
+from chimera.training.server.parameter_shard import ParameterShard
+from chimera.training.worker.learner import Learner
+from chimera.training.worker.personal_parameters import SharedPart
+from chimera.training.worker.remote_learner import Counterpart
+from chimera.training.worker.sparse_rows import check_rows
 
 
 class Actors(cluster.Actors):

@@ -13,13 +13,13 @@ from chimera.data.dataset import Dataset
 from chimera.models.model import Model
 from chimera.strategies.parts import Halves, Parts
 from chimera.training.actors import Actors
-from chimera.training.cluster import TrainingCluster
-from chimera.training.dealing import Dealing
-from chimera.training.given import supply_of
-from chimera.training.part_actors import ACTORS, PartActors
+from chimera.training.cluster.cluster import TrainingCluster
+from chimera.training.cluster.heartbeat import Watch
+from chimera.training.cluster.sharding import Dealing
+from chimera.training.experiment.resolve import supply_of
+from chimera.training.experiment.settings import Settings
+from chimera.training.model_parallel.actors import ACTORS, PartActors
 from chimera.training.privacy.cluster import PrivateCluster
-from chimera.training.settings import Settings
-from chimera.training.watch import Watch
 
 
 @dataclass(frozen=True)

@@ -14,37 +14,37 @@ from chimera.data.dataset import Split
 from chimera.data.partition import Partitioner
 from chimera.models.model import Model
 from chimera.strategies.strategy import Strategy
+from chimera.training.artifacts.checkpoint import Checkpoints, check_fits
+from chimera.training.artifacts.folder import RunFolder
+from chimera.training.artifacts.result import Cost, Run
+from chimera.training.artifacts.signature import Signature
 from chimera.training.assembly import Assembly
-from chimera.training.cadence import Cadence
-from chimera.training.callback import Callback, tell
-from chimera.training.checkpoint import Checkpoints, check_fits
-from chimera.training.cluster import TrainingCluster
-from chimera.training.experiment import Experiment
-from chimera.training.fault import FaultScript, check_attacks
-from chimera.training.first_answers import first_answers
-from chimera.training.given import (
+from chimera.training.cluster.cluster import TrainingCluster
+from chimera.training.cluster.heartbeat import Watch
+from chimera.training.experiment.experiment import Experiment
+from chimera.training.experiment.resolve import (
     check_data,
     model_of,
     open_engine,
     preload_of,
     split_of,
 )
-from chimera.training.history import History
-from chimera.training.long_lived import long_lived
-from chimera.training.loop import TrainingLoop
+from chimera.training.experiment.resources import GivenResources
+from chimera.training.experiment.settings import Settings
+from chimera.training.fault_tolerance.injection import FaultScript, check_attacks
+from chimera.training.fault_tolerance.recovery import Recovery
+from chimera.training.fault_tolerance.settings import OnWorkerLoss
 from chimera.training.plugin import Named, label
 from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.privacy.settings import Privacy
-from chimera.training.probe import Probe
-from chimera.training.recovery import Recovery
-from chimera.training.resources import GivenResources
-from chimera.training.run import Cost, Run
-from chimera.training.run_folder import RunFolder
-from chimera.training.settings import Settings
-from chimera.training.shared_part import SharedPart
-from chimera.training.signature import Signature
-from chimera.training.tolerance import OnWorkerLoss
-from chimera.training.watch import Watch
+from chimera.training.progress.callback import Callback, tell
+from chimera.training.progress.history import History
+from chimera.training.run.evaluation import Probe
+from chimera.training.run.first_calls import first_answers
+from chimera.training.run.gc_freeze import long_lived
+from chimera.training.run.intervals import Cadence
+from chimera.training.run.loop import TrainingLoop
+from chimera.training.worker.personal_parameters import SharedPart
 
 
 class Trainer:

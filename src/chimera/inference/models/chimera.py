@@ -20,9 +20,9 @@ from chimera.inference.models.table import KINDS, existing, stamp_of
 from chimera.models.construction import at_most
 from chimera.models.conversion import build_model
 from chimera.models.model import MODELS, Model
+from chimera.training.artifacts.result import load_weights
+from chimera.training.artifacts.signature import Signature
 from chimera.training.plugin import named
-from chimera.training.run import load_weights
-from chimera.training.signature import Signature
 
 _NEEDED = ("experiment.toml", "signature.json", "weights.safetensors")
 

@@ -23,12 +23,12 @@ from chimera.nodes.masters.learning_rate import LearningRate
 from chimera.nodes.table import match_columns
 from chimera.strategies.parameter_server import ParameterServer
 from chimera.strategies.strategy import Round
-from chimera.training.cluster import Actors, TrainingCluster
-from chimera.training.dealing import Dealing
-from chimera.training.recovery import Recovery
-from chimera.training.rejection import Rejections
-from chimera.training.tolerance import Tolerance
-from chimera.training.watch import Watch
+from chimera.training.cluster.cluster import Actors, TrainingCluster
+from chimera.training.cluster.heartbeat import Watch
+from chimera.training.cluster.sharding import Dealing
+from chimera.training.fault_tolerance.recovery import Recovery
+from chimera.training.fault_tolerance.settings import Tolerance
+from chimera.training.messages.rejection import Rejections
 from chimera.web.errors import AllWorkersFailed
 from chimera.web.logs import status
 

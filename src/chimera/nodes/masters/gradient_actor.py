@@ -14,7 +14,7 @@ from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, all_finite
 from chimera.engines.http import Route
 from chimera.nodes.masters.gradient_server import whole
-from chimera.training.rejection import Rejected
+from chimera.training.messages.rejection import Rejected
 
 
 @dataclass(frozen=True)

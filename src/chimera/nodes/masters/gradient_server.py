@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 from chimera.nodes.masters.learning_rate import LearningRate, Steps
-from chimera.training.parameter_shard import ParameterShard, values_of
-from chimera.training.rejection import Applied, Rejected
+from chimera.training.messages.rejection import Applied, Rejected
+from chimera.training.server.parameter_shard import ParameterShard, values_of
 
 
 class Progress(Applied, frozen=True):

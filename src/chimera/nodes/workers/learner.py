@@ -13,9 +13,9 @@ from chimera.data.dataset import Dataset
 from chimera.data.order import OwnOrder, ShardOrder
 from chimera.nodes.table import match_columns
 from chimera.nodes.workers.training_data import Data
-from chimera.training.counterpart import Counterpart
-from chimera.training.learner import Learner
 from chimera.training.privacy.worker import PrivateWorker
+from chimera.training.worker.learner import Learner
+from chimera.training.worker.remote_learner import Counterpart
 
 if TYPE_CHECKING:
     from chimera.nodes.workers.gradient_worker import GradientWorker, Problem

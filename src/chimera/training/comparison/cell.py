@@ -19,7 +19,7 @@ import msgspec
 
 from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.core.pickling import unpickled
-from chimera.training.callback import Callback, Event, Progress
+from chimera.training.progress.callback import Callback, Event, Progress
 
 TOLD_EVERY_S = 0.1  # the shortest time between two progresses without an evaluation
 LENGTH_BYTES = 8

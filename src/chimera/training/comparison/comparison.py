@@ -19,8 +19,8 @@ from chimera.training.comparison.figures import Row, rows_of, run_row, with_spee
 from chimera.training.comparison.grid import Cell, check, grid_of
 from chimera.training.comparison.running import GridCallback, Outcomes, run_cells
 from chimera.training.comparison.variation import Variation, Vary, read_variations
-from chimera.training.experiment import Experiment
-from chimera.training.history import write_atomically
+from chimera.training.experiment.experiment import Experiment
+from chimera.training.progress.history import write_atomically
 
 _GRID = "grid.json"  # what each cell is, written before anything runs
 _RESULT = "comparison.json"

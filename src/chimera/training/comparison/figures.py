@@ -13,9 +13,9 @@ import msgspec
 from chimera.core.errors import ConfigurationError
 from chimera.core.inside import inside
 from chimera.report.run_files import read_metrics
-from chimera.training.budget import Budget, Counters
 from chimera.training.comparison.cell_process import State
 from chimera.training.comparison.grid import Cell
+from chimera.training.progress.budget import Budget, Counters
 
 SUMMED_UP = ("rounds", "epochs", "samples", "seconds", "samples_per_second", "bytes_up", "bytes_down")
 MEASURED = ("bits_per_element_up", "bits_per_element_down", "compression_ratio")  # of what was sent

@@ -18,8 +18,8 @@ from chimera.core.registry import Registry, checked_options
 from chimera.data.dataset import DATASETS
 from chimera.models.model import MODELS
 from chimera.training.comparison.variation import Choice, Variation
-from chimera.training.experiment import Experiment
-from chimera.training.optimizer import OptimizerSettings
+from chimera.training.experiment.experiment import Experiment
+from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.plugin import label, named
 
 VIRTUAL = "simulated"  # the engine whose seconds do not depend on what else the machine does

@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
-from chimera.training.callback import Event, Progress
 from chimera.training.comparison.cell_process import CellProcess, State
 from chimera.training.comparison.grid import Cell
-from chimera.training.interrupt import Interrupt
+from chimera.training.progress.callback import Event, Progress
+from chimera.training.run.interrupt import Interrupt
 
 _LOOK_EVERY_S = 0.1  # how long a wish or the silent end of a process may go unnoticed
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from chimera.core.errors import ActorLost, TooFewWorkersError
-from chimera.training.cluster import TrainingCluster
+from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.privacy.settings import Privacy
 
 _TRIES = 16  # rounds in a row that too few clients survive, because they are late

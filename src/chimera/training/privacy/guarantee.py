@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from chimera.privacy.accountant import Accountant
+from chimera.training.messages.rejection import Applied
 from chimera.training.privacy.settings import Privacy
 from chimera.training.privacy.worker import OUTSIDE
-from chimera.training.rejection import Applied
 
 SEEDED = "no guarantee (seeded noise)"
 """What stands in epsilon's place where a reader of the experiment file can compute the noise."""

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 from chimera.core.errors import ActorLost, ConfigurationError, DataError, PrivacyError, TimeLimitError
 from chimera.core.message import Encoded
-from chimera.training.learner import Learner
+from chimera.training.messages.rejection import Rejected
+from chimera.training.messages.tally import Tally
 from chimera.training.privacy.masking import MASKED
 from chimera.training.privacy.settings import Privacy
-from chimera.training.rejection import Rejected
-from chimera.training.tally import Tally
+from chimera.training.worker.learner import Learner
 
 Reduce: TypeAlias = Callable[[Any, Privacy], Any]
 """Makes of what the worker returned what may leave it."""

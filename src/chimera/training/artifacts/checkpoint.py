@@ -1,0 +1,147 @@
+"""Checkpoints: everything a run needs to go on, in one safetensors file, written whole or not at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.private import make_folder, write
+from chimera.training.artifacts.tensor_file import read_tensors, write_tensors
+
+_NAME = re.compile(r"round-(\d+)\.safetensors$")
+_FORMAT = "chimera checkpoint 1"
+_MARK, _LIKE_MARK = "__array__", re.compile("_*__array__")
+_TREE = "tree"  # everything but the arrays, as MessagePack, which keeps infinities
+
+
+class Checkpoints:
+    """The checkpoints of one run, in a folder of any file system that fsspec knows.
+
+    Parameters
+    ----------
+    url : the folder, a path or a URL.
+    keep : how many of the newest stay.
+    """
+
+    def __init__(self, url: str, keep: int = 3) -> None:
+        import fsspec
+
+        self._fs, self._root = fsspec.core.url_to_fs(url)
+        self._keep = keep
+
+    def write(self, round_: int, state: Mapping[str, Any]) -> str:
+        """Store a nested mapping of arrays and plain values, and return where.
+
+        Raises
+        ------
+        RunError : the file cannot be written (a full disk, say); older checkpoints are untouched.
+        """
+        arrays: dict[str, Any] = {}
+        tree = msgspec.msgpack.encode(_without_arrays(state, "", arrays))
+        path = f"{self._root}/round-{round_:09d}.safetensors"
+        unfinished = f"{path}.part"
+        try:
+            self._begin(unfinished)
+            with self._fs.open(unfinished, "wb") as file:
+                write_tensors(file, {**arrays, _TREE: np.frombuffer(tree, np.uint8)}, {"format": _FORMAT})
+            self._fs.mv(unfinished, path)
+        except OSError as error:
+            self._discard(unfinished)
+            raise RunError(
+                f"the checkpoint {path} cannot be written: {error.strerror or error}; {self._last_good()}"
+            ) from error
+        for old in self.paths()[: -self._keep]:
+            self._discard(old)
+        return path
+
+    def _begin(self, unfinished: str) -> None:
+        """Make the folder; on this machine a file too, since `fsspec` would make both by the umask."""
+        if "file" in self._protocols():
+            make_folder(Path(self._root))
+            Path(unfinished).unlink(missing_ok=True)  # a link would be followed
+            write(Path(unfinished), b"")
+        else:
+            self._fs.makedirs(self._root, exist_ok=True)
+
+    def _protocols(self) -> tuple[str, ...]:
+        found = self._fs.protocol
+        return (found,) if isinstance(found, str) else tuple(found)
+
+    def paths(self) -> list[str]:
+        """Return the complete checkpoints, oldest first."""
+        if not self._fs.isdir(self._root):
+            return []
+        return sorted(path for path in self._fs.ls(self._root, detail=False) if _NAME.search(path))
+
+    def read_last(self) -> dict[str, Any] | None:
+        """Return what the newest checkpoint holds, or None if there is none.
+
+        Raises
+        ------
+        ConfigurationError : the file is not a checkpoint.
+        """
+        paths = self.paths()
+        if not paths:
+            return None
+        try:
+            arrays = read_tensors(self._fs.cat_file(paths[-1]))
+            tree = msgspec.msgpack.decode(arrays[_TREE].tobytes(), type=dict[str, Any])
+            return _with_arrays(tree, arrays)  # type: ignore[no-any-return]
+        except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+            raise ConfigurationError(f"{paths[-1]} is not a checkpoint: {error}") from error
+
+    def _discard(self, path: str) -> None:
+        if self._fs.exists(path):
+            self._fs.rm_file(path)
+
+    def _last_good(self) -> str:
+        paths = self.paths()
+        return f"the last good one is {paths[-1]}" if paths else "there is no earlier one"
+
+
+def _without_arrays(value: Any, path: str, arrays: dict[str, Any]) -> Any:
+    """Return ``value`` with each array replaced by a mark, and the arrays in ``arrays`` under their paths."""
+    if isinstance(value, np.ndarray):
+        name = f"{len(arrays)}{path}"  # keys with slashes in them may make equal paths
+        arrays[name] = value if value.flags.c_contiguous else value.copy()
+        return {_MARK: name}
+    if isinstance(value, Mapping):
+        return {_escaped(str(key)): _without_arrays(item, f"{path}/{key}", arrays) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_arrays(item, f"{path}/{i}", arrays) for i, item in enumerate(value)]
+    return value
+
+
+def _with_arrays(value: Any, arrays: Mapping[str, Any]) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {_MARK}:
+            return arrays[value[_MARK]]
+        return {_unescaped(key): _with_arrays(item, arrays) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_arrays(item, arrays) for item in value]
+    return value
+
+
+def _escaped(key: str) -> str:
+    """Return a key as it is written, so that none is taken for the mark."""
+    return f"_{key}" if _LIKE_MARK.fullmatch(key) else key
+
+
+def _unescaped(key: str) -> str:
+    return key[1:] if _LIKE_MARK.fullmatch(key[1:]) else key
+
+
+def check_fits(saved: Mapping[str, Any], size: int) -> None:
+    """Raise `ConfigurationError` if a checkpoint is of a model of another size than ``size`` parameters."""
+    held = len(saved["weights"])
+    if held != size:
+        raise ConfigurationError(
+            f"the checkpoint holds a model of {held} parameters, the experiment one of {size}: "
+            "resume with the model that was trained, or choose another folder"
+        )

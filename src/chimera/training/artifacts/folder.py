@@ -1,0 +1,112 @@
+"""The folder that a run leaves (docs/architecture.md, section 9)."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.private import make_folder
+from chimera.training.artifacts.result import Run
+from chimera.training.artifacts.signature import Signature
+from chimera.training.progress.history import write_atomically
+from chimera.version import __version__
+
+_LIBRARIES = ("numpy", "scikit-learn", "torch", "pandas", "safetensors", "msgspec")
+_RESULTS = (
+    "checkpoints",
+    "summary.json",
+)  # what must not be lost; a run that failed before it had any may be run again
+
+_TOKEN = re.compile(r"(\btokens?[\w.\"':/-]*=)\S+")  # in a command: ``--set engine.token=...``
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where the files of a run are.
+
+    Attributes
+    ----------
+    path : the folder.
+    resumes : whether the run goes on from a checkpoint in it.
+    """
+
+    path: Path
+    resumes: bool
+
+    @classmethod
+    def choose(cls, out: str | Path | None, name: str, *, resume: bool) -> RunFolder:
+        """Return ``out``, or ``runs/<name>``; numbered, where an earlier run has that name and is not to be resumed.
+
+        Raises
+        ------
+        ConfigurationError : ``out`` holds a run already.
+        """
+        if out is not None:
+            path = Path(out)
+            if not resume and _holds_run(path):
+                raise ConfigurationError(f"{path} holds a run already: resume it, or choose another folder")
+            return cls(path, resume)
+        first = Path("runs") / (re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run")
+        numbered = [first, *sorted(first.parent.glob(f"{first.name}-*"), key=_number)]
+        taken = [path for path in numbered if _holds_run(path) and (path == first or _number(path) > 0)]
+        if not taken:
+            return cls(first, resume)
+        if resume:
+            return cls(taken[-1], True)
+        return cls(first.with_name(f"{first.name}-{max(_number(taken[-1]), 1) + 1}"), False)
+
+    def begin(self, experiment: str, seed: int, signature: Signature) -> None:
+        """Make the folder, and write what the run is, what its model takes and gives, and what it runs on.
+
+        Raises
+        ------
+        RunError : the folder cannot be made or written.
+        """
+        try:
+            make_folder(self.path)
+        except OSError as error:
+            raise RunError(f"the folder {self.path} cannot be made: {error.strerror}") from error
+        write_atomically(self.path / "experiment.toml", experiment.encode())
+        signature.write(self.path)
+        environment = {
+            "chimera": __version__,
+            "python": platform.python_version(),
+            "system": platform.platform(),
+            "processors": os.cpu_count(),
+            "seed": seed,
+            "command": _TOKEN.sub(r"\1...", " ".join(sys.argv)),
+            "libraries": {name: version for name in _LIBRARIES if (version := _version(name))},
+        }
+        write_atomically(self.path / "environment.json", msgspec.json.format(msgspec.json.encode(environment)))
+
+    def finish(self, run: Run) -> None:
+        """Write the final weights, the summary and the report."""
+        from chimera.report.html import write_report
+
+        run.save()
+        write_atomically(self.path / "summary.json", msgspec.json.format(msgspec.json.encode(run.summary())))
+        write_report(self.path)
+
+
+def _holds_run(path: Path) -> bool:
+    return any((path / name).exists() for name in _RESULTS)
+
+
+def _number(path: Path) -> int:
+    suffix = path.name.rpartition("-")[2]
+    return int(suffix) if suffix.isdigit() else 0
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None

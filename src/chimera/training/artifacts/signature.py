@@ -1,0 +1,100 @@
+"""What a trained model takes and gives, as its run leaves it: enough to use the model without the data it learnt from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from chimera.core.errors import ConfigurationError
+from chimera.core.inside import inside
+from chimera.data.dataset import Split
+from chimera.data.scaling import Scaling
+from chimera.models.model import Task
+from chimera.training.progress.history import write_atomically
+
+FILE = "signature.json"
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """Shapes and names of a data set, and how its rows were scaled.
+
+    Attributes
+    ----------
+    task : classes or values.
+    input_shape : of one input.
+    input_type : ``int64`` for indices, else ``float32``.
+    outputs : classes, or target columns.
+    classes : the labels of the class indices.
+    features : the names of the columns of an input.
+    input_scaling, target_scaling : mean and deviation of each feature, as nested lists, if they were standardized.
+    """
+
+    task: Task
+    input_shape: tuple[int, ...]
+    input_type: Literal["float32", "int64"]
+    outputs: int
+    classes: tuple[str, ...] | None
+    features: tuple[str, ...] | None
+    input_scaling: tuple[Any, Any] | None
+    target_scaling: tuple[Any, Any] | None
+
+    def __post_init__(self) -> None:
+        if self.outputs < 1 or any(length < 1 for length in self.input_shape):
+            raise ValueError(f"{self.outputs} outputs and inputs of shape {self.input_shape} cannot be")
+        _scaling(self.input_scaling), _scaling(self.target_scaling)  # raises ValueError if they are no numbers
+
+    @classmethod
+    def of(cls, split: Split) -> Signature:
+        """Return that of the data of a run."""
+        data = split.train
+        return cls(
+            task=data.task,
+            input_shape=data.input_shape,
+            input_type="int64" if split.test.inputs.dtype.kind == "i" else "float32",
+            outputs=data.outputs,
+            classes=data.classes,
+            features=data.features,
+            input_scaling=_lists(data.input_scaling),
+            target_scaling=_lists(data.target_scaling),
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Signature:
+        """Return that of a run.
+
+        Raises
+        ------
+        ConfigurationError : the folder has none that can be read.
+        """
+        path = inside(folder, FILE)
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except FileNotFoundError:
+            raise ConfigurationError(f"{folder} has no {FILE}: no run, or one of an older Chimera") from None
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise ConfigurationError(f"{path} cannot be read: {error}") from error
+
+    def write(self, folder: Path) -> None:
+        """Write it into a run's folder."""
+        write_atomically(folder / FILE, msgspec.json.encode(self) + b"\n")
+
+    @property
+    def inputs(self) -> Scaling | None:
+        """The scaling of inputs."""
+        return _scaling(self.input_scaling)
+
+    @property
+    def targets(self) -> Scaling | None:
+        """The scaling of targets."""
+        return _scaling(self.target_scaling)
+
+
+def _lists(scaling: Scaling | None) -> tuple[Any, Any] | None:
+    return None if scaling is None else (scaling.mean.tolist(), scaling.deviation.tolist())
+
+
+def _scaling(lists: tuple[Any, Any] | None) -> Scaling | None:
+    return None if lists is None else Scaling(np.asarray(lists[0], np.float64), np.asarray(lists[1], np.float64))

@@ -1,0 +1,191 @@
+"""Asking workers, and not waiting for all of them: who is late, and who was first."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from chimera.core.engine import Engine
+from chimera.core.errors import ActorLost, TooFewWorkersError
+from chimera.training.cluster.heartbeat import Watch
+
+Enough: TypeAlias = Callable[[Collection[str]], bool]
+"""Says whether what workers of these names have answered will do."""
+
+
+def _any(names: Collection[str]) -> bool:  # noqa: ARG001 - it is a matter of their number
+    return True
+
+
+class Asking:
+    """The part of a `TrainingCluster` that asks, and remembers who still owes an answer.
+
+    Attributes
+    ----------
+    told : what happened meanwhile, as `Announcer.events` takes it; whoever tells it empties the list.
+    """
+
+    workers: list[Any]
+    told: list[tuple[str, str, str]]
+
+    def begin_asking(self, engine: Engine, watch: Watch, min_workers: int) -> None:
+        """Begin with nobody late."""
+        self._engine, self._watch, self._min_workers = engine, watch, min_workers
+        self.told = []
+        self._late: dict[str, Any] = {}  # workers that still compute an answer nobody waits for
+        # Who was there when `first` last waited, and what they answered.
+        self._answers: deque[tuple[str, Any]] = deque()
+
+    def _dead(self) -> set[str]:
+        raise NotImplementedError
+
+    def gather(self, ask: Callable[[Any], Any], quorum: float = 1.0, timeout_s: float | None = None) -> list[Any]:
+        """Ask every free worker, and return the answers of a quorum, in rank order.
+
+        Raises
+        ------
+        TooFewWorkersError : the time is over and fewer than ``min_workers`` have answered.
+        """
+        if quorum == 1 and timeout_s is None:
+            return [ask(worker) for worker in self.workers]
+        answers = self._asked(self.workers, ask, max(math.ceil(quorum * len(self.workers)), 1), timeout_s)
+        if len(answers) < self._min_workers:
+            came = f"{len(answers)} of {len(self.workers)} workers answered in {timeout_s} s"
+            raise TooFewWorkersError(f"{came}, fewer than min_workers = {self._min_workers}")
+        return [*answers.values()]
+
+    def soonest(
+        self,
+        workers: Sequence[Any],
+        ask: Callable[[Any], Any],
+        count: int | None = None,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Ask those of ``workers`` that are free, and return what the first ``count`` answered, by name, in rank order.
+
+        Without a count and a time limit all are asked, and nothing is waited for.
+
+        Raises
+        ------
+        ActorLost : nobody has answered, and somebody is dead.
+        TooFewWorkersError : nobody has answered in time.
+        """
+        if count is None and timeout_s is None:
+            return {worker.name: ask(worker) for worker in workers}
+        return self.until(_any, workers, ask, count or len(workers), timeout_s)
+
+    def until(
+        self,
+        enough: Enough,
+        workers: Sequence[Any],
+        ask: Callable[[Any], Any],
+        least: int = 1,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Ask those of ``workers`` that are free, and return the answers once at least so many have come, and are ``enough``.
+
+        Raises
+        ------
+        ActorLost : nobody has answered, and somebody is dead.
+        TooFewWorkersError : nobody has answered in time.
+        """
+        answers = self._asked(workers, ask, least, timeout_s, enough)
+        if not answers:
+            if dead := self._dead() & {worker.name for worker in workers}:
+                raise ActorLost(f"{', '.join(sorted(dead))} died")
+            raise TooFewWorkersError(f"none of {len(workers)} workers answered in {timeout_s} s: give them more time")
+        return answers
+
+    def _asked(
+        self,
+        workers: Sequence[Any],
+        ask: Callable[[Any], Any],
+        count: int,
+        timeout_s: float | None,
+        enough: Enough = _any,
+    ) -> dict[str, Any]:
+        deadline = math.inf if timeout_s is None else self._engine.now() + timeout_s
+        answers = {worker.name: ask(worker) for worker in self._ready(workers, count, timeout_s, enough)}
+        heads = {name: _head(answer) for name, answer in answers.items()}
+        done = self._await_living(heads, min(count, len(answers)), deadline, enough)
+        self._late.update({name: head for name, head in heads.items() if name not in done})
+        return {name: answer for name, answer in answers.items() if name in done}
+
+    def _ready(self, workers: Sequence[Any], count: int, timeout_s: float | None, enough: Enough = _any) -> list[Any]:
+        """Return those that are free, once enough are, or the time is over."""
+        deadline = math.inf if timeout_s is None else self._engine.now() + timeout_s
+        # With a time limit, who is late has had his time: the others do not wait for him again.
+        if timeout_s is None:
+            self._free(workers, count, deadline, enough)
+        else:
+            self._free(workers, 1, deadline)
+        return [worker for worker in workers if worker.name not in self._late]
+
+    def first(self, pending: Mapping[str, Any]) -> str:
+        """Wait until one of the workers has answered, and return its name; of several, the first to have done so.
+
+        Raises
+        ------
+        ActorLost : one of them is dead.
+        """
+        heads = {str(worker.name): _head(pending[worker.name]) for worker in self.workers if worker.name in pending}
+        winner = self._next_answer(heads)
+        if winner is None:
+            done, _ = self._watch.wait(heads.values(), 1)
+            if dead := self._dead() & set(heads):
+                raise ActorLost(f"{', '.join(sorted(dead))} died")
+            names = {id(ref): name for name, ref in heads.items()}
+            self._answers = deque((names[id(ref)], ref) for ref in done)
+            winner, _ = self._answers.popleft()
+        self._late = {name: ref for name, ref in heads.items() if name != winner}
+        return winner
+
+    def _next_answer(self, heads: Mapping[str, Any]) -> str | None:
+        """Return who else had answered when `first` last waited, the earliest of them: there is no need to ask again."""
+        while self._answers:
+            name, ref = self._answers.popleft()
+            if heads.get(name) is ref:
+                return name
+        return None
+
+    def on_time(self) -> list[Any]:
+        """Return the living workers that are not busy with an answer nobody waits for; asking them costs no wait."""
+        if self._late:
+            for name in self._await_living(self._late, 0, self._engine.now()):
+                del self._late[name]
+        return [worker for worker in self.workers if worker.name not in self._late]
+
+    def settle(self) -> None:
+        """Wait until nobody is late any more, so that the state of the run is all in servers and workers."""
+        self._free(self.workers, len(self.workers), math.inf)
+
+    def _free(self, workers: Sequence[Any], needed: int, deadline: float, enough: Enough = _any) -> None:
+        """Wait until at least ``needed`` of the workers, and ``enough``, are not late, or the time is over."""
+        names = {worker.name for worker in workers}
+        late = {name: ref for name, ref in self._late.items() if name in names}
+        if late:
+            free = names - set(late)
+            more = max(needed - len(free), 0)
+            for name in self._await_living(late, more, deadline, lambda done: enough({*free, *done})):
+                del self._late[name]
+
+    def _await_living(self, refs: dict[str, Any], count: int, deadline: float, enough: Enough = _any) -> set[str]:
+        """Return the names of living workers whose refs are done; ``count``, and ``enough``, if time and lives allow."""
+        while True:
+            left = None if math.isinf(deadline) else max(deadline - self._engine.now(), 0.0)
+            gone = len(set(refs) & self._dead())
+            done, pending = self._watch.wait(refs.values(), min(count + gone, len(refs)), left)
+            finished, dead = set(map(id, done)), self._dead()
+            living = {name for name, ref in refs.items() if id(ref) in finished and name not in dead}
+            there = len(living) >= count
+            if (there and enough(living)) or not pending or self._engine.now() >= deadline:
+                return living
+            if there:
+                count = len(living) + 1
+
+
+def _head(answer: Any) -> Any:
+    """Return a ref that stands for the whole answer: the refs of one call are done together."""
+    return answer[0] if isinstance(answer, list) else answer

@@ -1,0 +1,1 @@
+"""Experiments: the TOML file, its settings, and the objects that its names resolve to."""

@@ -1,0 +1,323 @@
+"""The experiment file: one TOML table for each part of an experiment, read, changed from outside, and written back.
+
+Six tables choose a plug-in by ``name`` and pass it their other keys as options; ``[train]`` holds the keyword arguments
+of `Trainer`, whose signature is the only place that lists them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import tomllib
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+import numpy as np
+
+from chimera.core.errors import ConfigurationError, did_you_mean
+from chimera.core.refusal import why
+from chimera.core.toml import read_toml
+from chimera.training.experiment.toml import dump_toml
+
+if TYPE_CHECKING:
+    from chimera.training.trainer import Trainer
+
+PLUGINS = ("data", "model", "strategy", "codec", "partition", "engine")
+TABLES = ("data", "model", "train", "strategy", "codec", "partition", "engine")
+_IN_A_FILE = (str, bool, int, float, list, Mapping, date, time)
+_IN_A_PY_FILE = re.compile(r"([^:]*\.py):([\w.]+)")
+_ONLY_IN_CODE = ("callbacks", "out", "resume")  # arguments of Trainer that say how to run, not what
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A complete description of a run, short of where its files go.
+
+    Parameters
+    ----------
+    tables : the value of each table by name. A plug-in is a name, a mapping with ``name`` and options, or, from Python, an
+        object; ``train`` maps arguments of `Trainer` to values.
+    source : what messages call it, such as the path of the file.
+
+    Raises
+    ------
+    ConfigurationError : a table or key that does not exist, one that is missing, or a value of the wrong type.
+    """
+
+    tables: Mapping[str, Any]
+    source: str = "experiment"
+
+    def __post_init__(self) -> None:
+        for name in self.tables:
+            if name not in TABLES:
+                raise ConfigurationError(f"{self.source}: {_no_table(name)}")
+        tables = {name: self._plugin(name, self.tables[name]) for name in PLUGINS if name in self.tables}
+        for name in PLUGINS:
+            if name not in tables and _arguments()[name].default is inspect.Parameter.empty:
+                raise ConfigurationError(
+                    f'{self.source}: the table [{name}] is missing; it needs at least name = "..."'
+                )
+        tables["train"] = self._train(self.tables.get("train", {}))
+        object.__setattr__(self, "tables", {name: tables[name] for name in TABLES if name in tables})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read an experiment file. Relative paths in it (``path``, ``*_path``, ``file.py:name``) start at its folder.
+
+        Raises
+        ------
+        ConfigurationError : no such file, not TOML (with line and column), or not an experiment.
+        """
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise ConfigurationError(f"there is no experiment file {str(path)!r}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"the experiment file {str(path)!r} cannot be read: {error}") from error
+        try:
+            tables = read_toml(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigurationError(f"{path}:{_syntax_error(error, text)}") from None
+        except ValueError as error:
+            raise ConfigurationError(f"the experiment file {str(path)!r} cannot be read: {error}") from None
+        return cls(_anchored(tables, path.resolve().parent), str(path))
+
+    @classmethod
+    def of(cls, **arguments: Any) -> Self:
+        """Return the experiment that these keyword arguments of `Trainer` describe; None counts as not given."""
+        given = {key: value for key, value in arguments.items() if value is not None and key not in _ONLY_IN_CODE}
+        tables: dict[str, Any] = {key: given.pop(key) for key in PLUGINS if key in given}
+        return cls({**tables, "train": given})
+
+    def with_settings(self, settings: Iterable[str]) -> Self:
+        """Return a copy in which each ``KEY=VALUE`` holds, such as ``strategy.shards=2``.
+
+        The value is read as TOML, and taken as a string where it is none. ``engine=simulated``, without a dot, chooses
+        another plug-in; the options of the old one go with it.
+        """
+        changed = self
+        for setting in settings:
+            key, equals, text = setting.partition("=")
+            path = [part.strip() for part in key.split(".")]
+            if not equals or not all(path):
+                raise ConfigurationError(f"--set {setting!r}: write KEY=VALUE, such as strategy.shards=2")
+            changed = changed.with_value(path, read_value(text.strip()), f"--set {setting!r}")
+        return changed
+
+    def with_value(self, path: Sequence[str], value: Any, what: str = "this change") -> Self:
+        """Return a copy with another value at ``path``, such as ``("strategy", "shards")``; ``what`` names it in messages.
+
+        A path of one name is a table, for which see `with_table`. Relative paths in it start at the present folder.
+        """
+        if path[0] not in TABLES:
+            raise ConfigurationError(f"{what}: {_no_table(path[0])}")
+        if len(path) == 1:
+            return self.with_table(path[0], _anchored({path[0]: value}, Path.cwd())[path[0]])
+        tables = {**self.tables, path[0]: _default(path[0], self.tables)}
+        _place(tables, path, value, what)
+        return type(self)(_anchored(tables, Path.cwd()), self.source)
+
+    def with_table(self, name: str, value: Any) -> Self:
+        """Return a copy with another table; a plain name that is the present one keeps the present options."""
+        present = self.tables.get(name)
+        if isinstance(value, str) and isinstance(present, Mapping) and present.get("name") == value:
+            return self
+        return type(self)({**self.tables, name: value}, self.source)
+
+    def with_workers(self, workers: str) -> Self:
+        """Return a copy with so many workers; or with those at these URLs, between commas: the nodes of the engine."""
+        if workers.isdecimal() and int(workers) > 0:
+            return self.with_settings([f"train.workers={workers}"])
+        urls = [url.strip() for url in workers.split(",") if url.strip()]
+        if not all("://" in url for url in urls) or not urls:
+            raise ConfigurationError(f"--workers {workers}: give a number of at least 1, or URLs between commas")
+        engine = _default("engine", self.tables)
+        if engine["name"] != "http":
+            raise ConfigurationError(f"--workers {workers}: workers at URLs need the engine http: --engine http")
+        changed = self.with_table("engine", {**engine, "nodes": urls})
+        return changed.with_settings([f"train.workers={len(urls)}"])
+
+    def with_faults(self, faults: Iterable[str]) -> Self:
+        """Return a copy in which these go wrong too."""
+        train = dict(self.tables["train"])
+        return type(self)(
+            {**self.tables, "train": {**train, "faults": [*train.get("faults", ()), *faults]}}, self.source
+        )
+
+    def to_toml(self) -> str:
+        """Return the file of this experiment, with the defaults of `Trainer` spelt out, so that it stays what it was.
+
+        A part that was given as a Python object becomes a comment that says so. Tokens of an engine are left out: a folder of a
+        run is passed on, and they come from the environment as well.
+        """
+        complete: dict[str, Any] = {name: _default(name, self.tables) for name in TABLES}
+        if isinstance(complete["engine"], Mapping):
+            complete["engine"] = {k: v for k, v in complete["engine"].items() if not _is_secret(k, v)}
+        complete["train"] = {
+            key: self.tables["train"].get(key, p.default)
+            for key, p in _arguments().items()
+            if key not in (*PLUGINS, *_ONLY_IN_CODE) and self.tables["train"].get(key, p.default) is not None
+        }
+        empty = [
+            name for name, table in complete.items() if isinstance(table, Mapping) and not table and name != "train"
+        ]
+        return dump_toml({name: table for name, table in complete.items() if name not in empty})
+
+    def trainer(self, **overrides: Any) -> Trainer:
+        """Return the trainer of this experiment; ``overrides`` are arguments of `Trainer` that win over the file."""
+        from chimera.training.trainer import Trainer
+
+        tables = dict(self.tables)
+        return Trainer(**{**tables.pop("train"), **tables, **overrides})
+
+    def _plugin(self, table: str, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"name": value}
+        if isinstance(value, Mapping):
+            name = value.get("name")
+            if not isinstance(name, str) or not name:
+                found = "nothing" if name is None else repr(name)
+                raise ConfigurationError(f'{self.source}: [{table}] needs name = "...", a string; found {found}')
+            return {"name": name, **value}
+        if isinstance(value, bool | int | float | date | time):
+            raise ConfigurationError(f"{self.source}: {table} = {value!r} is neither a name nor a table")
+        return _importable(value)
+
+    def _train(self, table: Any) -> dict[str, Any]:
+        if not isinstance(table, Mapping):
+            raise ConfigurationError(f"{self.source}: train = {table!r} is not a table")
+        allowed = {key: p for key, p in _arguments().items() if key not in (*PLUGINS, *_ONLY_IN_CODE)}
+        checked = {}
+        for key, value in table.items():
+            if key not in allowed:
+                guess = did_you_mean(key, allowed)
+                raise ConfigurationError(f"{self.source}: [train] has no key {key!r}{guess} keys: {', '.join(allowed)}")
+            hint = _hint(allowed[key].annotation)
+            try:
+                checked[key] = msgspec.convert(_plain(value), hint)
+            except msgspec.ValidationError as error:
+                if not isinstance(value, _IN_A_FILE):
+                    checked[key] = value  # an object, from Python: Trainer checks it
+                    continue
+                said = why(error, hint)
+                raise ConfigurationError(f"{self.source}: [train] {key} = {value!r} cannot be used: {said}") from None
+            except TypeError:  # a type that msgspec has no rule for: Trainer checks the value
+                checked[key] = value
+        return checked
+
+
+@functools.cache
+def _arguments() -> Mapping[str, inspect.Parameter]:
+    from chimera.training.trainer import Trainer
+
+    return inspect.signature(Trainer).parameters
+
+
+def _hint(annotation: Any) -> Any:
+    if not isinstance(annotation, str):
+        return Any if annotation is inspect.Parameter.empty else annotation
+    from chimera.training import trainer
+
+    try:  # one by one, since a name that only a type checker imports would cost get_type_hints all of them
+        holder = SimpleNamespace(__annotations__={"it": annotation})
+        return typing.get_type_hints(holder, vars(trainer), include_extras=True)["it"]
+    except NameError:
+        return Any
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` with NumPy's numbers made plain ones."""
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _no_table(name: str) -> str:
+    if name in _arguments() and name not in _ONLY_IN_CODE:
+        return f"{name!r} belongs to the table [train]: train.{name}"
+    return f"there is no table [{name}]{did_you_mean(name, TABLES)} tables: {', '.join(TABLES)}"
+
+
+def _syntax_error(error: tomllib.TOMLDecodeError, text: str) -> str:
+    what, _, place = str(error).partition(" (at ")
+    numbers_found = re.findall(r"\d+", place)
+    if len(numbers_found) != 2:  # the end of the document
+        lines = text.splitlines() or [""]
+        numbers_found = [str(len(lines)), str(len(lines[-1]) + 1)]
+    return f"{numbers_found[0]}:{numbers_found[1]}: not valid TOML: {what}"
+
+
+def is_path(key: str, value: str) -> bool:
+    """Whether the value of an option is a path here, by the option's name; a URL is none."""
+    return (key == "path" or key.endswith("_path")) and "://" not in value
+
+
+def _is_secret(option: str, value: Any) -> bool:
+    """Return whether an option of an engine is a token; a file with tokens is none."""
+    return option == "token" or (option == "tokens" and not isinstance(value, str))
+
+
+def _anchored(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Make relative paths in the tables absolute, so that they mean the same file from anywhere."""
+
+    def walk(key: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {k: walk(k, v) for k, v in value.items()}
+        if isinstance(value, list):
+            return [walk(key, each) for each in value]
+        if not isinstance(value, str):
+            return value
+        if in_a_file := _IN_A_PY_FILE.fullmatch(value):  # a plug-in, wherever it is named
+            return f"{folder / Path(in_a_file[1]).expanduser()}:{in_a_file[2]}"
+        return str(folder / Path(value).expanduser()) if is_path(key, value) else value
+
+    return {name: walk(name, table) if name in (*PLUGINS, "train") else table for name, table in tables.items()}
+
+
+def _default(table: str, tables: Mapping[str, Any]) -> Any:
+    """Return the table, or the one that Trainer would use where there is none."""
+    if table in tables or table == "train":
+        return tables.get(table, {})
+    default = _arguments()[table].default
+    return {"name": default} if isinstance(default, str) else {}
+
+
+def _place(tables: dict[str, Any], path: Sequence[str], value: Any, what: str) -> None:
+    """Set the value at ``path``, copying what lies on the way; a plain name there becomes a table with that name."""
+    inner: dict[str, Any] = tables
+    for i, part in enumerate(path[:-1]):
+        below = inner.get(part)
+        if below is None and path[:i] == ["train"]:
+            below = getattr(_arguments().get(part), "default", None)
+        if isinstance(below, str):
+            below = {"name": below}
+        if below is not None and not isinstance(below, Mapping):
+            raise ConfigurationError(f"{what}: {'.'.join(path[: i + 1])} is not a table")
+        inner[part] = dict(below or {})
+        inner = inner[part]
+    inner[path[-1]] = value
+
+
+def read_value(text: str) -> Any:
+    """Return ``text`` read as a TOML value, or as it is where it is none."""
+    try:
+        parsed = read_toml(f"value = {text}")
+    except ValueError:
+        return text
+    return parsed["value"] if len(parsed) == 1 else text
+
+
+def _importable(value: Any) -> Any:
+    """Return a table for a function or class that a name reaches, else the object itself."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not isinstance(name, str) or not name.isidentifier() or module in (None, "__main__"):
+        return value
+    return {"name": f"{module}:{name}"}

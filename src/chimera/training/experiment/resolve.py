@@ -1,0 +1,159 @@
+"""The parts of an experiment as users give them, by name or as objects, turned into what a run works with."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from chimera.codecs.codec import CODECS
+from chimera.core.engine import ENGINES, Engine
+from chimera.core.errors import ConfigurationError
+from chimera.data.dataset import DATASETS, Dataset, Split
+from chimera.data.partition import Partitioner
+from chimera.data.supply import Owned, Parted, Supply
+from chimera.models.conversion import as_model, build_model
+from chimera.models.model import MODELS, Model
+from chimera.strategies.strategy import Strategy
+from chimera.training.aggregation.aggregation import AGGREGATIONS
+from chimera.training.fault_tolerance.settings import Tolerance
+from chimera.training.plugin import label, named
+
+_PRELOADED = (
+    "torch",
+    "chimera.training.worker.learner",
+    "chimera.training.server.parameter_shard",
+    "chimera.models.torch_model",
+)
+
+
+def preload_of(data: Any = None, model: Any = None, codecs: Iterable[Any] = ()) -> list[str]:
+    """Return the modules that the processes of a run need, and that take long to import."""
+    found = [module for module in _PRELOADED if module != "torch" or importlib.util.find_spec("torch")]
+    parts = [(DATASETS, data), (MODELS, model), *((CODECS, codec) for codec in codecs)]
+    for registry, part in parts:
+        if _is_named(part):
+            found += registry.find(named(part)[0]).preload
+    if type(model).__module__.startswith("sklearn."):
+        found.append(type(model).__module__)
+    return found
+
+
+def open_engine(engine: Any, preload: Sequence[str]) -> tuple[Engine, bool]:
+    """Return an engine, and whether it was made here, so that whoever asked has to close it.
+
+    ``preload`` names modules that its processes are to have imported, where they come from one that can.
+    """
+    if not isinstance(engine, str | Mapping):
+        if not hasattr(engine, "spawn"):
+            raise ConfigurationError(
+                f"{label(engine)} is no engine: give a name, a table, or what chimera.engine makes"
+            )
+        return engine, False
+    name, options = named(engine)
+    given: dict[str, Any] = {}
+    if "preload" in inspect.signature(ENGINES.find(name).factory).parameters and "preload" not in options:
+        given["preload"] = list(preload)
+    return ENGINES.create(name, options, **given), True
+
+
+def _is_named(data: Any) -> bool:
+    return isinstance(data, str) or (isinstance(data, Mapping) and "name" in data)
+
+
+def split_of(data: Any, seed: int) -> Split:
+    """Return training and test set; where only one set is given, ``seed`` decides which fifth is kept for testing."""
+    if _is_named(data):
+        name, options = named(data)
+        made: Any = DATASETS.create(name, options)
+        # A text is a split of another kind; what else a factory makes is read like data that are given as objects.
+        return made if hasattr(made, "train") and hasattr(made, "test") else Split.of(made, seed=seed)
+    return Split.of(data, seed=seed)
+
+
+def check_data(engine: Engine, train: Dataset, workers: int, tolerance: Tolerance) -> None:
+    """Raise ConfigurationError if the data cannot be spread, or if what is to happen at a loss needs data that can."""
+    if not engine.nodes_own_data:
+        if workers > len(train):
+            raise ConfigurationError(f"{workers} workers cannot share {len(train)} training samples")
+    elif tolerance.on_worker_loss == "redistribute":
+        raise ConfigurationError(
+            "on_worker_loss 'redistribute' needs data that can be sent: here each node keeps its own"
+        )
+
+
+def supply_of(
+    engine: Engine, train: Dataset, partition: Partitioner, *, workers: int, batch_size: int, seed: int
+) -> Supply:
+    """Return what the workers' batches come from: their own data, a data set's own pipelines, or rows in memory."""
+    if engine.nodes_own_data:
+        return Owned(batch_size, seed)
+    own: Callable[..., Supply] | None = getattr(train, "supply", None)
+    if own is None:
+        return Parted(train, partition, batch_size, seed)
+    return own(engine, partition, workers=workers, batch_size=batch_size, seed=seed)
+
+
+def check_codecs(
+    strategy: Strategy, name: str, codec: tuple[str, dict[str, Any]], downlink: tuple[str, dict[str, Any]]
+) -> None:
+    """Raise ConfigurationError if a codec cannot be made, or if the strategy sends nothing that it could pack."""
+    if CODECS.create(*downlink).by_rows and not strategy.by_rows:
+        raise ConfigurationError(
+            f"strategy {name!r} needs the whole model at each worker: take another downlink than 'rows'"
+        )
+    if CODECS.create(*downlink).by_rows and codec != ("rows", {}):
+        raise ConfigurationError(
+            f"with downlink {downlink[0]!r} workers push what they pull, which codec {codec[0]!r} cannot pack: use 'rows'"
+        )
+    if CODECS.create(*codec).chained:
+        raise ConfigurationError(
+            f"codec {codec[0]!r} is for the weights that workers get: put it into the table [codec.downlink]"
+        )
+    if strategy.carries and CODECS.create(*codec).carries:
+        raise ConfigurationError(
+            f"strategy {name!r} carries what codec {codec[0]!r} leaves out itself: set the codec's error_feedback to false"
+        )
+    if strategy.sends == "messages":
+        return
+    for each in (downlink, *([codec] if strategy.sends == "nothing" else [])):
+        if each != ("identity", {}):
+            said = f"strategy {name!r} sends no messages that codec {each[0]!r} could pack"
+            raise ConfigurationError(f"{said}{' on the downlink' if each is downlink else ''}: use 'identity'")
+    if strategy.sends == "collectives":
+        CODECS.reduction(*codec)
+
+
+def check_aggregation(strategy: Strategy, codec: str, workers: int) -> None:
+    """Raise ConfigurationError if the rule of the strategy's servers can make nothing of what its workers send."""
+    asked = strategy.aggregated(workers)
+    if asked is None:
+        return
+    name, options = named(asked.rule)
+    rule = AGGREGATIONS.create(name, options)
+    rule.check(asked.givers)
+    for refused, why in (
+        (asked.weighted and not rule.linear, "takes vectors as they are: set weighted to false"),
+        (asked.reached and not rule.follows, "is for changes, and not for weights: set send to 'change'"),
+        (
+            asked.shards > 1 and rule.whole,
+            f"compares whole vectors, which {asked.shards} servers have cut: set shards to 1",
+        ),
+        (
+            codec == "rows" and not rule.by_rows,
+            "never moves a row that few workers touch: use another codec than 'rows'",
+        ),
+    ):
+        if refused:
+            raise ConfigurationError(f"aggregation {name!r} {why}")
+
+
+def model_of(model: Any, train: Dataset, seed: int) -> Model:
+    """Return a model that fits the data."""
+    about: dict[str, Any] = {"input_shape": train.input_shape, "outputs": train.outputs, "task": train.task}
+    if hasattr(train, "counts"):  # a text: how often each word is in it
+        about["counts"] = train.counts
+    if isinstance(model, str | Mapping):
+        return build_model(*named(model), seed=seed, **about)
+    return as_model(model, seed=seed, **about)

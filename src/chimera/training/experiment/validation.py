@@ -1,0 +1,58 @@
+"""What can be checked of an experiment before anything is loaded, also where its code and packages are not installed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from chimera.core.engine import ENGINES
+from chimera.core.errors import CodeRefusedError, ConfigurationError, MissingExtraError, did_you_mean
+from chimera.core.registry import Registry, checked_options, parameters_of, registered_names_only
+from chimera.data.dataset import DATASETS
+from chimera.models.conversion import OF_THE_MODEL
+from chimera.models.model import MODELS
+from chimera.training.experiment.experiment import Experiment
+from chimera.training.plugin import named
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse what `Experiment.trainer` and its `fit` would refuse whatever the data: names, options and values.
+
+    No code of the user's is imported. What is named by path, and what needs a package that is not installed here, is not
+    checked: it may be there where the experiment runs.
+
+    Raises
+    ------
+    ConfigurationError : something of the experiment cannot be used.
+    """
+    tables = experiment.tables
+    parts: list[Callable[[], Any]] = [
+        lambda: experiment.trainer().check_optimizers(),
+        lambda: _check_options(ENGINES, tables.get("engine", "local")),
+        lambda: _check_options(DATASETS, tables.get("data")),
+        lambda: _check_model(tables.get("model")),
+    ]
+    for part in parts:
+        with contextlib.suppress(MissingExtraError, CodeRefusedError), registered_names_only("a check"):
+            part()
+
+
+def _check_options(registry: Registry[Any], plugin: Any) -> None:
+    if isinstance(plugin, str | Mapping):
+        name, options = named(plugin)
+        checked_options(f"{registry.kind} {name!r}", registry.find(name).factory, options, {})
+
+
+def _check_model(plugin: Any) -> None:
+    """Look for unknown options only: some others come from the data."""
+    if isinstance(plugin, str | Mapping):
+        name, options = named(plugin)
+        parameters = parameters_of(MODELS.find(name).factory)
+        allowed = [*parameters, *OF_THE_MODEL]
+        unknown = [option for option in options if option not in allowed]
+        if unknown and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            meant = did_you_mean(unknown[0], allowed)
+            raise ConfigurationError(
+                f"model {name!r} has no option {unknown[0]!r}{meant} its options: {', '.join(parameters) or 'none'}"
+            )

@@ -1,0 +1,1 @@
+"""Recovery from lost workers and servers, and the injection of faults."""

@@ -1,0 +1,185 @@
+"""Faults by script: what goes wrong with whom, and when."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chimera.core.engine import Disturbance, Engine
+from chimera.core.errors import ConfigurationError
+from chimera.data.dataset import Dataset
+from chimera.strategies.strategy import Strategy
+from chimera.training.cluster.cluster import TrainingCluster
+from chimera.training.worker.attack import KINDS, Attack
+
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_WHAT = re.compile(
+    rf"(kill|hang|slow(?: down)?|cut off|{'|'.join(KINDS)}) "
+    r"((?:any )?(?:worker|server|pipeline|tokenizer|filter|batcher)(?: \d+)?)"
+    rf"(?: by {_NUMBER})?(?: for {_NUMBER} ?s)?"
+)
+_WHEN = re.compile(rf"step (\d+)|{_NUMBER} ?s")
+_EXAMPLE = "write it like 'kill worker 2 at step 50' or 'slow worker 0 by 4 for 2 s at 1.5 s'"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong.
+
+    Attributes
+    ----------
+    text : how it is told.
+    actor : ``worker 2`` or ``server 0``; or ``any worker``, one of the living, by chance.
+    step : it strikes when so many rounds are over; or None.
+    at_s : it strikes so many seconds after training began, in the engine's time; infinite where ``step`` says when.
+    disturbance : what goes wrong, or how it attacks from then on; None for death.
+    """
+
+    text: str
+    actor: str
+    step: int | None
+    at_s: float
+    disturbance: Disturbance | Attack | None
+
+    @classmethod
+    def read(cls, given: Any) -> Fault:
+        """Return the fault that a sentence or a pair (when, what) describes.
+
+        The sentence is ``kill``, ``hang``, ``slow`` or ``cut off``, or, of workers only, ``sign flip``, ``noise`` or ``label
+        flip``: they attack from then on, see `Attack`. Then comes ``worker 2``, ``server 0``, ``any worker``, or a stage that
+        prepares their data (``pipeline 0``; ``tokenizer``, ``filter`` or ``batcher`` where stages are apart); ``by`` a factor
+        (of ``slow``) or the scale of an attack; ``for`` so many ``s`` (of what passes); and ``at step`` n or ``at`` so many
+        ``s``. In a pair, a whole number is a step and any other number a time.
+        """
+        if isinstance(given, str):
+            what, at, when = given.strip().rpartition(" at ")
+        elif isinstance(given, Sequence) and len(given) == 2 and isinstance(given[1], str):
+            at, what, when = " at ", given[1].strip(), _moment(given[0])
+        else:
+            raise ConfigurationError(f"{given!r} is no fault: {_EXAMPLE}")
+        text = f"{what}{at}{when}"
+        found, moment = _WHAT.fullmatch(what), _WHEN.fullmatch(when)
+        if found is None or moment is None:
+            raise ConfigurationError(f"{text!r} is no fault: {_EXAMPLE}")
+        verb, actor, factor, for_s = found.groups()
+        if actor.startswith("any") == actor[-1].isdigit():
+            raise ConfigurationError(f"{text!r}: {actor!r} is nobody; say 'worker 2' or 'any worker'")
+        verb = verb.removesuffix(" down")
+        scaled = verb in ("slow", "sign flip", "noise")
+        if (factor and not scaled) or (for_s and verb in ("kill", *KINDS)):
+            said = "by" if factor and not scaled else "for"
+            raise ConfigurationError(f"{text!r}: {said} says nothing here; {_EXAMPLE}")
+        disturbance: Disturbance | Attack | None = None
+        if verb in KINDS:
+            if "worker" not in actor:
+                raise ConfigurationError(f"{text!r}: only workers attack; write it like 'sign flip worker 3 at step 0'")
+            disturbance = Attack(verb, float(factor or 1))
+        elif verb != "kill":
+            disturbance = Disturbance(verb, float(factor or 4), float(for_s or math.inf))  # type: ignore[arg-type]
+        step, at_s = moment.groups()
+        return cls(
+            text,
+            actor,
+            None if step is None else int(step),
+            math.inf if at_s is None else float(at_s),
+            disturbance,
+        )
+
+
+class FaultScript:
+    """The faults that are still to come.
+
+    Parameters
+    ----------
+    faults : in any order; each as `Fault.read` takes it.
+    """
+
+    def __init__(self, faults: Iterable[Any]) -> None:
+        self._faults = [Fault.read(given) for given in faults]
+
+    def forget(self, rounds: int, seconds: float) -> None:
+        """Leave out what struck before a checkpoint that a run now goes on from."""
+        self._faults = [f for f in self._faults if f.at_s >= seconds and (f.step is None or f.step >= rounds)]
+
+    def strike(
+        self, engine: Engine, cluster: TrainingCluster, rounds: int, seconds: float
+    ) -> Iterator[tuple[str, str, str]]:
+        """Let happen what is due, and yield what is to be told: event, actor and detail."""
+        dead = set(map(id, engine.lost()))
+        actors = [a for a in (*cluster.workers, *cluster.shards, *cluster.feeders) if id(a) not in dead]
+        due = [f for f in self._faults if seconds >= f.at_s or (f.step is not None and rounds >= f.step)]
+        self._faults = [f for f in self._faults if f not in due]
+        for fault in due:
+            kind = fault.actor.removeprefix("any ")
+            there = [a for a in actors if a.name == kind or (kind != fault.actor and a.name.startswith(f"{kind} "))]
+            if isinstance(fault.disturbance, Attack) and kind != fault.actor:  # of several, each makes one more
+                there = [a for a in there if a.name not in cluster.attacks]
+            if not there:
+                yield "fault missed", fault.actor, f"{fault.text}: nobody of that name is there"
+                continue
+            actor = random.Random(f"{fault.text}, {rounds}").choice(there)  # noqa: S311 - the choice is repeated from the run's plan; no secret
+            yield "attack" if isinstance(fault.disturbance, Attack) else "fault", actor.name, fault.text
+            if fault.disturbance is None:
+                engine.kill(actor)
+            elif isinstance(fault.disturbance, Attack):
+                cluster.turn(actor, fault.disturbance)
+            else:
+                engine.disturb(actor, fault.disturbance)
+
+    def missed(self) -> Iterator[tuple[str, str, str]]:
+        """Yield what is to be told of those that have not come, when the run is over."""
+        for fault in self._faults:
+            yield "fault missed", fault.actor, f"{fault.text}: the run was over before"
+
+    def rounds_left(self, rounds: int) -> int | None:
+        """Return after how many rounds the next one strikes, at least 1; None if no step says so."""
+        steps = [max(f.step - rounds, 1) for f in self._faults if f.step is not None]
+        return min(steps, default=None)
+
+    def next_s(self) -> float:
+        """Return when the next one strikes that a time is set for; infinite if there is none."""
+        return min((f.at_s for f in self._faults), default=math.inf)
+
+
+def _moment(when: Any) -> str:
+    if isinstance(when, str):
+        return when.strip()
+    if isinstance(when, bool) or not isinstance(when, int | float):
+        raise ConfigurationError(f"{when!r} is no time of a fault: a whole number is a step, any other number seconds")
+    return f"step {when}" if isinstance(when, int) else f"{when:.9f}".rstrip("0").rstrip(".") + " s"
+
+
+def as_sentences(faults: Iterable[Any], workers: int) -> list[str]:
+    """Return how the faults are told, as an experiment file has them; one sentence may stand for a list of it.
+
+    Raises
+    ------
+    ConfigurationError : one cannot be read, or is for a worker that a run with so many will not have.
+    """
+    read = [Fault.read(given) for given in ([faults] if isinstance(faults, str) else faults)]
+    for fault in read:
+        kind, _, number = fault.actor.partition(" ")
+        if kind == "worker" and int(number) >= workers:
+            raise ConfigurationError(f"{fault.text!r}: the run has {workers} workers, from 'worker 0' on")
+    return [fault.text for fault in read]
+
+
+def check_attacks(faults: Iterable[Any], strategy: Strategy, data: Any) -> None:
+    """Raise ConfigurationError if workers are to falsify messages that they do not send, or labels that ``data`` has not."""
+    for fault in map(Fault.read, faults):
+        if not isinstance(fault.disturbance, Attack):
+            continue
+        if strategy.replicas == "parts":
+            raise ConfigurationError(
+                f"{fault.text!r}: attackers falsify what they learn of a whole model, and here it is cut"
+            )
+        if fault.disturbance.in_messages and strategy.sends != "messages":
+            raise ConfigurationError(
+                f"{fault.text!r}: with this strategy workers send no messages to servers, which an attacker could falsify"
+            )
+        if fault.disturbance.kind == "label flip" and not (isinstance(data, Dataset) and data.classes):
+            raise ConfigurationError(f"{fault.text!r}: the data has no classes, whose labels an attacker could flip")

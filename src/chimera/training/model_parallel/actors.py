@@ -1,0 +1,156 @@
+"""The actors of a run whose model is cut."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chimera.core.engine import Engine, Resources
+from chimera.core.errors import ConfigurationError
+from chimera.core.parameters import Flat
+from chimera.data.dataset import Dataset
+from chimera.data.order import Order
+from chimera.models.device import GPU
+from chimera.models.model import Model
+from chimera.strategies.parts import Halves, Parts
+from chimera.training.cluster.cluster import Actors
+from chimera.training.model_parallel.part_layout import Joint
+from chimera.training.model_parallel.partitioning import Part, cut, halved
+from chimera.training.model_parallel.split_learning import SplitClient, SplitServer
+from chimera.training.model_parallel.stage import Stage
+from chimera.training.optimizers.optimizer import OptimizerSettings
+
+
+class PartActors(Actors, ABC):
+    """Makes actors that hold a part of the model each, as `Actors` makes those that hold all of it.
+
+    Parameters
+    ----------
+    model : what is cut; only its parts travel.
+    train : the data; only those get it who read inputs or targets.
+    parts : how the model is cut.
+    batch_size : of those who read the same data.
+    saved : the checkpoint that the run goes on from, if it does: the cut was measured, maybe, and would be another today.
+
+    Raises
+    ------
+    ConfigurationError : the model cannot be cut so.
+    """
+
+    addressed = by_rows = False
+
+    def __init__(
+        self,
+        engine: Engine,
+        model: Model,
+        train: Dataset,
+        parts: Any,
+        *,
+        batch_size: int,
+        optimizer: OptimizerSettings,
+        seed: int,
+        worker_resources: Resources,
+        server_resources: Resources,
+        saved: Mapping[str, Any] | None = None,
+    ) -> None:
+        if engine.nodes_own_data:
+            raise ConfigurationError(
+                "a model that is cut is sent to the workers part by part; here the nodes have their own"
+            )
+        self._engine, self._batch_size, self._resources = engine, batch_size, worker_resources
+        self._server_resources, self._parts = server_resources, parts
+        self._common: dict[str, Any] = {"optimizer": optimizer, "seed": seed}
+        made = self.cut(model, train, saved)
+        self._cut, self._joint = [engine.put(part) for part in made], Joint(model, made)
+        self._dataset = engine.put(train)
+
+    @abstractmethod
+    def cut(self, model: Model, train: Dataset, saved: Mapping[str, Any] | None) -> list[Part]:
+        """Return the parts."""
+
+    def reserve_workers(self, count: int, timeout_s: float | None = None) -> None:
+        """See `Engine.reserve`."""
+        self._engine.reserve([self._resources] * count, timeout_s)
+
+    @abstractmethod
+    def worker(self, rank: int, order: Order) -> Any:
+        """Start the worker of a rank."""
+
+    def servers(self, shards: int) -> list[Any]:
+        """Refuse."""
+        raise ConfigurationError(f"there is no server for {shards} shards: the parameters are the workers'")
+
+    def server(self, index: int, shards: int) -> Any:
+        """Refuse."""
+        return self.servers(shards)[index]
+
+    def joined(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
+        """Return the parameters of the whole model from those of its parts."""
+        return self._joint.parameters(pieces, out)
+
+    def joined_buffers(self, pieces: Sequence[Flat]) -> Flat:
+        """Return the buffers of the whole model from those of its parts."""
+        return self._joint.buffers(pieces)
+
+    def _spawned(self, kind: Any, rank: int, *given: Any, **more: Any) -> Any:
+        return self._engine.spawn(
+            kind,
+            rank,
+            *given,
+            **self._common,
+            **more,
+            device=GPU if self._resources.gpus else None,
+            resources=self._resources,
+            name=f"worker {rank}",
+        )
+
+
+class Stages(PartActors):
+    """Makes the workers of pipelines; the first stage gets the data for its inputs, and the last one for its targets."""
+
+    _parts: Parts
+
+    def cut(self, model: Model, train: Dataset, saved: Mapping[str, Any] | None) -> list[Part]:
+        """Return the parts, of equal cost."""
+        micro_batches = self._parts.micro_batches
+        if self._batch_size < micro_batches:
+            raise ConfigurationError(f"a batch of {self._batch_size} cannot be cut into {micro_batches} micro-batches")
+        few = train.inputs[: max(self._batch_size // micro_batches, 1)]
+        made = cut(model, self._parts, few, saved["cluster"].get("cut") if saved else None)
+        self.bounds = [0, *(part.layers[-1] + 1 for part in made[:: self._parts.slices])]
+        return made
+
+    def worker(self, rank: int, order: Order) -> Any:
+        """Start the worker of a rank."""
+        part = rank % self._parts.readers
+        dataset = self._dataset if part // self._parts.slices in (0, self._parts.stages - 1) else None
+        return self._spawned(Stage, rank, self._cut[part], dataset, order, parts=self._parts)
+
+
+class Sides(PartActors):
+    """Makes the clients of split learning, and their server, which gets no data."""
+
+    _parts: Halves
+
+    def cut(self, model: Model, train: Dataset, saved: Mapping[str, Any] | None) -> list[Part]:  # noqa: ARG002 - cut by number
+        """Return the clients' part and the server's."""
+        return halved(model, self._parts)
+
+    def worker(self, rank: int, order: Order) -> Any:
+        """Start the client of a rank."""
+        return self._spawned(SplitClient, rank, self._cut[0], self._dataset, order, halves=self._parts)
+
+    def servers(self, shards: int) -> list[Any]:
+        """Start the server."""
+        self._engine.reserve([self._server_resources] * shards)
+        return [self.server(index, shards) for index in range(shards)]
+
+    def server(self, index: int, shards: int) -> Any:  # noqa: ARG002 - there is but one
+        """Start the server, with the initial parameters."""
+        return self._engine.spawn(
+            SplitServer, self._cut[1], **self._common, resources=self._server_resources, name=f"server {index}"
+        )
+
+
+ACTORS: Mapping[type[Parts] | type[Halves], type[PartActors]] = {Parts: Stages, Halves: Sides}

@@ -1,0 +1,160 @@
+"""Client and server of split learning: actors that hold one side of the model each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from chimera.core.call import work
+from chimera.data.dataset import Dataset
+from chimera.data.order import Order
+from chimera.strategies.parts import Halves
+from chimera.training.messages.rejection import Applied
+from chimera.training.model_parallel.part_holder import BACK, THERE, PartHolder
+from chimera.training.model_parallel.partitioning import Part
+from chimera.training.optimizers.optimizer import OptimizerSettings
+
+Array = NDArray[Any]
+
+
+class SplitClient(PartHolder):
+    """The first layers, and the last ones where labels stay; it alone has data.
+
+    Parameters
+    ----------
+    rank : the worker's number.
+    part : the client's layers; its own copy.
+    dataset : the training set, of which it reads what ``order`` says, step by step.
+    halves : where the model was cut.
+    optimizer, seed, device : see `PartHolder`.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        part: Part,
+        dataset: Dataset,
+        order: Order,
+        *,
+        halves: Halves,
+        optimizer: OptimizerSettings,
+        seed: int = 0,
+        device: str | None = None,
+    ) -> None:
+        super().__init__(f"worker {rank}", rank, part, dataset, order, optimizer=optimizer, seed=seed, device=device)
+        self._below = part.model.stage(part.layers[: halves.cut])
+        self._head = part.model.stage(part.layers[halves.cut :], halves.cut)
+        self._keeps_labels = halves.head is not None
+        self._read, self._targets = 0, dataset.targets[:0]
+
+    def forward(self) -> tuple[Array, Array | None]:
+        """Send the next batch through, and return the activations, and the labels if they go to the server."""
+        assert self._order is not None
+        assert self._dataset is not None
+        rows = self._order.batch(self._read)
+        self._read += 1
+        inputs, self._targets = self._dataset.take(rows)
+        self._head.begin()
+        self._below.begin()
+        activations = self._below.forward(0, inputs, self._seed_of_step())
+        work(samples=len(rows), effort=len(rows) * self._share * THERE)
+        self._sends(activations)
+        if self._keeps_labels:
+            return activations, None
+        self._sends(self._targets)
+        return activations, self._targets
+
+    def loss(self, activations: Array) -> Array:
+        """Finish the forward pass with what came from the server, and return the gradient of that."""
+        self._got(activations)
+        self._loss = float(self._head.forward(0, activations, self._seed_of_step(), self._targets))
+        back = self._head.backward(0)
+        self._sends(back)
+        return back
+
+    def update(self, gradient: Array, loss: float | None = None) -> Applied:
+        """Send the gradient of the activations back, and step; ``loss`` is what the server says, if it is not known here.
+
+        Raises
+        ------
+        NonFiniteError : the gradient is NaN or infinite; the step was not taken.
+        """
+        self._got(gradient)
+        if loss is not None:
+            self._loss = loss
+        self._below.backward(0, gradient)
+        work(effort=len(self._targets) * self._share * BACK)
+        return self._stepped(self._below.gradient(), losses=1)
+
+    def hand_on(self) -> dict[str, Any]:
+        """Return the client's half as it is, with what its optimizer remembers, for the client that goes on."""
+        return super().state()
+
+    def take_over(self, half: Mapping[str, Any]) -> None:
+        """Go on with the half of another client, on data of its own."""
+        super().restore(half)
+
+    def state(self) -> dict[str, Any]:
+        """Return the half, and how many batches this client has read."""
+        return {**super().state(), "read": self._read}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` returned."""
+        super().restore(state)
+        self._read = state["read"]
+
+    def follow(self, order: Order, since: int) -> None:
+        """Read other data from now on; ``since`` is the batch from which on the order counts."""
+        super().follow(order, since)
+        self._read = max(self._read, since)
+
+    def _peak_bytes(self) -> int:
+        return self._below.peak_bytes + self._head.peak_bytes
+
+    def _got(self, array: Array) -> None:
+        self._tally.elements_down += array.size
+        self._tally.packed_down += array.nbytes
+
+
+class SplitServer(PartHolder):
+    """The layers between, or all that follow; it sees activations, and no data.
+
+    Parameters
+    ----------
+    part : the server's layers; its own copy.
+    optimizer, seed : see `PartHolder`.
+    """
+
+    def __init__(self, part: Part, *, optimizer: OptimizerSettings, seed: int = 0) -> None:
+        super().__init__("server 0", 0, part, None, None, optimizer=optimizer, seed=seed, device=None)
+        self._passes = part.model.stage(part.layers)
+        self._rows = 0
+
+    def train(self, activations: Array, targets: Array) -> tuple[Array, float, Applied]:
+        """Go there and back with labels that a client sent; return the gradient of its activations, the loss, and the step."""
+        self._loss = float(self.forward(activations, targets))
+        gradient, applied = self.update()
+        return gradient, self._loss, applied
+
+    def forward(self, activations: Array, targets: Array | None = None) -> Array:
+        """Send a client's activations through."""
+        self._passes.begin()
+        self._rows = len(activations)
+        work(effort=self._rows * self._share * THERE)
+        return self._passes.forward(0, activations, self._seed_of_step(), targets)
+
+    def update(self, gradient: Array | None = None) -> tuple[Array, Applied]:
+        """Send the gradient of what `forward` returned back, and step; return that of the client's activations.
+
+        Raises
+        ------
+        NonFiniteError : the gradient is NaN or infinite; the step was not taken.
+        """
+        back = self._passes.backward(0, gradient)
+        work(effort=self._rows * self._share * BACK)
+        return back, self._stepped(self._passes.gradient(), losses=0)
+
+    def _peak_bytes(self) -> int:
+        return self._passes.peak_bytes

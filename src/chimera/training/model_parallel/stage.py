@@ -1,0 +1,126 @@
+"""The worker of a pipeline: an actor that holds a part of the model, and sends micro-batches through it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.call import work
+from chimera.core.device import put, to_host
+from chimera.core.engine import Group
+from chimera.data.dataset import Dataset
+from chimera.data.order import Order
+from chimera.strategies.parts import Parts
+from chimera.training.messages.rejection import Applied
+from chimera.training.model_parallel.part_holder import BACK, THERE, PartHolder
+from chimera.training.model_parallel.partitioning import Part
+from chimera.training.optimizers.optimizer import OptimizerSettings
+
+
+class Stage(PartHolder):
+    """One part of the model, in one pipeline.
+
+    Parameters
+    ----------
+    rank : the worker's number.
+    part : what it computes; its own copy.
+    dataset : the training set; None in the middle, which sees activations only.
+    order : which rows the pipeline reads, step by step; all its stages have the same.
+    parts : how the model was cut.
+    optimizer, seed, device : see `PartHolder`; micro-batches have seeds of their own.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        part: Part,
+        dataset: Dataset | None,
+        order: Order,
+        *,
+        parts: Parts,
+        optimizer: OptimizerSettings,
+        seed: int = 0,
+        device: str | None = None,
+    ) -> None:
+        super().__init__(f"worker {rank}", rank, part, dataset, order, optimizer=optimizer, seed=seed, device=device)
+        self._parts = parts
+        self._pipeline, place = divmod(rank, parts.readers)
+        stage, self._slice = divmod(place, parts.slices)
+        self._last = stage == parts.stages - 1
+        self._passes = part.model.stage(part.layers, recompute=parts.recompute)
+
+    def forward(self, micro: int, inputs: NDArray[Any] | None = None, team: Group | None = None) -> NDArray[Any]:
+        """Send a micro-batch through, and return the activations, or the loss; the first stage reads its inputs itself.
+
+        ``team`` are the workers that hold the slices of this stage, in order; all make the same calls.
+        """
+        if micro == 0:
+            self._passes.begin()
+            self._loss = 0.0
+        rows, batch = self._rows(micro)
+        if inputs is None:
+            assert self._dataset is not None
+            inputs = self._dataset.take(rows)[0]
+            work(samples=0 if self._slice else len(rows), effort=0)
+        targets = self._dataset.take(rows)[1] if self._last and self._dataset is not None else None
+        weight = len(rows) / batch
+        work(effort=len(rows) * self._share * THERE)
+        with self._meeting(team):
+            outputs = self._passes.forward(micro, inputs, self._seed_of(micro), targets, weight)
+        if self._last:
+            self._loss += weight * float(outputs)
+        else:
+            self._sends(outputs)
+        return outputs
+
+    def backward(self, micro: int, gradient: NDArray[Any] | None = None, team: Group | None = None) -> NDArray[Any]:
+        """Send the gradient of the activations back, and return that of the inputs; the last stage begins from the loss."""
+        rows, _ = self._rows(micro)
+        work(effort=len(rows) * self._share * (BACK + THERE * self._parts.recompute))
+        with self._meeting(team):
+            back = self._passes.backward(micro, None if self._last else gradient)
+        self._sends(back)
+        return back
+
+    def update(self, group: Group | None = None) -> Applied:
+        """Step with the gradient of the whole batch; with the mean of the group's, if there is one.
+
+        Raises
+        ------
+        NonFiniteError : the gradient is NaN or infinite; the step was not taken.
+        """
+        gradient = self._passes.gradient()
+        if group is not None:
+            mean = to_host(gradient)
+            self._gives(mean)
+            group.all_reduce(mean)
+            if mean is not gradient:
+                put(mean, gradient)
+        return self._stepped(gradient, losses=int(self._last and self._slice == 0))
+
+    def _gives(self, array: NDArray[np.float32]) -> None:
+        """Count what a collective is given."""
+        self._tally.gave(array)
+        self._tally.reduced(array)
+
+    def _meeting(self, team: Group | None) -> AbstractContextManager[None]:
+        if team is None:
+            return nullcontext()
+        from chimera.models.slices.together import together
+
+        return together(team, self._gives)
+
+    def _peak_bytes(self) -> int:
+        return self._passes.peak_bytes
+
+    def _rows(self, micro: int) -> tuple[NDArray[np.int64], int]:
+        """Return the rows of a micro-batch, and how many the batch has."""
+        assert self._order is not None
+        rows = self._order.batch(self._step)
+        return np.array_split(rows, self._parts.micro_batches)[micro], len(rows)
+
+    def _seed_of(self, micro: int) -> int:
+        return self._seed_of_step(self._pipeline) * self._parts.micro_batches + micro

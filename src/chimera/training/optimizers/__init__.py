@@ -1,0 +1,1 @@
+"""Optimizers over one flat vector, and learning-rate schedules."""

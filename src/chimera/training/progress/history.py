@@ -1,0 +1,121 @@
+"""What a run leaves in its folder while it goes: metrics, events and the trace, a JSON object a line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import msgspec
+
+from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.inside import inside
+from chimera.core.private import opener
+from chimera.core.trace import TraceRow
+from chimera.training.progress.callback import Event
+
+T = TypeVar("T")
+
+_FILES = ("metrics.jsonl", "events.jsonl", "trace.jsonl")
+_encoder = msgspec.json.Encoder()
+
+
+class History:
+    """The three growing files of a run.
+
+    Parameters
+    ----------
+    folder : where they are; it exists.
+    sizes : the length of each file to go on from, in bytes; what a cut-off run wrote after its checkpoint is dropped.
+
+    Raises
+    ------
+    ConfigurationError : a file is a link out of the folder, or cannot be gone on from.
+    """
+
+    def __init__(self, folder: Path, sizes: Mapping[str, int] | None = None) -> None:
+        self.metrics: list[dict[str, Any]] = []
+        self.events: list[Event] = []
+        self._files: dict[str, IO[bytes]] = {}
+        paths = {name: inside(folder, name) for name in _FILES}
+        for name, path in paths.items():
+            if path.exists():
+                os.truncate(path, min((sizes or {}).get(name, 0), path.stat().st_size))
+        if sizes:
+            self.metrics = _rows(paths["metrics.jsonl"], dict[str, Any])
+            self.events = _rows(paths["events.jsonl"], Event)
+        for name, path in paths.items():
+            self._files[name] = open(path, "ab", opener=opener)  # noqa: SIM115 - closed by `close`
+
+    def add_metrics(self, row: dict[str, Any]) -> None:
+        """Add a row of cumulative counters, with the losses and metrics that are known."""
+        self.metrics.append(row)
+        self._write("metrics.jsonl", _encoder.encode(row) + b"\n")
+
+    def add_event(self, event: Event) -> None:
+        """Add something that happened besides rounds."""
+        self.events.append(event)
+        self._write("events.jsonl", _encoder.encode(event) + b"\n")
+
+    def add_trace(self, rows: Iterable[TraceRow]) -> None:
+        """Add the rows of calls."""
+        self._write("trace.jsonl", _encoder.encode_lines(list(rows)))
+
+    def sizes(self) -> dict[str, int]:
+        """Return how long each file is, in bytes."""
+        return {name: file.tell() for name, file in self._files.items()}
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+
+    def _write(self, name: str, data: bytes) -> None:
+        try:
+            self._files[name].write(data)
+            self._files[name].flush()
+        except OSError as error:
+            raise RunError(
+                f"{self._files[name].name} cannot be written: {error.strerror}; free some space and resume"
+            ) from error
+
+
+def _rows(path: Path, kind: type[T]) -> list[T]:
+    try:
+        return msgspec.json.Decoder(kind).decode_lines(path.read_bytes())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigurationError(f"{path} is damaged, so the run cannot go on from it: {error}") from error
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Raises
+    ------
+    RunError : it cannot be written; what was there before is untouched.
+    """
+    with atomically(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def atomically(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that bears its name only when the block has ended well.
+
+    Raises
+    ------
+    RunError : it cannot be written; what was there before is untouched.
+    """
+    unfinished = path.with_name(f"{path.name}.part")
+    try:
+        unfinished.unlink(missing_ok=True)  # a link would be followed
+        with open(unfinished, "wb", opener=opener) as file:
+            yield file
+        unfinished.replace(path)
+    except BaseException as error:
+        unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise

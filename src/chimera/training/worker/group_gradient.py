@@ -1,0 +1,85 @@
+"""What a worker does in a group: the mean of all gradients, by whatever form its codec has for collectives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from chimera.codecs.codec import CODECS
+from chimera.codecs.reduction import Reduction
+from chimera.core.engine import Group
+from chimera.core.errors import NonFiniteError
+from chimera.core.parameters import Flat, all_finite
+from chimera.models.model import Model
+from chimera.training.messages.rejection import ADVICE, Rejected, fault
+from chimera.training.messages.tally import Tally
+from chimera.training.worker.gradients import Gradients
+from chimera.training.worker.participation import TakingPart
+
+
+class InGroup:
+    """The part of a `Learner` that meets others in collectives."""
+
+    _model: Model
+    _step: int
+    _seed: int
+    _codec: tuple[str, Mapping[str, Any]]
+    _tally: Tally
+    _gradients: Gradients
+    _reduction: Reduction | None
+    _kept: Sequence[Mapping[str, Any]]
+    _kept_shared: Mapping[str, Any]
+    _own: Flat | None
+
+    def _count(self, loss: float) -> None:
+        raise NotImplementedError
+
+    def _own_reduction(self) -> Reduction:
+        if self._reduction is None:
+            name, options = self._codec
+            self._reduction = CODECS.reduction(name, options, seed=self._seed)
+            self._reduction.restore_shared(self._kept_shared)
+            for kept in self._kept[:1]:
+                self._reduction.restore(kept)
+        return self._reduction
+
+    def _mean_gradient(self, group: Group) -> tuple[Flat, Rejected | None]:
+        """Return the mean gradient of the group, and whether its own is not in it.
+
+        Nobody looks at his own gradient first, which would take a collective: if the mean is not finite, all see the same.
+        """
+        reduction, part = self._own_reduction(), TakingPart(group, self._tally)
+        buffers = self._gradients.buffers()
+        gradient, loss = self._gradients.computed(self._model, self._step)
+        if self._own is not None:
+            np.copyto(self._own, gradient)
+        if not math.isfinite(loss):
+            gradient[0] = np.nan  # so that the others notice
+        mean = reduction.all_reduce(gradient, self._model.layout, part.mean)
+        if all_finite(mean):
+            self._count(loss)
+            return self._reduced(mean), None
+        if self._own is None:  # the collective has overwritten it; the same batch and seed give it again
+            self._gradients.restore(buffers)
+            gradient, loss = self._gradients.computed(self._model, self._step, again=True)
+            self._own = gradient.copy()
+        else:
+            np.copyto(gradient, self._own)
+        rejected = self._gradients.verdict(gradient, loss, self._step, buffers)
+        if not part.only_if(rejected is None):
+            raise NonFiniteError(f"{rejected}, and there is no other gradient: {ADVICE}")
+        if rejected is not None:
+            gradient.fill(0)
+        mean = reduction.all_reduce(gradient, self._model.layout, part.mean)
+        if why := fault(mean, "the sum of all gradients"):
+            raise NonFiniteError(f"step {self._step}: {why}: {ADVICE}")
+        return self._reduced(mean, rejected is None), rejected
+
+    def _reduced(self, mean: Flat, took_part: bool = True) -> Flat:
+        """Return a mean that the next step is taken with."""
+        self._own_reduction().commit(took_part)
+        self._tally.reduced(mean)
+        return mean

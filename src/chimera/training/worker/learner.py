@@ -1,0 +1,286 @@
+"""The worker: an actor that holds a model and its share of the data, and computes gradients or takes steps."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.codecs.codec import CODECS, State
+from chimera.codecs.reduction import Reduction
+from chimera.core import call
+from chimera.core.engine import Group
+from chimera.core.errors import NonFiniteError
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat
+from chimera.data.dataset import Dataset
+from chimera.data.order import Order
+from chimera.models.device import move, near
+from chimera.models.model import Model
+from chimera.training.messages.message_key import Key, keyed
+from chimera.training.messages.rejection import ADVICE, Applied, Rejected
+from chimera.training.messages.tally import Tally
+from chimera.training.optimizers.optimizer import OptimizerSettings, Stepper
+from chimera.training.privacy.masking import Masking
+from chimera.training.privacy.settings import Privacy
+from chimera.training.worker.attack import Attacker
+from chimera.training.worker.exchange import Exchange
+from chimera.training.worker.gradients import Gradients
+from chimera.training.worker.group_gradient import InGroup
+from chimera.training.worker.idempotency import LastAnswer
+from chimera.training.worker.local_training import LocalTraining
+from chimera.training.worker.parts.chunked_sum import Chunks
+from chimera.training.worker.parts.coded_shuffle import CodedShuffle
+from chimera.training.worker.parts.fragments import Fragments
+from chimera.training.worker.parts.gossip import Gossip
+from chimera.training.worker.personal_parameters import SharedPart
+from chimera.training.worker.sparse_rows import WantedRows
+
+
+class Learner(InGroup, Gossip, Chunks, CodedShuffle, Attacker, Masking, Fragments):
+    """One worker. Where nodes own the data, it is made there, see `chimera.nodes.workers.learner`.
+
+    Parameters
+    ----------
+    rank : its number.
+    model : its own copy of the model; all workers begin with the same parameters.
+    dataset : the whole training set, in memory that all share.
+    order : which rows of it are this worker's, step by step.
+    optimizer : what steps the model where workers have the global model, and there are no servers.
+    local_optimizer : what steps it between two messages of the servers; the same if nothing is given.
+    codec : name and options of the codec of its uplink, or of what it gives to collectives.
+    downlink : those of the codec of the weights that it gets, so that this process knows it.
+    seed : with rank and step, the seed of whatever is random in a forward pass.
+    privacy : what becomes of its updates, see `Masking`.
+    device : where the model computes, see `chimera.models.device`; by default where it is.
+    personal : the places, in the model's layout, of the parameters that stay here.
+
+    Raises
+    ------
+    ConfigurationError : the model cannot compute there.
+    """
+
+    hosted = True  # where some actors live in nodes, and others in the driver (engine http), it lives in a node
+    one_per_node = True  # the node's rows would count twice
+    failure_is_loss = True  # a node that answers late, or with an error, must not end the run of the others
+
+    def __init__(
+        self,
+        rank: int,
+        model: Model,
+        dataset: Dataset,
+        order: Order,
+        *,
+        optimizer: OptimizerSettings,
+        local_optimizer: OptimizerSettings | None = None,
+        codec: tuple[str, Mapping[str, Any]] = ("identity", {}),
+        downlink: tuple[str, Mapping[str, Any]] = ("identity", {}),
+        seed: int = 0,
+        privacy: Privacy | None = None,
+        device: str | None = None,
+        personal: Sequence[int] = (),
+    ) -> None:
+        if device is not None:
+            move(model, device, rank)
+        self._rank, self._model, self._dataset, self._seed = rank, model, dataset, seed
+        self._gradients = Gradients(rank, model, dataset, order, seed=seed, count=self._count)
+        self._optimizer_settings, self._codec, self._privacy = optimizer, codec, privacy
+        own = seed * 1_000_003 + rank  # so that no two codecs of a run draw the same random numbers
+        self._rows = WantedRows(model) if CODECS.create(*downlink).by_rows else None
+        # Its vectors where it computes: what travels is unpacked and packed there.
+        self._near = self._rows or near(model)
+        self._part = SharedPart(model.layout, personal) if personal else None
+        self._exchange = self._rows or Exchange(model.layout, codec, seed=own, part=self._part)
+        self._optimizer: Stepper | None = None  # its memory is not spent where servers step
+        self._local = LocalTraining(local_optimizer or optimizer, self._near)
+        self._last = LastAnswer(rank, model)
+        self._reduction: Reduction | None = None  # the codec's form for a group
+        self._kept: Sequence[Mapping[str, Any]] = ()  # what it remembered, if it is not made yet
+        self._kept_shared: Mapping[str, Any] = {}
+        self._step = 0
+        self._tally = Tally()
+        self._own: Flat | None = None  # the gradient as it was before the group's; kept once a step had to be repeated
+
+    def wanted(self, shards: int, batches: int = 1, first: int | None = None) -> list[NDArray[np.uint32]]:
+        """Return the numbers of the rows, in each shard, that so many ``batches`` need; the next call is to get these.
+
+        ``first`` is the number of the first of them; without it, they are the next ones.
+        """
+        assert self._rows is not None
+        self._gradients.forget_ahead()
+        first = self._step if first is None else first
+        needs = [self._rows.of(self._gradients.ahead(step)) for step in range(first, first + batches)]
+        asked = self._rows.ask(needs, shards)
+        self._tally.asked(asked)
+        return asked
+
+    def gradient(self, *weights: Encoded) -> list[Encoded] | list[Rejected]:
+        """Load the weights, a message a shard, and return the gradient of the next batch, encoded, a message a shard.
+
+        One that is not finite is rejected: the messages say so instead, and the batch leaves no trace in the worker.
+        """
+        self._load(weights)
+        gradient, rejected = self._next_gradient(self._near)
+        if rejected is None:
+            self._falsify(gradient, self._step)
+        self._step += 1
+        if self._rows is None:  # or else it has to say which rows it needs
+            call.afterwards(functools.partial(self._gradients.prepare, self._step))
+        return self._packed(gradient) if rejected is None else [rejected] * len(weights)
+
+    def coded(
+        self, *weights: Encoded, shares: Sequence[tuple[int, float]], block: int, step: int, again: bool = False
+    ) -> list[Any]:
+        """Load the weights, and return a combination of gradients of those whose data it holds, encoded, a message a shard.
+
+        ``shares`` has whose, by place in its order, and by what each is multiplied. One that is not finite is left out, as by
+        all who compute it; which, says the `Applied` that comes after the messages. These have the `Key` of ``block``.
+        ``again`` if samples and losses are counted elsewhere.
+        """
+        self._load(weights)
+        total, rejected = np.zeros_like(self._model.parameters()), []
+        order: Any = self._gradients.order  # a `HeldOrder`
+        for part, share in shares:
+            own = part == 0 and not again
+            gradient, fault = self._gradients.of(order.parts[part], self._model, step, share, own=own)
+            if fault is None:
+                total += gradient
+            else:
+                rejected.append(fault)
+        self._falsify(total, step)
+        self._step = step + 1
+        told = Applied(self._step, len(shares) - len(rejected), tuple(rejected))
+        if not told.gradients:
+            return [*([rejected[0]] * len(weights)), told]
+        key = Key(int(step / order.steps_per_epoch), step, block, self._rank)
+        return [*self._counted([keyed(message, key) for message in self._exchange.packed(total)]), told]
+
+    def train(self, steps: int, group: Group | None = None) -> Applied:
+        """Take ``steps`` steps of its own, with the group's mean gradient if there is one; say which of its own were rejected.
+
+        How the mean comes about is the codec's affair.
+
+        Raises
+        ------
+        ActorLost : a member of the group died; the step under way was not taken.
+        NonFiniteError : nobody's gradient is finite; the step was not taken.
+        """
+        optimizer = self._own_optimizer()
+        rejected = []
+        for _ in range(steps):
+            gradient, own = self._next_gradient(self._model) if group is None else self._mean_gradient(group)
+            if own is not None:
+                if group is None:
+                    raise NonFiniteError(f"{own}: {ADVICE}")
+                rejected.append(own)
+            optimizer.step(gradient, self._step)
+            self._step += 1
+        return Applied(self._step, steps, tuple(rejected))
+
+    def weights(self) -> Encoded:
+        """Return all parameters."""
+        return Encoded("identity", self._model.layout.size, (self._model.parameters(),))
+
+    def samples(self) -> int:
+        """Return how many rows the data set has that it reads from."""
+        return len(self._dataset)
+
+    def share(self) -> float:
+        """Return how many rows of it are this worker's."""
+        return self._gradients.order.share
+
+    def batches_per_pass(self) -> float:
+        """Return how many of its batches go through these rows once."""
+        return self.share() / self._gradients.order.batch_size
+
+    def step(self) -> int:
+        """Return how many steps it has taken or computed gradients for."""
+        return self._step
+
+    def tally(self) -> Tally:
+        """Return losses and messages since the last time."""
+        done, self._tally = self._tally, Tally()
+        told_fill = getattr(self._gradients.order, "told_fill", None)
+        if told_fill is not None and (fill := told_fill()) is not None:
+            done.fill, done.worker = fill, f"worker {self._rank}"
+        return done
+
+    def buffers(self) -> Flat:
+        """Return what the model carries besides parameters."""
+        return self._model.buffers()
+
+    def load_buffers(self, flat: Flat) -> None:
+        """Set what the model carries besides parameters."""
+        self._model.load_buffers(flat)
+
+    def state(self) -> dict[str, Any]:
+        """Return the replica: parameters, optimizer, step, what the codecs of a group share, and what is for its neighbours."""
+        return {
+            "step": self._step,
+            "weights": self._model.parameters(),
+            "optimizer": self._own_optimizer().state(),
+            "codec": self._kept_shared if self._reduction is None else self._reduction.shared(),
+            "gossip": self._gossip_state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become a copy of the replica that `state` returned."""
+        self._model.load(state["weights"])
+        self._own_optimizer().restore(state["optimizer"])
+        self._step = state["step"]
+        self._kept_shared = state.get("codec", {})  # older checkpoints have none
+        if self._reduction is not None:
+            self._reduction.restore_shared(self._kept_shared)
+        self._restore_gossip(state.get("gossip", {}))
+
+    def codec_states(self) -> list[State]:
+        """Return what its codecs remember, one for each shard or one for its group; unused they have what was restored."""
+        return self._exchange.states() if self._reduction is None else [self._reduction.state()]
+
+    def restore_codecs(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Take back what `codec_states` returned, at once or when the codecs are made."""
+        self._kept = states
+        if self._reduction is None:
+            self._exchange.restore(states)
+        elif states:
+            self._reduction.restore(states[0])
+
+    def go_to(self, step: int) -> None:
+        """Go on with the batch of this step."""
+        self._step = step
+        self._gradients.forget_ahead()
+
+    def follow(self, order: Order, since: int) -> None:
+        """Read other data from now on; ``since`` is the step from which on the order counts."""
+        self._gradients.order = order
+        self.go_to(max(self._step, since))
+
+    def _next_gradient(self, model: Any) -> tuple[Any, Rejected | None]:
+        """Return the gradient of this step's batch, where ``model`` has it, and whether it is to be rejected."""
+        return self._gradients.next(model, self._step)
+
+    def _own_optimizer(self) -> Stepper:
+        flat = self._model.parameters()  # asked for each time: so it is what counts, and not a copy of it on a device
+        if self._optimizer is None:
+            self._optimizer = self._optimizer_settings.stepper(flat)
+        return self._optimizer
+
+    def _count(self, loss: float) -> None:
+        self._tally.loss += loss
+        self._tally.losses += 1
+
+    def _packed(self, flat: Flat) -> list[Encoded]:
+        return self._counted(self._exchange.packed(flat))
+
+    def _counted(self, messages: list[Encoded]) -> list[Encoded]:
+        self._tally.sent(messages)
+        return messages
+
+    def _load(self, weights: Sequence[Encoded]) -> tuple[Any, Any]:
+        """Load the weights; return the vector that they are in now, and what `Exchange.load` returns."""
+        self._tally.got(weights)
+        flat = self._near.parameters()
+        return flat, self._exchange.load(weights, flat)

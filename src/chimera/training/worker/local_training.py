@@ -1,0 +1,97 @@
+"""The steps that a worker takes by itself between two messages of its servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.models.model import Batch
+from chimera.training.optimizers.optimizer import OptimizerSettings, Stepper
+from chimera.training.plugin import named
+from chimera.training.worker.local_rules import LOCAL_RULES, LocalRule
+
+RULE = "rule."  # before what the rule remembers, in a state
+
+
+class LocalTraining:
+    """Steps a model where it computes.
+
+    Plain SGD needs no optimizer of torch's, and a model that has ``descend`` takes such a step by itself, unless a rule is to
+    see the gradient.
+
+    Parameters
+    ----------
+    settings : of the optimizer.
+    model : what is stepped; its vectors may lie on a device.
+    """
+
+    __slots__ = (
+        "_descend", "_kept", "_kept_of_rule", "_model", "_optimizer", "_plain", "_rate", "_rule", "_rule_table", "_settings",
+    )  # fmt: skip
+
+    def __init__(self, settings: OptimizerSettings, model: Any) -> None:
+        self._settings, self._model, self._plain = settings, model, settings.plain
+        self._rate = np.float32(settings.learning_rate(0)) if self._plain and not settings.schedule.changes else None
+        self._descend = getattr(model, "descend", None) if self._plain else None
+        self._optimizer: Stepper | None = None  # its memory is not spent where nobody trains so
+        self._kept: Mapping[str, NDArray[Any]] = {}
+        self._rule: LocalRule | None = None
+        self._rule_table: Mapping[str, Any] | None = None
+        self._kept_of_rule: Mapping[str, NDArray[Any]] = {}
+
+    def follow(self, rule: Mapping[str, Any] | None) -> LocalRule | None:
+        """Change gradients by the rule of this table from now on, or by none; what it remembers stays while it is the same."""
+        if rule != self._rule_table:
+            self._rule, self._rule_table = LOCAL_RULES.create(*named(rule)) if rule else None, rule
+            if self._rule is not None:
+                self._rule.restore(self._kept_of_rule)
+        return self._rule
+
+    @property
+    def descends(self) -> bool:
+        """Whether the model takes its steps by itself, and gives no gradient."""
+        return self._descend is not None and self._rule is None
+
+    def descend(self, batch: Batch, number: int) -> float:
+        """Let the model take a step, of which there were ``number`` before, and return the mean loss of the batch."""
+        assert self._descend is not None
+        return float(self._descend(batch, self._settings.learning_rate(number)))
+
+    def step(self, gradient: Any, number: int) -> None:
+        """Take a step, of which there were ``number`` before, with a gradient, shape (P,), which may be overwritten."""
+        flat = self._model.parameters()
+        if self._rule is not None:
+            self._rule.correct(gradient, flat)
+        if self._plain:
+            gradient *= np.float32(self._settings.learning_rate(number)) if self._rate is None else self._rate
+            flat -= gradient
+            return
+        if self._optimizer is None:
+            self._optimizer = self._settings.stepper(flat)
+            self._optimizer.restore(self._kept)
+        self._optimizer.step(gradient, number)
+
+    def forget(self) -> None:
+        """Begin anew, as if no step had been taken; what a rule remembers stays."""
+        self._optimizer, self._kept = None, {}
+
+    def momenta(self) -> Mapping[str, NDArray[Any]]:
+        """Return what the optimizer remembers."""
+        return self._kept if self._optimizer is None else self._optimizer.state()
+
+    def ruled(self) -> Mapping[str, NDArray[Any]]:
+        """Return what the rule remembers."""
+        return self._kept_of_rule if self._rule is None else self._rule.state()
+
+    def state(self) -> Mapping[str, NDArray[Any]]:
+        """Return what the optimizer and the rule remember."""
+        return {**self.momenta(), **{RULE + key: value for key, value in self.ruled().items()}}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what `state` returned."""
+        self._kept = {key: value for key, value in state.items() if not key.startswith(RULE)}
+        self._kept_of_rule = {key.removeprefix(RULE): v for key, v in state.items() if key.startswith(RULE)}
+        self._optimizer = self._rule = self._rule_table = None
