@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -65,4 +66,17 @@ def test_the_token_follows_no_redirect(status: int, folder: Path) -> None:
     assert stolen == []
     assert tokens == ["Bearer secret"]
     assert done.returncode == 1
-    assert f"HTTP Error {status}" in done.stderr
+    assert done.stderr == f"{master} answered {status}: {{}}\n"
+
+
+def test_a_master_that_does_not_answer_is_one_line(folder: Path) -> None:
+    with socket.socket() as taken:  # bound and not listening: connections are refused
+        taken.bind(("127.0.0.1", 0))
+        master = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        done = subprocess.run(
+            [sys.executable, "client.py"], cwd=folder, env={**os.environ, "MASTER": master},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{master} does not answer (")
+    assert done.stderr.count("\n") == 1

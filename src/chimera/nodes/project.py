@@ -48,6 +48,8 @@ CLIENT = '''\
 import csv
 import json
 import os
+import sys
+import urllib.error
 import urllib.request
 
 MASTER = os.environ.get("MASTER", "http://localhost:8080")
@@ -68,8 +70,13 @@ def post(path, body=None):
     request.add_header("Content-Type", "application/json")
     if "CHIMERA_TOKEN" in os.environ:
         request.add_header("Authorization", "Bearer " + os.environ["CHIMERA_TOKEN"])
-    with opener.open(request) as answer:
-        return json.load(answer)
+    try:
+        with opener.open(request) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        sys.exit(f"{MASTER} answered {error.code}: {error.read().decode()}")
+    except urllib.error.URLError as error:
+        sys.exit(f"{MASTER} does not answer ({error.reason}): has 'python master.py' reported that the master serves?")
 
 
 def read(name):

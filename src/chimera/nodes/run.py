@@ -97,6 +97,11 @@ def _run(master: Master, port: int, launcher: str | None) -> None:
             state.write({**content, "serving": False})
             wait_until_well(workers, chosen, settings, waiting)
             waiting.end()
+
+            def on_started() -> None:
+                state.write({**content, "serving": True})
+                waiting.say(f"the master serves at {url}; Ctrl-C stops it and its workers")
+
             with contextlib.suppress(KeyboardInterrupt, _Ended):  # how a server is stopped
                 served = True
                 serve(
@@ -104,7 +109,7 @@ def _run(master: Master, port: int, launcher: str | None) -> None:
                     host=settings.workers_host,
                     port=port,
                     settings=settings,
-                    on_started=lambda: state.write({**content, "serving": True}),
+                    on_started=on_started,
                 )
         finally:
             with _deaf():
