@@ -118,7 +118,7 @@ def test_the_dead_and_the_hung_are_survived_on_ray_and_copies_stay_identical(
     lost = {event.actor: event for event in run.events if event.event.endswith("lost")}
     assert set(lost) == set(struck) == {"worker 1", "worker 2"} | ({"server 1"} if servers else set())
     assert "died" in lost["worker 1"].detail
-    assert "gave no sign of life" in lost["worker 2"].detail
+    assert "sent no heartbeat" in lost["worker 2"].detail
     assert lost["worker 1"].seconds - struck["worker 1"].seconds < 3
     assert ("went back" in {event.event for event in run.events}) == bool(servers)
     assert run.cost.rounds == 60

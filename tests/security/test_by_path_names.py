@@ -25,7 +25,7 @@ from chimera.inference import models
 from chimera.nodes.workers import TorchWorker
 from chimera.nodes.workers.gradient_worker import GradientWorker
 from chimera.training.optimizers.optimizer import OptimizerSettings
-from chimera.training.worker.remote_learner import Counterpart
+from chimera.training.worker.driver_schema import DriverSchema
 from inference.running import cluster
 from nodes.served import LIMIT_S, ask, error_of, serving, settings, write_data
 
@@ -183,7 +183,7 @@ def test_a_codec_by_path_is_refused_with_the_reason(
     """One POST with a codec named by path ran any function."""
     (name, _), sang = canary
     host = Host(node(tmp_path).actors())
-    counterpart = Counterpart(((3, 4), (3,), (2, 3), (2,)), ("0", "1"), None)
+    counterpart = DriverSchema(((3, 4), (3,), (2, 3), (2,)), ("0", "1"), None)
     options = {"optimizer": OptimizerSettings("sgd", {"lr": 0.1}), "downlink": (name, {})}
     made = {
         "kind": "chimera.training.worker.learner.Learner",

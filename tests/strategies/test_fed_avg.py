@@ -21,7 +21,7 @@ from chimera.data.supply import Parted
 from chimera.models.conversion import build_model
 from chimera.strategies.participation import Participation, Work
 from chimera.training.artifacts.checkpoint import Checkpoints
-from chimera.training.cluster.sharding import Dealing
+from chimera.training.cluster.sharding import Sharding
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.worker.learner import Learner
 
@@ -216,9 +216,9 @@ def test_a_worker_that_is_asked_again_answers_what_it_did() -> None:
 
 def test_data_that_is_dealt_anew_goes_on_where_it_was(fit: Fit) -> None:
     supply = Parted(DATASETS.create("digits").train, PARTITIONERS.create("iid"), BATCH, SEED)
-    dealing = Dealing(supply, 3, lambda workers: workers * 4 * BATCH, steps_per_round=4)
+    dealing = Sharding(supply, 3, lambda workers: workers * 4 * BATCH, steps_per_round=4)
     before = [order.batch(step) for order in dealing.orders for step in range(dealing.step_of(2))]
-    dealing.deal(2, 2)
+    dealing.reshard(2, 2)
     after = [order.batch(dealing.step_of(2) + step) for order in dealing.orders for step in range(4)]
     read = np.concatenate([*before, *after])
     assert len(np.unique(read)) == len(read) == (3 * 8 + 2 * 4) * BATCH

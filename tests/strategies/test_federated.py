@@ -348,5 +348,5 @@ def test_mistakes_are_told_in_one_line(fit: Fit, strategy: str, options: dict[st
 
 
 def test_who_brings_an_optimizer_takes_no_other(fit: Fit) -> None:
-    with pytest.raises(ConfigurationError, match="fed-adam brings the optimizer of its servers"):
+    with pytest.raises(ConfigurationError, match="fed-adam has its own server optimizer"):
         fit("fed-adam", optimizer="adam")

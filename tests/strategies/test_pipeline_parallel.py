@@ -173,7 +173,7 @@ def tied() -> nn.Module:
         (2, {"batch_size": 3}, "a batch of 3 cannot be cut into 4 micro-batches"),
         (2, {"codec": "top-k"}, "sends no messages that codec 'top-k' could pack"),
         (2, {"on_worker_loss": "drop"}, "each worker holds a part of the model"),
-        (2, {"max_workers": 3}, "max_workers has no use"),
+        (2, {"max_workers": 3}, "max_workers has no effect"),
         (3, {"pipelines": 2}, "3 workers cannot be parted among 2 pipelines"),
         (2, {"micro_batches": 0}, "micro_batches must be at least 1"),
         (2, {"schedule": "zigzag"}, "Invalid enum value"),

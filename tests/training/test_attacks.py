@@ -75,11 +75,11 @@ def test_sentences_say_who_attacks_and_how() -> None:
     ("fault", "options", "why"),
     [
         ("sign flip server 0 at step 0", {}, "only workers attack"),
-        ("label flip worker 0 by 2 at step 0", {}, "by says nothing here"),
-        ("noise worker 0 for 2 s at step 0", {}, "for says nothing here"),
+        ("label flip worker 0 by 2 at step 0", {}, "'by' has no meaning here"),
+        ("noise worker 0 for 2 s at step 0", {}, "'for' has no meaning here"),
         ("noise worker 3 at step 0", {}, "the run has 3 workers"),
         ("sign flip worker 0 at step 0", {"strategy": "all-reduce"}, "send no messages to servers"),
-        ("label flip worker 0 at step 0", {"data": "diabetes"}, "no classes"),
+        ("label flip worker 0 at step 0", {"data": "diabetes"}, "no class labels"),
     ],
 )
 def test_who_cannot_attack_so_is_told_before_anything_runs(fit: Fit, fault: str, options: Any, why: str) -> None:

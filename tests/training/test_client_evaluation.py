@@ -16,7 +16,7 @@ from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.models.conversion import build_model
 from chimera.training.optimizers.optimizer import OptimizerSettings
-from chimera.training.run.client_fairness import spread
+from chimera.training.run.client_fairness import client_fairness
 from chimera.training.worker.learner import Learner
 from training.conftest import Fit
 
@@ -25,7 +25,7 @@ SKEWED = {"name": "dirichlet", "alpha": 0.3}
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=60))
 def test_the_spread_is_that_of_the_clients(values: list[float]) -> None:
-    found = spread([{"accuracy": value, "loss": -value} for value in values])
+    found = client_fairness([{"accuracy": value, "loss": -value} for value in values])
     tenth = -(-len(values) // 10)
     assert found["client_accuracy_mean"] == pytest.approx(np.mean(values))
     assert found["client_accuracy_std"] == pytest.approx(np.std(values))
@@ -112,5 +112,7 @@ def test_a_stream_has_no_rows_of_ones_own() -> None:
 
 
 def test_a_private_run_does_not_tell_how_each_one_fares(fit: Fit) -> None:
-    with pytest.raises(ConfigurationError, match="evaluate_clients tells what privacy keeps"):
+    with pytest.raises(
+        ConfigurationError, match="evaluate_clients reports metrics of each client's data, which privacy protects"
+    ):
         fit(strategy="fed-avg", optimizer="sgd", privacy={"clip": 1.0}, evaluate_clients=True)

@@ -18,7 +18,7 @@ from chimera.core.errors import ActorLost
 from chimera.data.order import DealtOrder, Order
 from chimera.data.supply import Supply
 from chimera.training.cluster.cluster import TrainingCluster
-from chimera.training.cluster.sharding import Dealing
+from chimera.training.cluster.sharding import Sharding
 
 
 class Runner:
@@ -58,8 +58,8 @@ class Dealt(Supply):
         return [DealtOrder(self.samples, rank=rank, seed=0, **places) for rank in range(world_size)]
 
 
-def dealing(world_size: int, samples: int = 100, batch_size: int = 1) -> Dealing:
-    return Dealing(Dealt(samples, batch_size), world_size, lambda world_size: world_size * batch_size)
+def dealing(world_size: int, samples: int = 100, batch_size: int = 1) -> Sharding:
+    return Sharding(Dealt(samples, batch_size), world_size, lambda world_size: world_size * batch_size)
 
 
 def run(lengths: Sequence[int], crash: dict[str, float] | None = None) -> list[str]:
@@ -107,7 +107,7 @@ def test_however_often_the_data_is_dealt_anew_no_sample_is_dealt_twice_in_an_epo
     data = dealing(phases[0][0], samples, batch_size)
     read: list[int] = []
     for world_size, rounds in phases:
-        data.deal(world_size, round_)
+        data.reshard(world_size, round_)
         again = dealing(1, samples, batch_size)
         again.restore(data.state())
         for step in range(round_, round_ + rounds):

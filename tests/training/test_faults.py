@@ -204,7 +204,7 @@ def test_workers_join_a_run_under_way(tmp_path: Any, engine: str, strategy: Any)
     trace = (run.run_dir / "trace.jsonl").read_text()
     assert trace.count('"worker 3"') > 5
     assert run.metrics["accuracy"] > 0.5
-    with pytest.raises(RunError, match="no run is under way"):
+    with pytest.raises(RunError, match="no run is in progress"):
         adder.trainer.add_worker()
 
 
@@ -213,7 +213,7 @@ def test_nobody_joins_beyond_the_bound(tmp_path: Any) -> None:
     adder.trainer = chimera.Trainer(
         "logistic-regression", "digits", engine="simulated", max_workers=3, rounds=20, callbacks=[adder], out=tmp_path
     )
-    with pytest.raises(RunError, match="max_workers is 3, and so many workers are there, or asked for"):
+    with pytest.raises(RunError, match="max_workers is 3: this many workers exist or are requested"):
         adder.trainer.fit()
 
 
@@ -257,7 +257,7 @@ def test_a_fault_that_nobody_is_there_for_is_told(fit: Fit) -> None:
 def test_a_fault_that_the_run_ended_before_is_told(fit: Fit) -> None:
     run = fit(rounds=10, faults=["kill worker 1 at step 10", "kill worker 0 at 1000 s"])
     assert told(run) == [("fault missed", "worker 1"), ("fault missed", "worker 0")]
-    assert all("the run was over before" in event.detail for event in run.events)
+    assert all("the run ended before" in event.detail for event in run.events)
 
 
 def test_faults_that_struck_before_a_checkpoint_do_not_strike_again(fit: Fit) -> None:

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from chimera.training.run.gc_freeze import long_lived
+from chimera.training.run.gc_freeze import frozen_gc
 
 
 @pytest.fixture(autouse=True)
@@ -15,8 +15,8 @@ def untouched() -> None:
 
 
 def failing_run_within_a_run() -> None:
-    with long_lived(1000):
-        with long_lived(1000):
+    with frozen_gc(1000):
+        with frozen_gc(1000):
             pass
         assert gc.get_freeze_count() > 0
         raise ArithmeticError
@@ -30,7 +30,7 @@ def test_it_is_as_before_when_the_run_is_over_also_by_an_error() -> None:
 
 
 def test_cycles_that_come_meanwhile_are_found() -> None:
-    with long_lived(1000):
+    with frozen_gc(1000):
         ring: list[object] = []
         ring.append(ring)
         del ring
@@ -38,5 +38,5 @@ def test_cycles_that_come_meanwhile_are_found() -> None:
 
 
 def test_few_actors_change_nothing() -> None:
-    with long_lived(3):
+    with frozen_gc(3):
         assert gc.get_freeze_count() == 0

@@ -13,7 +13,7 @@ from chimera.data.dataset import Dataset, Split
 from chimera.data.partition import Partitioner
 from chimera.data.supply import Parted
 from chimera.training.experiment.resolve import split_of
-from chimera.training.run.intervals import Cadence
+from chimera.training.run.intervals import Intervals
 from training.conftest import Fit
 
 
@@ -54,7 +54,7 @@ def test_the_samples_of_the_workers_add_up_to_those_of_the_run(fit: Fit, strateg
 
 
 def test_the_next_look_is_the_earliest_of_all_that_are_due() -> None:
-    cadence = Cadence(log_every=3, evaluate_every=4, checkpoint_every=8, snapshot_every=5)
+    cadence = Intervals(log_every=3, evaluate_every=4, checkpoint_every=8, snapshot_every=5)
     looks, rounds = list[int](), 0
     while rounds < 24:
         rounds += cadence.until_next(rounds)

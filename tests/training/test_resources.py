@@ -84,9 +84,9 @@ def test_one_key_can_be_set_from_outside() -> None:
         ({"threads": "two"}, "worker_resources: Expected int, got str"),
         ({"gpus": -1}, "gpus must be at least 0, not -1"),
         ({"gpus": float("nan")}, "gpus must be at least 0, not nan"),
-        ({"gpus": 1.5}, "a part of one or a whole number, not 1.5"),
-        ({"custom": {"GPU": 1}}, "'GPU' is no custom resource: set gpus"),
-        ({"custom": {"disk": 0}}, "of 'disk' must be asked more than 0, not 0"),
+        ({"gpus": 1.5}, "a fraction of one or a whole number, not 1.5"),
+        ({"custom": {"GPU": 1}}, "'GPU' is not a custom resource: set gpus"),
+        ({"custom": {"disk": 0}}, "'disk' must be above 0 and finite, not 0"),
         (3, "worker_resources = 3 cannot be used: give a table with threads, gpus, memory_mb, custom"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The actors of a run: its workers and servers, as they are made."""
+"""Creation of a run's actors: workers and servers."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.privacy.settings import Privacy
 from chimera.training.privacy.worker import PrivateWorker
 from chimera.training.server.parameter_shard import ParameterShard
+from chimera.training.worker.driver_schema import DriverSchema
 from chimera.training.worker.learner import Learner
-from chimera.training.worker.personal_parameters import SharedPart
-from chimera.training.worker.remote_learner import Counterpart
-from chimera.training.worker.sparse_rows import check_rows
+from chimera.training.worker.row_exchange import check_rows
+from chimera.training.worker.shared_parameters import SharedParameters
 
 
 class Actors(cluster.Actors):
-    """Makes workers and servers on an engine.
+    """Starts workers and servers on an engine.
 
     Parameters
     ----------
-    engine : where they run.
-    model : what all begin with.
-    train : the data of the workers; put once and shared. Where nodes own the data, model and data are told to the workers
-        as a `Counterpart`, and not sent.
-    optimizer, local_optimizer, codec, downlink, seed : see `Learner`, and `ParameterShard`, where ``codec`` is the ``uplink``.
-    personal : the places, in the model's layout, of the parameters that stay with each worker.
-    worker_resources, server_resources : what each of them is to have of its machine.
-    privacy : what becomes of the workers' updates.
-    shared : whether workers that run in one process may use one model object in turn: each of their calls sets all parameters.
+    engine : where the actors run.
+    model : the initial model.
+    train : the training data, stored once and shared by all workers. Where nodes own the data, workers receive a
+        `DriverSchema` instead of model and data.
+    optimizer, local_optimizer, codec, downlink, seed : see `Learner` and `ParameterShard`, where ``codec`` is the ``uplink``.
+    personal : indices, in the model's layout, of the tensors that stay with each worker.
+    worker_resources, server_resources : resources of each worker and server.
+    privacy : protection of the workers' updates.
+    shared : workers in one process may use one model object, one after another, since each call sets all parameters.
 
     Attributes
     ----------
-    addressed : whether servers have a message for each worker, and not one for all.
-    by_rows : whether servers send each worker the rows that it asks for.
+    addressed : servers send each worker a message of its own.
+    by_rows : servers send each worker the rows that it requests.
 
     Raises
     ------
-    ConfigurationError : workers are to have GPUs, and the model computes on the CPU only; or it cannot travel; or it cannot say
-        which rows it needs, and is to.
+    ConfigurationError : workers need GPUs but the model computes on the CPU only; the model cannot be pickled; or the downlink
+        sends rows and the model cannot tell which rows it needs.
     """
 
     def __init__(
@@ -81,20 +81,20 @@ class Actors(cluster.Actors):
         self.addressed, self.by_rows = sends.chained, sends.by_rows
         if self.by_rows:
             check_rows(model)
-        self._personal, self._part = sorted(personal), SharedPart(model.layout, personal) if personal else None
+        self._personal, self._part = sorted(personal), SharedParameters(model.layout, personal) if personal else None
         self._layout = model.layout if self._part is None else self._part.layout
-        self._initial: Flat | None = None  # kept where the model itself is not put away
+        self._initial: Flat | None = None  # kept where the model is not stored in the engine
         self._shared: SharedModel | None = None
         try:
             if engine.nodes_own_data:
                 self._initial = model.parameters().copy()
-                self._dataset, self._replica = None, Counterpart.of(model.layout, train)
+                self._dataset, self._replica = None, DriverSchema.of(model.layout, train)
             else:
                 self._dataset, self._replica = engine.put(train), engine.put(model)
                 if shared and engine.one_process and self._device is None and not self.by_rows:
                     self._shared = SharedModel(Shared(engine.get(self._replica)))
         except ConfigurationError:
-            ensure_picklable(model)  # it knows which attribute is to blame
+            ensure_picklable(model)  # raises an error that names the attribute
             raise
 
     def reserve_workers(self, count: int, timeout_s: float | None = None) -> None:
@@ -123,15 +123,15 @@ class Actors(cluster.Actors):
         )
 
     def servers(self, shards: int) -> list[Any]:
-        """Start a server for each of so many slices of the parameters."""
-        self._layout.bounds(shards)  # or there are too many
+        """Start a server for each of ``shards`` slices of the parameters."""
+        self._layout.bounds(shards)  # raises if there are too many
         self._engine.reserve([self._server_resources] * shards)
         return [self.server(index, shards) for index in range(shards)]
 
     def server(self, index: int, shards: int) -> Any:
         """Start one server, with the initial parameters of its slice."""
         begin, end = list(itertools.pairwise(self._layout.bounds(shards)))[index]
-        # Asked for anew each time, which is seldom: a copy kept for it would be as large as the model.
+        # Fetched each time, which is seldom: a copy in the driver would be as large as the model.
         initial = self._engine.get(self._replica).parameters() if self._initial is None else self._initial
         if self._part is not None:
             initial = self._part.of(initial)

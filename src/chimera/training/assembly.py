@@ -1,4 +1,4 @@
-"""What a run's cluster is made of, and how it is put together."""
+"""Assembly of a run's cluster from its settings, engine, model and data."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from chimera.models.model import Model
 from chimera.strategies.parts import Halves, Parts
 from chimera.training.actors import Actors
 from chimera.training.cluster.cluster import TrainingCluster
-from chimera.training.cluster.heartbeat import Watch
-from chimera.training.cluster.sharding import Dealing
+from chimera.training.cluster.heartbeat import HeartbeatMonitor
+from chimera.training.cluster.sharding import Sharding
 from chimera.training.experiment.resolve import supply_of
 from chimera.training.experiment.settings import Settings
 from chimera.training.model_parallel.actors import ACTORS, PartActors
@@ -24,15 +24,15 @@ from chimera.training.privacy.cluster import PrivateCluster
 
 @dataclass(frozen=True)
 class Assembly:
-    """The parts of a `TrainingCluster`.
+    """Builds a `TrainingCluster`.
 
     Attributes
     ----------
-    settings : of the experiment.
+    settings : settings of the experiment.
     engine : where the actors run.
-    model : what all begin with.
+    model : the initial model.
     train : the training data.
-    saved : the checkpoint that the run goes on from, if it does.
+    saved : the checkpoint from which the run resumes; None for a new run.
     """
 
     settings: Settings
@@ -41,73 +41,75 @@ class Assembly:
     train: Dataset
     saved: Mapping[str, Any] | None
 
-    def cluster(self, watch: Watch) -> TrainingCluster:
-        """Reserve room for the workers, start them, and return the cluster."""
-        given, workers = self.settings, self.settings.workers
-        if given.strategy.holds(workers) is not None and (self.engine.nodes_own_data or hasattr(self.train, "supply")):
+    def cluster(self, monitor: HeartbeatMonitor) -> TrainingCluster:
+        """Reserve resources for the workers, start them, and return the cluster."""
+        settings, workers = self.settings, self.settings.workers
+        if settings.strategy.holds(workers) is not None and (
+            self.engine.nodes_own_data or hasattr(self.train, "supply")
+        ):
             raise ConfigurationError(
-                "workers that hold the data of others need data in memory, which can be given to several"
+                "this strategy computes each block on several workers, which needs a data set in memory that workers share"
             )
-        parts = given.strategy.parts(workers)
+        parts = settings.strategy.parts(workers)
         actors = self._actors() if parts is None else self._part_actors(parts)
         actors.reserve_workers(workers)
         readers = 1 if parts is None else parts.readers
         supply = supply_of(
             self.engine,
             self.train,
-            given.partition,
+            settings.partition,
             workers=workers // readers,
-            batch_size=given.batch_size,
-            seed=given.seed,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
         )
-        steps = given.strategy.steps_per_round()
-        dealing = Dealing(supply, workers, self._samples_per_round, steps, readers, given.strategy.holds)
+        steps = settings.strategy.steps_per_round()
+        sharding = Sharding(supply, workers, self._samples_per_round, steps, readers, settings.strategy.holds)
         kind: Callable[..., TrainingCluster] = TrainingCluster
-        if given.privacy is not None:
-            kind = partial(PrivateCluster, given.privacy, momenta=not given.local_optimizer.plain)
-        least, replicas = given.tolerance.min_workers, given.strategy.replicas
-        return kind(self.engine, actors, dealing, watch, least, replicas=replicas)
+        if settings.privacy is not None:
+            kind = partial(PrivateCluster, settings.privacy, momenta=not settings.local_optimizer.plain)
+        least, replicas = settings.tolerance.min_workers, settings.strategy.replicas
+        return kind(self.engine, actors, sharding, monitor, least, replicas=replicas)
 
     @cached_property
     def _rounds(self) -> int | None:
-        """How many rounds the run has, if that is known."""
+        """The number of rounds of the run; None if it is not known in advance."""
         size = None if self.engine.nodes_own_data else len(self.train)
         return self.settings.budget.rounds_in_all(size, self._samples_per_round(self.settings.workers))
 
     def _samples_per_round(self, world_size: int) -> int:
-        # Of the nodes' own data nobody knows how much there is before they are there.
+        # The size of data that nodes own is not known before the nodes have started.
         return self.settings.samples_per_round(world_size, 0 if self.engine.nodes_own_data else len(self.train))
 
     def _actors(self) -> Actors:
-        given, rounds = self.settings, self._rounds
+        settings, rounds = self.settings, self._rounds
         return Actors(
             self.engine,
             self.model,
             self.train,
-            optimizer=given.optimizer.over(rounds),
-            local_optimizer=given.local_optimizer.over(rounds and rounds * given.strategy.steps_per_round()),
-            codec=given.codec,
-            downlink=given.downlink,
-            seed=given.seed,
-            personal=given.strategy.keeps(self.model),
-            worker_resources=given.worker_resources,
-            server_resources=given.server_resources,
-            privacy=given.privacy,
-            # A worker that waits for its batches, amid a call, lets others run, who would take the object from it.
-            shared=given.strategy.replicas == "none" and not hasattr(self.train, "supply"),
+            optimizer=settings.optimizer.over(rounds),
+            local_optimizer=settings.local_optimizer.over(rounds and rounds * settings.strategy.steps_per_round()),
+            codec=settings.codec,
+            downlink=settings.downlink,
+            seed=settings.seed,
+            personal=settings.strategy.keeps(self.model),
+            worker_resources=settings.worker_resources,
+            server_resources=settings.server_resources,
+            privacy=settings.privacy,
+            # A worker that waits for batches during a call lets other workers run, which would overwrite a shared model.
+            shared=settings.strategy.replicas == "none" and not hasattr(self.train, "supply"),
         )
 
     def _part_actors(self, parts: Parts | Halves) -> PartActors:
-        given = self.settings
+        settings = self.settings
         return ACTORS[type(parts)](
             self.engine,
             self.model,
             self.train,
             parts,
-            batch_size=given.batch_size,
-            optimizer=given.optimizer.over(self._rounds),
-            seed=given.seed,
-            worker_resources=given.worker_resources,
-            server_resources=given.server_resources,
+            batch_size=settings.batch_size,
+            optimizer=settings.optimizer.over(self._rounds),
+            seed=settings.seed,
+            worker_resources=settings.worker_resources,
+            server_resources=settings.server_resources,
             saved=self.saved,
         )

@@ -1,4 +1,4 @@
-"""A plug-in as users give it: by name, with options, or made already."""
+"""Plug-ins as users give them: a name, a mapping with options, or an object."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chimera.core.registry import Registry
 
 T = TypeVar("T")
 Named: TypeAlias = str | Mapping[str, Any]
-"""A plug-in by name, or a mapping of ``name`` and its options."""
+"""A plug-in's name, or a mapping with ``name`` and options."""
 
 
 def named(plugin: Named) -> tuple[str, dict[str, Any]]:
@@ -18,7 +18,7 @@ def named(plugin: Named) -> tuple[str, dict[str, Any]]:
 
     Raises
     ------
-    ConfigurationError : a mapping without a name.
+    ConfigurationError : the mapping has no name.
     """
     if isinstance(plugin, str):
         return plugin, {}
@@ -29,10 +29,10 @@ def named(plugin: Named) -> tuple[str, dict[str, Any]]:
 
 
 def both_ways(codec: Named) -> tuple[tuple[str, dict[str, Any]], tuple[str, dict[str, Any]]]:
-    """Return name and options of the codec of the uplink, and of that of the downlink: its table ``downlink``, or identity."""
+    """Return name and options of the uplink's codec, and of the downlink's: its option ``downlink``, by default identity."""
     if not isinstance(codec, str | Mapping):
         raise ConfigurationError(
-            f"codec {label(codec)} is neither a name nor a table, of which each sender makes its own"
+            f"codec {label(codec)} is neither a name nor a table: each sender needs a codec object of its own"
         )
     name, options = named(codec)
     downlink = options.pop("downlink", "identity")
@@ -42,21 +42,21 @@ def both_ways(codec: Named) -> tuple[tuple[str, dict[str, Any]], tuple[str, dict
 
 
 def made(registry: Registry[T], plugin: Named | T, kind: Any) -> T:
-    """Return what a name and its options stand for, or the object itself.
+    """Create a plug-in from its name and options; return an object as it is.
 
     Raises
     ------
-    ConfigurationError : a name or an option is wrong, or what there is, is not of the ``kind``, but its class, perhaps.
+    ConfigurationError : the name or an option is wrong, or the object is not of type ``kind`` (its class, for example).
     """
     one = registry.create(*named(plugin)) if isinstance(plugin, str | Mapping) else plugin
     if isinstance(one, type) or not isinstance(one, kind):
         of_it = f"an object of it, {one.__name__}(...)" if isinstance(one, type) else "a name, a table or an object"
-        raise ConfigurationError(f"{label(plugin)} is no {registry.kind}: give {of_it}")
+        raise ConfigurationError(f"{label(plugin)} is not a {registry.kind}: give {of_it}")
     return one
 
 
 def label(plugin: Any) -> str:
-    """Return what a plug-in is called, in figures and folders."""
+    """Return the name of a plug-in for figures and folders."""
     if isinstance(plugin, str | Mapping):
         return named(plugin)[0]
     return str(getattr(plugin, "name", None) or getattr(plugin, "__name__", type(plugin).__name__))

@@ -1,4 +1,4 @@
-"""The trainer: an experiment by name or by object, made into actors on an engine and run."""
+"""The trainer: runs an experiment, whose parts are given by name or as objects, on an engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chimera.training.artifacts.result import Cost, Run
 from chimera.training.artifacts.signature import Signature
 from chimera.training.assembly import Assembly
 from chimera.training.cluster.cluster import TrainingCluster
-from chimera.training.cluster.heartbeat import Watch
+from chimera.training.cluster.heartbeat import HeartbeatMonitor
 from chimera.training.experiment.experiment import Experiment
 from chimera.training.experiment.resolve import (
     check_data,
@@ -39,59 +39,59 @@ from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.privacy.settings import Privacy
 from chimera.training.progress.callback import Callback, tell
 from chimera.training.progress.history import History
-from chimera.training.run.evaluation import Probe
-from chimera.training.run.first_calls import first_answers
-from chimera.training.run.gc_freeze import long_lived
-from chimera.training.run.intervals import Cadence
+from chimera.training.run.evaluator import Evaluator
+from chimera.training.run.first_calls import first_calls
+from chimera.training.run.gc_freeze import frozen_gc
+from chimera.training.run.intervals import Intervals
 from chimera.training.run.loop import TrainingLoop
-from chimera.training.worker.personal_parameters import SharedPart
+from chimera.training.worker.shared_parameters import SharedParameters
 
 
 class Trainer:
-    """Trains one model on one data set, in one way.
+    """Trains one model on one data set.
 
     Parameters
     ----------
     model : a name, a module, an estimator, a factory of one, or a `Model`.
-    data : a name, a `Dataset` (a fifth is kept for testing), a `Split`, a (train, test) pair, or arrays (inputs, targets).
-    strategy, partition, engine : a name, a mapping ``{"name": ..., option: ...}`` or an object. An engine given as an object is
-        not closed.
-    codec : a name or such a mapping, of which each sender makes its own: that of what workers send; its option ``downlink``, a
-        name or a mapping too, is that of the weights they get.
-    workers : how many.
+    data : a name, a `Dataset` (a fifth of it becomes the test set), a `Split`, a pair (train, test), or a pair of arrays
+        (inputs, targets).
+    strategy, partition, engine : a name, a mapping ``{"name": ..., option: ...}`` or an object. An engine given as an object
+        stays open after the run.
+    codec : codec of the uplink: a name, or a mapping with options. Its option ``downlink``, also a name or a mapping, is the
+        codec of the weights that workers receive.
+    workers : number of workers.
     batch_size : samples per worker and step.
-    optimizer : any of `torch.optim` or of one's own, by name or as a mapping with its options and a ``schedule`` of its
-        learning rate (see `Schedule`); or its class, a `functools.partial` of that, or an instance, see `optimizer_table`. It
-        runs on the servers, or on each worker where there are none.
-    epochs, rounds, max_seconds, max_bytes, target : see `Budget`; one epoch if nothing is given.
-    evaluate_clients : whether each worker, too, evaluates the model on its own data at each evaluation: the metrics have the
-        mean of that, its standard deviation and the mean of the worst tenth, and the history has all.
-    evaluate_every, log_every, checkpoint_every : in rounds; by default each epoch, a hundred times a run (less often with many
-        workers), and at each evaluation.
+    optimizer : any optimizer of `torch.optim` or your own: a name; a mapping with its options and a ``schedule`` of the
+        learning rate (see `Schedule`); its class, a `functools.partial` of the class, or an instance (see
+        `optimizer_table`). It runs on the servers; without servers, on each worker.
+    epochs, rounds, max_seconds, max_bytes, target : when the run stops, see `Budget`; by default after one epoch.
+    evaluate_clients : evaluate the model on each worker's own data too. Metrics then include the mean, the standard deviation
+        and the mean over the worst tenth of the workers; the history has the metrics of each worker.
+    evaluate_every, log_every, checkpoint_every : rounds between evaluations (default: one epoch), log rows (default: a hundred
+        in a run, fewer with many workers) and checkpoints (default: one at each evaluation).
     min_workers : the run stops with fewer living workers than this.
-    max_workers : more workers than ``workers`` may come amid the run, up to so many, when the engine has room for them.
-    on_worker_loss : ``respawn`` a worker that died, with its rank and data; ``redistribute`` its data to the others; ``drop``
-        both; or ``stop`` the run. A parameter server that died is started anew from the last snapshot.
-    max_restarts : how often a run starts a lost worker or server anew; after that it drops workers.
-    worker_timeout_s : a worker or server that gives no sign of life for so long is killed and counts as lost. It must be
-        longer than a gradient may take; ``inf`` waits for ever.
-    snapshot_every : rounds after which the parameters are kept in the driver, in case a server dies.
-    faults : what is to go wrong, for experiments: sentences such as ``kill worker 2 at step 50``, or pairs (when, what); see
+    max_workers : up to this many workers may run if more join during the run and the engine has room; default: no worker joins.
+    on_worker_loss : ``respawn`` a lost worker with its rank and data; ``redistribute`` its data to the others; ``drop`` the
+        worker and its data; or ``stop`` the run. A lost parameter server is always restarted, from the last snapshot.
+    max_restarts : how many lost workers and servers a run replaces. After that, lost workers are dropped.
+    worker_timeout_s : seconds without a heartbeat after which a worker or server is killed and counts as lost. Must be longer
+        than one gradient takes; ``inf`` waits without a limit.
+    snapshot_every : rounds between snapshots of the parameters in the driver, for recovery from a lost server.
+    faults : faults to inject, for experiments: sentences such as ``kill worker 2 at step 50``, or pairs (when, what); see
         `Fault.read`.
-    worker_resources, server_resources : what each of them is to have: ``threads``, ``gpus`` (workers only: their model and
-        batches are on a GPU then), ``memory_mb`` and ``custom``, other resources of the cluster by name; as a mapping, or as
-        `Resources`.
-    privacy : what clients' updates are kept from, as a mapping, see `Privacy`: clipping and noise, with an epsilon, and secure
-        aggregation (docs/privacy.md). By default servers see every update as it is.
-    seed : of the model, the partition, the order of the data, and dropout.
-    callbacks : told of progress and events.
-    out : the run's folder; by default a new one under ``runs/``, called ``name``.
-    name : of the run.
-    resume : go on from the last checkpoint in the run's folder, if there is one.
+    worker_resources, server_resources : resources of each worker or server: ``threads``, ``gpus`` (workers only: model and
+        batches are then on a GPU), ``memory_mb``, and ``custom`` resources of the cluster by name; a mapping or `Resources`.
+    privacy : protection of clients' updates, a mapping, see `Privacy`: clipping and noise, with an epsilon, and secure
+        aggregation (docs/privacy.md). By default servers see each update.
+    seed : seed of the model, the partition, the order of the data, and dropout.
+    callbacks : receive progress and events.
+    out : the run's folder; by default a new folder ``runs/<name>``.
+    name : name of the run; by default the names of model and data.
+    resume : continue from the last checkpoint in the run's folder, if there is one.
 
     Attributes
     ----------
-    callbacks : those given; more may be added before `fit`.
+    callbacks : the callbacks; more may be added before `fit`.
     """
 
     def __init__(
@@ -172,37 +172,37 @@ class Trainer:
         return self._folder.path
 
     def add_worker(self) -> None:
-        """Let one more worker join the run under way, as soon as there is room; also from another thread or a callback.
+        """Add a worker to the run as soon as the engine has room. May be called from a callback or another thread.
 
         Raises
         ------
-        RunError : no run is under way, or it has ``max_workers`` already.
+        RunError : no run is in progress, or the run has ``max_workers`` workers.
         """
         if self._recovery is None:
-            raise RunError("no run is under way that a worker could join")
-        self._recovery.ask_for_one()
+            raise RunError("no run is in progress that a worker could join")
+        self._recovery.request_worker()
 
     def check_optimizers(self) -> None:
-        """Take a step with each optimizer, so that a mistake shows before anything runs.
+        """Take a trial step with each optimizer, so that errors are raised before anything runs.
 
         Raises
         ------
-        ConfigurationError : there is no such optimizer, or it refuses its options.
+        ConfigurationError : the optimizer is unknown, or it refuses its options.
         """
         self._settings.optimizer.check()
         self._settings.local_optimizer.check()
 
     def fit(self) -> Run:
-        """Train, and return what came of it; the run's folder holds the same and a report.
+        """Train, write the run's folder and its report, and return the result.
 
         Raises
         ------
-        ConfigurationError : something of the experiment cannot be used.
-        RunError : the run began and cannot go on; its folder holds the last checkpoint.
-        KeyboardInterrupt : Ctrl-C; a checkpoint was written first.
+        ConfigurationError : a part of the experiment cannot be used.
+        RunError : the run started and cannot continue. Its folder holds the last checkpoint.
+        KeyboardInterrupt : Ctrl-C. A checkpoint was written first.
         """
         settings = self._settings
-        # Before the data: its processes import while this one loads.
+        # The engine starts before the data is loaded: its processes import libraries meanwhile.
         codecs = settings.codec[0], settings.downlink[0]
         tell(self.callbacks, "on_wait", f"the engine {label(self._engine)}")
         engine, owned = open_engine(self._engine, preload_of(self._data, self._model, codecs))
@@ -221,12 +221,12 @@ class Trainer:
             saved = checkpoints.read_last() if self._folder.resumes else None
             if saved:
                 check_fits(saved, model.layout.size)
-            watch = Watch(engine, settings.tolerance.worker_timeout_s)
+            monitor = HeartbeatMonitor(engine, settings.tolerance.worker_timeout_s)
             workers = "1 worker" if settings.workers == 1 else f"{settings.workers} workers"
             tell(self.callbacks, "on_wait", f"{workers} on the engine {label(self._engine)}")
-            cluster = Assembly(settings, engine, model, split.train, saved).cluster(watch)
+            cluster = Assembly(settings, engine, model, split.train, saved).cluster(monitor)
             try:
-                return self._fit(engine, watch, cluster, split, model, checkpoints, saved)
+                return self._fit(engine, monitor, cluster, split, model, checkpoints, saved)
             finally:
                 if not owned:
                     cluster.end()
@@ -237,7 +237,7 @@ class Trainer:
     def _fit(
         self,
         engine: Engine,
-        watch: Watch,
+        monitor: HeartbeatMonitor,
         cluster: TrainingCluster,
         split: Split,
         model: Model,
@@ -245,34 +245,34 @@ class Trainer:
         saved: dict[str, Any] | None,
     ) -> Run:
         settings = self._settings
-        self._recovery = Recovery(engine, cluster, watch, settings.tolerance)
-        sizes = first_answers(engine, watch, cluster, self._recovery)
+        self._recovery = Recovery(engine, cluster, monitor, settings.tolerance)
+        sizes = first_calls(engine, monitor, cluster, self._recovery)
         train_size = sum(sizes) if engine.nodes_own_data else len(split.train)
         engine.trace()
         history = History(self._folder.path, saved["files"] if saved else None)
         guarantee, kept = Guarantee(settings.privacy), settings.strategy.keeps(model)
-        probe = Probe(
+        evaluator = Evaluator(
             engine,
-            watch,
+            monitor,
             settings.strategy,
             cluster,
             model=model,
             test=split.test,
             buffers=getattr(model, "buffer_policy", "none"),
-            part=SharedPart(model.layout, kept) if kept else None,
+            part=SharedParameters(model.layout, kept) if kept else None,
             clients=settings.evaluate_clients,
         )
         rounds = train_size / settings.samples_per_round(settings.workers, train_size)
         loop = TrainingLoop(
             engine=engine,
-            watch=watch,
+            monitor=monitor,
             strategy=settings.strategy,
             cluster=cluster,
-            probe=probe,
+            evaluator=evaluator,
             train_size=train_size,
             batch_size=settings.batch_size,
             budget=settings.budget,
-            cadence=Cadence.of(settings.budget, rounds, settings.workers, **settings.every),
+            intervals=Intervals.of(settings.budget, rounds, settings.workers, **settings.every),
             history=history,
             checkpoints=checkpoints,
             callbacks=self.callbacks,
@@ -283,7 +283,7 @@ class Trainer:
         try:
             if saved:
                 loop.restore(saved)
-            with long_lived(len(cluster.workers) if engine.one_process else 0):
+            with frozen_gc(len(cluster.workers) if engine.one_process else 0):
                 stopped_by = loop.run()
         finally:
             self._recovery.end()
@@ -323,5 +323,5 @@ class Trainer:
 
 
 def train(model: Any, data: Any, **options: Any) -> Run:
-    """Train ``model`` on ``data``; the options are those of `Trainer`."""
+    """Train ``model`` on ``data``. Options are those of `Trainer`. Return the result."""
     return Trainer(model, data, **options).fit()

@@ -29,7 +29,9 @@ def test_workers_are_started_and_the_master_is_served_until_a_signal_ends_them_a
     assert not any(map(is_alive, pids))
     for name, port in zip(folder.names, folder.ports, strict=True):
         assert f"{name}: ready at http://localhost:{port} after" in out
-    assert out.index("ready at") < out.index("the master serves at http://localhost:") < out.index("stopping the workers")
+    assert (
+        out.index("ready at") < out.index("the master serves at http://localhost:") < out.index("stopping the workers")
+    )
 
 
 def test_workers_of_a_master_that_is_killed_end_by_themselves(folder):

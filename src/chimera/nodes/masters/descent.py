@@ -24,10 +24,10 @@ from chimera.nodes.table import match_columns
 from chimera.strategies.parameter_server import ParameterServer
 from chimera.strategies.strategy import Round
 from chimera.training.cluster.cluster import Actors, TrainingCluster
-from chimera.training.cluster.heartbeat import Watch
-from chimera.training.cluster.sharding import Dealing
+from chimera.training.cluster.heartbeat import HeartbeatMonitor
+from chimera.training.cluster.sharding import Sharding
 from chimera.training.fault_tolerance.recovery import Recovery
-from chimera.training.fault_tolerance.settings import Tolerance
+from chimera.training.fault_tolerance.settings import FaultTolerance
 from chimera.training.messages.rejection import Rejections
 from chimera.web.errors import AllWorkersFailed
 from chimera.web.logs import status
@@ -183,8 +183,8 @@ class Descent:
     def _descend(self, actors: _Actors) -> tuple[Flat, int]:
         """Run the strategy's rounds until it is over; whoever is lost is left out."""
         engine = self._engine
-        watch, tolerance = Watch(engine), Tolerance(on_worker_loss="drop")
-        dealing = Dealing(_NoSupply(), len(actors.living), lambda _: 0)
+        watch, tolerance = HeartbeatMonitor(engine), FaultTolerance(on_worker_loss="drop")
+        dealing = Sharding(_NoSupply(), len(actors.living), lambda _: 0)
         cluster = TrainingCluster(engine, actors, dealing, watch)
         recovery = Recovery(engine, cluster, watch, tolerance)
         strategy, rejections = ParameterServer(), Rejections()

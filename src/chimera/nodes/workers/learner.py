@@ -14,8 +14,8 @@ from chimera.data.order import OwnOrder, ShardOrder
 from chimera.nodes.table import match_columns
 from chimera.nodes.workers.training_data import Data
 from chimera.training.privacy.worker import PrivateWorker
+from chimera.training.worker.driver_schema import DriverSchema
 from chimera.training.worker.learner import Learner
-from chimera.training.worker.remote_learner import Counterpart
 
 if TYPE_CHECKING:
     from chimera.nodes.workers.gradient_worker import GradientWorker, Problem
@@ -41,7 +41,7 @@ class NodeLearner(Learner):
     """
 
     def __init__(self, node: GradientWorker, rank: int, counterpart: Any, _: None, order: Any, **options: Any) -> None:
-        if not isinstance(counterpart, Counterpart):
+        if not isinstance(counterpart, DriverSchema):
             raise DataError(f"{node.name} keeps its own model and data: the driver can send it neither")
         with registered_names_only(None):  # the node's owner may name a model or loss by path; no driver may
             data = node.read()
@@ -61,7 +61,7 @@ def _bound(order: Any, samples: int, rank: int) -> ShardOrder:
     return order.of(samples, rank)
 
 
-def _problem(node: GradientWorker, counterpart: Counterpart, data: Data) -> Problem:
+def _problem(node: GradientWorker, counterpart: DriverSchema, data: Data) -> Problem:
     """Return the node's problem with columns and classes in the driver's order."""
     inputs, columns = data.X, data.columns
     if counterpart.features is not None:

@@ -1,4 +1,4 @@
-"""The engine as a strategy sees it: living workers, servers, and who is late."""
+"""The cluster that a strategy drives: living workers, parameter servers, and the data assigned to each worker."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ import numpy as np
 from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError, TimeLimitError, TooFewWorkersError
 from chimera.core.parameters import Flat
-from chimera.training.cluster.gather import Asking
-from chimera.training.cluster.heartbeat import Watch
-from chimera.training.cluster.sharding import Dealing
-from chimera.training.cluster.snapshot import Holdings
+from chimera.training.cluster.gather import Gather
+from chimera.training.cluster.heartbeat import HeartbeatMonitor
+from chimera.training.cluster.sharding import Sharding
+from chimera.training.cluster.state import ClusterState
 from chimera.training.worker.attack import Attack
 
 
 class Actors(Protocol):
-    """What makes the actors; ``addressed`` and ``by_rows`` say what servers send, see `TrainingCluster.addressed`.
+    """A factory of the actors of a run.
 
-    ``bounds`` are the numbers of the layers before which a model was cut by its cost, which may be another tomorrow.
+    Attributes
+    ----------
+    addressed, by_rows : how servers send weights, see `TrainingCluster.addressed`.
+    bounds : indices of the first layers of all stages but the first, where the model is split by measured cost. Measured
+        costs vary, so a resumed run takes these from the checkpoint.
     """
 
     addressed: bool
@@ -37,10 +41,10 @@ class Actors(Protocol):
         """Start all servers."""
 
     def server(self, index: int, shards: int) -> Any:
-        """Start one server, as new."""
+        """Start one server with the initial parameters."""
 
     def joined(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
-        """Return the parameters of the whole model, shape (P,), from the pieces; by default they lie one behind another."""
+        """Return the parameters of the whole model, shape (P,), from its pieces; by default, concatenate them."""
         return np.concatenate(pieces, out=out)
 
     def joined_buffers(self, pieces: Sequence[Flat]) -> Flat:
@@ -48,61 +52,63 @@ class Actors(Protocol):
         return np.concatenate(pieces)
 
 
-class TrainingCluster(Asking, Holdings):
-    """What the trainer hands to a strategy.
+class TrainingCluster(Gather, ClusterState):
+    """The cluster of one run, as the trainer passes it to a strategy.
 
     Parameters
     ----------
     engine : where the actors run.
-    actors : makes them.
-    dealing : says which data each worker reads; it begins with as many workers as the cluster.
-    watch : waits for them; by default with patience for any time.
-    min_workers : with fewer living workers than this, the run stops.
+    actors : factory of workers and servers.
+    sharding : assigns data to workers; it starts with as many workers as the cluster.
+    monitor : waits for results and kills hung actors; by default it waits without a limit.
+    min_workers : the run stops with fewer living workers than this.
     replicas : what workers hold of the model, see `Strategy.replicas`.
 
     Attributes
     ----------
-    workers, shards : the living learners in rank order, and the parameter shards.
-    names : of all workers there ever were.
-    attacks : what those do who attack, by their names. It goes with the name: who is respawned as one of them attacks too.
-    let_out : of a private run, the noise multiplier of each sum that masks were taken from, and the share of the clients.
+    workers, shards : living workers in rank order, and the parameter servers.
+    names : names of all workers that the run has had.
+    attacks : attack of each attacking worker, by name. A worker that is respawned under that name attacks too.
+    released_sums : in a private run, for each sum that was unmasked: its noise multiplier and the share of clients in it.
     """
 
     def __init__(
         self,
         engine: Engine,
         actors: Actors,
-        dealing: Dealing,
-        watch: Watch | None = None,
+        sharding: Sharding,
+        monitor: HeartbeatMonitor | None = None,
         min_workers: int = 1,
         *,
         replicas: str = "equal",
     ) -> None:
         self.replicas = replicas
-        self._actors, self._dealing = actors, dealing
-        self.begin_asking(engine, watch or Watch(engine), min_workers)
-        self.workers = [actors.worker(rank, order) for rank, order in enumerate(dealing.orders)]
+        self._actors, self._sharding = actors, sharding
+        self.start_gathering(engine, monitor or HeartbeatMonitor(engine), min_workers)
+        self.workers = [actors.worker(rank, order) for rank, order in enumerate(sharding.orders)]
         self.forget_local()
         self.names = [worker.name for worker in self.workers]
-        self._places = {name: place for place, name in enumerate(self.names)}  # in the dealing
+        self._places = {name: place for place, name in enumerate(self.names)}  # index into the orders of the sharding
         self.shards: list[Any] = []
         self.attacks: dict[str, Attack] = {}
-        self.let_out: list[tuple[float, float]] = []
+        self.released_sums: list[tuple[float, float]] = []
         self.round, self.horizon = 0, 1
-        self._session = 0  # how often a strategy began: then workers have nothing that servers know of
+        self._session = (
+            0  # incremented when a strategy starts: servers then assume that workers hold no earlier weights
+        )
 
     @property
     def ranks(self) -> list[int]:
-        """The numbers of the living workers."""
+        """The ranks of the living workers."""
         return [self.names.index(worker.name) for worker in self.workers]
 
     @property
     def dealt(self) -> list[str]:
-        """The names of those among whom the data is dealt, by their places in that; some may be gone."""
+        """The names of the workers that the data is divided among, in the order of their shards; some may be lost."""
         return sorted(self._places, key=self._places.__getitem__)
 
     def servers(self, shards: int) -> list[Any]:
-        """Return the parameter shards; the same ones each time."""
+        """Return the parameter servers. They are started at the first call."""
         if not self.shards:
             self.shards = self._actors.servers(shards)
         if len(self.shards) != shards:
@@ -113,9 +119,14 @@ class TrainingCluster(Asking, Holdings):
     def addressed(
         self, worker: Any, weights: Sequence[Any], batches: int = 1, shard: int | None = None, first: int | None = None
     ) -> Sequence[Any]:
-        """Return the newest ``weights`` as this worker is to get them, in its next call, which computes so many batches.
+        """Return the newest weights in the form that this worker receives them with its next call.
 
-        They are those of all servers, or of one ``shard``; the batches the next ones, or those from the number ``first`` on.
+        Parameters
+        ----------
+        worker : the receiver.
+        weights : refs of the weights of all servers, or of one ``shard``, for receivers that all get the same.
+        batches : how many batches the call computes.
+        first : index of the first of these batches; by default the worker's next one.
         """
         if self._actors.by_rows:
             wanted = worker.wanted(len(self.shards), batches, first, returns=len(self.shards))
@@ -126,11 +137,11 @@ class TrainingCluster(Asking, Holdings):
         return [server.message(worker.name, self._session) for server in servers]
 
     def group(self, workers: Sequence[Any] | None = None) -> Any:
-        """Return a group of ``workers``, by default of all that live, in rank order."""
+        """Return a group of ``workers``; by default of all living workers in rank order."""
         return self._engine.group(list(self.workers if workers is None else workers))
 
     def joined(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
-        """Return the parameters of the whole model, shape (P,), in ``out`` if given, from the pieces that there are."""
+        """Return the parameters of the whole model, shape (P,), from its pieces; in ``out`` if it is given."""
         return self._actors.joined(pieces, out)
 
     def joined_buffers(self, pieces: Sequence[Flat]) -> Flat:
@@ -138,16 +149,16 @@ class TrainingCluster(Asking, Holdings):
         return self._actors.joined_buffers(pieces)
 
     def get(self, refs: Any) -> Any:
-        """Return values to the driver."""
-        return self._watch.get(refs)
+        """Return the values of refs."""
+        return self._monitor.get(refs)
 
     @property
     def cut(self) -> list[int]:
-        """The numbers of the layers before which the model is cut."""
+        """The indices of the layers before which the model is split."""
         return list(self._actors.bounds)
 
     def drop_lost(self) -> tuple[list[str], list[int]]:
-        """Leave out the workers that are dead; return their names, and which servers are."""
+        """Remove dead workers; return their names and the indices of dead servers."""
         dead = self._dead()
         lost = [worker.name for worker in self.workers if worker.name in dead]
         self.workers = [worker for worker in self.workers if worker.name not in dead]
@@ -155,26 +166,27 @@ class TrainingCluster(Asking, Holdings):
         return lost, [index for index, server in enumerate(self.shards) if server.name in dead]
 
     def start(self, name: str) -> Any:
-        """Start a worker in the place of a lost one, or one more, and return it; `admit` makes it part of the cluster."""
+        """Start a replacement of a lost worker, or an additional worker, and return it. `admit` adds it to the cluster."""
         if name not in self.names:
             self.names.append(name)
         rank = self.names.index(name)
-        # One more has nothing to read until the data is dealt anew; anything does until then.
-        place = self._places.get(name, rank % len(self._dealing.orders))
-        return self._actors.worker(rank, self._dealing.orders[place])
+        # An additional worker gets its shard when the data is divided again. It reads nothing until then.
+        place = self._places.get(name, rank % len(self._sharding.orders))
+        return self._actors.worker(rank, self._sharding.orders[place])
 
     def admit(self, worker: Any) -> None:
-        """Let a worker in; where there are no servers, as a copy of the furthest. One more gets its share of the data.
+        """Add a started worker to the cluster. Divide the data again if the worker is additional.
 
-        Where there are, its local optimizer takes over what another's remembers: one that begins anew steps far too long at
-        first, and would spoil the mean. What only the lost one knew comes back as it was at the last checkpoint.
+        Without servers, the worker becomes a copy of the replica with the most steps. With servers, its local optimizer takes
+        over the momenta of another worker: fresh moment estimates make the first steps too long, which would distort the mean.
+        State that only the lost worker had is restored from the last checkpoint.
 
         Raises
         ------
-        ActorLost : it is dead, or one of the others is; it is not part of the cluster.
+        ActorLost : the worker or another one is dead. The worker is not part of the cluster.
         """
         if self.shards or not self.workers or self.replicas == "parts":
-            self.get(worker.go_to(self._dealing.step_of(self.round)))
+            self.get(worker.go_to(self._sharding.step_of(self.round)))
             if self.shards and self.replicas != "parts":
                 self._recall(worker, (self.on_time() or self.workers)[:1])
         else:
@@ -185,44 +197,44 @@ class TrainingCluster(Asking, Holdings):
         place = sum(self.names.index(other.name) < rank for other in self.workers)
         self.workers.insert(place, worker)
         if worker.name not in self._places:
-            self.deal()
+            self.reshard()
 
-    def turn(self, worker: Any, attack: Attack) -> None:
-        """Let a worker attack from its next call on; nothing is waited for."""
+    def make_attacker(self, worker: Any, attack: Attack) -> None:
+        """Make a worker attack from its next call on, without waiting for it."""
         self.attacks[worker.name] = attack
         worker.attack(attack.kind, attack.scale)
 
     def has_room(self, patience_s: float = 0) -> bool:
-        """Return whether one more worker would find its place now, or within so many seconds."""
+        """Return whether the engine has room for one more worker, now or within ``patience_s`` seconds."""
         try:
             self._actors.reserve_workers(1, patience_s)
         except TimeLimitError:
             return False
         return True
 
-    def deal(self) -> None:
-        """Part the data anew among the workers that are there."""
-        self._dealing.deal(len(self.workers), self.round)
+    def reshard(self) -> None:
+        """Divide the data again among the living workers."""
+        self._sharding.reshard(len(self.workers), self.round)
         self._places = {worker.name: place for place, worker in enumerate(self.workers)}
         self._hand_out()
 
     @property
     def feeders(self) -> list[Any]:
-        """The actors that prepare the workers' data, if there are any."""
-        return self._dealing.supply.actors
+        """The actors that prepare the workers' data, if the data set has any."""
+        return self._sharding.supply.actors
 
     def mend_supply(self) -> list[str]:
-        """Start anew what prepares the workers' data and has died, tell the workers, and return its names."""
-        if names := self._dealing.mend():
+        """Replace dead actors that prepare data, notify the workers, and return the names of those actors."""
+        if names := self._sharding.mend():
             self._hand_out()
         return names
 
     def supply_fill(self) -> dict[str, float]:
-        """Return how full each queue before the workers is, 0 to 1, as far as that is known without waiting."""
-        return self._dealing.supply.fill()
+        """Return the fill of each worker's input queue, 0 to 1, where it is known without waiting."""
+        return self._sharding.supply.fill()
 
     def respawn_server(self, index: int) -> None:
-        """Start a server in the place of a lost one, as new: it needs its state."""
+        """Replace a lost server by a new one with initial parameters. The caller restores its state."""
         self.shards[index] = self._actors.server(index, len(self.shards))
 
     def check_enough(self, lost: Sequence[str]) -> None:
@@ -232,20 +244,20 @@ class TrainingCluster(Asking, Holdings):
             raise TooFewWorkersError(f"{', '.join(lost)} died; {left}" if lost else left)
 
     def start_over(self) -> None:
-        """Make every worker and server that is left as it was at the very beginning."""
+        """Replace all remaining workers and servers by new ones, as at the start of the run."""
         self.round, workers = 0, [worker.name for worker in self.workers]
         self.forget_local()
         self._end_actors()
         self.workers, self._late = [], {}
         self.shards = [self._actors.server(index, len(self.shards)) for index in range(len(self.shards))]
-        self._dealing.restart()
+        self._sharding.restart()
         for name in workers:
             self.admit(self.start(name))
 
     def end(self) -> None:
-        """Kill the actors of this run, on an engine that lives on."""
+        """Kill the actors of this run on an engine that other runs go on using."""
         self._end_actors()
-        self._dealing.supply.end()
+        self._sharding.supply.end()
 
     def _end_actors(self) -> None:
         dead = self._dead()
@@ -254,10 +266,10 @@ class TrainingCluster(Asking, Holdings):
                 self._engine.kill(actor)
 
     def _hand_out(self) -> None:
-        orders = self._dealing.orders
-        self.get([worker.follow(orders[self._places[worker.name]], self._dealing.since) for worker in self.workers])
+        orders = self._sharding.orders
+        self.get([worker.follow(orders[self._places[worker.name]], self._sharding.since) for worker in self.workers])
 
     def _dead(self) -> set[str]:
-        """Return the names of those actors of this run that are dead; the engine may have run others before."""
+        """Return the names of the dead actors of this run. The engine may also report actors of earlier runs."""
         lost = set(map(id, self._engine.lost()))
         return {actor.name for actor in (*self.workers, *self.shards) if id(actor) in lost} if lost else set()

@@ -1,4 +1,4 @@
-"""Asking workers, and not waiting for all of them: who is late, and who was first."""
+"""Gather results from workers: a quorum, the first to finish, or all within a time limit."""
 
 from __future__ import annotations
 
@@ -9,44 +9,50 @@ from typing import Any, TypeAlias
 
 from chimera.core.engine import Engine
 from chimera.core.errors import ActorLost, TooFewWorkersError
-from chimera.training.cluster.heartbeat import Watch
+from chimera.training.cluster.heartbeat import HeartbeatMonitor
 
 Enough: TypeAlias = Callable[[Collection[str]], bool]
-"""Says whether what workers of these names have answered will do."""
+"""Return whether the results of the workers with these names are enough."""
 
 
-def _any(names: Collection[str]) -> bool:  # noqa: ARG001 - it is a matter of their number
+def _any(names: Collection[str]) -> bool:  # noqa: ARG001 - the signature of Enough
     return True
 
 
-class Asking:
-    """The part of a `TrainingCluster` that asks, and remembers who still owes an answer.
+class Gather:
+    """The part of a `TrainingCluster` that calls workers and keeps track of those that are still computing.
 
     Attributes
     ----------
-    told : what happened meanwhile, as `Announcer.events` takes it; whoever tells it empties the list.
+    unreported : events since the last report, as `Notifier.events` takes them. The caller that reports them empties the list.
     """
 
     workers: list[Any]
-    told: list[tuple[str, str, str]]
+    unreported: list[tuple[str, str, str]]
 
-    def begin_asking(self, engine: Engine, watch: Watch, min_workers: int) -> None:
-        """Begin with nobody late."""
-        self._engine, self._watch, self._min_workers = engine, watch, min_workers
-        self.told = []
-        self._late: dict[str, Any] = {}  # workers that still compute an answer nobody waits for
-        # Who was there when `first` last waited, and what they answered.
+    def start_gathering(self, engine: Engine, monitor: HeartbeatMonitor, min_workers: int) -> None:
+        """Start with no worker late."""
+        self._engine, self._monitor, self._min_workers = engine, monitor, min_workers
+        self.unreported = []
+        self._late: dict[str, Any] = {}  # refs of workers that still compute a result for which no caller waits
+        # Workers that had finished when `first` last waited, and their refs.
         self._answers: deque[tuple[str, Any]] = deque()
 
     def _dead(self) -> set[str]:
         raise NotImplementedError
 
     def gather(self, ask: Callable[[Any], Any], quorum: float = 1.0, timeout_s: float | None = None) -> list[Any]:
-        """Ask every free worker, and return the answers of a quorum, in rank order.
+        """Call every free worker, and return the results of a quorum in rank order.
+
+        Parameters
+        ----------
+        ask : calls a worker and returns its refs.
+        quorum : the share of the workers whose results are waited for, 0 to 1; 1 without a time limit waits for nothing.
+        timeout_s : after this many seconds the results that are there are returned.
 
         Raises
         ------
-        TooFewWorkersError : the time is over and fewer than ``min_workers`` have answered.
+        TooFewWorkersError : fewer than ``min_workers`` answered within ``timeout_s``.
         """
         if quorum == 1 and timeout_s is None:
             return [ask(worker) for worker in self.workers]
@@ -63,14 +69,14 @@ class Asking:
         count: int | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Ask those of ``workers`` that are free, and return what the first ``count`` answered, by name, in rank order.
+        """Call the free ones of ``workers``, and return the results of the first ``count``, by name, in rank order.
 
-        Without a count and a time limit all are asked, and nothing is waited for.
+        Without ``count`` and ``timeout_s``, call all and wait for nothing.
 
         Raises
         ------
-        ActorLost : nobody has answered, and somebody is dead.
-        TooFewWorkersError : nobody has answered in time.
+        ActorLost : no worker answered, and at least one is dead.
+        TooFewWorkersError : no worker answered within ``timeout_s``.
         """
         if count is None and timeout_s is None:
             return {worker.name: ask(worker) for worker in workers}
@@ -84,12 +90,12 @@ class Asking:
         least: int = 1,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Ask those of ``workers`` that are free, and return the answers once at least so many have come, and are ``enough``.
+        """Call the free ones of ``workers``, and return the results once ``least`` have arrived and they are ``enough``.
 
         Raises
         ------
-        ActorLost : nobody has answered, and somebody is dead.
-        TooFewWorkersError : nobody has answered in time.
+        ActorLost : no worker answered, and at least one is dead.
+        TooFewWorkersError : no worker answered within ``timeout_s``.
         """
         answers = self._asked(workers, ask, least, timeout_s, enough)
         if not answers:
@@ -114,9 +120,9 @@ class Asking:
         return {name: answer for name, answer in answers.items() if name in done}
 
     def _ready(self, workers: Sequence[Any], count: int, timeout_s: float | None, enough: Enough = _any) -> list[Any]:
-        """Return those that are free, once enough are, or the time is over."""
+        """Return the free workers, once there are enough or the time limit has passed."""
         deadline = math.inf if timeout_s is None else self._engine.now() + timeout_s
-        # With a time limit, who is late has had his time: the others do not wait for him again.
+        # With a time limit, a late worker has already used up its time: do not wait for it again.
         if timeout_s is None:
             self._free(workers, count, deadline, enough)
         else:
@@ -124,16 +130,16 @@ class Asking:
         return [worker for worker in workers if worker.name not in self._late]
 
     def first(self, pending: Mapping[str, Any]) -> str:
-        """Wait until one of the workers has answered, and return its name; of several, the first to have done so.
+        """Wait until a worker has answered, and return the name of the first one.
 
         Raises
         ------
-        ActorLost : one of them is dead.
+        ActorLost : a worker is dead.
         """
         heads = {str(worker.name): _head(pending[worker.name]) for worker in self.workers if worker.name in pending}
         winner = self._next_answer(heads)
         if winner is None:
-            done, _ = self._watch.wait(heads.values(), 1)
+            done, _ = self._monitor.wait(heads.values(), 1)
             if dead := self._dead() & set(heads):
                 raise ActorLost(f"{', '.join(sorted(dead))} died")
             names = {id(ref): name for name, ref in heads.items()}
@@ -176,7 +182,7 @@ class Asking:
         while True:
             left = None if math.isinf(deadline) else max(deadline - self._engine.now(), 0.0)
             gone = len(set(refs) & self._dead())
-            done, pending = self._watch.wait(refs.values(), min(count + gone, len(refs)), left)
+            done, pending = self._monitor.wait(refs.values(), min(count + gone, len(refs)), left)
             finished, dead = set(map(id, done)), self._dead()
             living = {name for name, ref in refs.items() if id(ref) in finished and name not in dead}
             there = len(living) >= count

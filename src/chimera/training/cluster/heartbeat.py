@@ -1,4 +1,4 @@
-"""Waiting for actors that may hang: whoever gives no sign of life for too long is killed, and so known to be lost."""
+"""Wait for actors that may hang: an actor without a heartbeat for too long is killed, and thereby lost."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from chimera.core.errors import ActorError, RunError, TimeLimitError
 _MOST_TIMEOUTS = 1000
 
 
-class Watch:
-    """What waits for refs in the driver of a run.
+class HeartbeatMonitor:
+    """Waits for refs in the driver of a run, and kills actors that hang.
 
     Parameters
     ----------
     engine : where the actors run.
-    worker_timeout_s : after how many seconds without a sign of life an actor counts as lost.
+    worker_timeout_s : seconds without a heartbeat after which an actor counts as lost.
 
     Attributes
     ----------
-    hung : the names of those that were killed for it.
-    alarm : called when the engine's clock has come to ``alarm_s``, also amid a wait; returns the next such time.
+    hung : names of the actors that were killed because they hung.
+    alarm : called at the time ``alarm_s`` of the engine's clock, also during a wait; returns the time of the next call.
     """
 
     def __init__(self, engine: Engine, worker_timeout_s: float = math.inf) -> None:
@@ -55,11 +55,11 @@ class Watch:
                 return self._engine.get(refs, slice_s)
             except TimeLimitError as error:
                 if isinstance(error.__cause__, ActorError) or self._engine.now() < end_s:
-                    raise  # some other limit than this one
+                    raise  # not caused by this time limit
         return self._engine.get(refs)
 
-    def look(self) -> None:
-        """Sound the alarm if it is time, and kill whoever hangs."""
+    def check(self) -> None:
+        """Call the alarm if it is due, and kill hung actors."""
         if self._engine.now() >= self.alarm_s:
             self.alarm_s = self.alarm()
         if self._timeout_s < math.inf:
@@ -68,14 +68,19 @@ class Watch:
                 self._engine.kill(actor)
 
     def _patiently(self) -> Iterator[None]:
-        """Give one turn after the other, and look around between them; give up after very long."""
+        """Yield once for each attempt to wait, and check all actors between attempts.
+
+        Raises
+        ------
+        RunError : too much time has passed although every actor sends heartbeats.
+        """
         began_s = self._engine.now()
         yield
         while True:
-            self.look()
+            self.check()
             if self._engine.now() - began_s > _MOST_TIMEOUTS * self._timeout_s:
                 waited_s = self._engine.now() - began_s
-                raise RunError(f"a call did not end within {waited_s:g} s, though everybody gives signs of life")
+                raise RunError(f"a call did not end within {waited_s:g} s, although every actor sends heartbeats")
             yield
 
     def _slice_s(self) -> float:

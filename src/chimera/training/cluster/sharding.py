@@ -1,4 +1,4 @@
-"""Who reads which data, also when workers come and go."""
+"""Assignment of training data to workers, also when workers join or are lost."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from chimera.data.order import HeldOrder
 from chimera.data.supply import Supply
 
 
-class Dealing:
-    """The training data as it is parted among those who are there.
+class Sharding:
+    """The training data, divided among the present workers.
 
     Parameters
     ----------
-    supply : parts it.
-    world_size : how many workers there are at first.
-    samples_per_round : how many samples so many workers process in a round.
-    steps_per_round : by how many steps a worker goes on in a round.
-    readers : how many workers, one after another, read the same data.
-    holds : which blocks each of so many workers holds, see `Strategy.holds`; None if nobody holds another's.
+    supply : divides the data.
+    world_size : number of workers at the start.
+    samples_per_round : returns the samples that a given number of workers process in a round.
+    steps_per_round : steps of a worker in a round.
+    readers : number of consecutive workers that read the same data.
+    holds : returns the blocks that each of a given number of workers holds, see `Strategy.holds`; None if no worker holds the
+        blocks of another.
 
     Attributes
     ----------
-    supply : whom the orders come from.
-    orders : who reads what, by place among those who are there.
+    supply : source of the orders.
+    orders : the order in which each worker reads its rows; one for each worker of the current assignment.
     """
 
     def __init__(
@@ -43,35 +44,35 @@ class Dealing:
 
     @property
     def since(self) -> int:
-        """The step from which on the orders count."""
+        """The first step that the current orders apply to."""
         return self.step_of(self._round)
 
     def step_of(self, round_: int) -> int:
-        """Return the number of a worker's first step in a round."""
+        """Return the index of a worker's first step in a round."""
         return round_ * self._steps_per_round
 
-    def deal(self, world_size: int, round_: int) -> None:
-        """Part the data anew among so many, from this round on; what was dealt before is not dealt again in this epoch."""
+    def reshard(self, world_size: int, round_: int) -> None:
+        """Divide the data among ``world_size`` workers from a round on. Rows already read in this epoch are not repeated."""
         self._begin += (round_ - self._round) * self._samples_per_round(self._world_size)
         self._world_size, self._round = world_size, round_
         self.orders = self._made()
 
     def restart(self) -> None:
-        """Begin again at round 0, with as many workers as now."""
+        """Start again at round 0 with the current number of workers."""
         self._round = self._begin = 0
         self.orders = self._made()
 
     def state(self) -> dict[str, int]:
-        """Return what makes it again."""
+        """Return the state from which `restore` computes the same assignment."""
         return {"world_size": self._world_size, "since": self._round, "begin": self._begin}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Part the data as it was when `state` was asked."""
+        """Restore the assignment that `state` described."""
         self._world_size, self._round, self._begin = state["world_size"], state["since"], state["begin"]
         self.orders = self._made()
 
     def mend(self) -> list[str]:
-        """Start anew what prepares the data and has died; return its names. The orders are others then, of the same data."""
+        """Replace dead actors that prepare data; return their names. The orders then refer to the new actors."""
         if names := self.supply.mend():
             self.orders = self._made()
         return names

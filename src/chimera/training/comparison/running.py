@@ -67,7 +67,7 @@ def run_cells(
     outcomes: Outcomes = {cell.name: ("waiting", "") for cell in cells}
     with Interrupt() as interrupt:
         for batch, at_once in ((together, jobs or cores()), (alone, 1)):
-            if not interrupt.asked:
+            if not interrupt.requested:
                 _Batch(folder, resume, callbacks, interrupt, outcomes).run(batch, at_once)
     return outcomes
 
@@ -93,10 +93,10 @@ class _Batch:
         waiting = deque(cells)
         interrupted = False
         try:
-            while self._running or (waiting and not self._interrupt.asked):
-                while waiting and len(self._running) < at_once and not self._interrupt.asked:
+            while self._running or (waiting and not self._interrupt.requested):
+                while waiting and len(self._running) < at_once and not self._interrupt.requested:
                     self._start(waiting.popleft())
-                if self._interrupt.asked and not interrupted:
+                if self._interrupt.requested and not interrupted:
                     interrupted = True
                     for process in self._running:
                         process.interrupt()

@@ -17,7 +17,7 @@ from chimera.models.conversion import as_model, build_model
 from chimera.models.model import MODELS, Model
 from chimera.strategies.strategy import Strategy
 from chimera.training.aggregation.aggregation import AGGREGATIONS
-from chimera.training.fault_tolerance.settings import Tolerance
+from chimera.training.fault_tolerance.settings import FaultTolerance
 from chimera.training.plugin import label, named
 
 _PRELOADED = (
@@ -72,7 +72,7 @@ def split_of(data: Any, seed: int) -> Split:
     return Split.of(data, seed=seed)
 
 
-def check_data(engine: Engine, train: Dataset, workers: int, tolerance: Tolerance) -> None:
+def check_data(engine: Engine, train: Dataset, workers: int, tolerance: FaultTolerance) -> None:
     """Raise ConfigurationError if the data cannot be spread, or if what is to happen at a loss needs data that can."""
     if not engine.nodes_own_data:
         if workers > len(train):

@@ -1,4 +1,4 @@
-"""What a worker or a server is to have of its machine, as an experiment says it."""
+"""Resources of workers and servers, as an experiment states them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GivenResources: TypeAlias = Mapping[str, Any] | Resources | None
 
 
 def resources_of(what: str, given: GivenResources) -> Resources:
-    """Return the `Resources` that a table with its keys describes; ``what`` names the option in messages.
+    """Return the `Resources` that a table describes; ``what`` is the option's name in messages.
 
     Raises
     ------
@@ -39,18 +39,18 @@ def resources_of(what: str, given: GivenResources) -> Resources:
         raise ConfigurationError(f"{what}: memory_mb must be above 0 and finite, not {made.memory_mb}")
     for name, amount in made.custom.items():
         if name in _OURS:
-            raise ConfigurationError(f"{what}: {name!r} is no custom resource: set {_OURS[name]}")
+            raise ConfigurationError(f"{what}: {name!r} is not a custom resource: set {_OURS[name]}")
         if not 0 < amount < float("inf"):
-            raise ConfigurationError(f"{what}: of {name!r} must be asked more than 0, not {amount}")
+            raise ConfigurationError(f"{what}: {name!r} must be above 0 and finite, not {amount}")
     return made
 
 
 def server_resources_of(given: GivenResources) -> Resources:
-    """Return the `Resources` of a server, which has no use for a GPU.
+    """Return the `Resources` of a server. Servers use no GPU.
 
     Raises
     ------
-    ConfigurationError : as `resources_of`, and for gpus.
+    ConfigurationError : as in `resources_of`; also if ``gpus`` is not 0.
     """
     made = resources_of("server_resources", given)
     if made.gpus:
@@ -59,7 +59,7 @@ def server_resources_of(given: GivenResources) -> Resources:
 
 
 def resources_table(given: GivenResources) -> dict[str, Any] | None:
-    """Return what an experiment file says of them; None if nothing was given."""
+    """Return the table of an experiment file; None if the option is not set."""
     if isinstance(given, Resources):
         return dataclasses.asdict(given)
     return None if given is None else dict(given)
@@ -69,9 +69,9 @@ def _check_gpus(what: str, gpus: float) -> None:
     if not 0 <= gpus < float("inf"):
         raise ConfigurationError(f"{what}: gpus must be at least 0, not {gpus}")
     if gpus > 1 and gpus != int(gpus):
-        raise ConfigurationError(f"{what}: gpus must be a part of one or a whole number, not {gpus:g}")
+        raise ConfigurationError(f"{what}: gpus must be a fraction of one or a whole number, not {gpus:g}")
 
 
-_OURS = {"CPU": "threads", "GPU": "gpus", "memory": "memory_mb"}  # what Ray calls them
+_OURS = {"CPU": "threads", "GPU": "gpus", "memory": "memory_mb"}  # Ray's names
 _FIELDS = [field.name for field in dataclasses.fields(Resources)]
 _KEYS = ", ".join(_FIELDS)

@@ -1,4 +1,4 @@
-"""An experiment's settings, as they were given and as they are used."""
+"""Settings of an experiment: the trainer's options, checked and resolved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chimera.strategies.strategy import STRATEGIES, Strategy
 from chimera.training.experiment.resolve import check_aggregation, check_codecs
 from chimera.training.experiment.resources import resources_of, resources_table, server_resources_of
 from chimera.training.fault_tolerance.injection import as_sentences
-from chimera.training.fault_tolerance.settings import Tolerance
+from chimera.training.fault_tolerance.settings import FaultTolerance
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.plugin import both_ways, label, made, named
 from chimera.training.privacy.settings import Privacy
@@ -27,17 +27,17 @@ _EVERY = "log_every", "evaluate_every", "checkpoint_every", "snapshot_every"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What `Trainer` makes of its options, but for model, data and engine; all of it checked, as far as it can be without data.
+    """The options of `Trainer` except model, data and engine, checked as far as that is possible without data.
 
     Attributes
     ----------
-    strategy, partition : as objects.
-    codec, downlink : names and options of the codecs of what workers send, and of what they get.
-    optimizer, local_optimizer : what steps the global model, and a worker's copy between two messages.
-    workers : how many the strategy uses.
-    every : after how many rounds what is done, where that was given.
-    faults : as sentences.
-    table : the options as plain values, for the file of the experiment.
+    strategy, partition : objects.
+    codec, downlink : name and options of the codecs of the uplink and the downlink.
+    optimizer, local_optimizer : optimizers of the global model, and of a worker's local steps.
+    workers : number of workers that the strategy uses.
+    every : intervals in rounds; None where not set.
+    faults : sentences.
+    table : the options as plain values, for the experiment file.
     """
 
     strategy: Strategy
@@ -49,7 +49,7 @@ class Settings:
     workers: int
     batch_size: int
     budget: Budget
-    tolerance: Tolerance
+    tolerance: FaultTolerance
     every: Mapping[str, Any]
     faults: Sequence[str]
     privacy: Privacy | None
@@ -60,79 +60,79 @@ class Settings:
     table: Mapping[str, Any]
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Self:
-        """Return the settings of these options of `Trainer`, all of them.
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Return the settings of all these options of `Trainer`.
 
         Raises
         ------
-        ConfigurationError : some of them cannot be used, or not together.
+        ConfigurationError : an option is invalid, or options contradict one another.
         """
         for key in ("workers", "batch_size", *_EVERY):
-            if given[key] is not None and given[key] < 1:
-                raise ConfigurationError(f"{key} must be at least 1, not {given[key]}")
-        if not 0 <= given["seed"] < 2**63:
-            raise ConfigurationError(f"the seed is {given['seed']}: it must be 0 or more, and below 2**63")
-        workers, name = given["workers"], label(given["strategy"])
-        limits = {key: given[key] for key in _LIMITS}
+            if options[key] is not None and options[key] < 1:
+                raise ConfigurationError(f"{key} must be at least 1, not {options[key]}")
+        if not 0 <= options["seed"] < 2**63:
+            raise ConfigurationError(f"the seed is {options['seed']}: it must be 0 or more, and below 2**63")
+        workers, name = options["workers"], label(options["strategy"])
+        limits = {key: options[key] for key in _LIMITS}
         if all(limit is None for limit in limits.values()):
             limits["epochs"] = 1
-        budget = Budget(**limits, target=given["target"])
-        strategy: Strategy = made(STRATEGIES, given["strategy"], Strategy)
-        tolerance = _tolerance(strategy, {key: given[key] for key in _TOLERANCE}, workers)
-        codec, downlink = both_ways(given["codec"])
+        budget = Budget(**limits, target=options["target"])
+        strategy: Strategy = made(STRATEGIES, options["strategy"], Strategy)
+        tolerance = _tolerance(strategy, {key: options[key] for key in _TOLERANCE}, workers)
+        codec, downlink = both_ways(options["codec"])
         check_codecs(strategy, name, codec, downlink)
-        table = optimizer_table(given["optimizer"])
+        table = optimizer_table(options["optimizer"])
         optimizer, local = _optimizers(strategy, name, table, workers)
         used = strategy.world_size(workers)
         check_aggregation(strategy, codec[0], used)
-        if given["evaluate_clients"] and strategy.replicas == "parts":
+        if options["evaluate_clients"] and strategy.replicas == "parts":
             raise ConfigurationError(
-                f"evaluate_clients: with {name!r} each worker has a part of the model, and none can evaluate the whole"
+                f"evaluate_clients: with {name!r} each worker holds a part of the model, so none can evaluate all of it"
             )
-        privacy = Privacy.of(given["privacy"])
+        privacy = Privacy.of(options["privacy"])
         if privacy is not None:
             privacy.check(strategy, name, codec, used)
-            if given["evaluate_clients"]:
+            if options["evaluate_clients"]:
                 raise ConfigurationError(
-                    "evaluate_clients tells what privacy keeps: how each one's own data fare; leave out one"
+                    "evaluate_clients reports metrics of each client's data, which privacy protects: remove one of the two"
                 )
-        faults = as_sentences(given["faults"], max(workers, given["max_workers"] or 0))
+        faults = as_sentences(options["faults"], max(workers, options["max_workers"] or 0))
         return cls(
             strategy=strategy,
-            partition=made(PARTITIONERS, given["partition"], Callable),
+            partition=made(PARTITIONERS, options["partition"], Callable),
             codec=codec,
             downlink=downlink,
             optimizer=optimizer,
             local_optimizer=local,
             workers=used,
-            batch_size=given["batch_size"],
+            batch_size=options["batch_size"],
             budget=budget,
             tolerance=tolerance,
-            every={key: given[key] for key in _EVERY},
+            every={key: options[key] for key in _EVERY},
             faults=faults,
             privacy=privacy,
-            evaluate_clients=given["evaluate_clients"],
-            worker_resources=resources_of("worker_resources", given["worker_resources"]),
-            server_resources=server_resources_of(given["server_resources"]),
-            seed=given["seed"],
+            evaluate_clients=options["evaluate_clients"],
+            worker_resources=resources_of("worker_resources", options["worker_resources"]),
+            server_resources=server_resources_of(options["server_resources"]),
+            seed=options["seed"],
             table={
-                **given,
-                "optimizer": given["optimizer"] if isinstance(given["optimizer"], str) else table,
+                **options,
+                "optimizer": options["optimizer"] if isinstance(options["optimizer"], str) else table,
                 "epochs": budget.epochs,
                 "faults": faults,
-                "worker_resources": resources_table(given["worker_resources"]),
-                "server_resources": resources_table(given["server_resources"]),
+                "worker_resources": resources_table(options["worker_resources"]),
+                "server_resources": resources_table(options["server_resources"]),
                 "privacy": asdict(privacy) if privacy else None,
             },
         )
 
     def samples_per_round(self, world_size: int, train_size: int) -> int:
-        """Return how many samples so many workers process in a round, of a training set of that size."""
+        """Return the samples that ``world_size`` workers process in a round, of a training set of ``train_size`` samples."""
         return self.strategy.samples_per_round(world_size, self.batch_size, train_size)
 
 
-def _tolerance(strategy: Strategy, given: Mapping[str, Any], workers: int) -> Tolerance:
-    tolerance = Tolerance(**given)
+def _tolerance(strategy: Strategy, options: Mapping[str, Any], workers: int) -> FaultTolerance:
+    tolerance = FaultTolerance(**options)
     tolerance.check(workers)
     return tolerance.of_parts(workers) if strategy.replicas == "parts" else tolerance
 
@@ -140,12 +140,11 @@ def _tolerance(strategy: Strategy, given: Mapping[str, Any], workers: int) -> To
 def _optimizers(
     strategy: Strategy, name: str, table: Mapping[str, Any], workers: int
 ) -> tuple[OptimizerSettings, OptimizerSettings]:
-    """Return what steps the global model, and what steps a worker's between two messages."""
+    """Return the optimizers of the global model and of local steps."""
     own = strategy.server_optimizer
     if own is not None and table != {"name": "sgd"}:
         raise ConfigurationError(
-            f"{name} brings the optimizer of its servers, {own['name']}: say how it steps by the strategy's "
-            "options, and leave out optimizer"
+            f"{name} has its own server optimizer, {own['name']}: set the strategy's options, and remove 'optimizer'"
         )
     optimizer = OptimizerSettings.of(*named(own or table), strategy.sgd_learning_rate)
     local = strategy.local_optimizer_of(workers)

@@ -1,4 +1,4 @@
-"""Faults by script: what goes wrong with whom, and when."""
+"""Fault injection: scripted faults of workers and servers, by step or time."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _EXAMPLE = "write it like 'kill worker 2 at step 50' or 'slow worker 0 by 4 for 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong.
+    """One fault.
 
     Attributes
     ----------
-    text : how it is told.
-    actor : ``worker 2`` or ``server 0``; or ``any worker``, one of the living, by chance.
-    step : it strikes when so many rounds are over; or None.
-    at_s : it strikes so many seconds after training began, in the engine's time; infinite where ``step`` says when.
-    disturbance : what goes wrong, or how it attacks from then on; None for death.
+    text : the fault as a sentence.
+    actor : ``worker 2`` or ``server 0``; or ``any worker``, a living worker chosen at random.
+    step : the number of completed rounds at which the fault is injected; None if a time is set.
+    at_s : seconds after the start of training, on the engine's clock; infinite if a step is set.
+    disturbance : the disturbance, or the attack that starts then; None: the actor is killed.
     """
 
     text: str
@@ -49,30 +49,39 @@ class Fault:
     def read(cls, given: Any) -> Fault:
         """Return the fault that a sentence or a pair (when, what) describes.
 
-        The sentence is ``kill``, ``hang``, ``slow`` or ``cut off``, or, of workers only, ``sign flip``, ``noise`` or ``label
-        flip``: they attack from then on, see `Attack`. Then comes ``worker 2``, ``server 0``, ``any worker``, or a stage that
-        prepares their data (``pipeline 0``; ``tokenizer``, ``filter`` or ``batcher`` where stages are apart); ``by`` a factor
-        (of ``slow``) or the scale of an attack; ``for`` so many ``s`` (of what passes); and ``at step`` n or ``at`` so many
-        ``s``. In a pair, a whole number is a step and any other number a time.
+        A sentence has these parts, in order:
+
+        - ``kill``, ``hang``, ``slow`` or ``cut off``; for workers also the attacks ``sign flip``, ``noise`` or ``label flip``,
+          which last until the end of the run, see `Attack`.
+        - ``worker 2``, ``server 0``, ``any worker``, or a stage that prepares data: ``pipeline 0``, or ``tokenizer``,
+          ``filter`` or ``batcher`` where these are separate actors.
+        - optional: ``by`` and the factor of ``slow`` or the scale of an attack; ``for 2 s``, the duration.
+        - ``at step 50`` or ``at 1.5 s``.
+
+        In a pair, a whole number is a step and any other number is a time in seconds.
+
+        Raises
+        ------
+        ConfigurationError : the fault cannot be parsed.
         """
         if isinstance(given, str):
             what, at, when = given.strip().rpartition(" at ")
         elif isinstance(given, Sequence) and len(given) == 2 and isinstance(given[1], str):
             at, what, when = " at ", given[1].strip(), _moment(given[0])
         else:
-            raise ConfigurationError(f"{given!r} is no fault: {_EXAMPLE}")
+            raise ConfigurationError(f"{given!r} is not a fault: {_EXAMPLE}")
         text = f"{what}{at}{when}"
         found, moment = _WHAT.fullmatch(what), _WHEN.fullmatch(when)
         if found is None or moment is None:
-            raise ConfigurationError(f"{text!r} is no fault: {_EXAMPLE}")
+            raise ConfigurationError(f"{text!r} is not a fault: {_EXAMPLE}")
         verb, actor, factor, for_s = found.groups()
         if actor.startswith("any") == actor[-1].isdigit():
-            raise ConfigurationError(f"{text!r}: {actor!r} is nobody; say 'worker 2' or 'any worker'")
+            raise ConfigurationError(f"{text!r}: {actor!r} names no actor; write 'worker 2' or 'any worker'")
         verb = verb.removesuffix(" down")
         scaled = verb in ("slow", "sign flip", "noise")
         if (factor and not scaled) or (for_s and verb in ("kill", *KINDS)):
             said = "by" if factor and not scaled else "for"
-            raise ConfigurationError(f"{text!r}: {said} says nothing here; {_EXAMPLE}")
+            raise ConfigurationError(f"{text!r}: '{said}' has no meaning here; {_EXAMPLE}")
         disturbance: Disturbance | Attack | None = None
         if verb in KINDS:
             if "worker" not in actor:
@@ -91,24 +100,24 @@ class Fault:
 
 
 class FaultScript:
-    """The faults that are still to come.
+    """The faults that have not been injected yet.
 
     Parameters
     ----------
-    faults : in any order; each as `Fault.read` takes it.
+    faults : faults in any order, in the forms that `Fault.read` takes.
     """
 
     def __init__(self, faults: Iterable[Any]) -> None:
         self._faults = [Fault.read(given) for given in faults]
 
     def forget(self, rounds: int, seconds: float) -> None:
-        """Leave out what struck before a checkpoint that a run now goes on from."""
+        """Remove the faults that were injected before the checkpoint from which a run resumes."""
         self._faults = [f for f in self._faults if f.at_s >= seconds and (f.step is None or f.step >= rounds)]
 
     def strike(
         self, engine: Engine, cluster: TrainingCluster, rounds: int, seconds: float
     ) -> Iterator[tuple[str, str, str]]:
-        """Let happen what is due, and yield what is to be told: event, actor and detail."""
+        """Inject the faults that are due; yield event, actor and detail of each."""
         dead = set(map(id, engine.lost()))
         actors = [a for a in (*cluster.workers, *cluster.shards, *cluster.feeders) if id(a) not in dead]
         due = [f for f in self._faults if seconds >= f.at_s or (f.step is not None and rounds >= f.step)]
@@ -116,32 +125,34 @@ class FaultScript:
         for fault in due:
             kind = fault.actor.removeprefix("any ")
             there = [a for a in actors if a.name == kind or (kind != fault.actor and a.name.startswith(f"{kind} "))]
-            if isinstance(fault.disturbance, Attack) and kind != fault.actor:  # of several, each makes one more
+            if (
+                isinstance(fault.disturbance, Attack) and kind != fault.actor
+            ):  # choose a worker that does not attack yet
                 there = [a for a in there if a.name not in cluster.attacks]
             if not there:
-                yield "fault missed", fault.actor, f"{fault.text}: nobody of that name is there"
+                yield "fault missed", fault.actor, f"{fault.text}: no living actor has this name"
                 continue
             actor = random.Random(f"{fault.text}, {rounds}").choice(there)  # noqa: S311 - the choice is repeated from the run's plan; no secret
             yield "attack" if isinstance(fault.disturbance, Attack) else "fault", actor.name, fault.text
             if fault.disturbance is None:
                 engine.kill(actor)
             elif isinstance(fault.disturbance, Attack):
-                cluster.turn(actor, fault.disturbance)
+                cluster.make_attacker(actor, fault.disturbance)
             else:
                 engine.disturb(actor, fault.disturbance)
 
     def missed(self) -> Iterator[tuple[str, str, str]]:
-        """Yield what is to be told of those that have not come, when the run is over."""
+        """Yield the events of the faults that were not injected before the run was over."""
         for fault in self._faults:
-            yield "fault missed", fault.actor, f"{fault.text}: the run was over before"
+            yield "fault missed", fault.actor, f"{fault.text}: the run ended before"
 
     def rounds_left(self, rounds: int) -> int | None:
-        """Return after how many rounds the next one strikes, at least 1; None if no step says so."""
+        """Return the number of rounds until the next fault by step, at least 1; None if there is none."""
         steps = [max(f.step - rounds, 1) for f in self._faults if f.step is not None]
         return min(steps, default=None)
 
     def next_s(self) -> float:
-        """Return when the next one strikes that a time is set for; infinite if there is none."""
+        """Return the time of the next fault by time, in seconds; infinite if there is none."""
         return min((f.at_s for f in self._faults), default=math.inf)
 
 
@@ -149,37 +160,41 @@ def _moment(when: Any) -> str:
     if isinstance(when, str):
         return when.strip()
     if isinstance(when, bool) or not isinstance(when, int | float):
-        raise ConfigurationError(f"{when!r} is no time of a fault: a whole number is a step, any other number seconds")
+        raise ConfigurationError(
+            f"{when!r} cannot be the moment of a fault: give a whole number for a step, any other number for seconds"
+        )
     return f"step {when}" if isinstance(when, int) else f"{when:.9f}".rstrip("0").rstrip(".") + " s"
 
 
 def as_sentences(faults: Iterable[Any], workers: int) -> list[str]:
-    """Return how the faults are told, as an experiment file has them; one sentence may stand for a list of it.
+    """Return the faults as sentences, for the experiment file. A single sentence counts as a list of one.
 
     Raises
     ------
-    ConfigurationError : one cannot be read, or is for a worker that a run with so many will not have.
+    ConfigurationError : a fault cannot be parsed, or names a worker that a run with ``workers`` workers does not have.
     """
     read = [Fault.read(given) for given in ([faults] if isinstance(faults, str) else faults)]
     for fault in read:
         kind, _, number = fault.actor.partition(" ")
         if kind == "worker" and int(number) >= workers:
-            raise ConfigurationError(f"{fault.text!r}: the run has {workers} workers, from 'worker 0' on")
+            raise ConfigurationError(
+                f"{fault.text!r}: the run has {workers} workers, 'worker 0' to 'worker {workers - 1}'"
+            )
     return [fault.text for fault in read]
 
 
 def check_attacks(faults: Iterable[Any], strategy: Strategy, data: Any) -> None:
-    """Raise ConfigurationError if workers are to falsify messages that they do not send, or labels that ``data`` has not."""
+    """Raise ConfigurationError if an attack falsifies messages that workers do not send, or labels that ``data`` lacks."""
     for fault in map(Fault.read, faults):
         if not isinstance(fault.disturbance, Attack):
             continue
         if strategy.replicas == "parts":
             raise ConfigurationError(
-                f"{fault.text!r}: attackers falsify what they learn of a whole model, and here it is cut"
+                f"{fault.text!r}: attacks need workers that hold the whole model, and here each holds a part"
             )
         if fault.disturbance.in_messages and strategy.sends != "messages":
             raise ConfigurationError(
-                f"{fault.text!r}: with this strategy workers send no messages to servers, which an attacker could falsify"
+                f"{fault.text!r}: with this strategy workers send no messages to servers that an attacker could falsify"
             )
         if fault.disturbance.kind == "label flip" and not (isinstance(data, Dataset) and data.classes):
-            raise ConfigurationError(f"{fault.text!r}: the data has no classes, whose labels an attacker could flip")
+            raise ConfigurationError(f"{fault.text!r}: the data has no class labels that an attacker could flip")

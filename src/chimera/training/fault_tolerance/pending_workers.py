@@ -9,43 +9,43 @@ from typing import Any
 from chimera.core.engine import Engine
 from chimera.core.errors import ActorLost, TimeLimitError
 from chimera.training.cluster.cluster import TrainingCluster
-from chimera.training.cluster.heartbeat import Watch
+from chimera.training.cluster.heartbeat import HeartbeatMonitor
 
 
-class Recruits:
-    """Starts workers, and lets them in once they stand, so that nobody waits for a process that takes seconds to start."""
+class PendingWorkers:
+    """Starts workers, and admits each once it is up, so that a run need not wait while a process starts for seconds."""
 
-    def __init__(self, engine: Engine, cluster: TrainingCluster, watch: Watch) -> None:
-        self._engine, self._cluster, self._watch = engine, cluster, watch
-        self._starting: dict[str, tuple[Any, Any]] = {}  # the worker, and a ref that says that it stands
+    def __init__(self, engine: Engine, cluster: TrainingCluster, monitor: HeartbeatMonitor) -> None:
+        self._engine, self._cluster, self._monitor = engine, cluster, monitor
+        self._starting: dict[str, tuple[Any, Any]] = {}  # the worker, and a ref that is done when the worker is up
 
     def __len__(self) -> int:
-        """How many have been started and are not there yet."""
+        """The number of workers that are starting."""
         return len(self._starting)
 
     def start(self, name: str) -> None:
-        """Start a worker in the place of the one of this name that is gone, or a new one."""
+        """Start a replacement of the lost worker with this name, or an additional worker."""
         worker = self._cluster.start(name)
         self._starting[name] = worker, worker.step()
 
     def admit(self, patience_s: float) -> Iterator[tuple[str, str]]:
-        """Let those in who stand, after waiting so long for all of them; yield each name, and why it did not come if so.
+        """Admit the workers that are up within ``patience_s``; yield each name, with the reason if the worker was lost.
 
-        With endless patience, one of them is enough.
+        With infinite ``patience_s``, wait until one is up.
 
         Raises
         ------
-        ActorLost : one of those who were there died meanwhile.
+        ActorLost : a worker of the cluster died meanwhile.
         """
         if not self._starting:
             return
         try:
             refs = [ref for _, ref in self._starting.values()]
             if patience_s == math.inf:
-                self._watch.wait(refs)
+                self._monitor.wait(refs)
             else:
-                self._watch.wait(refs, len(refs), patience_s)
-        except TimeLimitError as error:  # the engine's own: it has no room for somebody
+                self._monitor.wait(refs, len(refs), patience_s)
+        except TimeLimitError as error:  # raised by the engine: it has no room for a worker
             for name, (worker, _) in list(self._starting.items()):
                 self._engine.kill(worker)
                 del self._starting[name]
@@ -58,7 +58,7 @@ class Recruits:
                 self._cluster.admit(worker)
             except ActorLost as error:
                 if not any(worker is lost for lost in self._engine.lost()):
-                    raise  # it stays, for the next try
+                    raise  # the new worker stays, and is admitted at the next attempt
                 del self._starting[name]
                 yield name, str(error)
             else:
@@ -66,7 +66,7 @@ class Recruits:
                 yield name, ""
 
     def end(self) -> None:
-        """Kill those who have not come in."""
+        """Kill the workers that were not admitted."""
         lost = set(map(id, self._engine.lost()))
         for worker, _ in self._starting.values():
             if id(worker) not in lost:

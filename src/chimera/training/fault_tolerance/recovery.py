@@ -1,4 +1,4 @@
-"""What a run does when a part of it dies."""
+"""Recovery of a run from lost workers and servers."""
 
 from __future__ import annotations
 
@@ -8,61 +8,63 @@ from collections.abc import Callable, Iterator
 from chimera.core.engine import Engine
 from chimera.core.errors import ActorLost, RunError, TooFewWorkersError
 from chimera.training.cluster.cluster import TrainingCluster
-from chimera.training.cluster.heartbeat import Watch
-from chimera.training.fault_tolerance.pending_workers import Recruits
-from chimera.training.fault_tolerance.settings import Tolerance
+from chimera.training.cluster.heartbeat import HeartbeatMonitor
+from chimera.training.fault_tolerance.pending_workers import PendingWorkers
+from chimera.training.fault_tolerance.settings import FaultTolerance
 from chimera.training.progress.notifier import Told
 
 _PATIENCE_S = 1.0
-"""How long the others wait for a worker that is started; once that was not enough, nobody waits for any."""
+"""Seconds that a run waits for a worker to start. After the first start that takes longer, the run no longer waits."""
 _PATIENCE_FOR_ROOM_S = 30.0
-"""How long a run waits for room that it cannot go on without."""
+"""Seconds that a run waits for the engine to have room for a worker without which it cannot continue."""
 _THEN = {
     "redistribute": "; its data goes to the others",
-    "drop": "; the others go on without it",
+    "drop": "; the others continue without it",
     "stop": "",
 }
 
 
 class Recovery:
-    """Puts a cluster right after a loss, the same way for every strategy.
+    """Repairs a cluster after a loss, in the same way for every strategy.
 
-    It may itself meet a death; called again, it goes on where it was.
+    Another actor may die during recovery. `survive` then raises, and continues where it was when it is called again.
 
     Parameters
     ----------
-    cluster : what is put right.
-    watch : knows who was killed because he hung.
-    tolerance : what becomes of the lost. A lost server is started anew, unless the run is to stop; a worker for which no
-        restart is left is dropped.
+    cluster : the cluster.
+    monitor : knows which actors were killed because they hung.
+    tolerance : the policy for lost workers. A lost server is restarted unless the policy is ``stop``. A worker is dropped when
+        no restarts are left.
 
     Attributes
     ----------
-    go_back : brings the run back to its last snapshot, and says which; for when parameters were lost.
-    asked_for : how many workers the user still wants in addition.
+    go_back : returns the run to its last snapshot after a loss of parameters, and describes it.
+    requested : workers that the user has requested and that have not been started.
     """
 
-    def __init__(self, engine: Engine, cluster: TrainingCluster, watch: Watch, tolerance: Tolerance) -> None:
-        self._cluster, self._watch = cluster, watch
+    def __init__(
+        self, engine: Engine, cluster: TrainingCluster, monitor: HeartbeatMonitor, tolerance: FaultTolerance
+    ) -> None:
+        self._cluster, self._monitor = cluster, monitor
         self._policy, self._restarts_left = tolerance.on_worker_loss, tolerance.max_restarts
         self._min_workers, self._max_workers = tolerance.min_workers, tolerance.max_workers or 0
         self.go_back: Callable[[], str] = str
-        self.asked_for = 0
+        self.requested = 0
         self._workers: list[str] = []  # to be respawned
         self._servers: list[int] = []
         self._parameters_lost = self._data_left = False
-        self._recruits = Recruits(engine, cluster, watch)
+        self._pending = PendingWorkers(engine, cluster, monitor)
         self._patience_s = _PATIENCE_S
-        self._respawned = set(cluster.names)  # who was there before, if it comes
+        self._respawned = set(cluster.names)  # a worker with one of these names is a replacement
 
     def survive(self, error: ActorLost) -> Iterator[Told]:
-        """Take the dead out of the cluster, start others in their places, and yield what is to be told.
+        """Remove dead actors from the cluster, start replacements, and yield the events.
 
         Raises
         ------
-        ActorLost : the error itself, if nobody of this run is dead; or somebody died meanwhile: call again.
+        ActorLost : ``error`` itself, if no actor of this run is dead. Or another actor died during recovery: call again.
         RunError : a server is dead and no restarts are left.
-        TooFewWorkersError : too few are left, or the policy is to stop.
+        TooFewWorkersError : fewer than ``min_workers`` are left, or the policy is ``stop``.
         """
         workers, servers = self._cluster.drop_lost()
         mended = list(self._mend_supply())
@@ -86,7 +88,7 @@ class Recovery:
         yield from self._admit(self._patience_s)
         while len(self._cluster.workers) < self._min_workers:
             yield from self._start_workers(_PATIENCE_FOR_ROOM_S)
-            if not self._recruits:
+            if not self._pending:
                 break
             yield from self._admit(math.inf)
         self._cluster.check_enough(names)
@@ -94,37 +96,37 @@ class Recovery:
             yield "went back", "", self.go_back()
             self._parameters_lost = False
         if self._data_left:
-            self._cluster.deal()
+            self._cluster.reshard()
             self._data_left = False
 
     @property
     def expecting(self) -> bool:
-        """Whether somebody has been started who is not there yet, or the user has asked for somebody."""
-        return bool(self._recruits or self.asked_for)
+        """Whether a worker is starting or requested."""
+        return bool(self._pending or self.requested)
 
-    def ask_for_one(self) -> None:
-        """Want one worker more; raise RunError if there are as many as there may be."""
-        if self._max_workers and len(self._cluster.names) + self.asked_for >= self._max_workers:
-            raise RunError(f"max_workers is {self._max_workers}, and so many workers are there, or asked for")
-        self.asked_for += 1
+    def request_worker(self) -> None:
+        """Request one more worker; raise RunError if the run has ``max_workers`` already."""
+        if self._max_workers and len(self._cluster.names) + self.requested >= self._max_workers:
+            raise RunError(f"max_workers is {self._max_workers}: this many workers exist or are requested")
+        self.requested += 1
 
     def grow(self) -> Iterator[Told]:
-        """Let those in who stand by now, and start more as far as they are wanted and there is room."""
-        before = len(self._recruits)
+        """Admit workers that have started, start requested workers while there is room, and yield the events."""
+        before = len(self._pending)
         yield from self._mend_supply()
         yield from self._start_workers()
-        while (self.asked_for or len(self._cluster.names) < self._max_workers) and self._cluster.has_room():
-            self.asked_for = max(self.asked_for - 1, 0)
-            self._recruits.start(f"worker {len(self._cluster.names)}")
-        yield from self._admit(self._patience_s if len(self._recruits) > before else 0)
+        while (self.requested or len(self._cluster.names) < self._max_workers) and self._cluster.has_room():
+            self.requested = max(self.requested - 1, 0)
+            self._pending.start(f"worker {len(self._cluster.names)}")
+        yield from self._admit(self._patience_s if len(self._pending) > before else 0)
 
     def end(self) -> None:
-        """Kill those who have not come in."""
-        self._recruits.end()
+        """Kill the workers that were not admitted."""
+        self._pending.end()
 
     def _mend_supply(self) -> Iterator[Told]:
         for name in self._cluster.mend_supply():
-            yield "pipeline respawned", name, "the workers went on by themselves meanwhile"
+            yield "pipeline respawned", name, "the workers prepared their data themselves meanwhile"
 
     def _start_servers(self) -> Iterator[Told]:
         while self._servers:
@@ -139,19 +141,19 @@ class Recovery:
         while self._workers:
             name = self._workers[0]
             if self._restarts_left == 0:
-                yield "worker dropped", name, "no restarts are left; the others go on without it"
+                yield "worker dropped", name, "no restarts are left; the others continue without it"
             elif self._cluster.has_room(patience_s):
                 self._restarts_left -= 1
-                self._recruits.start(name)
+                self._pending.start(name)
             else:
-                return  # it comes when there is
+                return  # started later, when there is room
             self._workers.pop(0)
 
     def _admit(self, patience_s: float) -> Iterator[Told]:
-        for name, why_not in self._recruits.admit(patience_s):
+        for name, why_not in self._pending.admit(patience_s):
             if why_not:
                 self._workers.append(name)
-                yield "worker lost", name, f"while it started: {why_not}"
+                yield "worker lost", name, f"during its start: {why_not}"
             elif name in self._respawned:
                 yield (
                     "worker respawned",
@@ -160,14 +162,14 @@ class Recovery:
                 )
             else:
                 self._respawned.add(name)
-                yield "worker joined", name, f"{len(self._cluster.workers)} workers are there now"
-        if self._recruits and patience_s:
-            self._patience_s = 0.0  # here, processes take long to start
+                yield "worker joined", name, f"the run has {len(self._cluster.workers)} workers now"
+        if self._pending and patience_s:
+            self._patience_s = 0.0  # processes start slowly on this engine
 
     def _how(self, name: str) -> str:
-        if name in self._watch.hung:
-            self._watch.hung.discard(name)
-            how = "gave no sign of life for too long, and was killed"
+        if name in self._monitor.hung:
+            self._monitor.hung.discard(name)
+            how = "sent no heartbeat within worker_timeout_s, and was killed"
         else:
             how = "died"
         return how + (_THEN.get(self._policy, "") if name.startswith("worker") else "")

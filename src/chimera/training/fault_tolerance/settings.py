@@ -1,4 +1,4 @@
-"""What a run puts up with."""
+"""Fault-tolerance settings of a run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ OnWorkerLoss: TypeAlias = Literal["respawn", "redistribute", "drop", "stop"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tolerance:
-    """How a run meets losses; see `Trainer` for what each says.
+class FaultTolerance:
+    """Fault-tolerance settings, see `Trainer`.
 
     Attributes
     ----------
-    min_workers, max_workers : how few and how many workers there may be; None for as many as at first.
-    on_worker_loss, max_restarts : what becomes of a lost worker, and how often.
-    worker_timeout_s : when silence counts as loss.
+    min_workers, max_workers : bounds of the number of living workers; None: not more than at the start.
+    on_worker_loss, max_restarts : what happens to a lost worker, and how many are replaced.
+    worker_timeout_s : seconds without a heartbeat after which an actor counts as lost.
     """
 
     min_workers: int = 1
@@ -40,25 +40,25 @@ class Tolerance:
             raise ConfigurationError(f"worker_timeout_s must be above 0, not {self.worker_timeout_s}")
 
     def check(self, workers: int) -> None:
-        """Raise `ConfigurationError` if a run cannot begin with so many workers."""
+        """Raise `ConfigurationError` if a run cannot start with this number of workers."""
         if self.min_workers > workers:
-            raise ConfigurationError(f"min_workers is {self.min_workers}, and there are {workers} workers")
+            raise ConfigurationError(f"min_workers is {self.min_workers}, but there are {workers} workers")
         if self.max_workers is not None and self.max_workers < workers:
-            raise ConfigurationError(f"max_workers is {self.max_workers}, and there are {workers} workers at first")
+            raise ConfigurationError(f"max_workers is {self.max_workers}, but the run starts with {workers} workers")
 
     def of_parts(self, workers: int) -> Self:
-        """Return the same for a run that can do without none of its workers, since each has a part of the model.
+        """Return these settings for a run in which each worker holds a part of the model, so that none can be missing.
 
         Raises
         ------
-        ConfigurationError : others are to go on without one, or more are to join.
+        ConfigurationError : the settings let the run continue without a worker, or let workers join.
         """
         if self.on_worker_loss in ("drop", "redistribute"):
             raise ConfigurationError(
-                f"on_worker_loss is {self.on_worker_loss!r}, and each worker holds a part of the model: choose respawn or stop"
+                f"on_worker_loss is {self.on_worker_loss!r}, but each worker holds a part of the model: choose respawn or stop"
             )
         if self.max_workers is not None:
             raise ConfigurationError(
-                "max_workers has no use where the model is cut over the workers: there are as many as parts"
+                "max_workers has no effect where the model is split over the workers: there is one worker for each part"
             )
         return replace(self, min_workers=workers)

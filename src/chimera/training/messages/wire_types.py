@@ -1,4 +1,4 @@
-"""The small values of training, as they travel between a driver and nodes (`chimera.engines.http.wire`); import to let them."""
+"""Wire types of training, which a driver and its nodes exchange (`chimera.engines.http.wire`); registered on import."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from chimera.training.privacy.settings import Privacy
 T = TypeVar("T")
 
 
-def let_travel(kind: type[Any]) -> None:
-    """Let values of this type travel, a dataclass or a struct of plain fields; what arrives is checked against their types."""
-    wire.register(kind, kind.__name__.lower(), msgspec.to_builtins, partial(_checked, kind=kind))
+def register_wire_type(kind: type[Any], name: str) -> None:
+    """Register a dataclass or struct of plain fields as a type of message values; its name in messages is ``name``.
+
+    A receiver checks values against the types of the fields.
+    """
+    wire.register(kind, name, msgspec.to_builtins, partial(_checked, kind=kind))
 
 
 def _checked(plain: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:
-        raise DataError(f"a {kind.__name__} cannot be made of this: {error}") from error
+        raise DataError(f"a message has no valid {kind.__name__}: {error}") from error
 
 
 for _kind in (Rejected, Applied, Tally, OptimizerSettings, OwnOrder, Privacy):
-    let_travel(_kind)
+    register_wire_type(_kind, _kind.__name__.lower())

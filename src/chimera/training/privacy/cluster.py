@@ -73,7 +73,7 @@ class PrivateCluster(TrainingCluster):
     def _recall(self, worker: Any, others: Sequence[Any]) -> None:  # noqa: ARG002 - others keep what they know
         """Tell that a worker that is new here begins without momenta: those of others tell of data."""
         if self._momenta and worker.name in self._places:
-            self.told.append(
+            self.unreported.append(
                 ("state gone", worker.name, "its local optimizer begins anew: momenta leave no private worker")
             )
 
@@ -108,7 +108,7 @@ class PrivateCluster(TrainingCluster):
             return self._too_few(clients, len(revealed), needed)
         share = len(workers) / len(self.workers)
         if self._privacy.noise:
-            self.let_out.append((self._privacy.multiplier(len(survivors), asked), share))
+            self.released_sums.append((self._privacy.multiplier(len(survivors), asked), share))
         wanted = max(count or len(workers), needed)
         for stream, server in enumerate(self.shards):
             server.expect(asked, wanted, share, stream, roster, *revealed.values())
@@ -117,7 +117,7 @@ class PrivateCluster(TrainingCluster):
     def _too_few(self, clients: Sequence[Any], left: int, needed: int) -> dict[str, Any]:
         """Tell that a round has to be repeated; raise if somebody has to be replaced first."""
         why = f"{left} of {len(clients)} clients are left, and the sum of fewer than {needed} is not unmasked"
-        self.told.append(("round repeated", "", why))
+        self.unreported.append(("round repeated", "", why))
         self._raise_dead(clients)
         return {}
 

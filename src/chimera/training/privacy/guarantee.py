@@ -34,7 +34,7 @@ class Guarantee:
         if mechanisms:
             self._accountant.count(*mechanisms[0])
 
-    def count_let_out(self, sums: list[tuple[float, float]]) -> None:
+    def count_released_sums(self, sums: list[tuple[float, float]]) -> None:
         """Count the sums that survivors took the masks from, and empty the list: servers may have read them already."""
         for noise, share in sums:
             self._accountant.count(noise, share)

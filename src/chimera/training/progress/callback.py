@@ -1,4 +1,4 @@
-"""What a run tells those who watch it: progress, events, and the hooks that receive them."""
+"""What a run tells those who monitor it: progress, events, and the hooks that receive them."""
 
 from __future__ import annotations
 

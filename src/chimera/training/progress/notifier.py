@@ -8,16 +8,16 @@ from typing import Any
 from chimera.models.model import Model
 from chimera.training.progress.callback import Callback, Event, Progress, tell
 from chimera.training.progress.history import History
-from chimera.training.progress.usage import Meter
+from chimera.training.progress.usage import UsageMeter
 
 Told = tuple[str, str, str]
 """What is to be told of an event: what it is, the actor and the detail."""
 
 
-class Announcer:
+class Notifier:
     """Writes down what happens, and tells the callbacks."""
 
-    def __init__(self, meter: Meter, history: History, callbacks: Sequence[Callback]) -> None:
+    def __init__(self, meter: UsageMeter, history: History, callbacks: Sequence[Callback]) -> None:
         self._meter, self._history, self._callbacks = meter, history, callbacks
 
     def begin(self, progress: Progress) -> None:

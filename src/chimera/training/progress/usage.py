@@ -35,7 +35,7 @@ _LOOKS = {
 """Calls that the loop itself makes, between rounds."""
 
 
-class Meter:
+class UsageMeter:
     """Reads the engine's trace and its clock.
 
     Parameters

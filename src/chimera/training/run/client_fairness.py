@@ -1,4 +1,4 @@
-"""How evenly a model serves those who learn it (Li et al. 2020, "Fair Resource Allocation in Federated Learning")."""
+"""Fairness over clients: the spread of a metric (Li et al. 2020, "Fair Resource Allocation in Federated Learning")."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from chimera.training.progress.budget import CLIENT, smaller_is_better
 
 
-def spread(of_clients: Collection[Mapping[str, float]]) -> dict[str, float]:
-    """Return of each metric its mean over the clients, their standard deviation, and the mean of the worst tenth of them.
+def client_fairness(of_clients: Collection[Mapping[str, float]]) -> dict[str, float]:
+    """Return, for each metric, its mean over the clients, the standard deviation, and the mean over the worst tenth.
 
-    Clients count alike, however much data they have; the worst tenth is one client at least. They are called, for a metric
-    ``accuracy``: ``client_accuracy_mean``, ``client_accuracy_std`` and ``client_accuracy_worst_tenth``.
+    Each client has the same weight, whatever its number of rows. The worst tenth has at least one client. For a metric
+    ``accuracy`` the names are ``client_accuracy_mean``, ``client_accuracy_std`` and ``client_accuracy_worst_tenth``.
     """
     found: dict[str, float] = {}
     for name in next(iter(of_clients), {}):

@@ -1,31 +1,33 @@
-"""The first call of a run: how many rows each worker has. What a constructor raises shows here."""
+"""The first call to each worker: how many rows it has. Errors of constructors are raised here."""
 
 from __future__ import annotations
 
 from chimera.core.engine import Engine
 from chimera.core.errors import ActorLost
 from chimera.training.cluster.cluster import TrainingCluster
-from chimera.training.cluster.heartbeat import Watch
+from chimera.training.cluster.heartbeat import HeartbeatMonitor
 from chimera.training.fault_tolerance.recovery import Recovery
 
 _MOST_ROWS = 1 << 53
 
 
-def first_answers(engine: Engine, watch: Watch, cluster: TrainingCluster, recovery: Recovery) -> list[int]:
-    """Return how many rows each living worker has; a loss meanwhile is met as amid the run, and told with its first events.
+def first_calls(engine: Engine, monitor: HeartbeatMonitor, cluster: TrainingCluster, recovery: Recovery) -> list[int]:
+    """Return the number of rows of each living worker.
+
+    A loss is handled as during training, and reported with the first events of the run.
 
     Raises
     ------
-    ActorLost : nobody of this run is dead.
-    RunError : too few are left, or the policy is to stop.
+    ActorLost : the lost actor does not belong to this run.
+    RunError : too few workers are left, or ``on_worker_loss`` is ``stop``.
     """
     while True:
         try:
-            sizes = watch.get([worker.samples() for worker in cluster.workers])
+            sizes = monitor.get([worker.samples() for worker in cluster.workers])
             for worker, size in zip(cluster.workers, sizes, strict=True):
                 if type(size) is not int or not 0 <= size < _MOST_ROWS:
                     engine.kill(worker)
-                    raise ActorLost(f"{worker.name} was lost: it says that it has {size!r:.60} rows")
+                    raise ActorLost(f"{worker.name} was lost: it reported {size!r:.60} as its number of rows")
         except ActorLost as error:
             _survive(error, cluster, recovery)
         else:
@@ -35,8 +37,8 @@ def first_answers(engine: Engine, watch: Watch, cluster: TrainingCluster, recove
 def _survive(error: ActorLost, cluster: TrainingCluster, recovery: Recovery) -> None:
     try:
         for what, actor, detail in recovery.survive(error):
-            if what != "went back":  # nothing is there to go back from
-                cluster.told.append((what, actor, f"{detail}: {error}" if what.endswith(" lost") else detail))
+            if what != "went back":  # no round was computed yet
+                cluster.unreported.append((what, actor, f"{detail}: {error}" if what.endswith(" lost") else detail))
     except ActorLost as another:
         if another is error:
             raise

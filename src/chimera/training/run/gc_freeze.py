@@ -1,4 +1,4 @@
-"""What lives as long as a run, and the garbage collector."""
+"""Garbage collection while many actors live in one process."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _MANY = 100
-_YOUNG = 50_000  # objects, after which those that came meanwhile are looked at
+_YOUNG = 50_000  # new objects between two collections of the youngest generation
 
 
 @contextmanager
-def long_lived(actors: int) -> Iterator[None]:
-    """Keep the collector from going through so many actors of this process, again and again, while they all live.
+def frozen_gc(actors: int) -> Iterator[None]:
+    """Freeze the garbage collector's generations while ``actors`` live in this process, so that it does not scan them again.
 
-    With few it is not worth the one collection it begins with, which leaves no garbage to be kept. What comes meanwhile is
-    looked at less often than usual: calls leave no cycles, but thousands of them are under way.
+    With fewer than a hundred actors this does nothing: the collection before the freeze would cost more than it saves. New
+    objects are collected less often than by default, since calls leave no cycles and thousands of calls are in flight.
     """
     if actors < _MANY or gc.get_freeze_count():
         yield

@@ -1,4 +1,4 @@
-"""The rounds that are issued and not counted yet."""
+"""Rounds in flight: issued by the strategy and not counted yet."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from typing import Any
 
 from chimera.strategies.strategy import Round
 from chimera.training.cluster.cluster import TrainingCluster
-from chimera.training.cluster.heartbeat import Watch
+from chimera.training.cluster.heartbeat import HeartbeatMonitor
 
 AHEAD = 16
-"""How many rounds the driver issues before their results are there."""
+"""The most rounds that the driver issues before their results arrive."""
 
 _AT_ONCE = 2
-"""For so many of them it does its part at once, where it knows when that disturbs least."""
+"""The rounds that the driver issues and counts together, where the strategy says when that disturbs workers least."""
 
 
-class Window:
+class InFlight:
     """Issues rounds ahead of their results, so that the driver is off the hot path.
 
     Parameters
     ----------
-    cluster : is told how many rounds are still wanted, before each.
-    watch : waits for them.
+    cluster : its ``horizon`` is set before each round.
+    monitor : waits for results.
 
     Attributes
     ----------
-    issued : how many rounds were issued so far.
+    issued : rounds issued so far.
     """
 
-    def __init__(self, cluster: TrainingCluster, watch: Watch) -> None:
-        self._cluster, self._watch, self.issued = cluster, watch, 0
+    def __init__(self, cluster: TrainingCluster, monitor: HeartbeatMonitor) -> None:
+        self._cluster, self._monitor, self.issued = cluster, monitor, 0
         self._open: deque[Round] = deque()
-        # When to wake, for each; what is not waited for is not held either.
+        # Refs after which the driver wakes, for each round; refs that are not waited for are not kept alive.
         self._moments: deque[Sequence[Any]] = deque()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def fill(self, rounds: Iterator[Round], horizon: int) -> None:
-        """Issue rounds as long as there is room, until ``horizon`` are issued since the beginning.
+        """Issue rounds while there is room, until ``horizon`` rounds have been issued in all.
 
         Raises
         ------
-        ActorLost : somebody died; what was issued before has happened all the same.
+        ActorLost : an actor died. Rounds issued before still complete.
         """
         while self.issued < horizon and len(self._open) < AHEAD:
             self._cluster.horizon = horizon - self.issued
@@ -56,19 +56,19 @@ class Window:
             self._open.append(replace(made, computed=()) if made.computed else made)
 
     def await_some(self) -> int:
-        """Wait until rounds are over for which it is worth to wake, and return how many rounds that are.
+        """Wait until a batch of rounds is over; return how many.
 
-        Where cores are few, the driver keeps workers from theirs while it issues and counts. So it wakes when they have just
-        handed over what they computed, and servers are at work; or, where nobody says when that is, seldom: once half of
-        a full window is over, or all of a smaller one.
+        While the driver issues and counts rounds, it takes a core from the workers. So it wakes when workers have just sent
+        their results and servers compute. If the strategy does not say when that is, the driver wakes seldom: after half of
+        `AHEAD` rounds, or after all rounds in flight if they are fewer.
         """
         count = min(AHEAD // 2, len(self._open))
         if len(self._open) > _AT_ONCE and (computed := self._moments[_AT_ONCE]):
             self._moments[_AT_ONCE] = ()
-            self._watch.wait(computed, len(computed))
+            self._monitor.wait(computed, len(computed))
             count = _AT_ONCE
         last = self._open[count - 1]
-        self._watch.wait(last.done, len(last.done))
+        self._monitor.wait(last.done, len(last.done))
         return count
 
     def over(self, count: int) -> Iterator[tuple[Round, list[Any]]]:
@@ -78,7 +78,7 @@ class Window:
             self._moments.popleft()
         refs = [ref for over in rounds for ref in over.done]
         values: Iterator[Any] | None = None
-        with contextlib.suppress(Exception):  # it is raised again below, once the rounds before it are counted
-            values = iter(self._watch.get(refs))  # at once: some engines charge by the question
+        with contextlib.suppress(Exception):  # raised again below, after the rounds before it are counted
+            values = iter(self._monitor.get(refs))  # one call: each call of `get` costs a round trip on some engines
         for over in rounds:
-            yield over, self._watch.get(over.done) if values is None else [next(values) for _ in over.done]
+            yield over, self._monitor.get(over.done) if values is None else [next(values) for _ in over.done]

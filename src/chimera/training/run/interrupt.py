@@ -1,4 +1,4 @@
-"""Ctrl-C as a wish that is granted between rounds."""
+"""Handling of Ctrl-C: the run stops after the rounds in flight."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 
 class Interrupt:
-    """While entered, the first Ctrl-C only sets ``asked``; the second does what it did before.
+    """A context in which the first Ctrl-C only sets ``requested``. The second one has the effect it had before.
 
-    Signals reach the main thread alone: entered in another, this does nothing.
+    Python delivers signals to the main thread only. In another thread this context has no effect.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._before: Any = None
 
     def __enter__(self) -> Interrupt:
@@ -27,7 +27,7 @@ class Interrupt:
         self._restore()
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of a handler
-        self.asked = True
+        self.requested = True
         self._restore()
 
     def _restore(self) -> None:

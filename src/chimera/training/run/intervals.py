@@ -1,4 +1,4 @@
-"""How often a run is looked at."""
+"""Intervals between evaluations, log rows, checkpoints and snapshots."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from chimera.training.progress.budget import Budget
 
 
 @dataclass(frozen=True)
-class Cadence:
-    """How often the loop looks, in rounds.
+class Intervals:
+    """Intervals in rounds.
 
     Attributes
     ----------
-    log_every : for a row of metrics with the training loss.
-    evaluate_every : for the test set.
-    checkpoint_every : for a checkpoint.
-    snapshot_every : for a snapshot in memory; a checkpoint is one too.
+    log_every : between rows of metrics with the training loss.
+    evaluate_every : between evaluations on the test set.
+    checkpoint_every : between checkpoints.
+    snapshot_every : between snapshots in memory; a checkpoint counts as one.
     """
 
     log_every: int
@@ -36,17 +36,17 @@ class Cadence:
         evaluate_every: int | None = None,
         checkpoint_every: int | None = None,
         snapshot_every: int = 100,
-    ) -> Cadence:
-        """Fill in what was not chosen: evaluate each epoch, checkpoint as often, and log a hundred times a run."""
+    ) -> Intervals:
+        """Return the intervals, with defaults: evaluate and checkpoint once an epoch, log a hundred times a run."""
         per_epoch = math.ceil(rounds_per_epoch)
         ends = [budget.rounds, None if budget.epochs is None else math.ceil(budget.epochs * per_epoch)]
         known = [end for end in ends if end is not None]
-        # A row asks for the losses of all who worked since the last: the more workers, the fewer rows.
+        # A row needs a call to each worker that computed since the last row: the more workers, the fewer rows.
         log = log_every or max(min(known, default=per_epoch) // 100, workers // 10, 1)
         evaluate = evaluate_every or per_epoch
         return cls(log, evaluate, checkpoint_every or evaluate, snapshot_every)
 
     def until_next(self, rounds: int) -> int:
-        """Return how many rounds it is to the next look."""
+        """Return the number of rounds until the next of these is due."""
         every: tuple[int, ...] = astuple(self)
         return min(step - rounds % step for step in every)

@@ -11,7 +11,7 @@ from chimera.codecs.codec import CODECS, Codec, Held, State, decode_with
 from chimera.core.device import empty, on_host, put
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, shard_views
-from chimera.training.worker.personal_parameters import SharedPart
+from chimera.training.worker.shared_parameters import SharedParameters
 
 
 class Exchange:
@@ -28,7 +28,7 @@ class Exchange:
     __slots__ = ("_bounds", "_codec", "_codecs", "_held", "_kept", "_layout", "_layouts", "_part", "_seed")
 
     def __init__(
-        self, layout: Layout, codec: tuple[str, Mapping[str, Any]], *, seed: int, part: SharedPart | None = None
+        self, layout: Layout, codec: tuple[str, Mapping[str, Any]], *, seed: int, part: SharedParameters | None = None
     ) -> None:
         self._part = part
         self._layout, self._codec, self._seed = layout if part is None else part.layout, codec, seed

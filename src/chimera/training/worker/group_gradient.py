@@ -17,10 +17,10 @@ from chimera.models.model import Model
 from chimera.training.messages.rejection import ADVICE, Rejected, fault
 from chimera.training.messages.tally import Tally
 from chimera.training.worker.gradients import Gradients
-from chimera.training.worker.participation import TakingPart
+from chimera.training.worker.participation import Participation
 
 
-class InGroup:
+class GroupGradient:
     """The part of a `Learner` that meets others in collectives."""
 
     _model: Model
@@ -51,7 +51,7 @@ class InGroup:
 
         Nobody looks at his own gradient first, which would take a collective: if the mean is not finite, all see the same.
         """
-        reduction, part = self._own_reduction(), TakingPart(group, self._tally)
+        reduction, part = self._own_reduction(), Participation(group, self._tally)
         buffers = self._gradients.buffers()
         gradient, loss = self._gradients.computed(self._model, self._step)
         if self._own is not None:

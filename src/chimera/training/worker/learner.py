@@ -29,18 +29,18 @@ from chimera.training.privacy.settings import Privacy
 from chimera.training.worker.attack import Attacker
 from chimera.training.worker.exchange import Exchange
 from chimera.training.worker.gradients import Gradients
-from chimera.training.worker.group_gradient import InGroup
-from chimera.training.worker.idempotency import LastAnswer
+from chimera.training.worker.group_gradient import GroupGradient
+from chimera.training.worker.last_result import LastResult
 from chimera.training.worker.local_training import LocalTraining
-from chimera.training.worker.parts.chunked_sum import Chunks
+from chimera.training.worker.parts.chunked_sum import ChunkedSum
 from chimera.training.worker.parts.coded_shuffle import CodedShuffle
 from chimera.training.worker.parts.fragments import Fragments
 from chimera.training.worker.parts.gossip import Gossip
-from chimera.training.worker.personal_parameters import SharedPart
-from chimera.training.worker.sparse_rows import WantedRows
+from chimera.training.worker.row_exchange import RowExchange
+from chimera.training.worker.shared_parameters import SharedParameters
 
 
-class Learner(InGroup, Gossip, Chunks, CodedShuffle, Attacker, Masking, Fragments):
+class Learner(GroupGradient, Gossip, ChunkedSum, CodedShuffle, Attacker, Masking, Fragments):
     """One worker. Where nodes own the data, it is made there, see `chimera.nodes.workers.learner`.
 
     Parameters
@@ -89,14 +89,14 @@ class Learner(InGroup, Gossip, Chunks, CodedShuffle, Attacker, Masking, Fragment
         self._gradients = Gradients(rank, model, dataset, order, seed=seed, count=self._count)
         self._optimizer_settings, self._codec, self._privacy = optimizer, codec, privacy
         own = seed * 1_000_003 + rank  # so that no two codecs of a run draw the same random numbers
-        self._rows = WantedRows(model) if CODECS.create(*downlink).by_rows else None
+        self._rows = RowExchange(model) if CODECS.create(*downlink).by_rows else None
         # Its vectors where it computes: what travels is unpacked and packed there.
         self._near = self._rows or near(model)
-        self._part = SharedPart(model.layout, personal) if personal else None
+        self._part = SharedParameters(model.layout, personal) if personal else None
         self._exchange = self._rows or Exchange(model.layout, codec, seed=own, part=self._part)
         self._optimizer: Stepper | None = None  # its memory is not spent where servers step
         self._local = LocalTraining(local_optimizer or optimizer, self._near)
-        self._last = LastAnswer(rank, model)
+        self._last = LastResult(rank, model)
         self._reduction: Reduction | None = None  # the codec's form for a group
         self._kept: Sequence[Mapping[str, Any]] = ()  # what it remembered, if it is not made yet
         self._kept_shared: Mapping[str, Any] = {}

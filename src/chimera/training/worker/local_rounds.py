@@ -20,9 +20,9 @@ from chimera.training.messages.tally import Tally
 from chimera.training.privacy.settings import Privacy
 from chimera.training.worker.exchange import Exchange
 from chimera.training.worker.gradients import Gradients
-from chimera.training.worker.idempotency import LastAnswer
+from chimera.training.worker.last_result import LastResult
 from chimera.training.worker.local_training import RULE, LocalTraining
-from chimera.training.worker.personal_parameters import SharedPart
+from chimera.training.worker.shared_parameters import SharedParameters
 
 _PERSONAL = "personal"  # under which parameters that stay here are in a state
 
@@ -37,9 +37,9 @@ class LocalRounds:
     _dataset: Dataset
     _gradients: Gradients
     _exchange: Any
-    _part: SharedPart | None
+    _part: SharedParameters | None
     _local: LocalTraining
-    _last: LastAnswer
+    _last: LastResult
     _tally: Tally
     _privacy: Privacy | None
 

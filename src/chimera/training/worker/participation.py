@@ -9,7 +9,7 @@ from chimera.core.parameters import Flat
 from chimera.training.messages.tally import Tally
 
 
-class TakingPart:
+class Participation:
     """Means over a group, in place; what this member gives to them is counted.
 
     Parameters

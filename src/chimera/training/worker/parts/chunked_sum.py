@@ -34,7 +34,7 @@ class Summing:
     rejected: Rejected | None
 
 
-class Chunks:
+class ChunkedSum:
     """The part of a `Learner` that sums its gradient with others', message by message. A rejected one counts for nothing."""
 
     _model: Model

@@ -33,7 +33,7 @@ class CodedShuffle:
     _mapped: MappedBlocks
 
     def step_reduced(self) -> Applied:
-        """See `Chunks`, here and below."""
+        """See `ChunkedSum`, here and below."""
         raise NotImplementedError
 
     def _replace(self, part: int, message: Encoded) -> None:

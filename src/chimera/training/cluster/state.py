@@ -1,4 +1,4 @@
-"""What the servers and workers of a run hold: for checkpoints, and for when parameters are lost."""
+"""The state of a run's servers and workers, for checkpoints and for recovery from lost parameters."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chimera.core.engine import Engine
-from chimera.training.cluster.sharding import Dealing
+from chimera.training.cluster.sharding import Sharding
 from chimera.training.worker.attack import Attack
 
 
-class Holdings:
-    """The part of a `TrainingCluster` that collects it and gives it back."""
+class ClusterState:
+    """The part of a `TrainingCluster` that collects and restores the state of servers and workers."""
 
     workers: list[Any]
     names: list[str]
     shards: list[Any]
     _engine: Engine
-    _dealing: Dealing
+    _sharding: Sharding
     replicas: str
     _places: dict[str, int]
     attacks: dict[str, Attack]
-    told: list[tuple[str, str, str]]
+    unreported: list[tuple[str, str, str]]
     round: int
 
     @property
     def cut(self) -> Sequence[int]:
-        """See `TrainingCluster`, here and below."""
+        """See `TrainingCluster`; so are the following methods."""
         raise NotImplementedError
 
     def get(self, refs: Any) -> Any:
@@ -38,26 +38,26 @@ class Holdings:
         raise NotImplementedError
 
     def on_time(self) -> list[Any]:
-        """Return the workers that are not late."""
+        """Return the workers that are not late with a result."""
         raise NotImplementedError
 
-    def deal(self) -> None:
-        """Part the data anew."""
+    def reshard(self) -> None:
+        """Divide the data again."""
         raise NotImplementedError
 
     def _hand_out(self) -> None:
         raise NotImplementedError
 
     def forget_local(self) -> None:
-        """Have nothing of what workers alone know."""
+        """Discard the local state of workers that is known from checkpoints."""
         self._known: tuple[int, Mapping[str, Any], Mapping[str, Any]] = 0, {}, {}
 
     def _know(self, local: Mapping[str, Any], buffers: Sequence[Any]) -> None:
-        """Take note of what a checkpoint has of each worker, by name, and of its buffers, by rank."""
+        """Keep the local state of each worker, by name, and its buffers, by rank, as a checkpoint holds them."""
         self._known = self.round, local, dict(zip(local, buffers, strict=False))
 
     def _recall(self, worker: Any, others: Sequence[Any]) -> None:
-        """Let a worker that is new here take over from another one, and give it what the one of its name alone knew."""
+        """Give a new worker the momenta of another worker, and the local state of the lost worker with its name."""
         round_, local, buffers = self._known
         momenta: Any = {}
         for other in others:
@@ -65,19 +65,19 @@ class Holdings:
         if worker.name in buffers:
             self.get(worker.load_buffers(buffers[worker.name]))
         if self.get(worker.take_over(momenta, local.get(worker.name, {}))):
-            self.told.append(("state restored", worker.name, f"what it alone knew, as of round {round_}"))
+            self.unreported.append(("state restored", worker.name, f"its local state, as of round {round_}"))
         elif worker.name in self._places and any(self.get([other.remembers() for other in others])):
-            self.told.append(("state gone", worker.name, "what it alone knew: no checkpoint had it"))
+            self.unreported.append(("state gone", worker.name, "its local state: no checkpoint holds it"))
 
     def _remind(self, worker: Any) -> None:
-        """Let a worker attack that is new here, if it is one of those who do."""
+        """Make a new worker attack if the worker with its name was an attacker."""
         if attack := self.attacks.get(worker.name):
             self.get(worker.attack(attack.kind, attack.scale))
 
     def parameters(self) -> dict[str, Any]:
-        """Return what a loss of parameters would take: the servers', or where there are none, one replica or all.
+        """Return all state that holds parameters: of the servers or, without servers, of one replica.
 
-        Of a model that is cut everybody's.
+        Where replicas differ or the model is split, return the state of all workers.
         """
         holders = [] if self.shards else (self.on_time() or self.workers)[:1]
         if self.replicas == "parts" or (self.replicas == "own" and not self.shards):
@@ -88,13 +88,16 @@ class Holdings:
         }
 
     def restore_parameters(self, state: Mapping[str, Any]) -> None:
-        """Give servers, or workers where there are none, what `parameters` returned; whose replica is not there, the first."""
+        """Restore servers, or workers where there are no servers, from what `parameters` returned.
+
+        A worker without a replica of its own in the state gets the first one.
+        """
         if state["servers"]:
             pairs = zip(self.servers(len(state["servers"])), state["servers"], strict=True)
             self.get([server.restore(held) for server, held in pairs])
             if self.replicas != "parts":
                 self.get([worker.forget_answer() for worker in self.workers])
-        only = state.get("replica")  # of older checkpoints
+        only = state.get("replica")  # the form of older checkpoints
         held = {"": only} if only else state.get("replicas")
         if held:
             replicas = {name: self._engine.put(replica) for name, replica in held.items()}
@@ -102,22 +105,22 @@ class Holdings:
             self.get([worker.restore(replicas.get(worker.name, first)) for worker in self.workers])
 
     def state(self) -> dict[str, Any]:
-        """Return what servers and workers hold, and who stands where."""
+        """Return the state of servers and workers, and the assignment of data to workers."""
         return {
             **self.parameters(),
             **self._of_workers(),
             "steps": self.get([worker.step() for worker in self.workers]),
-            "dealing": self._dealing.state(),
+            "dealing": self._sharding.state(),
             "cut": self.cut,
             "places": self._places,
             "attacks": {name: (attack.kind, attack.scale) for name, attack in self.attacks.items()},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` returned, in a cluster that has just been made.
+        """Restore what `state` returned, in a new cluster.
 
-        A worker that was not there then takes the first one's part; if the data was parted among others than are there now, it
-        is parted anew. What a worker's codecs and local optimizer remembered goes to the worker of the same name only.
+        A worker that the state does not know takes the state of the first one. If the state was written with other workers,
+        the data is divided again. The state of codecs and local optimizers goes to the worker of the same name only.
         """
         self.restore_parameters(state)
         self._restore_workers(state)
@@ -125,15 +128,15 @@ class Holdings:
         for rank, worker in enumerate(self.workers):
             self._remind(worker)
             self.get(worker.go_to(of_rank(rank, state["steps"])))
-        self._dealing.restore(state["dealing"])
+        self._sharding.restore(state["dealing"])
         if set(state["places"]) == set(self.names):
             self._places = dict(state["places"])
             self._hand_out()
         else:
-            self.deal()
+            self.reshard()
 
     def _of_workers(self) -> dict[str, Any]:
-        """Return what each worker alone knows."""
+        """Return the local state of each worker."""
         state = {
             "buffers": self.get([worker.buffers() for worker in self.workers]),
             "codecs": {worker.name: self.get(worker.codec_states()) for worker in self.workers},
@@ -143,7 +146,7 @@ class Holdings:
         return state
 
     def _restore_workers(self, state: Mapping[str, Any]) -> None:
-        """Give each worker what `_of_workers` returned."""
+        """Restore the local state of each worker from what `_of_workers` returned."""
         codecs = state.get("codecs", {})  # older checkpoints have none
         self.get([worker.restore_codecs(codecs[worker.name]) for worker in self.workers if worker.name in codecs])
         local = state.get("local", {})
@@ -154,5 +157,5 @@ class Holdings:
 
 
 def of_rank(rank: int, held: Sequence[Any]) -> Any:
-    """Return what a checkpoint holds for a rank; a worker that was not there then takes the first one's part."""
+    """Return the entry of a rank in a checkpoint; the first entry for a rank that the checkpoint does not have."""
     return held[rank if rank < len(held) else 0]

@@ -11,7 +11,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Layout
 
 
-class SharedPart:
+class SharedParameters:
     """Takes vectors of all parameters apart, and together again, wherever they lie.
 
     Parameters

@@ -1,4 +1,4 @@
-"""What the driver measures of the model between rounds."""
+"""Evaluation of the global model between rounds."""
 
 from __future__ import annotations
 
@@ -13,44 +13,45 @@ from chimera.models.buffers import average, merge_buffers
 from chimera.models.model import Model
 from chimera.strategies.strategy import Strategy
 from chimera.training.cluster.cluster import TrainingCluster
-from chimera.training.cluster.heartbeat import Watch
+from chimera.training.cluster.heartbeat import HeartbeatMonitor
 from chimera.training.messages.tally import Tally
-from chimera.training.run.client_fairness import spread
-from chimera.training.worker.personal_parameters import SharedPart
+from chimera.training.run.client_fairness import client_fairness
+from chimera.training.worker.shared_parameters import SharedParameters
 
 
-class Probe:
-    """Fetches the global model into the driver's copy, and the losses of the workers.
+class Evaluator:
+    """Evaluates the global model in the driver, and collects the losses of the workers.
 
     Parameters
     ----------
-    model : the driver's copy, in which the global model is looked at.
-    test : the data it is evaluated on.
+    model : the driver's copy, into which the global model is loaded.
+    test : the test set.
     buffers : the policy by which the workers' buffers are merged.
-    part : what of the parameters travels, if not all; the model that is looked at has the mean of the rest, and of the buffers.
-    clients : whether each worker is to be evaluated too, on its own data.
+    part : the parameters that are shared with servers, if not all are. Of the personal parameters and of buffers, the model
+        that is evaluated has the mean over the workers.
+    clients : whether to evaluate each worker on its own data too.
 
     Attributes
     ----------
-    of_clients : what the last evaluation of the workers gave, by their names.
+    of_clients : the metrics of each worker in the last evaluation, by name.
     """
 
     def __init__(
         self,
         engine: Engine,
-        watch: Watch,
+        monitor: HeartbeatMonitor,
         strategy: Strategy,
         cluster: TrainingCluster,
         *,
         model: Model,
         test: Dataset,
         buffers: str,
-        part: SharedPart | None = None,
+        part: SharedParameters | None = None,
         clients: bool = False,
     ) -> None:
         self._part, self._clients = part, clients
         self.of_clients: dict[str, dict[str, float]] = {}
-        self._engine, self._watch, self._strategy, self._cluster = engine, watch, strategy, cluster
+        self._engine, self._monitor, self._strategy, self._cluster = engine, monitor, strategy, cluster
         self._test, self._buffers = test, buffers
         self.model = model
 
@@ -61,7 +62,7 @@ class Probe:
         ------
         NonFiniteError : some are NaN or infinite.
         """
-        shards = self._watch.get(list(self._strategy.model(self._cluster)))
+        shards = self._monitor.get(list(self._strategy.model(self._cluster)))
         pieces = [decode(shard, shard.size) for shard in shards]
         if not all(map(all_finite, pieces)):
             raise NonFiniteError(f"round {self._cluster.round}: parameters of the model are NaN or infinite")
@@ -69,40 +70,40 @@ class Probe:
             return self._cluster.joined(pieces, out)
         flat = np.empty(self.model.layout.size, np.float32) if out is None else out
         self._part.put(np.concatenate(pieces), flat)
-        self._part.put_rest(average(self._watch.get([worker.personal() for worker in self._cluster.on_time()])), flat)
+        self._part.put_rest(average(self._monitor.get([worker.personal() for worker in self._cluster.on_time()])), flat)
         return flat
 
     def evaluate(self) -> dict[str, float]:
-        """Return loss and metrics of the global model on the test set, and what the strategy measures besides."""
+        """Return loss and metrics of the global model on the test set, and the measures of the strategy."""
         self.weights(out=self.model.parameters())
         self._merge_buffers()
         metrics = self.model.evaluate((self._test.inputs, self._test.targets))
         measures = self._strategy.measures(self._cluster)
-        metrics |= dict(zip(measures, self._watch.get(list(measures.values())), strict=True))
+        metrics |= dict(zip(measures, self._monitor.get(list(measures.values())), strict=True))
         if self._clients:
             self._evaluate_clients()
-            metrics |= spread(self.of_clients.values())
+            metrics |= client_fairness(self.of_clients.values())
         return metrics
 
     def _evaluate_clients(self) -> None:
-        """Let each worker evaluate the global model, or where there are no servers its own, on its own data."""
+        """Evaluate the global model (without servers, each worker's own model) on each worker's own data."""
         weights = self._strategy.model(self._cluster) if self._cluster.shards else []
         workers = self._cluster.on_time()
-        found = self._watch.get([worker.evaluate(*weights) for worker in workers])
+        found = self._monitor.get([worker.evaluate(*weights) for worker in workers])
         self.of_clients = dict(zip([worker.name for worker in workers], found, strict=True))
 
     def tallies(self, of: set[str]) -> list[Tally]:
-        """Return what workers have done since the last time, and take them out of these names; those of the late come later."""
+        """Return the tallies of these workers since the last call, and remove the workers from ``of``; late workers remain."""
         asked = [worker for worker in self._cluster.on_time() if worker.name in of]
         of.difference_update(worker.name for worker in asked)
-        return list(self._watch.get([worker.tally() for worker in asked]))
+        return list(self._monitor.get([worker.tally() for worker in asked]))
 
     def _merge_buffers(self) -> None:
-        """Bring the workers' buffers together in the driver's model and, unless they are to stay apart, in the workers."""
+        """Merge the workers' buffers into the driver's model and, unless the workers keep theirs, into the workers."""
         if self.model.buffers().size == 0:
             return
         parts = self._strategy.holders(self._cluster) or [self._cluster.on_time()]
-        held = [self._watch.get([holder.buffers() for holder in holders]) for holders in parts]
+        held = [self._monitor.get([holder.buffers() for holder in holders]) for holders in parts]
         if self._part is not None:
             self.model.load_buffers(average(held[0]))
             return
@@ -112,4 +113,4 @@ class Probe:
             self.model.load_buffers(self._cluster.joined_buffers(there))
             refs = [self._engine.put(each) for each in there]
             loaded = zip(parts, refs, strict=True)
-            self._watch.get([holder.load_buffers(ref) for holders, ref in loaded for holder in holders])
+            self._monitor.get([holder.load_buffers(ref) for holders, ref in loaded for holder in holders])

@@ -27,7 +27,7 @@ def check_rows(model: Any) -> None:
         )
 
 
-class WantedRows:
+class RowExchange:
     """Stands for `Exchange`, and for the model where vectors are concerned: all vectors here have the wanted rows alone.
 
     Parameters

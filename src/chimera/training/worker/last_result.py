@@ -9,7 +9,7 @@ from chimera.core.message import Encoded
 from chimera.models.shared import SharedModel
 
 
-class LastAnswer:
+class LastResult:
     """One worker's.
 
     Those that use one model object in turn keep theirs in one place, where all go as soon as somebody is asked for another
