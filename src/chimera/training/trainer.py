@@ -37,7 +37,7 @@ from chimera.training.fault_tolerance.settings import OnWorkerLoss
 from chimera.training.plugin import Named, label
 from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.privacy.settings import Privacy
-from chimera.training.progress.callback import Callback, tell
+from chimera.training.progress.callback import Callback, notify
 from chimera.training.progress.history import History
 from chimera.training.run.evaluator import Evaluator
 from chimera.training.run.first_calls import first_calls
@@ -204,10 +204,10 @@ class Trainer:
         settings = self._settings
         # The engine starts before the data is loaded: its processes import libraries meanwhile.
         codecs = settings.codec[0], settings.downlink[0]
-        tell(self.callbacks, "on_wait", f"the engine {label(self._engine)}")
+        notify(self.callbacks, "on_wait", f"the engine {label(self._engine)}")
         engine, owned = open_engine(self._engine, preload_of(self._data, self._model, codecs))
         try:
-            tell(self.callbacks, "on_wait", f"the data {label(self._data)}")
+            notify(self.callbacks, "on_wait", f"the data {label(self._data)}")
             split = split_of(self._data, settings.seed)
             check_data(engine, split.train, settings.workers, settings.tolerance)
             check_attacks(settings.faults, settings.strategy, split.train)
@@ -223,7 +223,7 @@ class Trainer:
                 check_fits(saved, model.layout.size)
             monitor = HeartbeatMonitor(engine, settings.tolerance.worker_timeout_s)
             workers = "1 worker" if settings.workers == 1 else f"{settings.workers} workers"
-            tell(self.callbacks, "on_wait", f"{workers} on the engine {label(self._engine)}")
+            notify(self.callbacks, "on_wait", f"{workers} on the engine {label(self._engine)}")
             cluster = Assembly(settings, engine, model, split.train, saved).cluster(monitor)
             try:
                 return self._fit(engine, monitor, cluster, split, model, checkpoints, saved)
@@ -310,7 +310,7 @@ class Trainer:
             },
         )
         self._folder.finish(run)
-        tell(self.callbacks, "on_end", run)
+        notify(self.callbacks, "on_end", run)
         return run
 
     def _names(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ LENGTH_BYTES = 8
 INTERRUPTED = 130  # exit code of a run that Ctrl-C ended, as of the command line
 
 
-class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+class EventText(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a cell tells; one of the fields."""
 
     progress: Progress | None = None
@@ -42,21 +42,21 @@ class _Teller(Callback):
         self._silent_until, self._metrics = 0.0, dict[str, float]()
 
     def on_start(self, progress: Progress) -> None:
-        self._tell(Told(progress=progress))
+        self._tell(EventText(progress=progress))
 
     def on_progress(self, progress: Progress) -> None:
         now = time.monotonic()
         if progress.metrics != self._metrics or now >= self._silent_until:
             self._metrics, self._silent_until = progress.metrics, now + TOLD_EVERY_S
-            self._tell(Told(progress=progress))
+            self._tell(EventText(progress=progress))
 
     def on_event(self, event: Event) -> None:
-        self._tell(Told(event=event))
+        self._tell(EventText(event=event))
 
     def failed(self, why: str) -> None:
-        self._tell(Told(failed=" ".join(why.split())))
+        self._tell(EventText(failed=" ".join(why.split())))
 
-    def _tell(self, told: Told) -> None:
+    def _tell(self, told: EventText) -> None:
         self._pipe.write(self._encoder.encode(told) + b"\n")
         self._pipe.flush()
 

@@ -14,12 +14,12 @@ import msgspec
 
 from chimera.core.pickling import pickled_by_value
 from chimera.core.private import opener
-from chimera.training.comparison.cell import INTERRUPTED, LENGTH_BYTES, Told
+from chimera.training.comparison.cell import INTERRUPTED, LENGTH_BYTES, EventText
 from chimera.training.comparison.grid import Cell
 
 State: TypeAlias = Literal["waiting", "running", "finished", "failed", "interrupted"]
 _CHUNK_BYTES = 1 << 16
-_decoder = msgspec.json.Decoder(Told)
+_decoder = msgspec.json.Decoder(EventText)
 
 
 class CellProcess:
@@ -70,7 +70,7 @@ class CellProcess:
         """Whether the process is no more."""
         return self._process.poll() is not None
 
-    def told(self) -> list[Told]:
+    def told(self) -> list[EventText]:
         """Return what it has told since this was last asked."""
         parts = [self._rest]
         with contextlib.suppress(BlockingIOError):

@@ -20,7 +20,7 @@ Outcomes = dict[str, tuple[State, str]]
 
 
 class GridCallback:
-    """Told of a comparison as it goes; override what you need."""
+    """EventText of a comparison as it goes; override what you need."""
 
     def on_cells(self, cells: Sequence[Cell]) -> None:
         """All cells were checked; they are run now."""

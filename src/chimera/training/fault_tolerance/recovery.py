@@ -11,7 +11,7 @@ from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
 from chimera.training.fault_tolerance.pending_workers import PendingWorkers
 from chimera.training.fault_tolerance.settings import FaultTolerance
-from chimera.training.progress.notifier import Told
+from chimera.training.progress.notifier import EventText
 
 _PATIENCE_S = 1.0
 """Seconds that a run waits for a worker to start. After the first start that takes longer, the run no longer waits."""
@@ -57,7 +57,7 @@ class Recovery:
         self._patience_s = _PATIENCE_S
         self._respawned = set(cluster.names)  # a worker with one of these names is a replacement
 
-    def survive(self, error: ActorLost) -> Iterator[Told]:
+    def survive(self, error: ActorLost) -> Iterator[EventText]:
         """Remove dead actors from the cluster, start replacements, and yield the events.
 
         Raises
@@ -110,7 +110,7 @@ class Recovery:
             raise RunError(f"max_workers is {self._max_workers}: this many workers exist or are requested")
         self.requested += 1
 
-    def grow(self) -> Iterator[Told]:
+    def grow(self) -> Iterator[EventText]:
         """Admit workers that have started, start requested workers while there is room, and yield the events."""
         before = len(self._pending)
         yield from self._mend_supply()
@@ -124,11 +124,11 @@ class Recovery:
         """Kill the workers that were not admitted."""
         self._pending.end()
 
-    def _mend_supply(self) -> Iterator[Told]:
+    def _mend_supply(self) -> Iterator[EventText]:
         for name in self._cluster.mend_supply():
             yield "pipeline respawned", name, "the workers prepared their data themselves meanwhile"
 
-    def _start_servers(self) -> Iterator[Told]:
+    def _start_servers(self) -> Iterator[EventText]:
         while self._servers:
             name = f"server {self._servers[0]}"
             if self._restarts_left == 0:
@@ -137,7 +137,7 @@ class Recovery:
             self._cluster.respawn_server(self._servers.pop(0))
             yield "server respawned", name, f"in a new process; {self._restarts_left} restarts are left"
 
-    def _start_workers(self, patience_s: float = 0) -> Iterator[Told]:
+    def _start_workers(self, patience_s: float = 0) -> Iterator[EventText]:
         while self._workers:
             name = self._workers[0]
             if self._restarts_left == 0:
@@ -149,7 +149,7 @@ class Recovery:
                 return  # started later, when there is room
             self._workers.pop(0)
 
-    def _admit(self, patience_s: float) -> Iterator[Told]:
+    def _admit(self, patience_s: float) -> Iterator[EventText]:
         for name, why_not in self._pending.admit(patience_s):
             if why_not:
                 self._workers.append(name)

@@ -1,4 +1,4 @@
-"""Messages that say which block they are of, so that two copies count once and one that comes late does no harm."""
+"""Keys of messages: a key names the block of a step, so that copies count once and late messages are ignored."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from chimera.core.message import Encoded
 
 
 class Key(NamedTuple):
-    """Whose message of what it is.
+    """The key of a message.
 
     Attributes
     ----------
-    epoch : of the training data, from 0.
-    step : of the run, from 0.
-    block : what of the step it holds; who sends the same block sends a copy.
-    sender : the rank of the worker.
+    epoch : epoch of the training data, from 0.
+    step : step of the run, from 0.
+    block : index of the block of the step; messages with the same block are copies.
+    sender : rank of the worker that sent the message.
     """
 
     epoch: int
@@ -27,11 +27,13 @@ class Key(NamedTuple):
     sender: int
 
 
-_NAMES = tuple(f"key_{name}" for name in Key._fields)  # codecs have numbers of their own there, also of blocks
+_NAMES = tuple(
+    f"key_{name}" for name in Key._fields
+)  # the prefix separates them from the numbers that codecs store there
 
 
 def keyed(message: Encoded, key: Key) -> Encoded:
-    """Return the message with its key, which travels in its meta data: 8 bytes for each number."""
+    """Return the message with a key in its metadata: 8 bytes for each of the four numbers."""
     numbers = dict(zip(_NAMES, key, strict=True))
     return Encoded(message.codec, message.size, message.arrays, {**message.meta, **numbers})
 
@@ -41,7 +43,7 @@ def key_of(message: Encoded) -> Key:
 
     Raises
     ------
-    DataError : it has none.
+    DataError : the message has no key.
     """
     try:
         return Key(*(int(message.meta[name]) for name in _NAMES))
@@ -50,10 +52,10 @@ def key_of(message: Encoded) -> Key:
 
 
 def merged(messages: Iterable[Encoded], step: int) -> dict[int, Encoded]:
-    """Return one message of each block of a step, by block in ascending order.
+    """Return one message for each block of a step, in ascending order of blocks.
 
-    In whatever order they come, and however often: of several copies it is the one of the lowest rank. Messages of other
-    steps, and those without a key, are left out.
+    The result does not depend on the order of arrival: of several copies, the one from the lowest rank is used. Messages of
+    other steps and messages without a key are ignored.
     """
     found = []
     for message in messages:

@@ -1,4 +1,4 @@
-"""Gradients that are not finite: who sent them, what was done without them, and when that means the end."""
+"""Rejected gradients: gradients that are not finite are left out, reported, and end the run if no others are left."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from chimera.core.device import namespace
 from chimera.core.errors import NonFiniteError
 from chimera.core.parameters import Flat, all_finite
 
-ADVICE = "the run has diverged; try a smaller learning rate, or look for a fault in the data"
-_IN_A_ROW = 16  # updates without a gradient, times the number of workers, where each update has one of them
+ADVICE = "the run has diverged; try a smaller learning rate, or check the data"
+_IN_A_ROW = 16  # consecutive updates without a gradient, per worker, after which the run has diverged
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """What a worker sends, or notes, instead of a gradient that is NaN or infinite.
+    """A gradient that was rejected because it is NaN or infinite. A worker sends this in place of the gradient.
 
     Attributes
     ----------
-    rank : the worker's; None if whoever found out does not know.
-    step : of the worker, or of the server where the rank is not known.
-    why : one line.
+    rank : rank of the worker; None if it is not known.
+    step : step of the worker; of the server if the rank is not known.
+    why : the reason, in one line.
     """
 
     rank: int | None
@@ -32,12 +32,12 @@ class Rejected(msgspec.Struct, frozen=True):
 
     @property
     def actor(self) -> str:
-        """The worker's name, or nothing."""
+        """The worker's name; empty if it is not known."""
         return "" if self.rank is None else f"worker {self.rank}"
 
     @property
     def detail(self) -> str:
-        """The step, and why."""
+        """The step and the reason."""
         return f"step {self.step}: {self.why}"
 
     def __str__(self) -> str:
@@ -45,15 +45,15 @@ class Rejected(msgspec.Struct, frozen=True):
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """What became of the gradients of one call: the small value of a round.
+    """The outcome of one update: the small value that a round returns to the driver.
 
     Attributes
     ----------
-    step : how many steps the actor has taken.
-    gradients : how many gradients this call stepped with.
-    rejected : those that were left out.
-    mechanism : of a private run, the noise multiplier of the sum that it stepped with, and the share of all workers that were
-        asked for an update; None where there was no noise.
+    step : steps that the actor has taken.
+    gradients : number of gradients in this update.
+    rejected : gradients that were left out.
+    mechanism : in a private run, the noise multiplier of the sum, and the share of all workers that were asked for an update;
+        None without noise.
     """
 
     step: int
@@ -63,7 +63,7 @@ class Applied(msgspec.Struct, frozen=True):
 
 
 def fault(vector: Flat, what: str) -> str:
-    """Return in one line what is wrong with a vector, shape (n,); nothing if all of it is finite."""
+    """Return in one line why a vector, shape (n,), is rejected; an empty string if all of it is finite."""
     if all_finite(vector):
         return ""
     xp = namespace(vector)
@@ -72,31 +72,31 @@ def fault(vector: Flat, what: str) -> str:
 
 
 def fault_of_gradient(gradient: Flat, loss: float) -> str:
-    """Return in one line what is wrong with a gradient or its loss; nothing if both are finite."""
+    """Return in one line why a gradient or its loss is rejected; an empty string if both are finite."""
     if math.isfinite(loss):
         return "" if all_finite(gradient) else fault(gradient, "the gradient")
     return f"the loss is {loss}"
 
 
 class Rejections:
-    """Follows the rejected gradients of a run, round by round."""
+    """Collects the rejected gradients of a run, round by round."""
 
     def __init__(self) -> None:
         self._in_a_row = 0
 
-    def of(self, told: Sequence[Any], workers: Sequence[Any]) -> Iterator[Rejected]:
-        """Yield each gradient that was rejected in a round once, whatever the number of shards.
+    def of(self, values: Sequence[Any], workers: Sequence[Any]) -> Iterator[Rejected]:
+        """Yield each rejected gradient of a round once, whatever the number of shards.
 
         Parameters
         ----------
-        told : the values of `Round.done`; what is not `Applied` says nothing here.
-        workers : the living ones.
+        values : values of `Round.done`; only those of type `Applied` are read.
+        workers : the living workers.
 
         Raises
         ------
-        NonFiniteError : none was left, of all workers or often in a row.
+        NonFiniteError : the gradients of all workers were rejected, or no update had a gradient many times in a row.
         """
-        applied = [value for value in told if isinstance(value, Applied)]
+        applied = [value for value in values if isinstance(value, Applied)]
         rejected = list(dict.fromkeys(each for value in applied for each in value.rejected))
         yield from rejected
         if not rejected or any(value.gradients for value in applied):

@@ -1,4 +1,4 @@
-"""What a worker has done since it was last asked: losses, and the vectors that it sent and got."""
+"""The tally of a worker: losses and messages since the last report."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from chimera.core.parameters import Flat
 
 
 class Tally(msgspec.Struct, gc=False):
-    """Sums since the last time.
+    """Sums since the last report.
 
     Attributes
     ----------
-    loss, losses : the sum of the batches' mean losses, and how many batches it covers.
-    elements_up, packed_up : elements of the vectors that the worker sent, and the bytes of the messages that carried them; or
-        of the vectors that it reduced with a group, and the bytes that it gave to the collectives.
-    elements_down, packed_down : those that it got.
-    peak_bytes : the most memory that training took at a time, ever, where the worker counts it.
-    fill : how full the queue of what is prepared for the worker is, 0 to 1; None where there is none.
-    worker : its name, where one of these two is told.
+    loss, losses : sum of the batches' mean losses, and number of batches.
+    elements_up, packed_up : elements of sent vectors, and bytes of their messages; or elements of the vectors
+        that it reduced with a group, and bytes that it passed to collectives.
+    elements_down, packed_down : the same for received vectors.
+    peak_bytes : peak memory of training since the start, where the worker measures it.
+    fill : fill of the worker's input queue, 0 to 1; None if it has none.
+    worker : the worker's name; set if ``peak_bytes`` or ``fill`` is.
     """
 
     loss: float = 0.0
@@ -37,25 +37,25 @@ class Tally(msgspec.Struct, gc=False):
     worker: str = ""
 
     def sent(self, messages: Iterable[Encoded]) -> None:
-        """Count messages to servers or neighbours, once each."""
+        """Count sent messages."""
         for message in messages:
             self.elements_up += message.size
             self.packed_up += message.nbytes
 
     def asked(self, numbers: Iterable[NDArray[Any]]) -> None:
-        """Count what was sent to say which rows are wanted."""
+        """Count requests for rows."""
         self.packed_up += sum(each.nbytes for each in numbers)
 
     def gave(self, array: Flat) -> None:
-        """Count what a collective is given."""
+        """Count an array that was passed to a collective."""
         self.packed_up += array.nbytes
 
     def reduced(self, vector: Flat) -> None:
-        """Count a vector that was reduced; how, `gave` has counted."""
+        """Count the elements of a reduced vector; `gave` counts its bytes."""
         self.elements_up += vector.size
 
     def got(self, messages: Iterable[Encoded]) -> None:
-        """Count messages that came from servers or neighbours."""
+        """Count received messages."""
         for message in messages:
             self.elements_down += message.size
             self.packed_down += message.nbytes

@@ -1,4 +1,4 @@
-"""When a run stops: what it may use, and what it is to reach."""
+"""The budget of a run: limits and targets that end it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _SMALLER_IS_BETTER = ("loss", "mse", "mae", "rmse")
 
 
 def smaller_is_better(metric: str) -> bool:
-    """Whether a metric is reached from above."""
+    """Return whether smaller values of a metric are better."""
     name = metric.removeprefix(CLIENT).removesuffix("_mean").removesuffix("_worst_tenth")
     return name in _SMALLER_IS_BETTER or metric.endswith("_std")
 
 
 @dataclass
 class Counters:
-    """How far a run came; see `Progress` for what they count, and `Cost` for the others."""
+    """Cumulative counters of a run; see `Progress` and `Cost` for their meaning."""
 
     rounds: int = 0
     samples: int = 0
@@ -36,15 +36,16 @@ class Counters:
 
 @dataclass(frozen=True)
 class Budget:
-    """The limits of a run; the first that is reached ends it.
+    """Limits of a run. The first one that is reached ends the run.
 
     Attributes
     ----------
-    epochs : passes over the whole data, counted over all workers; may be a fraction.
+    epochs : passes over the whole training data, counted over all workers; may be a fraction.
     rounds : updates of the global model.
-    max_seconds : of training, in the engine's time.
-    max_bytes : sent and received by all workers together.
-    target : metrics to reach on the test set, such as ``{"accuracy": 0.95}``; losses and errors from above.
+    max_seconds : seconds of training on the engine's clock.
+    max_bytes : bytes that all workers together send and receive.
+    target : values of metrics on the test set, such as ``{"accuracy": 0.95}``. Losses and errors must fall to the value, other
+        metrics must rise to it.
     """
 
     epochs: float | None = None
@@ -59,13 +60,13 @@ class Budget:
             if value is not None and not value > 0:
                 raise ConfigurationError(f"{name} must be above 0, not {value}")
         if all(getattr(self, name) is None for name in ("epochs", "rounds", "max_seconds", "max_bytes")):
-            raise ConfigurationError("the run has no end: give it epochs, rounds, max_seconds or max_bytes")
+            raise ConfigurationError("the run has no limit: set epochs, rounds, max_seconds or max_bytes")
         for name, value in (self.target or {}).items():
             if math.isnan(value):
-                raise ConfigurationError(f"the target {name!r} is {value}: nothing reaches that")
+                raise ConfigurationError(f"the target {name!r} is {value}: no metric can reach it")
 
     def reached(self, used: Counters, metrics: Mapping[str, float], train_size: int) -> str | None:
-        """Return the name of the limit that is reached, or None."""
+        """Return the name of the limit that has been reached; None if there is none."""
         if self.target and all(self._is_met(name, metrics) for name in self.target):
             return "target"
         if self.epochs is not None and used.samples >= self.epochs * train_size:
@@ -79,7 +80,7 @@ class Budget:
         return None
 
     def rounds_left(self, used: Counters, train_size: int, samples_per_round: int) -> int | None:
-        """Return after how many rounds some limit will be reached at the earliest, at least 1, if that can be told."""
+        """Return the number of rounds, at least 1, before which no limit can be reached; None if that is not known."""
         limits = []
         if self.rounds is not None:
             limits.append(self.rounds - used.rounds)
@@ -91,14 +92,14 @@ class Budget:
         return max(min(limits), 1) if limits else None
 
     def rounds_in_all(self, train_size: int | None, samples_per_round: int) -> int | None:
-        """Return how many rounds the budget is at most, if that can be told; ``train_size`` is None where it is not known."""
+        """Return the most rounds that the budget allows; None if that is not known (``train_size`` may be None)."""
         limits = [] if self.rounds is None else [self.rounds]
         if self.epochs is not None and train_size is not None:
             limits.append(math.ceil(self.epochs * train_size / samples_per_round))
         return min(limits, default=None)
 
     def fraction(self, used: Counters, train_size: int) -> float:
-        """Return how much of the limit that is nearest to its end is used, 0 to 1."""
+        """Return the used fraction, 0 to 1, of the limit that is nearest to being reached."""
         bytes_used = used.bytes_up + used.bytes_down
         pairs = (
             (used.samples / train_size, self.epochs),

@@ -1,4 +1,4 @@
-"""What a run tells those who monitor it: progress, events, and the hooks that receive them."""
+"""Callbacks: hooks that receive the progress and the events of a run."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """Where a run stands.
+    """The progress of a run.
 
     Attributes
     ----------
-    rounds, epochs, samples : how far it came; epochs are passes over the whole data, samples count all workers.
-    seconds : since training began, in the engine's time.
-    virtual_time : whether these seconds come from the model of the simulated engine.
-    bytes_up, bytes_down : what the workers sent and received.
-    loss : mean training loss since the last progress, if a step was taken.
-    metrics : the last evaluation on the test set (``loss``, ``accuracy``, ...); empty before the first.
-    fraction : how much of the budget is used, 0 to 1, if the run has one that ends.
-    workers : the state of each worker by name: ``running`` or ``lost``.
-    samples_by_worker : what each worker processed since this process began; what a way back made worthless counts too.
-    fill : how full each queue before the workers is, 0 to 1, by name; empty where their data is in memory.
+    rounds, epochs, samples : completed so far. Epochs are passes over the whole data; samples are those of all workers.
+    seconds : since training started, on the engine's clock.
+    virtual_time : whether these seconds are virtual (engine ``simulated``).
+    bytes_up, bytes_down : bytes that the workers sent and received.
+    loss : mean training loss since the last progress; None if no step was taken.
+    metrics : metrics of the last evaluation on the test set (``loss``, ``accuracy``, ...); empty before the first one.
+    fraction : used fraction of the budget, 0 to 1; None if it is not known.
+    workers : state of each worker by name: ``running`` or ``lost``.
+    samples_by_worker : samples that each worker processed since this process started, lost rounds included.
+    fill : fill of each worker's input queue, 0 to 1, by name; empty where the data is in memory.
     """
 
     rounds: int
@@ -47,7 +47,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened to a run besides rounds, such as the loss of a worker; a line of ``events.jsonl``."""
+    """An event of a run, such as the loss of a worker; one line of ``events.jsonl``."""
 
     event: str
     seconds: float
@@ -57,33 +57,33 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Callback:
-    """Base of all callbacks; override what you need. Called by the trainer, in the driver, between rounds."""
+    """Base class of callbacks. Override the hooks that you need. The trainer calls them in the driver, between rounds."""
 
     def on_wait(self, what: str) -> None:
-        """Training has not begun: the run waits for ``what``, such as the data or the workers."""
+        """Called before training starts, when the run waits for ``what``, such as the data or the workers."""
 
     def on_start(self, progress: Progress) -> None:
-        """Workers are up; training begins (or goes on from a checkpoint)."""
+        """Called when the workers are up and training starts, or resumes from a checkpoint."""
 
     def on_progress(self, progress: Progress) -> None:
-        """Rounds were finished: at least at every ``log_every`` and every evaluation."""
+        """Called after rounds are completed: at least every ``log_every`` rounds and at each evaluation."""
 
     def on_model(self, model: Model, last: bool) -> None:
-        """The global model was evaluated; ``model`` is the driver's copy, to be read only. After the ``last`` all is over."""
+        """Called after each evaluation with the driver's copy of the model. Do not change it. ``last``: the run is over."""
 
     def on_event(self, event: Event) -> None:
-        """Something happened besides rounds."""
+        """Called for each event."""
 
     def on_end(self, run: Run) -> None:
-        """The run is over and its files are written."""
+        """Called when the run is over and its files are written."""
 
 
-def tell(callbacks: Iterable[Callback], hook: str, *args: Any) -> None:
-    """Call one hook of each callback. What it raises ends the run, with a note that names the callback and the hook.
+def notify(callbacks: Iterable[Callback], hook: str, *args: Any) -> None:
+    """Call a hook of each callback. An exception ends the run; a note on it names the callback and the hook.
 
     Raises
     ------
-    RunError : a hook raised StopIteration, which a generator on the way would take for its own end.
+    RunError : a hook raised StopIteration, which would end a generator that called it.
     """
     for callback in callbacks:
         where = f"the callback {type(callback).__name__} in {hook}"

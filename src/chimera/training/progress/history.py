@@ -1,4 +1,4 @@
-"""What a run leaves in its folder while it goes: metrics, events and the trace, a JSON object a line."""
+"""The history of a run: metrics, events and the trace, each a file of JSON lines that grows during the run."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _encoder = msgspec.json.Encoder()
 
 
 class History:
-    """The three growing files of a run.
+    """The files of metrics, events and trace of a run.
 
     Parameters
     ----------
-    folder : where they are; it exists.
-    sizes : the length of each file to go on from, in bytes; what a cut-off run wrote after its checkpoint is dropped.
+    folder : the run's folder; must exist.
+    sizes : for a run that resumes, the length of each file at the checkpoint, in bytes. Lines after that are removed.
 
     Raises
     ------
-    ConfigurationError : a file is a link out of the folder, or cannot be gone on from.
+    ConfigurationError : a file is a link out of the folder, or is damaged.
     """
 
     def __init__(self, folder: Path, sizes: Mapping[str, int] | None = None) -> None:
@@ -50,21 +50,21 @@ class History:
             self._files[name] = open(path, "ab", opener=opener)  # noqa: SIM115 - closed by `close`
 
     def add_metrics(self, row: dict[str, Any]) -> None:
-        """Add a row of cumulative counters, with the losses and metrics that are known."""
+        """Add a row of cumulative counters, losses and metrics."""
         self.metrics.append(row)
         self._write("metrics.jsonl", _encoder.encode(row) + b"\n")
 
     def add_event(self, event: Event) -> None:
-        """Add something that happened besides rounds."""
+        """Add an event."""
         self.events.append(event)
         self._write("events.jsonl", _encoder.encode(event) + b"\n")
 
     def add_trace(self, rows: Iterable[TraceRow]) -> None:
-        """Add the rows of calls."""
+        """Add trace rows of calls."""
         self._write("trace.jsonl", _encoder.encode_lines(list(rows)))
 
     def sizes(self) -> dict[str, int]:
-        """Return how long each file is, in bytes."""
+        """Return the length of each file in bytes."""
         return {name: file.tell() for name, file in self._files.items()}
 
     def close(self) -> None:
@@ -86,15 +86,15 @@ def _rows(path: Path, kind: type[T]) -> list[T]:
     try:
         return msgspec.json.Decoder(kind).decode_lines(path.read_bytes())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigurationError(f"{path} is damaged, so the run cannot go on from it: {error}") from error
+        raise ConfigurationError(f"{path} is damaged, so the run cannot resume: {error}") from error
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all.
+    """Write a file completely or not at all.
 
     Raises
     ------
-    RunError : it cannot be written; what was there before is untouched.
+    RunError : the file cannot be written. An existing file is unchanged.
     """
     with atomically(path) as file:
         file.write(data)
@@ -102,11 +102,11 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextmanager
 def atomically(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that bears its name only when the block has ended well.
+    """Open a file for writing that gets its name when the block ends without an exception.
 
     Raises
     ------
-    RunError : it cannot be written; what was there before is untouched.
+    RunError : the file cannot be written. An existing file is unchanged.
     """
     unfinished = path.with_name(f"{path.name}.part")
     try:

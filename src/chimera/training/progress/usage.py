@@ -1,4 +1,4 @@
-"""What a run has used so far, counted from the trace."""
+"""The usage of a run: time, samples and bytes, counted from the engine's trace."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from chimera.training.progress.budget import Counters
 from chimera.training.progress.history import History
 
 _STEERING = {"go_to", "follow", "known", "attack", "stands_at", "remembers", "forget_answer"}
-"""Calls that say to a worker where to go on; they move no parameters."""
-_LOOKS = {
+"""Calls that position a worker; they move no parameters and are never counted."""
+_UNCOUNTED = {
     "weights",
     "tally",
     "buffers",
@@ -32,25 +32,25 @@ _LOOKS = {
     "consensus_distance",
     *_STEERING,
 }
-"""Calls that the loop itself makes, between rounds."""
+"""Calls that the training loop makes between rounds; their bytes are not counted."""
 
 
 class UsageMeter:
-    """Reads the engine's trace and its clock.
+    """Counts the usage of a run from the engine's trace and clock.
 
     Parameters
     ----------
-    traced : is shown the rows too, see `Strategy.traced`.
-    counted : whether somebody else counts the samples of the run.
+    traced : called with the new trace rows, see `Strategy.traced`.
+    counted : the strategy counts samples itself.
 
     Attributes
     ----------
-    counters : what was used.
-    samples_by_worker : what each worker processed, by name; it never goes back.
-    worked : the names of those that have done anything since their tallies were last asked for.
-    peak_mb : the most memory that each worker says to have taken, by name.
-    fill : how full the queue before each worker was when it last told, by name, where there are queues.
-    began_s : when training began, on the engine's clock.
+    counters : usage so far.
+    samples_by_worker : samples that each worker processed, by name; lost rounds included.
+    worked : names of the workers that computed since their last tally.
+    peak_mb : peak memory that each worker reported, in megabytes, by name.
+    fill : last reported fill of each worker's input queue, 0 to 1, by name.
+    began_s : start of training on the engine's clock.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class UsageMeter:
         self.began_s = engine.now()
 
     def seconds(self) -> float:
-        """Return how long training has lasted, in the engine's time."""
+        """Return the seconds since training started, on the engine's clock."""
         return self._engine.now() - self.began_s
 
-    def count(self, looked: bool = False) -> None:
-        """Bring the counters up to date from the trace. What looking costs is in the seconds, not in the bytes."""
+    def count(self, between_rounds: bool = False) -> None:
+        """Update the counters from the trace. Calls ``between_rounds``, such as evaluation, count as time and not as bytes."""
         rows = self._engine.trace()
         self._traced(rows, self._cluster)
         began_s, shifted = self.began_s, msgspec.structs.replace
@@ -84,8 +84,8 @@ class UsageMeter:
         workers = set(self._cluster.names)
         used = self.counters
         used.seconds = self.seconds()
-        passed_over = _LOOKS if looked else _STEERING
-        rows = [row for row in rows if row.call not in passed_over and row.actor in workers]
+        ignored = _UNCOUNTED if between_rounds else _STEERING
+        rows = [row for row in rows if row.call not in ignored and row.actor in workers]
         for row in rows:
             self.samples_by_worker[row.actor] += row.samples
         self.worked.update([row.actor for row in rows])
@@ -94,7 +94,7 @@ class UsageMeter:
         used.bytes_down += sum([row.bytes_in for row in rows])
 
     def add(self, tallies: Iterable[Tally]) -> None:
-        """Count the messages of vectors that the workers tell of, and note the memory."""
+        """Add the messages, memory and queue fills that workers reported."""
         used = self.counters
         for tally in tallies:
             used.elements_up += tally.elements_up
@@ -107,7 +107,7 @@ class UsageMeter:
                 self.fill[tally.worker] = tally.fill
 
     def go_back_to(self, then: Counters) -> int:
-        """Set the counters back to rounds and samples that stood before; return how many rounds that loses."""
+        """Set rounds and samples back to earlier counters; return the number of lost rounds."""
         used = self.counters
         lost = used.rounds - then.rounds
         self.counters = replace(used, rounds=then.rounds, samples=then.samples, lost_rounds=used.lost_rounds + lost)

@@ -201,7 +201,7 @@ class TrainingLoop:
         self._collect_losses(of_all=of_all)
         total, count = self._losses
         self._loss, self._losses = (total / count if count else None), (0.0, 0)
-        self._meter.count(looked=True)
+        self._meter.count(between_rounds=True)
         row: dict[str, Any] = {
             "round": self.counters.rounds,
             "epoch": self.counters.samples / self._train_size,
@@ -230,7 +230,7 @@ class TrainingLoop:
         weights = self._evaluator.weights()
         self._collect_losses(of_all=True)
         cluster = self._cluster.state()
-        self._meter.count(looked=True)
+        self._meter.count(between_rounds=True)
         state = {
             **self._take_snapshot(cluster),
             "metrics": self.metrics,
