@@ -5,6 +5,8 @@ few of the ten digits. The picture shows how accurate the first trees of each en
 In the end the first ensemble is saved as scikit-learn's own and read again.
 
     python examples/bagging.py [--picture bagging.png]
+
+Takes about 20 s on two cores.
 """
 
 from __future__ import annotations

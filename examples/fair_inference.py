@@ -2,6 +2,8 @@
 
 It starts four workers, a coordinator and a standby, kills the coordinator half-way, and in the end checks that every query has
 exactly one result.
+
+Takes about 15 s on two cores.
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""Four workers greet their neighbours: python examples/hello_world.py [local|ray|simulated]."""
+"""Four workers greet their neighbours: python examples/hello_world.py [local|ray|simulated].
+
+Takes about 2 s on two cores.
+"""
 
 import os
 import sys

@@ -2,6 +2,8 @@
 
 Two servers hold half of the weights each. Three workers find a linear map, each from data of its own and at its own pace. The
 driver sees refs only: weights and gradients go from actor to actor.
+
+Takes about 2 s on two cores.
 """
 
 import sys

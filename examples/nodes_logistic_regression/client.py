@@ -1,4 +1,7 @@
-"""Let the master fit, and score what it predicts."""
+"""Let the master fit, and score what it predicts.
+
+Takes about 3 s once the master serves.
+"""
 
 import csv
 import json

@@ -130,6 +130,16 @@ def test_gradient_coding_waits_for_no_straggler_and_its_picture_is_drawn(tmp_pat
     assert (tmp_path / "coding.png").stat().st_size < 100_000
 
 
+EXPERIMENTS_AND_PROGRAMS = sorted({*EXAMPLES.glob("*.toml"), *EXAMPLES.glob("*.py"), *EXAMPLES.glob("*/client.py")})
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS_AND_PROGRAMS, ids=lambda path: str(path.relative_to(EXAMPLES)))
+def test_an_example_states_that_it_takes_at_most_a_minute(path):
+    head = path.read_text(encoding="utf-8").partition("\n[" if path.suffix == ".toml" else "\nimport ")[0]
+    (seconds,) = re.findall(r"Takes about (\d+) s (?:on two cores|once the master serves)\.", head)
+    assert int(seconds) <= 60
+
+
 def readme(language, containing):
     blocks = re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     (block,) = [block for block in blocks if containing in block]
