@@ -171,7 +171,7 @@ def tied() -> nn.Module:
         (3, {"cuts": [1, 2]}, "stage 1 has nothing to train"),
         (3, {"model": tied, "cuts": [1, 3]}, "stages 0 and 1 share a parameter"),
         (2, {"batch_size": 3}, "a batch of 3 cannot be cut into 4 micro-batches"),
-        (2, {"codec": "top-k"}, "sends no messages that codec 'top-k' could pack"),
+        (2, {"codec": "top-k"}, "sends no messages that codec 'top-k' could encode"),
         (2, {"on_worker_loss": "drop"}, "each worker holds a part of the model"),
         (2, {"max_workers": 3}, "max_workers has no effect"),
         (3, {"pipelines": 2}, "3 workers cannot be parted among 2 pipelines"),

@@ -126,7 +126,7 @@ def tied() -> nn.Module:
         ({}, {"model": lambda: nn.Sequential(nn.Flatten(), nn.Flatten(), nn.Linear(64, 10))}, "the clients' part has"),
         ({}, {"model": tied}, "stages 0 and 1 share a parameter"),
         ({}, {"model": lambda: nn.Bilinear(64, 64, 10)}, "cuts an nn.Sequential, and the model is a Bilinear"),
-        ({}, {"codec": "top-k"}, "sends no messages that codec 'top-k' could pack"),
+        ({}, {"codec": "top-k"}, "sends no messages that codec 'top-k' could encode"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip

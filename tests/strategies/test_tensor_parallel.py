@@ -125,7 +125,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(fit: Fit, tmp_path
         (65, {}, "no layer of the model can be cut into 65 slices"),
         (3, {"groups": 2}, "3 workers cannot be parted among 2 groups"),
         (2, {"groups": 0}, "groups must be at least 1"),
-        (2, {"codec": "top-k"}, "sends no messages that codec 'top-k' could pack"),
+        (2, {"codec": "top-k"}, "sends no messages that codec 'top-k' could encode"),
         (2, {"on_worker_loss": "drop"}, "each worker holds a part of the model"),
         (2, {"evaluate_clients": True}, "each worker has a part of the model, and none can evaluate the whole"),
         (2, {"faults": ["label flip worker 1 at step 0"]}, "attackers falsify what they learn of a whole model"),

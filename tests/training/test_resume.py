@@ -147,7 +147,7 @@ def test_a_run_that_stopped_on_one_engine_goes_on_on_another(fit: Fit) -> None:
 
 def test_another_model_is_refused_in_one_line(fit: Fit) -> None:
     fit(rounds=5)
-    with pytest.raises(ConfigurationError, match=r"a model of 1210 parameters, the experiment one of 4810"):
+    with pytest.raises(ConfigurationError, match=r"a model of 1210 parameters, but the experiment's model has 4810"):
         fit(rounds=10, resume=True, model={"name": "mlp", "hidden": [64]})
     with pytest.raises(ConfigurationError, match="written with 1 shards, not 2"):
         fit(rounds=10, resume=True, strategy={"name": "parameter-server", "shards": 2})
@@ -155,5 +155,5 @@ def test_another_model_is_refused_in_one_line(fit: Fit) -> None:
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(fit: Fit) -> None:
     fit(rounds=5)
-    with pytest.raises(ConfigurationError, match="holds a run already"):
+    with pytest.raises(ConfigurationError, match="already contains a run"):
         fit(rounds=5)

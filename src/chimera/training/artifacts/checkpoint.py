@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run needs to go on, in one safetensors file, written whole or not at all."""
+"""Checkpoints: the complete state of a run in one safetensors file, written atomically."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _TREE = "tree"  # everything but the arrays, as MessagePack, which keeps infinit
 
 
 class Checkpoints:
-    """The checkpoints of one run, in a folder of any file system that fsspec knows.
+    """The checkpoints of one run, in a folder of any file system that fsspec supports.
 
     Parameters
     ----------
     url : the folder, a path or a URL.
-    keep : how many of the newest stay.
+    keep : number of newest checkpoints to keep.
     """
 
     def __init__(self, url: str, keep: int = 3) -> None:
@@ -36,11 +36,11 @@ class Checkpoints:
         self._keep = keep
 
     def write(self, round_: int, state: Mapping[str, Any]) -> str:
-        """Store a nested mapping of arrays and plain values, and return where.
+        """Write a nested mapping of arrays and plain values; return the path.
 
         Raises
         ------
-        RunError : the file cannot be written (a full disk, say); older checkpoints are untouched.
+        RunError : the file cannot be written, for example on a full disk. Older checkpoints are unchanged.
         """
         arrays: dict[str, Any] = {}
         tree = msgspec.msgpack.encode(_without_arrays(state, "", arrays))
@@ -61,7 +61,7 @@ class Checkpoints:
         return path
 
     def _begin(self, unfinished: str) -> None:
-        """Make the folder; on this machine a file too, since `fsspec` would make both by the umask."""
+        """Create the folder; on this machine also an empty private file, since `fsspec` would create both by the umask."""
         if "file" in self._protocols():
             make_folder(Path(self._root))
             Path(unfinished).unlink(missing_ok=True)  # a link would be followed
@@ -80,7 +80,7 @@ class Checkpoints:
         return sorted(path for path in self._fs.ls(self._root, detail=False) if _NAME.search(path))
 
     def read_last(self) -> dict[str, Any] | None:
-        """Return what the newest checkpoint holds, or None if there is none.
+        """Return the content of the newest checkpoint; None if there is none.
 
         Raises
         ------
@@ -102,13 +102,13 @@ class Checkpoints:
 
     def _last_good(self) -> str:
         paths = self.paths()
-        return f"the last good one is {paths[-1]}" if paths else "there is no earlier one"
+        return f"the last complete checkpoint is {paths[-1]}" if paths else "there is no earlier checkpoint"
 
 
 def _without_arrays(value: Any, path: str, arrays: dict[str, Any]) -> Any:
-    """Return ``value`` with each array replaced by a mark, and the arrays in ``arrays`` under their paths."""
+    """Return ``value`` with each array replaced by a marker; add the arrays to ``arrays`` under unique names."""
     if isinstance(value, np.ndarray):
-        name = f"{len(arrays)}{path}"  # keys with slashes in them may make equal paths
+        name = f"{len(arrays)}{path}"  # the number makes it unique: keys may contain slashes
         arrays[name] = value if value.flags.c_contiguous else value.copy()
         return {_MARK: name}
     if isinstance(value, Mapping):
@@ -129,7 +129,7 @@ def _with_arrays(value: Any, arrays: Mapping[str, Any]) -> Any:
 
 
 def _escaped(key: str) -> str:
-    """Return a key as it is written, so that none is taken for the mark."""
+    """Return a key in the form in which it is written, which differs from the marker."""
     return f"_{key}" if _LIKE_MARK.fullmatch(key) else key
 
 
@@ -138,10 +138,10 @@ def _unescaped(key: str) -> str:
 
 
 def check_fits(saved: Mapping[str, Any], size: int) -> None:
-    """Raise `ConfigurationError` if a checkpoint is of a model of another size than ``size`` parameters."""
+    """Raise `ConfigurationError` if the model of a checkpoint does not have ``size`` parameters."""
     held = len(saved["weights"])
     if held != size:
         raise ConfigurationError(
-            f"the checkpoint holds a model of {held} parameters, the experiment one of {size}: "
+            f"the checkpoint has a model of {held} parameters, but the experiment's model has {size}: "
             "resume with the model that was trained, or choose another folder"
         )

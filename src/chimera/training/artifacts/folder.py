@@ -1,4 +1,4 @@
-"""The folder that a run leaves (docs/architecture.md, section 9)."""
+"""The folder of a run and its files (docs/architecture.md, section 9)."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _LIBRARIES = ("numpy", "scikit-learn", "torch", "pandas", "safetensors", "msgspe
 _RESULTS = (
     "checkpoints",
     "summary.json",
-)  # what must not be lost; a run that failed before it had any may be run again
+)  # a folder without these may be overwritten: its run failed before it had results
 
 _TOKEN = re.compile(r"(\btokens?[\w.\"':/-]*=)\S+")  # in a command: ``--set engine.token=...``
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where the files of a run are.
+    """The folder of a run.
 
     Attributes
     ----------
     path : the folder.
-    resumes : whether the run goes on from a checkpoint in it.
+    resumes : whether the run resumes from a checkpoint in it.
     """
 
     path: Path
@@ -43,16 +43,18 @@ class RunFolder:
 
     @classmethod
     def choose(cls, out: str | Path | None, name: str, *, resume: bool) -> RunFolder:
-        """Return ``out``, or ``runs/<name>``; numbered, where an earlier run has that name and is not to be resumed.
+        """Return the folder ``out``, by default ``runs/<name>``, with a number if an earlier run has that name.
+
+        With ``resume``, return the folder of the newest run of that name.
 
         Raises
         ------
-        ConfigurationError : ``out`` holds a run already.
+        ConfigurationError : ``out`` contains a run, and ``resume`` is not set.
         """
         if out is not None:
             path = Path(out)
             if not resume and _holds_run(path):
-                raise ConfigurationError(f"{path} holds a run already: resume it, or choose another folder")
+                raise ConfigurationError(f"{path} already contains a run: resume it, or choose another folder")
             return cls(path, resume)
         first = Path("runs") / (re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run")
         numbered = [first, *sorted(first.parent.glob(f"{first.name}-*"), key=_number)]
@@ -64,16 +66,16 @@ class RunFolder:
         return cls(first.with_name(f"{first.name}-{max(_number(taken[-1]), 1) + 1}"), False)
 
     def begin(self, experiment: str, seed: int, signature: Signature) -> None:
-        """Make the folder, and write what the run is, what its model takes and gives, and what it runs on.
+        """Create the folder, and write experiment, model signature and environment.
 
         Raises
         ------
-        RunError : the folder cannot be made or written.
+        RunError : the folder cannot be created or written.
         """
         try:
             make_folder(self.path)
         except OSError as error:
-            raise RunError(f"the folder {self.path} cannot be made: {error.strerror}") from error
+            raise RunError(f"the folder {self.path} cannot be created: {error.strerror}") from error
         write_atomically(self.path / "experiment.toml", experiment.encode())
         signature.write(self.path)
         environment = {
@@ -88,7 +90,7 @@ class RunFolder:
         write_atomically(self.path / "environment.json", msgspec.json.format(msgspec.json.encode(environment)))
 
     def finish(self, run: Run) -> None:
-        """Write the final weights, the summary and the report."""
+        """Write weights, summary and report."""
         from chimera.report.html import write_report
 
         run.save()

@@ -1,4 +1,4 @@
-"""What training returns."""
+"""The result of a run: the trained model, its metrics and its cost."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _TRUTH = ("bits_per_element_up", "bits_per_element_down", "compression_ratio")
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run took.
+    """The cost of a run.
 
     Attributes
     ----------
-    seconds : of training, in the engine's time.
-    virtual_time : whether these seconds come from the model of the simulated engine.
+    seconds : of training, on the engine's clock.
+    virtual_time : whether these seconds are virtual (engine ``simulated``).
     bytes_up, bytes_down : array bytes that the workers sent and received.
     rounds : updates of the global model.
-    lost_rounds : rounds whose work a death has undone or cut short, over and above ``rounds``.
-    samples : samples processed, over all workers.
-    elements_up, packed_up : elements of the vectors (gradients, changes of weights) that workers sent as messages,
-        and the bytes of these messages, whatever a codec added included; or of those that they reduced in groups, and the
-        bytes of the arrays that they gave to the collectives, what a step had to repeat included.
-    elements_down, packed_down : those that they got as messages, weights or their neighbours'; none where they meet in groups.
+    lost_rounds : rounds that a loss undid or interrupted, in addition to ``rounds``.
+    samples : samples processed by all workers.
+    elements_up, packed_up : elements of the vectors (gradients, changes of weights) that workers sent, and bytes of their
+        messages, overhead of codecs included. For collectives: elements of the reduced vectors, and bytes of the arrays
+        passed to collectives, repeated steps included.
+    elements_down, packed_down : the same for messages that workers received; 0 for collectives.
     epochs : samples divided by the size of the training set.
     """
 
@@ -55,40 +55,40 @@ class Cost:
 
     @property
     def goodput(self) -> float:
-        """The share of rounds that were not lost, 0 to 1."""
+        """The fraction of rounds that were not lost, 0 to 1."""
         return self.rounds / (self.rounds + self.lost_rounds) if self.rounds else 0.0
 
     @property
     def bits_per_element_up(self) -> float | None:
-        """How many bits an element of what workers sent took on average, measured; None if they sent nothing."""
+        """Mean bits per element that workers sent, as measured; None if they sent nothing."""
         return 8 * self.packed_up / self.elements_up if self.elements_up else None
 
     @property
     def bits_per_element_down(self) -> float | None:
-        """The same for what they got."""
+        """Mean bits per element that workers received, as measured; None if they received nothing."""
         return 8 * self.packed_down / self.elements_down if self.elements_down else None
 
     @property
     def compression_ratio(self) -> float | None:
-        """How many times less it weighs what workers sent, or gave to collectives, than the same vectors as float32."""
+        """Size of the sent vectors as float32, divided by the bytes that workers sent; None if they sent nothing."""
         return 4 * self.elements_up / self.packed_up if self.packed_up else None
 
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """A run that is over.
+    """The result of a completed run.
 
     Attributes
     ----------
-    run_dir : its folder.
-    model : the trained module or estimator; what it was made from decides which.
-    trained : the same as a `Model`: flat parameters, `predict`, `evaluate`.
-    cost : what it took.
-    metrics : loss and metrics on the test set, of the final model.
-    stopped_by : the budget or target that ended it: ``epochs``, ``rounds``, ``max_seconds``, ``max_bytes`` or ``target``.
-    events : what happened besides rounds.
-    staleness : how many of the applied gradients were how many updates old, where the strategy tells.
-    figures : what the strategy says of the run besides.
+    run_dir : the run's folder.
+    model : the trained module or estimator, of the type that was given.
+    trained : the same model as a `Model`, with flat parameters, `predict` and `evaluate`.
+    cost : cost of the run.
+    metrics : loss and metrics of the final model on the test set.
+    stopped_by : the budget or target that ended the run: ``epochs``, ``rounds``, ``max_seconds``, ``max_bytes`` or ``target``.
+    events : events of the run.
+    staleness : number of applied gradients by their staleness in updates; empty if the strategy does not report it.
+    figures : further figures of the strategy.
     """
 
     run_dir: Path
@@ -104,7 +104,7 @@ class Run:
     figures: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """Return where the run is, what it was, what it took and how good the model is, in one line."""
+        """Return folder, strategy, cost and metrics in one line."""
         names, cost = self.names, self.cost
         metrics = [f"{name.replace('_', ' ')} {number(value)}" for name, value in self.metrics.items()]
         took = [f"{cost.rounds:,} rounds", lasted(cost.seconds, virtual=cost.virtual_time)]
@@ -113,12 +113,12 @@ class Run:
 
     @property
     def lost_workers(self) -> int:
-        """How many workers died on the way."""
+        """Number of workers lost during the run."""
         return sum(event.event == "worker lost" for event in self.events)
 
     @property
     def history(self) -> pd.DataFrame:
-        """The rows of ``metrics.jsonl`` as a frame."""
+        """The rows of ``metrics.jsonl`` as a data frame."""
         import pandas as pd
 
         return pd.DataFrame(self.rows)
@@ -147,9 +147,9 @@ class Run:
         }
 
     def save(self, path: str | Path | None = None) -> Path:
-        """Write the trained model's tensors as safetensors, by default to the run's folder.
+        """Write the trained model's tensors as safetensors, by default to the run's folder; return the path.
 
-        A torch module's are those of its ``state_dict``, which takes them back.
+        For a torch module these are the tensors of its ``state_dict``.
         """
         from chimera.training.artifacts.tensor_file import write_tensors
         from chimera.training.progress.history import atomically
@@ -165,13 +165,13 @@ class Run:
         return self.trained.layout.split(self.trained.parameters())
 
     def plot(self, path: str | Path | None = None) -> Path:
-        """Draw losses, metrics and the timeline, by default as ``plot.png`` in the run's folder; return where it is.
+        """Plot losses, metrics and the timeline, by default to ``plot.png`` in the run's folder; return the path.
 
-        The path's ending says the format, such as ``.png``, ``.pdf`` or ``.svg``.
+        The suffix of the path selects the format, such as ``.png``, ``.pdf`` or ``.svg``.
 
         Raises
         ------
-        ConfigurationError : the ending is none of a known format, or the file cannot be written.
+        ConfigurationError : the suffix names no known format, or the file cannot be written.
         """
         from chimera.report.plots import save_plot
 
@@ -181,11 +181,11 @@ class Run:
 
 
 def load_weights(model: Model, path: str | Path) -> None:
-    """Give a model, made like the trained one, the tensors that `Run.save` wrote.
+    """Load the tensors that `Run.save` wrote into a model of the same architecture.
 
     Raises
     ------
-    ConfigurationError : the file cannot be read, or its tensors are not those of the model.
+    ConfigurationError : the file cannot be read, or its tensors do not fit the model.
     """
     from chimera.training.artifacts.tensor_file import read_tensors
 

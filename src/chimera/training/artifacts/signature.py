@@ -1,4 +1,4 @@
-"""What a trained model takes and gives, as its run leaves it: enough to use the model without the data it learnt from."""
+"""The signature of a trained model: its inputs, outputs and scaling, enough to use the model without its training data."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ FILE = "signature.json"
 
 
 class Signature(msgspec.Struct, frozen=True):
-    """Shapes and names of a data set, and how its rows were scaled.
+    """Shapes, names and scaling of a model's inputs and outputs.
 
     Attributes
     ----------
-    task : classes or values.
-    input_shape : of one input.
+    task : classification or regression.
+    input_shape : shape of one input.
     input_type : ``int64`` for indices, else ``float32``.
-    outputs : classes, or target columns.
-    classes : the labels of the class indices.
-    features : the names of the columns of an input.
-    input_scaling, target_scaling : mean and deviation of each feature, as nested lists, if they were standardized.
+    outputs : number of classes, or of target columns.
+    classes : label of each class index.
+    features : name of each input column.
+    input_scaling, target_scaling : mean and standard deviation of each feature, as nested lists; None if not standardized.
     """
 
     task: Task
@@ -43,12 +43,12 @@ class Signature(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.outputs < 1 or any(length < 1 for length in self.input_shape):
-            raise ValueError(f"{self.outputs} outputs and inputs of shape {self.input_shape} cannot be")
-        _scaling(self.input_scaling), _scaling(self.target_scaling)  # raises ValueError if they are no numbers
+            raise ValueError(f"{self.outputs} outputs or inputs of shape {self.input_shape} are invalid")
+        _scaling(self.input_scaling), _scaling(self.target_scaling)  # raises ValueError if they are not numbers
 
     @classmethod
     def of(cls, split: Split) -> Signature:
-        """Return that of the data of a run."""
+        """Return the signature for the data of a run."""
         data = split.train
         return cls(
             task=data.task,
@@ -63,22 +63,24 @@ class Signature(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, folder: Path) -> Signature:
-        """Return that of a run.
+        """Read the signature of a run.
 
         Raises
         ------
-        ConfigurationError : the folder has none that can be read.
+        ConfigurationError : the file does not exist or cannot be read.
         """
         path = inside(folder, FILE)
         try:
             return msgspec.json.decode(path.read_bytes(), type=cls)
         except FileNotFoundError:
-            raise ConfigurationError(f"{folder} has no {FILE}: no run, or one of an older Chimera") from None
+            raise ConfigurationError(
+                f"{folder} has no {FILE}: it is not a run, or was written by an older version of Chimera"
+            ) from None
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigurationError(f"{path} cannot be read: {error}") from error
 
     def write(self, folder: Path) -> None:
-        """Write it into a run's folder."""
+        """Write the signature to a run's folder."""
         write_atomically(folder / FILE, msgspec.json.encode(self) + b"\n")
 
     @property

@@ -1,4 +1,4 @@
-"""Files of the safetensors format. Arrays are written one after the other: the library would make two copies of all first."""
+"""Reading and writing of safetensors files. Arrays are written one at a time; the library would copy all of them twice."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 
 def write_tensors(file: IO[bytes], arrays: Mapping[str, NDArray[Any]], about: Mapping[str, str] | None = None) -> None:
-    """Write arrays by name, and ``about`` as what the format calls metadata."""
+    """Write arrays by name, and ``about`` as the metadata of the file."""
     header: dict[str, Any] = {"__metadata__": dict(about)} if about else {}
-    # The widest elements first, so that each array begins at a multiple of its element's size, as the format wants it.
+    # The widest elements first, so that each array starts at a multiple of its element size, as the format requires.
     ordered = dict(sorted(arrays.items(), key=lambda item: -item[1].itemsize))
     end = 0
     for name, array in ordered.items():
         begin, end = end, end + array.nbytes
         header[name] = {"dtype": _NAMES[array.dtype.str], "shape": array.shape, "data_offsets": (begin, end)}
-    told = msgspec.json.encode(header)
-    told += b" " * (-len(told) % 8)
-    file.write(len(told).to_bytes(8, "little"))
-    file.write(told)
+    encoded = msgspec.json.encode(header)
+    encoded += b" " * (-len(encoded) % 8)
+    file.write(len(encoded).to_bytes(8, "little"))
+    file.write(encoded)
     for array in ordered.values():
         file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
@@ -38,17 +38,15 @@ def read_tensors(source: str | Path | bytes) -> dict[str, NDArray[Any]]:
 
     Raises
     ------
-    DataError : it is no such file, or holds elements of a type that NumPy lacks.
-    OSError : it cannot be read.
+    DataError : the content is not safetensors, or has elements of a type that NumPy lacks.
+    OSError : the file cannot be read.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load, load_file
 
     try:
         return load(source) if isinstance(source, bytes) else load_file(source)
-    # The library raises the last four for types, and numbers of axes, that NumPy lacks.
+    # The library raises the last four for types and numbers of axes that NumPy does not support.
     except (SafetensorError, KeyError, TypeError, AttributeError, ValueError) as error:
         place = "" if isinstance(source, bytes) else f"{source} "
-        raise DataError(
-            f"{place}is no safetensors file that can be read: {' '.join(str(error).split())[:300]}"
-        ) from error
+        raise DataError(f"{place}is not a readable safetensors file: {' '.join(str(error).split())[:300]}") from error

@@ -1,7 +1,7 @@
-"""The experiment file: one TOML table for each part of an experiment, read, changed from outside, and written back.
+"""The experiment file: reads, overrides and writes the TOML tables of an experiment.
 
-Six tables choose a plug-in by ``name`` and pass it their other keys as options; ``[train]`` holds the keyword arguments
-of `Trainer`, whose signature is the only place that lists them.
+Six tables select a plug-in by ``name``; their other keys are its options. ``[train]`` holds keyword arguments of `Trainer`,
+whose signature is the only list of them.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ PLUGINS = ("data", "model", "strategy", "codec", "partition", "engine")
 TABLES = ("data", "model", "train", "strategy", "codec", "partition", "engine")
 _IN_A_FILE = (str, bool, int, float, list, Mapping, date, time)
 _IN_A_PY_FILE = re.compile(r"([^:]*\.py):([\w.]+)")
-_ONLY_IN_CODE = ("callbacks", "out", "resume")  # arguments of Trainer that say how to run, not what
+_ONLY_IN_CODE = ("callbacks", "out", "resume")  # arguments of Trainer that do not describe the experiment
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A complete description of a run, short of where its files go.
+    """A complete description of a run, except for its output folder.
 
     Parameters
     ----------
-    tables : the value of each table by name. A plug-in is a name, a mapping with ``name`` and options, or, from Python, an
-        object; ``train`` maps arguments of `Trainer` to values.
-    source : what messages call it, such as the path of the file.
+    tables : value of each table by name. A plug-in is a name, a mapping with ``name`` and options, or, from Python, an object.
+        ``train`` maps arguments of `Trainer` to values.
+    source : name of the experiment in messages, such as the path of the file.
 
     Raises
     ------
-    ConfigurationError : a table or key that does not exist, one that is missing, or a value of the wrong type.
+    ConfigurationError : a table or key is unknown or missing, or a value has the wrong type.
     """
 
     tables: Mapping[str, Any]
@@ -73,7 +73,7 @@ class Experiment:
 
         Raises
         ------
-        ConfigurationError : no such file, not TOML (with line and column), or not an experiment.
+        ConfigurationError : the file does not exist, is not TOML (with line and column), or is not an experiment.
         """
         path = Path(path)
         try:
@@ -92,16 +92,16 @@ class Experiment:
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """Return the experiment that these keyword arguments of `Trainer` describe; None counts as not given."""
+        """Return the experiment that these keyword arguments of `Trainer` describe. None means not set."""
         given = {key: value for key, value in arguments.items() if value is not None and key not in _ONLY_IN_CODE}
         tables: dict[str, Any] = {key: given.pop(key) for key in PLUGINS if key in given}
         return cls({**tables, "train": given})
 
     def with_settings(self, settings: Iterable[str]) -> Self:
-        """Return a copy in which each ``KEY=VALUE`` holds, such as ``strategy.shards=2``.
+        """Return a copy with overrides ``KEY=VALUE``, such as ``strategy.shards=2``.
 
-        The value is read as TOML, and taken as a string where it is none. ``engine=simulated``, without a dot, chooses
-        another plug-in; the options of the old one go with it.
+        The value is parsed as TOML, or else is a string. A key without a dot, as in ``engine=simulated``, selects another
+        plug-in and removes the options of the previous one.
         """
         changed = self
         for setting in settings:
@@ -113,9 +113,9 @@ class Experiment:
         return changed
 
     def with_value(self, path: Sequence[str], value: Any, what: str = "this change") -> Self:
-        """Return a copy with another value at ``path``, such as ``("strategy", "shards")``; ``what`` names it in messages.
+        """Return a copy with a value at ``path``, such as ``("strategy", "shards")``; ``what`` names the change in messages.
 
-        A path of one name is a table, for which see `with_table`. Relative paths in it start at the present folder.
+        A path of one name replaces a table, see `with_table`. Relative file paths in the value start at the current folder.
         """
         if path[0] not in TABLES:
             raise ConfigurationError(f"{what}: {_no_table(path[0])}")
@@ -126,19 +126,19 @@ class Experiment:
         return type(self)(_anchored(tables, Path.cwd()), self.source)
 
     def with_table(self, name: str, value: Any) -> Self:
-        """Return a copy with another table; a plain name that is the present one keeps the present options."""
+        """Return a copy with another table. If ``value`` is the current plug-in's name, its options are kept."""
         present = self.tables.get(name)
         if isinstance(value, str) and isinstance(present, Mapping) and present.get("name") == value:
             return self
         return type(self)({**self.tables, name: value}, self.source)
 
     def with_workers(self, workers: str) -> Self:
-        """Return a copy with so many workers; or with those at these URLs, between commas: the nodes of the engine."""
+        """Return a copy with another number of workers, or with the nodes at these comma-separated URLs as workers."""
         if workers.isdecimal() and int(workers) > 0:
             return self.with_settings([f"train.workers={workers}"])
         urls = [url.strip() for url in workers.split(",") if url.strip()]
         if not all("://" in url for url in urls) or not urls:
-            raise ConfigurationError(f"--workers {workers}: give a number of at least 1, or URLs between commas")
+            raise ConfigurationError(f"--workers {workers}: give a number of at least 1, or URLs separated by commas")
         engine = _default("engine", self.tables)
         if engine["name"] != "http":
             raise ConfigurationError(f"--workers {workers}: workers at URLs need the engine http: --engine http")
@@ -146,7 +146,7 @@ class Experiment:
         return changed.with_settings([f"train.workers={len(urls)}"])
 
     def with_faults(self, faults: Iterable[str]) -> Self:
-        """Return a copy in which these go wrong too."""
+        """Return a copy with additional faults."""
         train = dict(self.tables["train"])
         return type(self)(
             {**self.tables, "train": {**train, "faults": [*train.get("faults", ()), *faults]}}, self.source
@@ -172,7 +172,7 @@ class Experiment:
         return dump_toml({name: table for name, table in complete.items() if name not in empty})
 
     def trainer(self, **overrides: Any) -> Trainer:
-        """Return the trainer of this experiment; ``overrides`` are arguments of `Trainer` that win over the file."""
+        """Return the trainer of this experiment. ``overrides`` are arguments of `Trainer` that replace those of the file."""
         from chimera.training.trainer import Trainer
 
         tables = dict(self.tables)
@@ -205,11 +205,11 @@ class Experiment:
                 checked[key] = msgspec.convert(_plain(value), hint)
             except msgspec.ValidationError as error:
                 if not isinstance(value, _IN_A_FILE):
-                    checked[key] = value  # an object, from Python: Trainer checks it
+                    checked[key] = value  # an object from Python: Trainer checks it
                     continue
                 said = why(error, hint)
                 raise ConfigurationError(f"{self.source}: [train] {key} = {value!r} cannot be used: {said}") from None
-            except TypeError:  # a type that msgspec has no rule for: Trainer checks the value
+            except TypeError:  # msgspec does not support the type: Trainer checks the value
                 checked[key] = value
         return checked
 
@@ -226,7 +226,7 @@ def _hint(annotation: Any) -> Any:
         return Any if annotation is inspect.Parameter.empty else annotation
     from chimera.training import trainer
 
-    try:  # one by one, since a name that only a type checker imports would cost get_type_hints all of them
+    try:  # one annotation at a time: get_type_hints fails as a whole if one name is imported for type checkers only
         holder = SimpleNamespace(__annotations__={"it": annotation})
         return typing.get_type_hints(holder, vars(trainer), include_extras=True)["it"]
     except NameError:
@@ -234,7 +234,7 @@ def _hint(annotation: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` with NumPy's numbers made plain ones."""
+    """Return ``value`` with NumPy scalars replaced by Python numbers."""
     if isinstance(value, Mapping):
         return {key: _plain(part) for key, part in value.items()}
     return value.item() if isinstance(value, np.generic) else value
@@ -256,17 +256,17 @@ def _syntax_error(error: tomllib.TOMLDecodeError, text: str) -> str:
 
 
 def is_path(key: str, value: str) -> bool:
-    """Whether the value of an option is a path here, by the option's name; a URL is none."""
+    """Return whether an option's value is a local path, judging by the option's name. URLs are not."""
     return (key == "path" or key.endswith("_path")) and "://" not in value
 
 
 def _is_secret(option: str, value: Any) -> bool:
-    """Return whether an option of an engine is a token; a file with tokens is none."""
+    """Return whether an option of an engine holds tokens. The path of a file with tokens is not secret."""
     return option == "token" or (option == "tokens" and not isinstance(value, str))
 
 
 def _anchored(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Make relative paths in the tables absolute, so that they mean the same file from anywhere."""
+    """Return the tables with absolute paths, so that they do not depend on the working folder."""
 
     def walk(key: str, value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -275,7 +275,7 @@ def _anchored(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             return [walk(key, each) for each in value]
         if not isinstance(value, str):
             return value
-        if in_a_file := _IN_A_PY_FILE.fullmatch(value):  # a plug-in, wherever it is named
+        if in_a_file := _IN_A_PY_FILE.fullmatch(value):  # a plug-in, in any option
             return f"{folder / Path(in_a_file[1]).expanduser()}:{in_a_file[2]}"
         return str(folder / Path(value).expanduser()) if is_path(key, value) else value
 
@@ -283,7 +283,7 @@ def _anchored(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _default(table: str, tables: Mapping[str, Any]) -> Any:
-    """Return the table, or the one that Trainer would use where there is none."""
+    """Return a table; if it is not set, the default of `Trainer`."""
     if table in tables or table == "train":
         return tables.get(table, {})
     default = _arguments()[table].default
@@ -291,7 +291,7 @@ def _default(table: str, tables: Mapping[str, Any]) -> Any:
 
 
 def _place(tables: dict[str, Any], path: Sequence[str], value: Any, what: str) -> None:
-    """Set the value at ``path``, copying what lies on the way; a plain name there becomes a table with that name."""
+    """Set the value at ``path``. Tables on the way are copied; a plain name on the way becomes a table with that name."""
     inner: dict[str, Any] = tables
     for i, part in enumerate(path[:-1]):
         below = inner.get(part)
@@ -307,7 +307,7 @@ def _place(tables: dict[str, Any], path: Sequence[str], value: Any, what: str) -
 
 
 def read_value(text: str) -> Any:
-    """Return ``text`` read as a TOML value, or as it is where it is none."""
+    """Return ``text`` parsed as a TOML value; unchanged if it is not valid TOML."""
     try:
         parsed = read_toml(f"value = {text}")
     except ValueError:
@@ -316,7 +316,7 @@ def read_value(text: str) -> Any:
 
 
 def _importable(value: Any) -> Any:
-    """Return a table for a function or class that a name reaches, else the object itself."""
+    """Return a table that names a function or class if it can be imported; else the object itself."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not isinstance(name, str) or not name.isidentifier() or module in (None, "__main__"):
         return value

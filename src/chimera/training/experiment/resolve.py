@@ -1,4 +1,4 @@
-"""The parts of an experiment as users give them, by name or as objects, turned into what a run works with."""
+"""Resolution of an experiment's parts: names, tables and objects become engines, data sets, models and data supplies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PRELOADED = (
 
 
 def preload_of(data: Any = None, model: Any = None, codecs: Iterable[Any] = ()) -> list[str]:
-    """Return the modules that the processes of a run need, and that take long to import."""
+    """Return the modules that the processes of a run need and that are slow to import."""
     found = [module for module in _PRELOADED if module != "torch" or importlib.util.find_spec("torch")]
     parts = [(DATASETS, data), (MODELS, model), *((CODECS, codec) for codec in codecs)]
     for registry, part in parts:
@@ -41,14 +41,14 @@ def preload_of(data: Any = None, model: Any = None, codecs: Iterable[Any] = ()) 
 
 
 def open_engine(engine: Any, preload: Sequence[str]) -> tuple[Engine, bool]:
-    """Return an engine, and whether it was made here, so that whoever asked has to close it.
+    """Return an engine, and whether this function created it. The caller must close an engine that was created.
 
-    ``preload`` names modules that its processes are to have imported, where they come from one that can.
+    ``preload`` names modules that the engine's processes import before the first actor starts, if the engine supports that.
     """
     if not isinstance(engine, str | Mapping):
         if not hasattr(engine, "spawn"):
             raise ConfigurationError(
-                f"{label(engine)} is no engine: give a name, a table, or what chimera.engine makes"
+                f"{label(engine)} is not an engine: give a name, a table, or an engine from chimera.engine"
             )
         return engine, False
     name, options = named(engine)
@@ -63,30 +63,30 @@ def _is_named(data: Any) -> bool:
 
 
 def split_of(data: Any, seed: int) -> Split:
-    """Return training and test set; where only one set is given, ``seed`` decides which fifth is kept for testing."""
+    """Return training and test set. If only one set is given, ``seed`` selects the fifth of it that becomes the test set."""
     if _is_named(data):
         name, options = named(data)
         made: Any = DATASETS.create(name, options)
-        # A text is a split of another kind; what else a factory makes is read like data that are given as objects.
+        # A text data set is a split of another class. Other results of factories are converted like data given as objects.
         return made if hasattr(made, "train") and hasattr(made, "test") else Split.of(made, seed=seed)
     return Split.of(data, seed=seed)
 
 
 def check_data(engine: Engine, train: Dataset, workers: int, tolerance: FaultTolerance) -> None:
-    """Raise ConfigurationError if the data cannot be spread, or if what is to happen at a loss needs data that can."""
+    """Raise ConfigurationError if the data is too small for the workers, or cannot be redistributed after a loss."""
     if not engine.nodes_own_data:
         if workers > len(train):
             raise ConfigurationError(f"{workers} workers cannot share {len(train)} training samples")
     elif tolerance.on_worker_loss == "redistribute":
         raise ConfigurationError(
-            "on_worker_loss 'redistribute' needs data that can be sent: here each node keeps its own"
+            "on_worker_loss 'redistribute' needs data that can be sent, but here each node keeps its own data"
         )
 
 
 def supply_of(
     engine: Engine, train: Dataset, partition: Partitioner, *, workers: int, batch_size: int, seed: int
 ) -> Supply:
-    """Return what the workers' batches come from: their own data, a data set's own pipelines, or rows in memory."""
+    """Return the source of the workers' batches: the nodes' own data, pipelines of the data set, or rows in memory."""
     if engine.nodes_own_data:
         return Owned(batch_size, seed)
     own: Callable[..., Supply] | None = getattr(train, "supply", None)
@@ -98,35 +98,35 @@ def supply_of(
 def check_codecs(
     strategy: Strategy, name: str, codec: tuple[str, dict[str, Any]], downlink: tuple[str, dict[str, Any]]
 ) -> None:
-    """Raise ConfigurationError if a codec cannot be made, or if the strategy sends nothing that it could pack."""
+    """Raise ConfigurationError if a codec cannot be created, or if the strategy sends no messages that it can encode."""
     if CODECS.create(*downlink).by_rows and not strategy.by_rows:
         raise ConfigurationError(
-            f"strategy {name!r} needs the whole model at each worker: take another downlink than 'rows'"
+            f"strategy {name!r} needs the whole model at each worker: use another downlink than 'rows'"
         )
     if CODECS.create(*downlink).by_rows and codec != ("rows", {}):
         raise ConfigurationError(
-            f"with downlink {downlink[0]!r} workers push what they pull, which codec {codec[0]!r} cannot pack: use 'rows'"
+            f"with downlink {downlink[0]!r} workers push rows, which codec {codec[0]!r} cannot encode: use codec 'rows'"
         )
     if CODECS.create(*codec).chained:
         raise ConfigurationError(
-            f"codec {codec[0]!r} is for the weights that workers get: put it into the table [codec.downlink]"
+            f"codec {codec[0]!r} encodes weights that workers receive: move it to the table [codec.downlink]"
         )
     if strategy.carries and CODECS.create(*codec).carries:
         raise ConfigurationError(
-            f"strategy {name!r} carries what codec {codec[0]!r} leaves out itself: set the codec's error_feedback to false"
+            f"strategy {name!r} has its own error feedback for codec {codec[0]!r}: set the codec's error_feedback to false"
         )
     if strategy.sends == "messages":
         return
     for each in (downlink, *([codec] if strategy.sends == "nothing" else [])):
         if each != ("identity", {}):
-            said = f"strategy {name!r} sends no messages that codec {each[0]!r} could pack"
+            said = f"strategy {name!r} sends no messages that codec {each[0]!r} could encode"
             raise ConfigurationError(f"{said}{' on the downlink' if each is downlink else ''}: use 'identity'")
     if strategy.sends == "collectives":
         CODECS.reduction(*codec)
 
 
 def check_aggregation(strategy: Strategy, codec: str, workers: int) -> None:
-    """Raise ConfigurationError if the rule of the strategy's servers can make nothing of what its workers send."""
+    """Raise ConfigurationError if the aggregation rule does not fit what the strategy's workers send."""
     asked = strategy.aggregated(workers)
     if asked is None:
         return
@@ -134,15 +134,15 @@ def check_aggregation(strategy: Strategy, codec: str, workers: int) -> None:
     rule = AGGREGATIONS.create(name, options)
     rule.check(asked.givers)
     for refused, why in (
-        (asked.weighted and not rule.linear, "takes vectors as they are: set weighted to false"),
-        (asked.reached and not rule.follows, "is for changes, and not for weights: set send to 'change'"),
+        (asked.weighted and not rule.linear, "does not support weights of workers: set weighted to false"),
+        (asked.reached and not rule.follows, "aggregates changes, not weights: set send to 'change'"),
         (
             asked.shards > 1 and rule.whole,
-            f"compares whole vectors, which {asked.shards} servers have cut: set shards to 1",
+            f"compares whole vectors, but {asked.shards} servers hold a slice each: set shards to 1",
         ),
         (
             codec == "rows" and not rule.by_rows,
-            "never moves a row that few workers touch: use another codec than 'rows'",
+            "would never change a row that few workers send: use another codec than 'rows'",
         ),
     ):
         if refused:
@@ -152,7 +152,7 @@ def check_aggregation(strategy: Strategy, codec: str, workers: int) -> None:
 def model_of(model: Any, train: Dataset, seed: int) -> Model:
     """Return a model that fits the data."""
     about: dict[str, Any] = {"input_shape": train.input_shape, "outputs": train.outputs, "task": train.task}
-    if hasattr(train, "counts"):  # a text: how often each word is in it
+    if hasattr(train, "counts"):  # a text data set: the count of each word
         about["counts"] = train.counts
     if isinstance(model, str | Mapping):
         return build_model(*named(model), seed=seed, **about)

@@ -1,4 +1,4 @@
-"""Writing TOML: the half of the format that the standard library, which reads it, leaves out."""
+"""A writer for TOML, which the standard library can only read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing import Any
 
 
 def dump_toml(tables: Mapping[str, Any]) -> str:
-    """Return ``tables`` as a TOML document: a table for each value that is a mapping, nested ones below their parent.
+    """Return ``tables`` as a TOML document. Each mapping becomes a table; nested tables follow their parent.
 
-    None, which TOML lacks, is left out. Another value that TOML cannot hold becomes a comment that names its type, since a
-    reader must learn that it is missing.
+    None values are omitted. A value that TOML cannot represent becomes a comment with its type, so that readers notice it.
     """
     lines: list[str] = []
     for name, value in tables.items():
@@ -40,9 +39,7 @@ def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> list[str]:
 
 def _comment(what: str, value: Any) -> str:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    return (
-        f'# {what} was given in Python, as {kind}; to run this file, name it: "package.module:name" or "file.py:name"'
-    )
+    return f'# {what} was a Python object of type {kind}; to run this file, name it: "package.module:name" or "file.py:name"'
 
 
 def _key(key: str) -> str:
@@ -50,15 +47,15 @@ def _key(key: str) -> str:
 
 
 def literal(value: Any) -> str:
-    """Return a value as TOML writes it in one line.
+    """Return a value as a TOML literal of one line.
 
     Raises
     ------
-    TypeError : TOML has no such value.
+    TypeError : TOML cannot represent the value.
     """
     if isinstance(value, str | Path):
         text = json.dumps(str(value), ensure_ascii=False)
-        return text.replace("\x7f", "\\u007f")  # JSON lets DEL stand, TOML does not
+        return text.replace("\x7f", "\\u007f")  # allowed in JSON, not in TOML
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, numbers.Integral):

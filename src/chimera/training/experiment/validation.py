@@ -1,4 +1,4 @@
-"""What can be checked of an experiment before anything is loaded, also where its code and packages are not installed."""
+"""Validation of an experiment before anything is loaded, also where its code and packages are not installed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from chimera.training.plugin import named
 
 
 def check(experiment: Experiment) -> None:
-    """Refuse what `Experiment.trainer` and its `fit` would refuse whatever the data: names, options and values.
+    """Raise the errors that `Experiment.trainer` and its `fit` would raise for any data: of names, options and values.
 
-    No code of the user's is imported. What is named by path, and what needs a package that is not installed here, is not
-    checked: it may be there where the experiment runs.
+    User code is not imported. Plug-ins named by path, and plug-ins whose packages are missing here, are not checked: they may
+    be installed where the experiment runs.
 
     Raises
     ------
-    ConfigurationError : something of the experiment cannot be used.
+    ConfigurationError : a part of the experiment cannot be used.
     """
     tables = experiment.tables
     parts: list[Callable[[], Any]] = [
@@ -45,7 +45,7 @@ def _check_options(registry: Registry[Any], plugin: Any) -> None:
 
 
 def _check_model(plugin: Any) -> None:
-    """Look for unknown options only: some others come from the data."""
+    """Check for unknown options only: the data sets others."""
     if isinstance(plugin, str | Mapping):
         name, options = named(plugin)
         parameters = parameters_of(MODELS.find(name).factory)

@@ -181,7 +181,7 @@ def bad_rows(found: Any) -> Any:
         ({"model": "mlp"}, r"does not say which rows a batch needs.*name = \"delta\", codec = \"rows\""),
         (
             {"codec": {"name": "int8", "downlink": "rows"}},
-            "workers push what they pull, which codec 'int8' cannot pack",
+            "workers push rows, which codec 'int8' cannot encode",
         ),
         ({"strategy": "all-reduce"}, "on the downlink: use 'identity'|sends no messages that codec 'rows'"),
         ({"model": bad_rows({"embedding": np.array([2, 1])})}, "rows of 'embedding' must ascend, from 0 to 399"),
