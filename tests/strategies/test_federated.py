@@ -337,7 +337,7 @@ def test_a_head_of_each_ones_own_serves_each_better(fit: Fit) -> None:
         ("fed-adam", {"tau": 0.0}, "tau above 0"),
         ("fed-bn", {}, "the model has none"),
         ("fed-bn", {"keep": ["norm*"]}, r"no parameter is called like norm\*; there are 0.weight"),
-        ("fed-bn", {"keep": ["*"]}, "nothing is left to learn together"),
+        ("fed-bn", {"keep": ["*"]}, "there is nothing to train together"),
         ("fed-adam", {"beta3": 0.0}, "no option 'beta3'.*fraction"),
     ],
 )

@@ -86,7 +86,9 @@ def test_a_full_disk_is_one_line_and_keeps_the_last_good_one(tmp_path: Path) -> 
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
-        with pytest.raises(RunError, match=r"cannot be written: .*the last complete checkpoint is .*round-000000001") as caught:
+        with pytest.raises(
+            RunError, match=r"cannot be written: .*the last complete checkpoint is .*round-000000001"
+        ) as caught:
             checkpoints.write(2, {"a": np.ones(100_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

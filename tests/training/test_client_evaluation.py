@@ -107,7 +107,7 @@ def test_a_stream_has_no_rows_of_ones_own() -> None:
     learner = Learner(
         0, build_model("mlp", {}, seed=0, **about), train, Stream(), optimizer=OptimizerSettings("sgd", {"lr": 0.1})
     )
-    with pytest.raises(ConfigurationError, match="evaluate_clients needs data in rows"):
+    with pytest.raises(ConfigurationError, match="evaluate_clients needs a data set in rows"):
         learner.evaluate()
 
 

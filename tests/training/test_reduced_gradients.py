@@ -69,7 +69,11 @@ def test_fewer_bytes_take_less_virtual_time(fit: Fit, codec: Any, given: int) ->
         ("all-reduce", {**POWER, "downlink": "cast"}, "no messages that codec 'cast' could encode on the downlink"),
         ("all-reduce", {"name": "powersgd", "rank": 0}, "rank must be from 1 to 1024"),
         ("single-worker", POWER, "strategy 'single-worker' sends no messages that codec 'powersgd' could encode"),
-        ("single-worker", {"name": "identity", "lossless": True}, "sends no messages that codec 'identity' could encode"),
+        (
+            "single-worker",
+            {"name": "identity", "lossless": True},
+            "sends no messages that codec 'identity' could encode",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(fit: Fit, strategy: str, codec: Any, said: str) -> None:

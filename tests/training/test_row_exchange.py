@@ -178,7 +178,7 @@ def bad_rows(found: Any) -> Any:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"model": "mlp"}, r"does not say which rows a batch needs.*name = \"delta\", codec = \"rows\""),
+        ({"model": "mlp"}, r"cannot tell which rows a batch needs.*name = \"delta\", codec = \"rows\""),
         (
             {"codec": {"name": "int8", "downlink": "rows"}},
             "workers push rows, which codec 'int8' cannot encode",

@@ -1,4 +1,4 @@
-"""Workers that harm, for experiments with servers that withstand it (attacks of Blanchard et al. 2017, Yin et al. 2018)."""
+"""Byzantine workers, for experiments with robust aggregation (attacks of Blanchard et al. 2017, Yin et al. 2018)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True)
 class Attack:
-    """What an attacker does in each round.
+    """The attack of a Byzantine worker in each round.
 
     Attributes
     ----------
-    kind : ``sign flip``: it sends minus ``scale`` times what it should; ``noise``: in its place, normal noise of that standard
-        deviation; ``label flip``: it learns from its own rows with class y of c called c - 1 - y, and sends what it has learnt.
-    scale : see there; it says nothing where labels are flipped.
+    kind : ``sign flip``: the worker sends its vector times minus ``scale``. ``noise``: it sends normal noise with standard
+        deviation ``scale``. ``label flip``: it trains on its rows with label y of c classes replaced by c - 1 - y.
+    scale : see ``kind``; not used for label flips.
     """
 
     kind: Kind
@@ -31,22 +31,22 @@ class Attack:
 
     @property
     def in_messages(self) -> bool:
-        """Whether it falsifies what is sent, and not what is learnt from."""
+        """Whether the attack falsifies messages, not training data."""
         return self.kind != "label flip"
 
     def falsify(self, vector: Flat, seed: list[int]) -> None:
-        """Make of a gradient or a change, shape (P,), what is sent in its place; equal seeds make equal noise."""
+        """Falsify a gradient or a change, shape (P,), in place. Equal seeds give equal noise."""
         if self.kind == "sign flip":
             vector *= np.float32(-self.scale)
         elif self.kind == "noise":
             noise = np.random.default_rng(seed).standard_normal(len(vector), np.float32)
-            with np.errstate(over="ignore"):  # whoever sends it looks at it
+            with np.errstate(over="ignore"):  # the sender checks it
                 noise *= np.float32(self.scale)
             put(noise, vector)
 
 
 class Attacker:
-    """The part of a `Learner` that lets it be one; until somebody says so, it is honest."""
+    """The part of a `Learner` that attacks after `attack` was called. Until then the worker is honest."""
 
     _rank: int
     _seed: int
@@ -60,12 +60,12 @@ class Attacker:
         self._gradients.forget_ahead()
 
     def _falsify(self, vector: Any, step: int) -> None:
-        """Make of a vector that is to be sent what is sent in its place, if it attacks."""
+        """Falsify a vector before it is sent, in place, if the worker attacks."""
         if self._attack is not None:
             self._attack.falsify(vector, [*b"noise", self._seed, self._rank, step])
 
     def _pretend(self, begun: Any, reached: Any, step: int) -> None:
-        """Make of the weights that were reached from others those that show a falsified change, if it attacks so."""
+        """Falsify the change from weights ``begun`` to ``reached``, in place of ``reached``, if the worker attacks."""
         if self._attack is not None and self._attack.in_messages:
             change = copy_of(reached)
             change -= begun

@@ -1,4 +1,4 @@
-"""What a worker makes of its servers' messages, and what it sends them: a message a shard."""
+"""Exchange of vectors with parameter servers: one message for each shard."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from chimera.training.worker.shared_parameters import SharedParameters
 
 
 class Exchange:
-    """Unpacks weights and packs vectors of their length, wherever these lie.
+    """Decodes weights from servers and encodes vectors for them, on any device.
 
     Parameters
     ----------
-    layout : of the parameters.
-    codec : name and options of the codec of what is sent; each shard has one of its own.
-    seed : of what is random in them.
-    part : what of the parameters travels, if not all of them.
+    layout : layout of the parameters.
+    codec : name and options of the uplink's codec; one codec object is created for each shard.
+    seed : seed of the codecs.
+    part : the parameters that are shared with servers; None if all are.
     """
 
     __slots__ = ("_bounds", "_codec", "_codecs", "_held", "_kept", "_layout", "_layouts", "_part", "_seed")
@@ -35,13 +35,14 @@ class Exchange:
         self._bounds: Sequence[int] = ()
         self._layouts: Sequence[Layout] = ()
         self._codecs: list[Codec] = []
-        self._held: list[Held] = []  # of the messages of each server
-        self._kept: Sequence[Mapping[str, Any]] = ()  # what codecs remembered that are not made yet
+        self._held: list[Held] = []  # state of decoding, for each server
+        self._kept: Sequence[Mapping[str, Any]] = ()  # restored states of codecs that are not created yet
 
     def load(self, weights: Sequence[Encoded], flat: Flat) -> Flat | None:
-        """Unpack the weights, a message a shard, into ``flat``, shape (P,), an array or a tensor.
+        """Decode the weights, one message for each shard, into ``flat``, shape (P,), an array or a tensor.
 
-        Returns the same vector if a message has the whole of it at hand, to be read as long as the call lasts; else None.
+        If the single message holds all weights as float32, return them too, without a copy. They may be read during this call
+        only. Otherwise return None.
         """
         self.cut(len(weights))
         target = flat if self._part is None else empty(self._layout.size, "float32", flat)
@@ -54,7 +55,7 @@ class Exchange:
         return None
 
     def unpack(self, shard: int, message: Encoded, piece: Flat) -> Flat | None:
-        """Unpack the weights of one shard into its piece of a vector; return them if the message has them at hand."""
+        """Decode the weights of one shard into its piece of a vector; return them if the message holds them as float32."""
         values, self._held[shard] = decode_with(self._held[shard], message, len(piece), piece)
         if values is piece:
             return None
@@ -62,35 +63,35 @@ class Exchange:
         return values
 
     def packed(self, flat: Flat) -> list[Encoded]:
-        """Return a vector in the form of all parameters as messages, one for each shard of the weights last loaded."""
+        """Encode a vector of all parameters, shape (P,), as one message for each shard of the weights last loaded."""
         ready = zip(self._codecs, self.pieces(flat), self._layouts, strict=True)
         return [codec.pack(piece, layout) for codec, piece, layout in ready]
 
     def pack(self, shard: int, piece: Flat) -> Encoded:
-        """Return one shard's piece of a vector as a message."""
+        """Encode one shard's piece of a vector."""
         return self._codecs[shard].pack(piece, self._layouts[shard])
 
     def pieces(self, flat: Flat) -> list[Flat]:
-        """Return a view of each shard's part of such a vector."""
+        """Return a view of each shard's piece of a vector, shape (P,)."""
         return shard_views(flat if self._part is None else self._part.of(flat), self._bounds)
 
     @property
     def shards(self) -> int:
-        """Over how many servers the weights are spread; 0 before the first came."""
+        """Number of servers; 0 before the first weights have arrived."""
         return len(self._codecs)
 
     def states(self) -> list[State]:
-        """Return what the codecs remember, one for each shard: before the first weights what was restored, if anything."""
+        """Return the states of the codecs, one for each shard; before the first weights, the restored states."""
         return [codec.state() for codec in self._codecs] or [dict(kept) for kept in self._kept]
 
     def restore(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Take back what `states` returned, at once or when the codecs are made."""
+        """Restore what `states` returned, now or when the codecs are created."""
         self._kept = states
         for codec, kept in zip(self._codecs, states, strict=False):
             codec.restore(kept)
 
     def cut(self, shards: int) -> None:
-        """Be ready for so many shards; what it is ready for already stays as it is."""
+        """Prepare codecs for this number of shards. Nothing changes if the number is the current one."""
         if shards == len(self._codecs):
             return
         name, options = self._codec
@@ -100,8 +101,8 @@ class Exchange:
         self.restore(self._kept)
 
 
-@lru_cache(maxsize=8)  # a process that holds many workers cuts once for all
+@lru_cache(maxsize=8)  # shared by the workers of one process
 def _cut(layout: Layout, shards: int) -> tuple[Sequence[int], Sequence[Layout]]:
-    """Return where the shards of a vector begin and end, and the layout of each."""
+    """Return the bounds of the shards of a vector, and the layout of each shard."""
     bounds = layout.bounds(shards)
     return bounds, [layout.cut(begin, end) for begin, end in itertools.pairwise(bounds)]

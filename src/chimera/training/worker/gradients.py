@@ -1,4 +1,4 @@
-"""The batches of one worker, and what its model makes of them."""
+"""Gradients of one worker's batches."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _NONE = np.empty(0, np.float32)
 
 
 class Gradients:
-    """Computes the gradient of a step's batch, and rejects it if it is not finite, so that the batch leaves no trace.
+    """Computes gradients of batches. A gradient that is not finite is rejected, and its batch changes no state.
 
     Parameters
     ----------
-    rank, model, dataset, order, seed : the worker's, see `Learner`.
-    count : is told the mean loss of each batch that was not rejected.
+    rank, model, dataset, order, seed : see `Learner`.
+    count : called with the mean loss of each batch that was not rejected.
 
     Attributes
     ----------
-    order : which rows the worker reads, step by step.
-    flips_labels : whether class y of c is called c - 1 - y, see `Attack`.
+    order : the order in which the worker reads its rows.
+    flips_labels : whether label y of c classes is replaced by c - 1 - y, see `Attack`.
     """
 
     __slots__ = (
@@ -40,18 +40,18 @@ class Gradients:
     ) -> None:
         self._rank, self._model, self._dataset, self._seed, self._count = rank, model, dataset, seed, count
         self.order, self.flips_labels = order, False
-        self._ahead: dict[int, Batch] = {}  # batches that were taken early, by step
-        self._at_hand = isinstance(dataset, Dataset)  # or else what the order deals may still be on its way
+        self._ahead: dict[int, Batch] = {}  # prefetched batches, by step
+        self._at_hand = isinstance(dataset, Dataset)  # False: a batch may still be in preparation by another actor
         self._has_buffers = model.buffers().size > 0
 
     def next(self, model: Any, step: int) -> tuple[Any, Rejected | None]:
-        """Return the gradient of the step's batch, where ``model`` has it, and whether it is to be rejected."""
+        """Return the gradient of the step's batch, on the device of ``model``; and its rejection, if it is not finite."""
         buffers = self.buffers()
         gradient, loss = model.gradient(self._batch(step))
         return gradient, self.verdict(gradient, loss, step, buffers)
 
     def of(self, part: Any, model: Any, step: int, share: float, *, own: bool) -> tuple[Any, Rejected | None]:
-        """Return ``share`` times the gradient of the batch of one whose data are here too, as that one would compute it."""
+        """Return ``share`` times the gradient of a batch of another worker's data, as that worker would compute it."""
         buffers, batch = self.buffers(), self._taken(part, step)
         self._model.reseed((self._seed * 1_000_003 + part.rank) * 1_000_003 + step)
         work(samples=len(batch[0]) if own else 0, effort=len(batch[0]))
@@ -65,17 +65,17 @@ class Gradients:
         return gradient, None
 
     def descend(self, take: Callable[[Batch], float], step: int) -> Rejected | None:
-        """Let ``take`` step with the step's batch; return whether its loss is to be rejected: the weights are spoilt then."""
+        """Call ``take`` with the step's batch. Return the rejection if its loss is not finite: the weights are then invalid."""
         buffers = self.buffers()
         return self.verdict(_NONE, take(self._batch(step)), step, buffers)
 
     def computed(self, model: Any, step: int, again: bool = False) -> tuple[Any, float]:
-        """Return gradient and loss of the step's batch; ``again`` if its samples were counted before."""
+        """Return gradient and loss of the step's batch. With ``again``, its samples are not counted a second time."""
         gradient, loss = model.gradient(self._batch(step, again))
         return gradient, loss
 
     def verdict(self, gradient: Flat, loss: float, step: int, buffers: Flat | None) -> Rejected | None:
-        """Count the loss, or say why the gradient is rejected and undo what its batch did to the buffers."""
+        """Count the loss; or restore the buffers and return the rejection if gradient or loss are not finite."""
         if why := fault_of_gradient(gradient, loss):
             self.restore(buffers)
             return Rejected(self._rank, step, why)
@@ -83,27 +83,27 @@ class Gradients:
         return None
 
     def buffers(self) -> Flat | None:
-        """Return the buffers as they are before a batch, if the model has any."""
+        """Return a copy of the model's buffers before a batch; None if it has none."""
         return self._model.buffers() if self._has_buffers else None
 
     def restore(self, buffers: Flat | None) -> None:
-        """Undo what a batch did to the buffers."""
+        """Restore the buffers from before a batch."""
         if buffers is not None:
             self._model.load_buffers(buffers)
 
     def prepare(self, step: int) -> None:
-        """Take the batch of the step that most likely comes next, where that needs nobody else; others forget it again."""
+        """Prefetch the batch of the step that probably comes next, if the data is in this process."""
         if self._at_hand:
             self._ahead = {step: self._taken(self.order, step)}
 
     def ahead(self, step: int) -> Batch:
-        """Return the batch of a step that is still to come, with the model's randomness as it will be then."""
+        """Return the batch of a future step, and seed the model as for that step."""
         self._ahead[step] = batch = self._taken(self.order, step)
         self._reseed(step)
         return batch
 
     def forget_ahead(self) -> None:
-        """Take all batches anew from now on."""
+        """Discard prefetched batches."""
         self._ahead = {}
 
     def _batch(self, step: int, again: bool = False) -> Batch:
@@ -118,5 +118,5 @@ class Gradients:
         return inputs, self._dataset.outputs - 1 - targets if self.flips_labels else targets
 
     def _reseed(self, step: int) -> None:
-        """Let what is random at a step depend on nothing that ran before."""
+        """Seed the model so that randomness at a step does not depend on earlier steps."""
         self._model.reseed((self._seed * 1_000_003 + self._rank) * 1_000_003 + step)

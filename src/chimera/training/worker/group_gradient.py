@@ -1,4 +1,4 @@
-"""What a worker does in a group: the mean of all gradients, by whatever form its codec has for collectives."""
+"""The mean gradient of a group, computed with collectives in the form that the codec defines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from chimera.training.worker.participation import Participation
 
 
 class GroupGradient:
-    """The part of a `Learner` that meets others in collectives."""
+    """The part of a `Learner` that computes mean gradients with collectives."""
 
     _model: Model
     _step: int
@@ -47,9 +47,10 @@ class GroupGradient:
         return self._reduction
 
     def _mean_gradient(self, group: Group) -> tuple[Flat, Rejected | None]:
-        """Return the mean gradient of the group, and whether its own is not in it.
+        """Return the mean gradient of the group, and the rejection of the worker's own gradient, if it is not in the mean.
 
-        Nobody looks at his own gradient first, which would take a collective: if the mean is not finite, all see the same.
+        Workers do not check their own gradients first, which would need a collective more: if the mean is not finite, all
+        workers see the same mean.
         """
         reduction, part = self._own_reduction(), Participation(group, self._tally)
         buffers = self._gradients.buffers()
@@ -57,7 +58,7 @@ class GroupGradient:
         if self._own is not None:
             np.copyto(self._own, gradient)
         if not math.isfinite(loss):
-            gradient[0] = np.nan  # so that the others notice
+            gradient[0] = np.nan  # so that the mean is not finite on any worker
         mean = reduction.all_reduce(gradient, self._model.layout, part.mean)
         if all_finite(mean):
             self._count(loss)
@@ -79,7 +80,7 @@ class GroupGradient:
         return self._reduced(mean, rejected is None), rejected
 
     def _reduced(self, mean: Flat, took_part: bool = True) -> Flat:
-        """Return a mean that the next step is taken with."""
+        """Commit a mean with which the next step is taken; return it."""
         self._own_reduction().commit(took_part)
         self._tally.reduced(mean)
         return mean

@@ -1,4 +1,4 @@
-"""What a worker answered last: asked the same again, because a death cut the round short, it need not do the work again."""
+"""The last result of a worker, returned again if a round is repeated after a loss, so that no work is repeated."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from chimera.models.shared import SharedModel
 
 
 class LastResult:
-    """One worker's.
+    """The last result of one worker.
 
-    Those that use one model object in turn keep theirs in one place, where all go as soon as somebody is asked for another
-    round: so they take no more memory than a round under way does.
+    Workers that share one model object also share the storage of results, which is cleared when one of them starts another
+    round. So results take no more memory than one round.
 
     Parameters
     ----------
-    rank : its number.
+    rank : rank of the worker.
     model : its model.
     """
 
@@ -28,7 +28,7 @@ class LastResult:
         self._rounds: dict[int, dict[int, Any]] = model.common if isinstance(model, SharedModel) else {}
 
     def to(self, round_: int | None, asked: Any) -> list[Encoded] | None:
-        """Return what it answered to the same in this round, if it did; else what was kept of other rounds goes."""
+        """Return the result of the same request in this round, or None; discard the results of other rounds."""
         if round_ not in self._rounds:
             self._rounds.clear()
             return None
@@ -36,10 +36,10 @@ class LastResult:
         return answer if before == asked else None
 
     def keep(self, round_: int | None, asked: Any, answer: Sequence[Encoded]) -> None:
-        """Keep an answer; without a number of the round nobody will ask for it again."""
+        """Keep a result. Without the index of a round it is not kept, since it will not be requested again."""
         if round_ is not None:
             self._rounds.setdefault(round_, {})[self._rank] = asked, answer
 
     def forget(self) -> None:
-        """Forget it: the run has gone back, and comes to this round from other weights."""
+        """Discard the results: the run returned to a snapshot and repeats this round from other weights."""
         self._rounds.clear()

@@ -1,4 +1,4 @@
-"""What a worker does in a round of local steps, and what of the model stays with it."""
+"""Rounds of local steps, and parameters that stay with a worker."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from chimera.training.worker.last_result import LastResult
 from chimera.training.worker.local_training import RULE, LocalTraining
 from chimera.training.worker.shared_parameters import SharedParameters
 
-_PERSONAL = "personal"  # under which parameters that stay here are in a state
+_PERSONAL = "personal"  # key of the personal parameters in a state
 
 
 class LocalRounds:
-    """The part of a `Learner` that trains by itself between two messages of its servers."""
+    """The part of a `Learner` that takes local steps between two messages to its servers."""
 
     _rank: int
     _step: int
@@ -67,22 +67,22 @@ class LocalRounds:
         rule: Mapping[str, Any] | None = None,
         round_: int | None = None,
     ) -> list[Encoded] | list[Rejected]:
-        """Load the weights, take ``steps`` local steps from there, and return the way back, encoded, a message a shard.
+        """Load the weights, take ``steps`` local steps, and return the change, encoded, one message for each shard.
 
-        That is the weights given less those reached: a server that takes it for a gradient moves towards what was learnt.
-        The first gradient that is not finite ends it, and the messages say so instead. Who is asked for the same round again,
-        because another died in it, says again what it said, and has its optimizer and its data go on from there once.
+        The change is the received weights minus the new ones, so that a server can apply it like a gradient. If a gradient is
+        not finite, the local steps stop and the messages are `Rejected`. If a round is repeated because another worker was
+        lost, the worker returns its earlier result; optimizer and data advance only once.
 
         Parameters
         ----------
-        first : the number of the first of these steps; without it, one more than the last.
-        keep_state : whether the local optimizer remembers it all for the next call.
-        weight : what is sent is multiplied by this.
-        reached : whether the weights that were reached are sent instead.
-        clock : by what a schedule of the local optimizer goes in all these steps; by default by the number of each.
-        rule : name and options of what changes gradients, see `LocalRule`. Where it encloses a vector, that comes behind the
-            weights, and another goes behind the change, a message a shard too.
-        round_ : the number of the round; without it, no two calls are the same.
+        first : index of the first of these steps; by default the next one.
+        keep_state : keep the local optimizer's state for the next call.
+        weight : factor of the change.
+        reached : send the new weights instead of the change.
+        clock : position in the local optimizer's schedule for all these steps; by default the index of each step.
+        rule : name and options of a `LocalRule`. If the rule encloses a vector, the vector follows the weights, and another
+            follows the change, one message for each shard too.
+        round_ : index of the round; None: no later call repeats this one.
         """
         local, messages = self._local.follow(rule), len(weights)
         shards = messages // 2 if local is not None and local.encloses else messages
@@ -98,7 +98,7 @@ class LocalRounds:
             local.begin(begin, self._enclosed(weights[shards:], flat))
         rejected: Rejected | None = None
         beside_it: list[Encoded] = []
-        with np.errstate(over="ignore", invalid="ignore"):  # what became of it is looked at below
+        with np.errstate(over="ignore", invalid="ignore"):  # checked below
             for self._step in range(first, first + steps):
                 rejected = self._local_step(self._step if clock is None else clock)
                 if rejected is not None:
@@ -118,62 +118,62 @@ class LocalRounds:
         if rejected is not None:
             return [rejected] * messages
         if self._privacy is not None:
-            return self._private(sent, first)  # strategies that are private enclose no vector
+            return self._private(sent, first)  # private strategies enclose no vector
         if on_host(sent):
-            sent.flags.writeable = False  # nobody writes to it any more, so that a message need not copy it
+            sent.flags.writeable = False  # it does not change any more, so a message need not copy it
         answer = [*self._packed(sent), *beside_it]
         self._last.keep(round_, asked, answer)
         return answer
 
     def forget_answer(self) -> None:
-        """Forget what it last answered: the run goes back."""
+        """Discard the last result, since the run returns to a snapshot."""
         self._last.forget()
 
     def local_state(self) -> Mapping[str, Any]:
-        """Return what its local optimizer remembers, and the parameters that stay here."""
+        """Return the state of the local optimizer, and the personal parameters."""
         own = {} if self._part is None else {_PERSONAL: self.personal()}
         return {**self._local.state(), **own}
 
     def momenta(self) -> Mapping[str, Any]:
-        """Return what its local optimizer remembers, for a newcomer."""
+        """Return the state of the local optimizer, for a worker that joins."""
         return self._local.momenta()
 
     def remembers(self) -> bool:
-        """Return whether it knows what no other worker can: what its rule remembers, or parameters that stay here."""
+        """Return whether the worker has state that no other worker has: its rule's, or personal parameters."""
         return self._part is not None or bool(self._local.ruled())
 
     def take_over(self, momenta: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
-        """Begin in the place of a lost worker, with the momenta of another and what that one alone knew.
+        """Replace a lost worker, with the momenta of another worker and the lost worker's own local state.
 
-        ``own`` is what its `local_state` was at some time, or nothing. Returns whether there was any of that in it.
+        ``own`` is an earlier `local_state` of the lost worker, or empty. Return whether it held state that no other worker has.
         """
         known = {key: value for key, value in own.items() if key == _PERSONAL or key.startswith(RULE)}
         self.restore_local({**momenta, **known})
         return bool(known)
 
     def restore_local(self, state: Mapping[str, Any]) -> None:
-        """Take back what `local_state` returned."""
+        """Restore what `local_state` returned."""
         self._local.restore({key: value for key, value in state.items() if key != _PERSONAL})
         if self._part is not None and _PERSONAL in state:
             self._part.put_rest(state[_PERSONAL], self._model.parameters())
 
     def personal(self) -> Flat:
-        """Return the parameters that stay here."""
+        """Return the personal parameters."""
         assert self._part is not None
         return np.asarray(self._part.rest(self._model.parameters()))
 
     def evaluate(self, *weights: Encoded) -> dict[str, float]:
-        """Return loss and metrics, on its own rows, of its model with these weights, which it then gives back.
+        """Return loss and metrics of these weights on the worker's own rows. The worker's model is unchanged.
 
-        What stays here is its own; without weights it all is.
+        Personal parameters are the worker's own; without ``weights``, all parameters are.
 
         Raises
         ------
-        ConfigurationError : what it reads has no rows that are its own.
+        ConfigurationError : the data has no rows that belong to this worker.
         """
         rows = getattr(self._gradients.order, "own", None)
         if rows is None:
-            raise ConfigurationError("evaluate_clients needs data in rows, of which each worker has its own")
+            raise ConfigurationError("evaluate_clients needs a data set in rows, with rows for each worker")
         kept = self._model.parameters().copy()
         if weights:
             given = np.concatenate([decode(message, message.size) for message in weights])
@@ -186,7 +186,7 @@ class LocalRounds:
         return metrics
 
     def _local_step(self, clock: int) -> Rejected | None:
-        """Step with this step's batch, or say why its gradient is rejected."""
+        """Take a local step; return the rejection if the gradient is not finite."""
         if self._local.descends:
             return self._gradients.descend(lambda batch: self._local.descend(batch, clock), self._step)
         gradient, rejected = self._gradients.next(self._near, self._step)
@@ -195,14 +195,14 @@ class LocalRounds:
         return rejected
 
     def _enclosed(self, messages: Sequence[Encoded], flat: Any) -> Any:
-        """Return the vector that came behind the weights, where these lie; or None."""
+        """Return the vector that followed the weights, on their device; None if there is none."""
         if not messages:
             return None
         self._tally.got(messages)
         return beside(np.concatenate([decode(message, message.size) for message in messages]), flat)
 
     def _enclosure(self, flat: Any) -> list[Encoded]:
-        """Return a vector, if there is one, as it goes behind a change: as it is, whatever the codec."""
+        """Return the messages of a vector that follows the change, in float32 whatever the codec; none for None."""
         if flat is None:
             return []
         assert isinstance(self._exchange, Exchange)  # strategies that enclose vectors do not go by rows

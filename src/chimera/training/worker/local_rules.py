@@ -1,4 +1,4 @@
-"""What changes the gradients of local steps, so that workers with data of their own do not drift apart."""
+"""Local rules: corrections of the gradients of local steps, against client drift on data that differ."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from chimera.core.registry import Registry
 
 
 class LocalRule(ABC):
-    """One worker's. All vectors have shape (P,) and lie where the model computes.
+    """A correction of one worker's gradients. All vectors have shape (P,) and are on the model's device.
 
     Attributes
     ----------
-    encloses : whether a vector comes with the weights, and another goes with the change.
+    encloses : a vector comes with the weights, and another is sent with the change.
     """
 
     encloses: ClassVar[bool] = False
 
     @abstractmethod
     def begin(self, weights: Any, enclosed: Any) -> None:
-        """Begin a round at these weights, which stay as they are until it ends, with what came with them or None."""
+        """Start a round at these weights, which do not change during the round; ``enclosed`` came with them, or is None."""
 
     @abstractmethod
     def correct(self, gradient: Any, weights: Any) -> None:
-        """Change the gradient of a step, in place, before it is taken at ``weights``."""
+        """Change the gradient of a step at ``weights``, in place."""
 
     def end(self) -> Any:
-        """Return what goes with the change, when all steps were taken; a new vector each time, or None."""
+        """Return the vector that is sent with the change after the last step, a new one each time; or None."""
         return
 
     def state(self) -> Mapping[str, NDArray[Any]]:
-        """Return what it remembers from one round to the next."""
+        """Return the state that lasts from one round to the next."""
         return {}
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:  # noqa: B027 - not all remember something
-        """Take back what `state` returned."""
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:  # noqa: B027 - some rules have no state
+        """Restore what `state` returned."""
 
 
 LOCAL_RULES: Registry[LocalRule] = Registry("local rule", "chimera.training")
@@ -49,11 +49,11 @@ LOCAL_RULES: Registry[LocalRule] = Registry("local rule", "chimera.training")
 
 @LOCAL_RULES.register("proximal")
 class Proximal(LocalRule):
-    """Pulls back to where the round began: adds the gradient of mu/2 ||w - w_0||^2 (FedProx: Li et al. 2020, algorithm 2).
+    """Adds the gradient of mu/2 ||w - w_0||^2, where w_0 are the weights at the start of the round (FedProx: Li et al. 2020).
 
     Parameters
     ----------
-    mu : the strength; 0 changes nothing.
+    mu : strength of the proximal term, at least 0; 0 has no effect.
     """
 
     def __init__(self, *, mu: float) -> None:
@@ -72,10 +72,11 @@ class Proximal(LocalRule):
 
 @LOCAL_RULES.register("control-variates")
 class ControlVariates(LocalRule):
-    """Adds c - c_i, the servers' control variate less its own, which is its mean gradient of the last round it was in.
+    """Adds c - c_i: the servers' control variate minus the worker's own (SCAFFOLD: Karimireddy et al. 2020, equation 4).
 
-    This is option II of SCAFFOLD (Karimireddy et al. 2020, equation 4): there c_i is computed from the way, which for SGD with
-    a constant rate is the same, and is so for no other optimizer. By how much c_i has changed goes to the servers.
+    c_i is the worker's mean gradient in the last round in which it participated. This is option II of the paper, which computes
+    c_i from the change of the weights: the same for SGD with a constant rate, but not for other optimizers. The change of c_i
+    is sent to the servers.
     """
 
     encloses = True
@@ -95,7 +96,7 @@ class ControlVariates(LocalRule):
         gradient += self._shift
 
     def end(self) -> Any:
-        """Return the new c_i less the old one."""
+        """Return the new c_i minus the old one."""
         before, self._own = self._own, self._sum / np.float32(self._steps)
         return self._own - before
 
@@ -104,5 +105,5 @@ class ControlVariates(LocalRule):
         return {} if self._own is None else {"control": to_host(copy_of(self._own))}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take it back; a worker that was never asked has none."""
+        """Restore c_i; the state of a worker that has not participated yet is empty."""
         self._own = np.array(state["control"], np.float32) if state else None

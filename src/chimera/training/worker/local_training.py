@@ -1,4 +1,4 @@
-"""The steps that a worker takes by itself between two messages of its servers."""
+"""Local steps: the optimizer and the rule that a worker applies between two messages to its servers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from chimera.training.optimizers.optimizer import OptimizerSettings, Stepper
 from chimera.training.plugin import named
 from chimera.training.worker.local_rules import LOCAL_RULES, LocalRule
 
-RULE = "rule."  # before what the rule remembers, in a state
+RULE = "rule."  # prefix of the rule's entries in a state
 
 
 class LocalTraining:
-    """Steps a model where it computes.
+    """Updates a model on its device.
 
-    Plain SGD needs no optimizer of torch's, and a model that has ``descend`` takes such a step by itself, unless a rule is to
-    see the gradient.
+    Plain SGD needs no optimizer of torch. A model with a method ``descend`` takes plain SGD steps itself, unless a rule changes
+    the gradient.
 
     Parameters
     ----------
-    settings : of the optimizer.
-    model : what is stepped; its vectors may lie on a device.
+    settings : settings of the optimizer.
+    model : the model; its vectors may be on a GPU.
     """
 
     __slots__ = (
@@ -36,14 +36,14 @@ class LocalTraining:
         self._settings, self._model, self._plain = settings, model, settings.plain
         self._rate = np.float32(settings.learning_rate(0)) if self._plain and not settings.schedule.changes else None
         self._descend = getattr(model, "descend", None) if self._plain else None
-        self._optimizer: Stepper | None = None  # its memory is not spent where nobody trains so
+        self._optimizer: Stepper | None = None  # created at the first step: other strategies do not need its memory
         self._kept: Mapping[str, NDArray[Any]] = {}
         self._rule: LocalRule | None = None
         self._rule_table: Mapping[str, Any] | None = None
         self._kept_of_rule: Mapping[str, NDArray[Any]] = {}
 
     def follow(self, rule: Mapping[str, Any] | None) -> LocalRule | None:
-        """Change gradients by the rule of this table from now on, or by none; what it remembers stays while it is the same."""
+        """Apply the rule that a table describes from now on; None: no rule. The rule's state is kept if it does not change."""
         if rule != self._rule_table:
             self._rule, self._rule_table = LOCAL_RULES.create(*named(rule)) if rule else None, rule
             if self._rule is not None:
@@ -52,16 +52,16 @@ class LocalTraining:
 
     @property
     def descends(self) -> bool:
-        """Whether the model takes its steps by itself, and gives no gradient."""
+        """Whether the model takes steps itself and returns no gradient."""
         return self._descend is not None and self._rule is None
 
     def descend(self, batch: Batch, number: int) -> float:
-        """Let the model take a step, of which there were ``number`` before, and return the mean loss of the batch."""
+        """Let the model take step ``number`` (from 0); return the mean loss of the batch."""
         assert self._descend is not None
         return float(self._descend(batch, self._settings.learning_rate(number)))
 
     def step(self, gradient: Any, number: int) -> None:
-        """Take a step, of which there were ``number`` before, with a gradient, shape (P,), which may be overwritten."""
+        """Take step ``number`` (from 0) with a gradient, shape (P,), which may be overwritten."""
         flat = self._model.parameters()
         if self._rule is not None:
             self._rule.correct(gradient, flat)
@@ -75,23 +75,23 @@ class LocalTraining:
         self._optimizer.step(gradient, number)
 
     def forget(self) -> None:
-        """Begin anew, as if no step had been taken; what a rule remembers stays."""
+        """Reset the optimizer. The rule's state is kept."""
         self._optimizer, self._kept = None, {}
 
     def momenta(self) -> Mapping[str, NDArray[Any]]:
-        """Return what the optimizer remembers."""
+        """Return the optimizer's state."""
         return self._kept if self._optimizer is None else self._optimizer.state()
 
     def ruled(self) -> Mapping[str, NDArray[Any]]:
-        """Return what the rule remembers."""
+        """Return the rule's state."""
         return self._kept_of_rule if self._rule is None else self._rule.state()
 
     def state(self) -> Mapping[str, NDArray[Any]]:
-        """Return what the optimizer and the rule remember."""
+        """Return the states of optimizer and rule."""
         return {**self.momenta(), **{RULE + key: value for key, value in self.ruled().items()}}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned."""
+        """Restore what `state` returned."""
         self._kept = {key: value for key, value in state.items() if not key.startswith(RULE)}
         self._kept_of_rule = {key.removeprefix(RULE): v for key, v in state.items() if key.startswith(RULE)}
         self._optimizer = self._rule = self._rule_table = None

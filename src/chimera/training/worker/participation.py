@@ -1,4 +1,4 @@
-"""Who of a group takes part in the mean of a step."""
+"""Participation of workers in the mean of a step."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from chimera.training.messages.tally import Tally
 
 
 class Participation:
-    """Means over a group, in place; what this member gives to them is counted.
+    """Computes means over the participating members of a group, in place, and counts the bytes that this member sends.
 
     Parameters
     ----------
-    group : its members; each makes one of these for a step.
-    tally : of this member.
+    group : the group. Each member creates one `Participation` for a step.
+    tally : tally of this member.
     """
 
     def __init__(self, group: Group, tally: Tally) -> None:
@@ -23,14 +23,14 @@ class Participation:
         self._present, self._count = True, group.size
 
     def only_if(self, present: bool) -> int:
-        """Leave out those who say so, from now on; return how many are left. A collective: all members make this call."""
+        """Exclude the members that call this with False; return the number of the others. All members must call this."""
         count = np.array([present], np.float32)
         self._tally.gave(self._group.all_reduce(count, "sum"))
         self._present, self._count = present, int(count[0])
         return self._count
 
     def mean(self, array: Flat) -> None:
-        """Replace a vector by its mean over those who take part; all members get the same bits."""
+        """Replace a vector by its mean over the participants. All members get the same bits."""
         self._tally.gave(array)
         if self._count == self._group.size:
             self._group.all_reduce(array)

@@ -1,4 +1,4 @@
-"""A worker's model by its rows: it pulls those that its next batches need, and pushes what became of them."""
+"""Exchange of rows with parameter servers: a worker pulls the rows that its next batches need, and pushes their changes."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ from chimera.models.model import Batch
 
 
 def check_rows(model: Any) -> None:
-    """Raise `ConfigurationError` if a model cannot say which rows a batch needs."""
+    """Raise `ConfigurationError` if a model cannot tell which rows a batch needs."""
     if not (hasattr(model, "rows") and hasattr(model, "row_gradient")):
         raise ConfigurationError(
-            f"a {type(model).__name__} does not say which rows a batch needs, so workers cannot pull by rows: "
-            'in place of downlink = "rows" take downlink = { name = "delta", codec = "rows" }'
+            f"a {type(model).__name__} cannot tell which rows a batch needs, so workers cannot pull rows: "
+            'replace downlink = "rows" by downlink = { name = "delta", codec = "rows" }'
         )
 
 
 class RowExchange:
-    """Stands for `Exchange`, and for the model where vectors are concerned: all vectors here have the wanted rows alone.
+    """Replaces `Exchange`, and the model as the source of vectors. All vectors here consist of the requested rows.
 
     Parameters
     ----------
-    model : one that has ``rows`` and ``row_gradient``, see `chimera.models.model.Model`. What was pulled is written into its
-        parameters. The rest of them are as they were at some time, and are not read.
+    model : a model with ``rows`` and ``row_gradient``, see `chimera.models.model.Model`. Pulled rows are written into its
+        parameters. Its other rows may be outdated, and are not read.
 
     Raises
     ------
-    ConfigurationError : it has not.
+    ConfigurationError : the model lacks these methods.
     """
 
     def __init__(self, model: Any) -> None:
         check_rows(model)
         self._model, self._layout, self._rows = model, model.layout, model.layout.rows
         self._numbers: Numbers = np.empty(0, np.int64)
-        self._only = RowLayout((), ())  # of a vector of the wanted rows
+        self._only = RowLayout((), ())  # layout of a vector of the requested rows
         self._flat = np.empty(0, np.float32)
-        self._edges: list[int] = []  # the first row of each shard, and how many there are
+        self._edges: list[int] = []  # the first row of each shard, and the number of rows
         self._shards: list[RowLayout] = []
 
     def of(self, batch: Batch) -> Numbers:
-        """Return the numbers of the rows that a batch needs, in the whole vector."""
+        """Return the indices, in the whole vector, of the rows that a batch needs."""
         return self._numbered(self._model.rows(batch))
 
     def ask(self, needs: Sequence[Numbers], shards: int) -> list[NDArray[np.uint32]]:
-        """Want the rows of all these numbers from now on; return their numbers in each shard."""
+        """Request the rows with these indices from now on; return their indices in each shard."""
         if len(self._shards) != shards:
             bounds = self._layout.bounds(shards)
             self._edges = [self._rows.nearest(bound) for bound in bounds]
@@ -65,21 +65,21 @@ class RowExchange:
         return [part.astype(np.uint32) for part in self._parted(self._numbers)]
 
     def load(self, weights: Sequence[Encoded], flat: Flat) -> None:
-        """Unpack the wanted rows, a message a shard, into ``flat``."""
+        """Decode the requested rows, one message for each shard, into ``flat``."""
         at = 0
         for message, layout, wanted in zip(weights, self._shards, self._parted(self._numbers), strict=True):
             rows = rows_of(message, layout)
             if rows is None or not np.array_equal(rows.numbers, wanted):
-                raise CodecError("the weights that came are not the rows that were asked for by `wanted`")
+                raise CodecError("the received weights are not the rows that `wanted` requested")
             flat[at : at + rows.values.size] = rows.values
             at += rows.values.size
 
     def parameters(self) -> Flat:
-        """Return the live vector of the wanted rows."""
+        """Return the vector of the requested rows, without a copy."""
         return self._flat
 
     def gradient(self, batch: Batch) -> tuple[Flat, float]:
-        """Return the gradient of the wanted rows at `parameters`, and the mean loss."""
+        """Return the gradient of the requested rows at `parameters`, and the mean loss."""
         self._rows.scatter(SparseRows(self._numbers, self._flat), self._model.parameters())
         found, loss = self._model.row_gradient(batch)
         numbers = self._numbered({name: numbers for name, (numbers, _) in found.items()})
@@ -90,12 +90,12 @@ class RowExchange:
         places = np.searchsorted(self._numbers, numbers)
         if not np.array_equal(self._numbers.take(places, mode="clip"), numbers):
             raise ConfigurationError(
-                f"row_gradient of a {type(self._model).__name__} has rows that its rows did not name for this batch"
+                f"row_gradient of a {type(self._model).__name__} returned rows that its method rows did not list for this batch"
             )
         return self._only.filled(SparseRows(places, values)), loss
 
     def packed(self, flat: Flat) -> list[Encoded]:
-        """Return those of the wanted rows that are not all zero in ``flat`` as messages, one a shard."""
+        """Encode the requested rows that are not all zero in ``flat``, one message for each shard."""
         kept = np.flatnonzero(nonzero_rows(flat, self._only, np.empty(self._only.rows, np.uint8)))
         numbers, values, at = self._numbers[kept], self._only.gather(flat, kept), 0
         messages = []
@@ -106,21 +106,21 @@ class RowExchange:
         return messages
 
     def states(self) -> list[State]:
-        """Return nothing: all that is sent is exact."""
+        """Return an empty list: rows are sent exactly, without state."""
         return []
 
     def restore(self, states: Sequence[Mapping[str, Any]]) -> None:
         """See `states`."""
 
     def _parted(self, numbers: Numbers) -> list[Numbers]:
-        """Return the numbers that each shard has of these rows."""
+        """Return the indices of these rows in each shard."""
         cuts = np.searchsorted(numbers, self._edges).tolist()
         return [
             numbers[low:high] - edge for (low, high), edge in zip(itertools.pairwise(cuts), self._edges, strict=False)
         ]
 
     def _numbered(self, named: Mapping[str, Numbers]) -> Numbers:
-        """Return rows that are named by tensor by their numbers in the whole vector."""
+        """Convert indices by tensor to indices in the whole vector."""
         parts = []
         for name, (first, count) in self._layout.row_ranges.items():
             own = np.asarray(named.get(name, ()), np.int64)
@@ -128,5 +128,7 @@ class RowExchange:
                 raise ConfigurationError(f"rows of {name!r} must ascend, from 0 to {count - 1}")
             parts.append(own + first)
         if unknown := [name for name in named if name not in self._layout.row_ranges]:
-            raise ConfigurationError(f"there is no tensor {unknown[0]!r} to have rows: {', '.join(self._layout.names)}")
+            raise ConfigurationError(
+                f"the model has no tensor {unknown[0]!r}; its tensors: {', '.join(self._layout.names)}"
+            )
         return np.concatenate(parts)

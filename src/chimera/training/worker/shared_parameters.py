@@ -1,4 +1,4 @@
-"""Models of which a part stays with each worker: which tensors travel, and which do not."""
+"""Shared and personal parameters: which tensors are exchanged with servers, and which stay with each worker."""
 
 from __future__ import annotations
 
@@ -12,46 +12,48 @@ from chimera.core.parameters import Layout
 
 
 class SharedParameters:
-    """Takes vectors of all parameters apart, and together again, wherever they lie.
+    """Splits vectors of all parameters into shared and personal ones, and joins them, on any device.
 
     Parameters
     ----------
-    layout : of all parameters.
-    personal : the places, in the layout, of the tensors that stay.
+    layout : layout of all parameters.
+    personal : indices, in the layout, of the tensors that stay with each worker.
 
     Attributes
     ----------
-    layout : of the vector of those that travel, in the same order.
+    layout : layout of the shared parameters, in the same order.
 
     Raises
     ------
-    ConfigurationError : none travels.
+    ConfigurationError : no parameters are shared.
     """
 
     def __init__(self, layout: Layout, personal: Collection[int]) -> None:
         shared = [place for place in range(len(layout.names)) if place not in personal]
         if not shared:
-            raise ConfigurationError("all parameters would stay with each worker: nothing is left to learn together")
+            raise ConfigurationError(
+                "all parameters would stay with each worker, so there is nothing to train together"
+            )
         self.layout = Layout(tuple(layout.names[i] for i in shared), tuple(layout.shapes[i] for i in shared))
         offsets = layout.offsets
-        self._travels = [slice(offsets[i], offsets[i + 1]) for i in shared]
-        self._stays = [slice(offsets[i], offsets[i + 1]) for i in range(len(layout.names)) if i in personal]
+        self._shared = [slice(offsets[i], offsets[i + 1]) for i in shared]
+        self._personal = [slice(offsets[i], offsets[i + 1]) for i in range(len(layout.names)) if i in personal]
 
     def of(self, flat: Any) -> Any:
-        """Return a vector of what travels, shape (shared,), of all parameters, shape (P,)."""
-        return _taken(flat, self._travels)
+        """Return the shared parameters, shape (S,), of a vector of all parameters, shape (P,)."""
+        return _taken(flat, self._shared)
 
     def rest(self, flat: Any) -> Any:
-        """Return a vector of what stays."""
-        return _taken(flat, self._stays)
+        """Return the personal parameters of a vector of all parameters."""
+        return _taken(flat, self._personal)
 
     def put(self, shared: Any, flat: Any) -> None:
-        """Write what travels to where it belongs in ``flat``, shape (P,)."""
-        _put(shared, flat, self._travels)
+        """Write shared parameters, shape (S,), into a vector of all parameters, shape (P,)."""
+        _put(shared, flat, self._shared)
 
     def put_rest(self, rest: Any, flat: Any) -> None:
-        """Write what stays to where it belongs."""
-        _put(rest, flat, self._stays)
+        """Write personal parameters into a vector of all parameters, shape (P,)."""
+        _put(rest, flat, self._personal)
 
 
 def _taken(flat: Any, places: list[slice]) -> Any:
