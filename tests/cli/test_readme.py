@@ -84,10 +84,10 @@ class Shell:
                 return
         pytest.fail(f"{command}\n{''.join(said)}")
 
-    def close(self, told_to_end: bool) -> None:
-        """Wait for the commands in the other terminals to exit, after Ctrl-C if no command has told them to."""
+    def close(self, stopped: bool) -> None:
+        """Wait for the commands in the other terminals to exit, after Ctrl-C unless they were stopped by a command."""
         for process in self._started:
-            if not told_to_end:
+            if not stopped:
                 os.killpg(process.pid, signal.SIGINT)
             process.communicate(timeout=LIMIT_S)
             assert process.returncode in (0, 130)

@@ -1,4 +1,4 @@
-"""What one server sends of its weights: the same to all, or to each receiver what builds upon what it has."""
+"""The downlink of a server: one message of the weights for all receivers, or one for each that builds on its earlier ones."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from chimera.core.rows import SparseRows
 
 
 class Downlink:
-    """The codec of a server's weights, and what each receiver has of its messages.
+    """The codec of a server's weights, and the reference weights that each receiver holds.
 
-    Those who got the same messages share what they have, so that in synchronous training there is one encoding for all. Who
-    missed some, or asks at another time, as in asynchronous training, has a reference of its own from then on.
+    Receivers of the same messages share a reference, so that synchronous training needs one encoding for all. A receiver that
+    missed a message, or that pulls at another time as in asynchronous training, has a reference of its own from then on.
 
     Parameters
     ----------
-    codec : its name and options.
-    weights : the slice, shape (p,); the server steps this memory.
-    layout : the tensors in it.
+    codec : name and options of the codec.
+    weights : the server's slice, shape (p,), which the server updates in place.
+    layout : layout of the slice.
     curvature : see `Codec.use_curvature`.
-    seed : of what is random in the codec.
+    seed : seed of the codec.
     """
 
     def __init__(
@@ -45,28 +45,30 @@ class Downlink:
         self._codec = self._fresh()
         self._session = 0
         self._held: dict[str, Held] = {}
-        self._made: dict[int, tuple[Encoded, Held]] = {}  # of the weights as they are, by what the receivers had before
+        self._made: dict[int, tuple[Encoded, Held]] = {}  # messages of the current weights, by the receivers' reference
 
     def broadcast(self) -> Encoded:
-        """Return the new weights for all workers, or, if there is a message for each, a note that has none of them."""
+        """Return the new weights for all workers; an empty message if each worker gets a message of its own."""
         self._made.clear()
         if self._codec.chained or self._codec.by_rows:
             return Encoded("delta", self._weights.size, ())
         return self._codec.encode(self._weights, self._layout)
 
     def model(self) -> Encoded:
-        """Return the weights for whoever looks at the model: as they are, or as workers have them where that is the model."""
+        """Return the weights of the model to evaluate: exact, or as workers decode them if the codec says so."""
         if not self._codec.makes_model:
             return Encoded("identity", self._weights.size, (self._weights,))
-        return self._fresh().encode(self._weights, self._layout)  # so that a look changes no message
+        return self._fresh().encode(
+            self._weights, self._layout
+        )  # a new codec, so that evaluation does not change later messages
 
     def message(self, receiver: str, session: int) -> Encoded:
-        """Return the weights as they are now for one receiver; it must get all these messages, in order.
+        """Return the current weights for one receiver, which must get all of these messages, in order.
 
         Parameters
         ----------
-        receiver : its name.
-        session : where it is another number than before, nobody has anything: all get the weights in full first.
+        receiver : name of the receiver.
+        session : if it changes, no receiver has a reference any more: each first gets all weights.
         """
         if session != self._session:
             self.forget()
@@ -79,7 +81,7 @@ class Downlink:
         return encoded
 
     def rows(self, wanted: NDArray[np.uint32]) -> Encoded:
-        """Return the rows of these numbers as they are now; see `Codec.by_rows`."""
+        """Return the current rows with these indices; see `Codec.by_rows`."""
         rows = self._layout.rows
         numbers = check_numbers(wanted, rows)
         values = rows.gather(self._weights, numbers)
@@ -87,7 +89,7 @@ class Downlink:
         return pack_rows(SparseRows(numbers, values), rows)
 
     def vector(self, message: Encoded) -> Flat:
-        """Return what a receiver, whose last message this is, has computed with, shape (p,)."""
+        """Return the weights, shape (p,), of the receiver whose last message this is."""
         number = message.meta.get("number")
         for held in self._held.values():
             if held.number == number and held.value is not None:
@@ -95,21 +97,21 @@ class Downlink:
         return decode(message, self._weights.size)
 
     def forget(self) -> None:
-        """Begin anew with all receivers."""
+        """Discard the references of all receivers."""
         self._held.clear()
         self._made.clear()
 
     def _fresh(self) -> Codec:
-        """Return a codec that has packed nothing yet."""
+        """Return a new codec."""
         made = CODECS.create(*self._made_of, seed=self._seed)
         made.use_curvature(self._curvature)
         return made
 
     def state(self) -> State:
-        """Return what the codec remembers; what receivers have is not part of it, for they begin anew after a checkpoint."""
+        """Return the codec's state. References are not part of it: after a checkpoint, receivers get all weights first."""
         return self._codec.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Restore what `state` returned."""
         self.forget()
         self._codec.restore(state)

@@ -1,4 +1,4 @@
-"""The server: an actor that holds a slice of the parameters and the optimizer that steps it."""
+"""The parameter server: an actor with a slice of the parameters and its optimizer."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _EPSILON = 1e-7  # as in the paper's experiments: keeps the division defined
 
 
 class ParameterShard(Summing):
-    """One server.
+    """One parameter server.
 
     Parameters
     ----------
-    weights : the initial values of its slice, shape (p,).
-    layout : the tensors in the slice.
-    optimizer : what steps it.
-    codec : name and options of the codec of the downlink.
-    uplink : those of the codec of the uplink, so that this process knows it.
-    seed : of what is random in the downlink's codec, and of noise.
-    privacy : what becomes of the workers' updates, see `Summing`.
+    weights : initial values of the slice, shape (p,).
+    layout : layout of the slice.
+    optimizer : optimizer of the slice.
+    codec : name and options of the downlink's codec.
+    uplink : name and options of the uplink's codec, which this process then loads.
+    seed : seed of the downlink's codec and of noise.
+    privacy : protection of the workers' updates, see `Summing`.
     """
 
-    precision: type[np.floating[Any]] = np.float32  # of its slice
-    hosted = False  # where some actors live in nodes and others in the driver (the engine http), this one lives in the driver
+    precision: type[np.floating[Any]] = np.float32  # of the slice
+    hosted = False  # on the engine http, this actor runs in the driver, not in a node
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ParameterShard(Summing):
         self._weights = np.array(weights, self.precision)
         self._mean: Flat | SparseRows = np.empty_like(self._weights)
         self._room, self._rows = self._mean, layout.rows
-        self._rule: tuple[Named, Aggregation] | None = None  # by which vectors were last made one
+        self._rule: tuple[Named, Aggregation] | None = None  # the last aggregation rule
         self._optimizer = optimizer.stepper(self._weights)
         self._rate: Callable[[int], float] | None = None  # of plain SGD, by step
         if isinstance(optimizer, OptimizerSettings) and optimizer.plain:
@@ -67,40 +67,44 @@ class ParameterShard(Summing):
         self._downlink = Downlink(codec, self._weights, layout, curvature=curvature, seed=seed)
         CODECS.create(*uplink)
         self._rooms: dict[int, Flat] = {}
-        self._mean_square: Flat | None = None  # of gradients; its memory is spent where it is asked for
+        self._mean_square: Flat | None = None  # of gradients; created when it is needed
         self._steps = 0
-        self._beside: Flat | None = None  # what stands beside the weights, where workers enclose something
+        self._beside: Flat | None = None  # the vector that workers enclose with changes, see `enclose`
 
     def model(self) -> Encoded:
-        """Return the slice for whoever looks at the model, see `Downlink.model`."""
+        """Return the slice of the model to evaluate, see `Downlink.model`."""
         return self._downlink.model()
 
     def weights(self) -> Encoded:
-        """Return the slice as workers begin with it, encoded like what `update` returns."""
+        """Return the initial slice for workers, encoded like the result of `update`."""
         return self._downlink.broadcast()
 
     def message(self, receiver: str, session: int) -> Encoded:
-        """Return the slice as it is, for one worker, where each has messages of its own; see `Downlink.message`."""
+        """Return the current slice for one worker, if each has messages of its own; see `Downlink.message`."""
         return self._downlink.message(receiver, session)
 
     def rows(self, wanted: NDArray[np.uint32]) -> Encoded:
-        """Return, as they are, the rows of these numbers, ascending: those that a worker needs next."""
+        """Return the current rows with these ascending indices, which a worker needs next."""
         return self._downlink.rows(wanted)
 
     def update(
         self, *gradients: Encoded | Rejected, aggregation: Named = "mean", reached: bool = False, scale: float = 1.0
     ) -> tuple[Encoded, Applied]:
-        """Step with the mean of the finite gradients, in the order given; return the new slice, encoded, and what was done.
+        """Take a step with the aggregate of the gradients, in the given order; return the new slice, encoded, and the outcome.
 
-        ``aggregation``, a name or a table, is what is taken in place of the mean. What was ``reached`` are weights, not
-        gradients: the gradient is the way back from their mean, and where that is just added, the mean itself is the new
-        slice. The mean is multiplied by ``scale``, for senders that weight what they send, when not all of them are there.
-        Without any gradient the slice stays as it is. Senders reject what is not finite; what comes all the same,
-        cannot be read, or overflows on the way or in the sum, is left out too.
+        Gradients that are rejected, not finite, or cannot be decoded are left out. Without any gradient the slice is unchanged.
+
+        Parameters
+        ----------
+        gradients : one message for each participating worker.
+        aggregation : name or table of the rule that replaces the mean.
+        reached : the messages hold weights, not gradients. The gradient is then the slice minus their mean. If the optimizer
+            only adds it with rate 1, the new slice is exactly their mean.
+        scale : factor of the mean, for weighted messages of which some are missing.
 
         Raises
         ------
-        ConfigurationError : the aggregation can make nothing of so few gradients.
+        ConfigurationError : the aggregation needs more gradients.
         """
         rule = self._rule_of(aggregation)
         rejected = [gradient for gradient in gradients if isinstance(gradient, Rejected)]
@@ -108,11 +112,13 @@ class ParameterShard(Summing):
         messages = self._unmasked(given)
         vectors, unread = self._unpacked(messages, len(gradients), by_rows=rule.by_rows)
         rejected += unread
-        # A sum shows at once if one of the vectors is not finite; other rules would hide it, or go wrong by it.
+        # If a vector is not finite, neither is a linear aggregate. Other rules would hide it or fail.
         if vectors and not (rule.linear and self._aggregate(vectors, rule)):
             rejected += self._left_out(vectors, len(gradients), rule)
         work(elements=len(values_of(self._mean)) * len(gradients))
-        givers = len(vectors) and len(vectors) + len(given) - len(messages)  # masked ones came as one message
+        givers = len(vectors) and len(vectors) + len(given) - len(
+            messages
+        )  # masked gradients were summed into one message
         if vectors:
             self._blur(values_of(self._mean), givers, self._steps)
         scale = self._divided(givers, scale)
@@ -124,10 +130,10 @@ class ParameterShard(Summing):
         return self._stepped(givers, rejected)
 
     def combine(self, *messages: Encoded | Rejected, shares: Mapping[int, float], step: int) -> tuple[Encoded, Applied]:
-        """Step as `update` does, with the sum of what was sent of a step, each block times its share, and say what was done.
+        """Take a step, as `update` does, with the sum of the blocks of a step, each times its share; return the same.
 
-        Messages have a `Key`: one of each block counts, in whatever order they come, and those of other steps do not. One that
-        is rejected is of gradients that nobody has added. While a block is missing, the slice stays as it is.
+        Messages have a `Key`. Of each block, one message counts, in any order of arrival; messages of other steps are ignored.
+        While a block is missing that no worker has rejected, the slice is unchanged.
         """
         rejected = [message for message in messages if isinstance(message, Rejected)]
         there = merged((message for message in messages if isinstance(message, Encoded)), step)
@@ -139,9 +145,9 @@ class ParameterShard(Summing):
         return self.update(*there.values(), *rejected, aggregation=rule if there else "mean")
 
     def enclose(self, *changes: Encoded | Rejected, workers: int = 1) -> Encoded:
-        """Add the sum of the changes, divided by the number of ``workers``, to the vector beside the weights; return that.
+        """Add the sum of the changes, divided by ``workers``, to a vector that starts at 0, shape (p,); return the vector.
 
-        It is 0 at first. A change that was rejected, cannot be read or is not finite, is left out.
+        A change that was rejected, cannot be decoded, or is not finite is left out.
         """
         if self._beside is None:
             self._beside = np.zeros_like(self._weights)
@@ -157,10 +163,10 @@ class ParameterShard(Summing):
     def compensate(
         self, gradient: Encoded | Rejected, then: Encoded, lambda_: float, decay: float | None = None
     ) -> tuple[Encoded, Applied]:
-        """Step with a gradient that was computed at the weights ``then``, corrected for the way since (see `DelayCompensated`).
+        """Take a step with a gradient computed at earlier weights ``then``, corrected for their change since.
 
-        With ``decay``, ``lambda_`` is divided by the root of the moving mean of the squared gradient. What is not finite, or
-        is not any more once corrected, is rejected as in `update`.
+        See `DelayCompensated` for the equation. With ``decay``, ``lambda_`` is divided by the root of the moving mean of the
+        squared gradient. A gradient that is not finite, before or after the correction, is rejected as in `update`.
         """
         if isinstance(gradient, Rejected):
             return self._stepped(0, [gradient])
@@ -195,9 +201,9 @@ class ParameterShard(Summing):
     def _unpacked(
         self, messages: Mapping[int, Encoded], total: int, *, by_rows: bool
     ) -> tuple[dict[int, Any], list[Rejected]]:
-        """Return the vectors by place among ``total``, and what cannot be read.
+        """Return the vectors by index among ``total`` messages, and rejections of messages that cannot be decoded.
 
-        The vectors are rows if all of them come so and that is of use.
+        The vectors are sparse rows if the rule supports them and all messages hold rows.
         """
         found, unread = self._read(messages, total, lambda each, _: rows_of(each, self._rows)) if by_rows else ({}, [])
         if not by_rows or any(rows is None for rows in found.values()):
@@ -224,7 +230,7 @@ class ParameterShard(Summing):
         return decode(gradient, room.size, room)
 
     def _aggregate(self, vectors: Mapping[int, Any], rule: Aggregation) -> bool:
-        """Set the mean; return whether it is finite."""
+        """Set the aggregate; return whether it is finite."""
         given = list(vectors.values())
         rule.check(len(given))
         by_rows = isinstance(given[0], SparseRows)
@@ -232,7 +238,7 @@ class ParameterShard(Summing):
         return all_finite(values_of(self._mean))
 
     def _left_out(self, vectors: dict[int, Any], total: int, rule: Aggregation) -> list[Rejected]:
-        """Take what is not finite out of the vectors (by place among ``total``), set the mean of the rest; name the former."""
+        """Remove vectors that are not finite, aggregate the others, and return the rejections."""
         faults = {i: fault(values_of(vector), f"gradient {i} of {total}") for i, vector in vectors.items()}
         for i in [i for i, why in faults.items() if why]:
             del vectors[i]
@@ -243,7 +249,7 @@ class ParameterShard(Summing):
         return [Rejected(None, self._steps, why) for why in found]
 
     def _moved(self, givers: int, rejected: Sequence[Rejected]) -> tuple[Encoded, Applied]:
-        """Step towards the mean of what was reached; to that itself, without rounding, where the optimizer adds the change."""
+        """Step towards the mean of the workers' weights; exactly to it if the optimizer is SGD with rate 1."""
         mean = self._rows.filled(self._mean) if isinstance(self._mean, SparseRows) else self._mean
         if self._rate is None or self._rate(self._steps) != 1:
             self._mean = np.subtract(self._weights, mean, out=mean)
@@ -253,7 +259,7 @@ class ParameterShard(Summing):
         return self._downlink.broadcast(), Applied(self._steps, givers, tuple(rejected))
 
     def _stepped(self, gradients: int, rejected: Sequence[Rejected]) -> tuple[Encoded, Applied]:
-        """Step with the mean, if any gradients are in it, and return the new slice and what was done."""
+        """Step with the aggregate, if there is any gradient; return the new slice and the outcome."""
         if gradients:
             if isinstance(self._mean, SparseRows):
                 self._optimizer.step_rows(self._mean, self._rows, self._steps)
@@ -264,7 +270,7 @@ class ParameterShard(Summing):
         return self._downlink.broadcast(), applied
 
     def state(self) -> dict[str, Any]:
-        """Return weights, optimizer and step."""
+        """Return the state: weights, optimizer, step, codec."""
         return {
             "step": self._steps,
             "weights": self._weights,
@@ -275,16 +281,16 @@ class ParameterShard(Summing):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` returned.
+        """Restore what `state` returned.
 
         Raises
         ------
-        ConfigurationError : it is of another slice.
+        ConfigurationError : the state belongs to a slice of another size.
         """
         if (held := len(state["weights"])) != self._weights.size:
             raise ConfigurationError(
-                f"the checkpoint has a server with {held} parameters where there are {self._weights.size} now: it was "
-                "written by a version that cut shards within rows; begin anew, or resume with that version"
+                f"the checkpoint has a server with {held} parameters, but the server has {self._weights.size} now: an older "
+                "version wrote it, which split shards within rows; start a new run, or resume with that version"
             )
         np.copyto(self._weights, state["weights"])
         self._optimizer.restore(state["optimizer"])
@@ -298,5 +304,5 @@ class ParameterShard(Summing):
 
 
 def values_of(vector: Flat | SparseRows) -> Flat:
-    """Return all elements that may be other than zero."""
+    """Return all elements that may differ from zero."""
     return vector.values if isinstance(vector, SparseRows) else vector
