@@ -245,7 +245,7 @@ def worker(privacy: dict[str, Any], **options: Any) -> PrivateWorker:
 
 def test_a_driver_cannot_lower_the_noise_of_a_client_by_a_number_of_clients() -> None:
     """Each of n clients adds one part of n of the variance: with masks the roster says how many there are, and only that."""
-    with pytest.raises(PrivacyError, match="the roster says how many"):
+    with pytest.raises(PrivacyError, match="the roster defines the number of clients"):
         worker({**MASKED, "noise": 2.0}).take_part(10**12)
 
 

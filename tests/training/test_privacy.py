@@ -97,7 +97,7 @@ def test_servers_get_no_update_that_is_not_masked() -> None:
     with pytest.raises(PrivacyError, match="without masks"):
         shard.update(Encoded("identity", 4, (np.ones(4, np.float32),)))
     shard.expect(3, 3, 1.0)
-    with pytest.raises(PrivacyError, match="nobody has revealed"):
+    with pytest.raises(PrivacyError, match="masks were not revealed"):
         shard.update(Encoded("masked", 4, (np.ones(4, np.uint32),)))
 
 
@@ -141,7 +141,7 @@ def test_a_round_that_too_few_survive_is_repeated_and_told(private: Fit) -> None
     events = [event.event for event in run.events]
     assert events.count("worker lost") == events.count("worker respawned") == 3
     told = next(event for event in run.events if event.event == "round repeated")
-    assert told.detail == "2 of 5 clients are left, and the sum of fewer than 3 is not unmasked"
+    assert told.detail == "2 of 5 clients are left, but unmasking the sum needs 3"
     assert history_of(run) == [[2.0, 1.0, 4]]  # nothing was let out of the round that was cut short
 
 
@@ -461,24 +461,24 @@ def test_the_table_stands_in_an_experiment_file_and_the_command_tells_epsilon(tm
         ({"clip": 1.0, "threshold": 0.4}, {}, "threshold is a share of the clients, from 0.5 to 1, not 0.4"),
         ({"clip": 1.0, "on": "moon"}, {}, "'moon', for on; it may be 'clients', 'server'"),
         ({"clip": 1.0, "epsilon": 3}, {}, "privacy has no key 'epsilon'; keys: clip, noise, delta"),
-        ({"clip": 1.0}, {"strategy": "parameter-server"}, "'parameter-server' do not send one change of weights"),
-        ({"clip": 1.0}, {"strategy": "fed-buff"}, "'fed-buff' do not send one"),
-        ({"clip": 1.0}, {"strategy": "local-sgd"}, "'local-sgd' do not send one"),
-        ({"clip": 1.0}, {"strategy": "scaffold"}, "'scaffold' do not send one"),
-        ({"clip": 1.0}, {"strategy": "all-reduce"}, "'all-reduce' do not send one"),
+        ({"clip": 1.0}, {"strategy": "parameter-server"}, "'parameter-server' send more than one change of weights"),
+        ({"clip": 1.0}, {"strategy": "fed-buff"}, "'fed-buff' send more than one"),
+        ({"clip": 1.0}, {"strategy": "local-sgd"}, "'local-sgd' send more than one"),
+        ({"clip": 1.0}, {"strategy": "scaffold"}, "'scaffold' send more than one"),
+        ({"clip": 1.0}, {"strategy": "all-reduce"}, "'all-reduce' send more than one"),
         (
             NOISY,
             {"strategy": {**AVERAGED, "weighted": True}},
-            "epsilon does not cover weights by samples: with noise leave out weighted",
+            "epsilon does not cover weights by samples: with noise, remove weighted",
         ),
         (NOISY, {"strategy": {"name": "fed-nova", "local_epochs": 1}}, "and local_epochs of fed-nova"),
         ({"clip": 1.0}, {"strategy": {**AVERAGED, "send": "weights"}}, "set send to 'change'"),
-        ({"clip": 1.0}, {"strategy": {**AVERAGED, "aggregation": "median"}}, "aggregation 'median' has to see each"),
-        ({"clip": 1.0}, {"codec": "qsgd"}, "codec 'qsgd' makes other vectors of clipped ones: use 'identity'"),
-        (LOOSE, {"strategy": {**AVERAGED, "fraction": 0.2}}, "with one client in a round its update is the sum"),
-        ({"clip": 1.0}, {"model": {"name": "mlp", "batch_norm": True}}, "buffers, such as BatchNorm's means"),
+        ({"clip": 1.0}, {"strategy": {**AVERAGED, "aggregation": "median"}}, "aggregation 'median' needs each"),
+        ({"clip": 1.0}, {"codec": "qsgd"}, "codec 'qsgd' changes clipped updates: use 'identity'"),
+        (LOOSE, {"strategy": {**AVERAGED, "fraction": 0.2}}, "with one client in a round, the sum is its update"),
+        ({"clip": 1.0}, {"model": {"name": "mlp", "batch_norm": True}}, "buffers, such as the means of BatchNorm"),
         ({"clip": 1.0}, {"model": {"name": "mlp", "batch_norm": True, "buffers": "none"}}, "buffers, such as"),
-        ({"clip": 1.0}, {"codec": {"name": "rows", "downlink": "rows"}}, "codec 'rows' makes other vectors of"),
+        ({"clip": 1.0}, {"codec": {"name": "rows", "downlink": "rows"}}, "codec 'rows' changes clipped updates"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_one_line(

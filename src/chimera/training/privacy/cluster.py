@@ -1,4 +1,4 @@
-"""The cluster of a private run: it opens each round among the clients, and has the servers told how to close it."""
+"""The cluster of a private run: runs secure aggregation around each round."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from chimera.core.errors import ActorLost, TooFewWorkersError
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.privacy.settings import Privacy
 
-_TRIES = 16  # rounds in a row that too few clients survive, because they are late
+_TRIES = 16  # consecutive attempts at a round in which too many clients were late
 
 
 class PrivateCluster(TrainingCluster):
-    """A `TrainingCluster` whose clients agree on masks before they are asked, if the run has secure aggregation.
+    """A `TrainingCluster` whose clients agree on masks before each round, if the run has secure aggregation.
 
-    The four messages of Bonawitz et al. 2017 are calls of workers and servers (see `chimera.privacy.secure_aggregation`): the
-    driver waits for keys, updates and shares, and says who is there; it sees none of them. Who has no keys is not in the
-    round; who dies before secrets are shared makes it begin anew; who does later is left out of the sum.
+    The four messages of Bonawitz et al. 2017 are calls of workers and servers (see `chimera.privacy.secure_aggregation`). The
+    driver waits for keys, updates and shares without reading them, and selects the survivors. A client without keys is not in
+    the round. If a client dies before secrets are shared, the round starts again. If it dies later, the sum omits its update.
 
     Parameters
     ----------
-    privacy : what the run promises; the other parameters are those of `TrainingCluster`.
-    momenta : whether the local optimizers of workers remember anything from step to step.
+    privacy : privacy settings; the other parameters are those of `TrainingCluster`.
+    momenta : whether the workers' local optimizers have state.
     """
 
     def __init__(self, privacy: Privacy, *given: Any, momenta: bool = False, **options: Any) -> None:
@@ -38,19 +38,19 @@ class PrivateCluster(TrainingCluster):
         count: int | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Ask as `TrainingCluster.soonest` does, with noise or masks; return the answers of the survivors.
+        """Call workers as `TrainingCluster.soonest` does, with noise or masks; return the results of the survivors.
 
         Raises
         ------
-        ActorLost : fewer than the threshold are left, and somebody is dead: the round is to be repeated.
-        TooFewWorkersError : again and again too few answered in time.
+        ActorLost : fewer clients than the threshold are left, and one is dead: the round must be repeated.
+        TooFewWorkersError : too few clients answered in time, in many consecutive rounds.
         """
         if self._privacy.secure_aggregation:
             for _ in range(_TRIES):
                 if answers := self._masked_round(workers, ask, count, timeout_s):
                     return answers
             raise TooFewWorkersError(
-                f"{_TRIES} rounds in a row too few clients answered in {timeout_s} s: give them more time"
+                f"too few clients answered within {timeout_s} s in {_TRIES} consecutive rounds: increase the timeout"
             )
         asked = len(workers)
         if self._privacy.deviation(asked):
@@ -62,25 +62,25 @@ class PrivateCluster(TrainingCluster):
         return answers
 
     def _of_workers(self) -> dict[str, Any]:
-        """Return nothing: what a private worker alone knows stays with it."""
+        """Return an empty state: the local state of a private worker does not leave it."""
         return {}
 
-    def _restore_workers(self, state: Mapping[str, Any]) -> None:  # noqa: ARG002 - no checkpoint has anything of workers
-        """Tell that workers of a resumed run begin with nothing that they alone knew."""
+    def _restore_workers(self, state: Mapping[str, Any]) -> None:  # noqa: ARG002 - checkpoints hold no state of workers
+        """Report that workers of a resumed run start without local state."""
         for worker in self.workers:
             self._recall(worker, ())
 
-    def _recall(self, worker: Any, others: Sequence[Any]) -> None:  # noqa: ARG002 - others keep what they know
-        """Tell that a worker that is new here begins without momenta: those of others tell of data."""
+    def _recall(self, worker: Any, others: Sequence[Any]) -> None:  # noqa: ARG002 - other workers keep their state
+        """Report that a new worker starts without momenta: those of other workers would reveal data."""
         if self._momenta and worker.name in self._places:
             self.unreported.append(
-                ("state gone", worker.name, "its local optimizer begins anew: momenta leave no private worker")
+                ("state gone", worker.name, "its local optimizer starts again: momenta do not leave private workers")
             )
 
     def _masked_round(
         self, workers: Sequence[Any], ask: Callable[[Any], Any], count: int | None, timeout_s: float | None
     ) -> dict[str, Any]:
-        """Return the answers of a round, or nothing if it has to be repeated."""
+        """Return the results of a round; an empty dictionary if it must be repeated."""
         if count is None and timeout_s is None:
             self._raise_dead(workers)
         ready = self._ready(workers, count or len(workers), timeout_s)
@@ -99,7 +99,7 @@ class PrivateCluster(TrainingCluster):
         masked = self.get([client.has_masked() for client in there])
         survivors = [client for client, sent in zip(there, masked, strict=True) if sent]
         if len(survivors) < needed:
-            # An update that is not finite is no death: whoever follows these decides what becomes of the run.
+            # A client whose update is not finite is not lost: the caller counts the rejection.
             refused = {client.name: answers[client.name] for client in there if client not in survivors}
             return refused or self._too_few(clients, len(survivors), needed)
         flags = np.array([client in survivors for client in clients], np.uint8)
@@ -115,8 +115,8 @@ class PrivateCluster(TrainingCluster):
         return answers
 
     def _too_few(self, clients: Sequence[Any], left: int, needed: int) -> dict[str, Any]:
-        """Tell that a round has to be repeated; raise if somebody has to be replaced first."""
-        why = f"{left} of {len(clients)} clients are left, and the sum of fewer than {needed} is not unmasked"
+        """Report that a round must be repeated; raise if a worker must be replaced first."""
+        why = f"{left} of {len(clients)} clients are left, but unmasking the sum needs {needed}"
         self.unreported.append(("round repeated", "", why))
         self._raise_dead(clients)
         return {}

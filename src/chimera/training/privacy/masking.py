@@ -1,4 +1,4 @@
-"""A worker as a client of a private run: it clips its update, adds noise, and sends it under masks (docs/privacy.md)."""
+"""A client of a private run: clips its update, adds noise, and masks it (docs/privacy.md)."""
 
 from __future__ import annotations
 
@@ -16,62 +16,62 @@ if TYPE_CHECKING:
     from chimera.privacy.secure_aggregation import Bytes, Client, Revealed
 
 MASKED = "masked"
-"""What stands in the place of a codec's name in a message that only a sum of can be read."""
+"""The codec name of masked messages, of which only the sum can be read."""
 
 
 class Masking:
-    """The part of a `Learner` that keeps its update to itself. The driver makes these calls around `Learner.delta`."""
+    """The part of a `Learner` that protects its update. The driver makes these calls before and after `Learner.delta`."""
 
     _rank: int
     _seed: int
     _exchange: Any
     _privacy: Privacy | None
     _asked = 1
-    _client: Client | None = None  # of the round under way, where updates are masked
+    _client: Client | None = None  # of the current round of secure aggregation
     _masked = False
 
     def take_part(self, asked: int) -> None:
-        """Take note of how many clients the round under way has.
+        """Set the number of clients of the current round.
 
         Raises
         ------
-        PrivacyError : with secure aggregation the roster says so; a larger number would make the noise smaller.
+        PrivacyError : with secure aggregation the roster defines the number. A larger one would reduce the noise.
         """
         if self._promised().secure_aggregation:
-            raise PrivacyError("with secure aggregation the roster says how many clients a round has")
+            raise PrivacyError("with secure aggregation the roster defines the number of clients of a round")
         self._asked = asked
 
     def advertise_keys(self) -> Bytes:
-        """Begin a round of secure aggregation, and return the public keys of this client; see `Client`."""
+        """Start a round of secure aggregation; return the public keys of this client, see `Client`."""
         from chimera.privacy.secure_aggregation import Client
 
         self._client, self._masked = Client(), False
         return self._client.keys()
 
     def share_secrets(self, roster: Bytes) -> Bytes:
-        """Return what this client shares with each, sealed, of the keys of all; see `Client.shares`."""
+        """Return the sealed secret shares for all clients in the roster of keys, see `Client.shares`."""
         sealed = self._in_round().shares(roster, self._promised().needed(len(roster)))
         self._asked = len(roster)
         return sealed
 
     def receive_secrets(self, sealed: Bytes) -> None:
-        """Take what the others share with this client; see `Client.receive`."""
+        """Receive the secret shares of the other clients, see `Client.receive`."""
         self._in_round().receive(sealed)
 
     def has_masked(self) -> bool:
-        """Return whether there was an update to send in this round: one that is not finite is not sent."""
+        """Return whether this client sent an update in this round. An update that is not finite is not sent."""
         return self._masked
 
     def reveal_shares(self, survivors: Bytes) -> Revealed:
-        """Return what the servers need to take the masks out of the survivors' sum; see `Client.reveal`."""
+        """Return the shares with which servers unmask the survivors' sum, see `Client.reveal`."""
         return self._in_round().reveal(survivors)
 
     def _private(self, update: Any, number: int) -> list[Encoded]:
-        """Return the messages of an update, shape (P,), which is changed; noise goes by the ``number`` of the step.
+        """Clip an update, shape (P,), in place, add noise, and return its messages. ``number`` is the step, for seeded noise.
 
         Raises
         ------
-        PrivacyError : it would have to be sent without masks, or with old ones.
+        PrivacyError : the update would be sent without masks, or with masks of an earlier round.
         """
         privacy = self._promised()
         flat: Flat = to_host(update)
@@ -95,10 +95,10 @@ class Masking:
 
     def _promised(self) -> Privacy:
         if self._privacy is None:
-            raise PrivacyError("this run has no privacy to keep: set train.privacy")
+            raise PrivacyError("this run has no privacy settings: set train.privacy")
         return self._privacy
 
     def _in_round(self) -> Client:
         if self._client is None:
-            raise PrivacyError("a client sends no update, and reveals nothing, outside a round of secure aggregation")
+            raise PrivacyError("a client sends no update and reveals no shares outside a round of secure aggregation")
         return self._client

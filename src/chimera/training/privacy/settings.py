@@ -1,4 +1,4 @@
-"""What a run promises to its clients: the table ``[train.privacy]``."""
+"""Privacy settings of a run: the table ``[train.privacy]``."""
 
 from __future__ import annotations
 
@@ -21,23 +21,25 @@ from chimera.training.plugin import label
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """How the updates of clients (workers) are kept from whoever sees the model, or the servers.
+    """Protection of the updates of clients (workers) against readers of the model, and optionally against servers.
 
     Parameters
     ----------
-    clip : the L2 norm that what a client sends in a round is scaled down to, if it is longer.
-    noise : the noise multiplier: the sum of a round has Gaussian noise with a standard deviation of so many times ``clip``.
-        With 0 there is none, and nothing is guaranteed.
-    delta : for which epsilon is told; far below one divided by the number of clients.
-    on : whether each of n ``clients`` adds its part, of standard deviation noise * clip / sqrt(n), or the ``server`` adds all.
-    noise_seed : where noise comes from: the operating ``system``; or the seed of the ``run``, for tests that repeat a run. A
-        reader of the experiment file can subtract seeded noise, so that no epsilon is told of it.
-    secure_aggregation : whether updates are masked, so that servers that follow the protocol read the sum of a round only.
-    threshold : of this, the share of a round's clients that must survive it, above a half: else the round is repeated.
+    clip : bound of the L2 norm of a client's update; longer updates are scaled down to it.
+    noise : noise multiplier: the sum of a round has Gaussian noise with standard deviation ``noise * clip``. With 0 there is no
+        noise and no guarantee.
+    delta : delta of the reported epsilon; choose it far below 1 divided by the number of clients.
+    on : ``clients``: each of n clients adds noise with standard deviation ``noise * clip / sqrt(n)``; ``server``: the server
+        adds all noise.
+    noise_seed : source of noise: the operating ``system``, or the seed of the ``run``, for tests that repeat a run. A reader of
+        the experiment file can subtract seeded noise, so no epsilon is reported for it.
+    secure_aggregation : mask updates, so that servers that follow the protocol read the sum of a round only.
+    threshold : fraction of a round's clients, above a half, that must survive secure aggregation; otherwise the round is
+        repeated.
 
     Raises
     ------
-    ConfigurationError : a value out of its range.
+    ConfigurationError : a value is out of range.
     MissingExtraError : a package is not installed.
     """
 
@@ -67,11 +69,11 @@ class Privacy:
 
     @classmethod
     def of(cls, given: Any) -> Privacy | None:
-        """Return what a user's table says; nothing if there is none.
+        """Return the settings of a user's table; None if it is not set.
 
         Raises
         ------
-        ConfigurationError : a key that there is not, one that is missing, or a value of the wrong type.
+        ConfigurationError : a key is unknown or missing, or a value has the wrong type.
         """
         if given is None or isinstance(given, Privacy):
             return given
@@ -93,49 +95,49 @@ class Privacy:
         return self.noise * self.clip / math.sqrt(asked) if self.on == "clients" else 0.0
 
     def multiplier(self, givers: int, asked: int) -> float:
-        """Return the noise multiplier of the sum of ``givers`` of ``asked`` updates: the others took their part with them."""
+        """Return the noise multiplier of the sum of ``givers`` of ``asked`` updates: missing clients' noise is missing too."""
         return self.noise * (math.sqrt(givers / asked) if self.on == "clients" else 1.0)
 
     def code(self, asked: int) -> FixedPoint:
-        """Return how the updates of ``asked`` clients become words that are masked and added."""
+        """Return the fixed-point code in which updates of ``asked`` clients are masked and added."""
         return FixedPoint(self.clip + TAIL * self.deviation(asked), asked)
 
     def needed(self, asked: int) -> int:
-        """Return how many of ``asked`` clients must survive a round."""
+        """Return the number of ``asked`` clients that must survive a round."""
         return max(math.ceil(self.threshold * asked - 1e-9), asked // 2 + 1)
 
     def check(self, strategy: Strategy, name: str, codec: tuple[str, Mapping[str, Any]], workers: int) -> None:
-        """Raise ConfigurationError if what this strategy's workers send cannot be kept private."""
+        """Raise ConfigurationError if messages of this strategy's workers cannot be kept private."""
         asked = strategy.aggregated(workers)
         rule = "mean" if asked is None else label(asked.rule)
         for refused, reason in (
             (
                 asked is None or not strategy.private,
-                f"workers of strategy {name!r} do not send one change of weights a round, and that alone: use 'fed-avg'",
+                f"workers of strategy {name!r} send more than one change of weights a round: use 'fed-avg'",
             ),
-            (asked is not None and asked.reached, "clients that send weights cannot clip them: set send to 'change'"),
-            (rule != "mean", f"aggregation {rule!r} has to see each update, and privacy leaves a sum only: use 'mean'"),
-            (codec != ("identity", {}), f"codec {codec[0]!r} makes other vectors of clipped ones: use 'identity'"),
+            (asked is not None and asked.reached, "clients cannot clip weights, only changes: set send to 'change'"),
+            (rule != "mean", f"aggregation {rule!r} needs each update, but privacy reveals the sum only: use 'mean'"),
+            (codec != ("identity", {}), f"codec {codec[0]!r} changes clipped updates: use 'identity'"),
             (
                 self.noise > 0 and asked is not None and (asked.weighted or asked.by_samples),
-                "epsilon does not cover weights by samples: with noise leave out weighted, and local_epochs of fed-nova",
+                "epsilon does not cover weights by samples: with noise, remove weighted, and local_epochs of fed-nova",
             ),
             (
                 self.secure_aggregation and asked is not None and asked.givers < 2,
-                "with one client in a round its update is the sum: let more take part",
+                "with one client in a round, the sum is its update: use more clients",
             ),
         ):
             if refused:
                 raise ConfigurationError(f"privacy: {reason}")
 
     def check_model(self, model: Model, strategy: Strategy) -> None:
-        """Raise ConfigurationError if workers would send more of this model than updates."""
+        """Raise ConfigurationError if workers would send other parts of this model than updates."""
         if model.buffers().size:
             raise ConfigurationError(
-                "privacy: the model's buffers, such as BatchNorm's means, would leave the clients as they are, for "
-                "evaluation and checkpoints: take a model without, such as one with GroupNorm or LayerNorm"
+                "privacy: the model has buffers, such as the means of BatchNorm, which clients would send unprotected for "
+                "evaluation and checkpoints: use a model without buffers, for example with GroupNorm or LayerNorm"
             )
         if strategy.keeps(model):
             raise ConfigurationError(
-                "privacy: parameters that stay with each worker would leave it for evaluation: use a strategy that keeps none"
+                "privacy: personal parameters would be sent for evaluation: use a strategy without personal parameters"
             )

@@ -19,14 +19,14 @@ from chimera.training.messages.message_key import merged
 from chimera.training.messages.rejection import Applied, Rejected, fault
 from chimera.training.optimizers.optimizer import MakesStepper, OptimizerSettings
 from chimera.training.plugin import Named, named
+from chimera.training.privacy.secure_sum import SecureSum
 from chimera.training.privacy.settings import Privacy
-from chimera.training.privacy.summing import Summing
 from chimera.training.server.downlink import Downlink
 
 _EPSILON = 1e-7  # as in the paper's experiments: keeps the division defined
 
 
-class ParameterShard(Summing):
+class ParameterShard(SecureSum):
     """One parameter server.
 
     Parameters
@@ -37,7 +37,7 @@ class ParameterShard(Summing):
     codec : name and options of the downlink's codec.
     uplink : name and options of the uplink's codec, which this process then loads.
     seed : seed of the downlink's codec and of noise.
-    privacy : protection of the workers' updates, see `Summing`.
+    privacy : protection of the workers' updates, see `SecureSum`.
     """
 
     precision: type[np.floating[Any]] = np.float32  # of the slice

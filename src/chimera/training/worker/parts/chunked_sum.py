@@ -19,7 +19,7 @@ from chimera.training.optimizers.optimizer import Stepper
 
 
 @dataclass
-class Summing:
+class PartialSum:
     """A gradient on its way to the sum of all.
 
     Attributes
@@ -40,7 +40,7 @@ class ChunkedSum:
     _model: Model
     _step: int
     _tally: Tally
-    _summing: Summing
+    _summing: PartialSum
 
     def _next_gradient(self, model: Any) -> tuple[Any, Rejected | None]:
         raise NotImplementedError
@@ -54,7 +54,7 @@ class ChunkedSum:
         if rejected is not None:
             gradient.fill(0)
         bounds = shard_bounds(gradient.size, parts)
-        self._summing = Summing(gradient, shard_views(gradient, bounds), [int(rejected is None)] * parts, rejected)
+        self._summing = PartialSum(gradient, shard_views(gradient, bounds), [int(rejected is None)] * parts, rejected)
         return None if part is None else self._chunk(part)
 
     def add(self, part: int, *messages: Encoded) -> Encoded:

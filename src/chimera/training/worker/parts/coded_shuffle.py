@@ -15,7 +15,7 @@ from chimera.training.messages.message_key import Key, merged
 from chimera.training.messages.rejection import Applied
 from chimera.training.messages.tally import Tally
 from chimera.training.worker.gradients import Gradients
-from chimera.training.worker.parts.chunked_sum import Summing
+from chimera.training.worker.parts.chunked_sum import PartialSum
 from chimera.training.worker.parts.mapped_blocks import MappedBlocks
 
 
@@ -29,7 +29,7 @@ class CodedShuffle:
     _codec: tuple[str, Mapping[str, Any]]
     _tally: Tally
     _gradients: Gradients
-    _summing: Summing
+    _summing: PartialSum
     _mapped: MappedBlocks
 
     def step_reduced(self) -> Applied:
@@ -71,7 +71,7 @@ class CodedShuffle:
         """Step by the mean of all blocks that were not rejected, from the sums of all parts."""
         gradient = np.empty(self._model.layout.size, np.float32)
         views = shard_views(gradient, self._mapped.bounds)
-        self._summing = Summing(gradient, views, [0] * len(views), None)
+        self._summing = PartialSum(gradient, views, [0] * len(views), None)
         for part, message in merged(sums, self._step).items():
             self._replace(part, message)
         return self.step_reduced()

@@ -1,4 +1,4 @@
-"""A parameter shard as the server of a private run: it carries keys, takes masks out of sums, adds noise (docs/privacy.md)."""
+"""The server of a private run: relays keys, unmasks sums, adds noise (docs/privacy.md)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from chimera.privacy.secure_aggregation import Bytes, Revealed
 
 
-class Summing:
-    """The part of a `ParameterShard` that makes one sum of masked updates; the driver calls it around `update`."""
+class SecureSum:
+    """The part of a `ParameterShard` that sums masked updates. The driver calls it before and after `update`."""
 
     _privacy: Privacy | None
     _weights: Flat
@@ -31,11 +31,11 @@ class Summing:
     _revealed: tuple[Revealed, ...] = ()
 
     def roster(self, *keys: Bytes) -> Bytes:
-        """Return the public keys of all clients, for all of them, shape (n, 64)."""
+        """Return the roster: the public keys of all clients, shape (n, 64)."""
         return np.stack(keys)
 
     def route(self, *sealed: Bytes) -> list[Bytes]:
-        """Return what is for each client of what each client sent; sealed as it is, the server cannot read it."""
+        """Return, for each client, the sealed shares that the other clients sent to it. The server cannot read them."""
         from chimera.privacy.secure_aggregation import routed
 
         return routed(sealed)
@@ -43,24 +43,25 @@ class Summing:
     def expect(
         self, asked: int, wanted: int, share: float, stream: int = 0, roster: Bytes | None = None, *revealed: Revealed
     ) -> None:
-        """Take note of the round whose updates come next.
+        """Set the parameters of the round whose updates come next.
 
         Parameters
         ----------
-        asked : how many clients it has; ``share`` is their share of all.
-        wanted : the number of updates expected. A sum with noise is divided by it, even if clients drop out.
-        stream : the number of this shard.
-        roster, revealed : the keys of the clients, and what survivors revealed, if the updates come masked.
+        asked : number of clients in the round.
+        wanted : number of updates expected. A noisy sum is divided by it, even if clients drop out.
+        share : ``asked`` as a fraction of all clients.
+        stream : index of this shard.
+        roster, revealed : keys of the clients, and shares that survivors revealed, if updates are masked.
         """
         self._expected, self._stream, self._roster, self._revealed = (asked, wanted, share), stream, roster, revealed
 
     def _unmasked(self, messages: Mapping[int, Encoded]) -> dict[int, Encoded]:
-        """Return masked messages as one, the mean of their updates; others as they are.
+        """Return the mean of masked updates as one message; return other messages unchanged.
 
         Raises
         ------
-        PrivacyError : they are not those of the round that was expected, or one has another form, and so no sum can be read:
-            once masks are revealed, no update can be left out.
+        PrivacyError : the messages do not belong to the expected round, or one has another form. The sum cannot be read then:
+            after masks are revealed, no update can be left out.
         """
         if self._privacy is None or not self._privacy.secure_aggregation or not messages:
             return dict(messages)
@@ -68,7 +69,7 @@ class Summing:
 
         asked, *_ = self._expected
         if self._roster is None or len(self._roster) != asked:
-            raise PrivacyError("masked updates came that nobody has revealed the masks of")
+            raise PrivacyError("masked updates arrived whose masks were not revealed")
         code = self._privacy.code(asked)
         size = self._weights.size
         words = [_words(message, place, size, code.words) for place, message in messages.items()]
@@ -79,25 +80,25 @@ class Summing:
         return {0: Encoded("identity", len(mean), (mean,))}
 
     def _blur(self, mean: Flat, givers: int, step: int) -> None:
-        """Add the server's noise to the mean of so many updates, in place."""
+        """Add the server's noise to the mean of ``givers`` updates, in place."""
         if self._privacy is not None and self._privacy.on == "server":
             deviation = self._privacy.noise * self._privacy.clip / givers
             add_noise(mean, deviation, source(self._privacy.noise_seed, 2, self._noise_key, step))
 
     def _divided(self, givers: int, scale: float) -> float:
-        """Return by what the mean of so many updates is multiplied.
+        """Return the factor of the mean of ``givers`` updates.
 
-        A sum with noise is divided by a number that no client's data or absence changes, so that the model tells of nobody by
-        it, and that the noise is what was promised: the number of updates that the round was to have.
+        A noisy sum is divided by the number of updates that the round expected. No client's data or absence changes this
+        number, so it reveals nothing, and the noise has the promised size.
         """
         if self._privacy is None or self._privacy.noise == 0:
             return scale
         return givers / self._expected[1]
 
     def _mechanism(self, givers: int) -> tuple[float, float] | None:
-        """Return the noise multiplier that the sum of so many updates had, and the share of the clients; None if no noise.
+        """Return the noise multiplier of the sum of ``givers`` updates and the share of clients; None without noise.
 
-        Clients that are missing take their part of the noise with them.
+        The noise of missing clients is missing.
         """
         if self._privacy is None or self._privacy.noise == 0 or givers == 0:
             return None
