@@ -13,6 +13,8 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+import sampling
+
 for package in ("codecs_kit", "cut_kit", "embedding_kit", "inference_kit", "inference", "jobs"):
     pytest.register_assert_rewrite(package)  # so that what fails in a kit says what was found
 
@@ -37,6 +39,12 @@ class _Turns(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Turns:
     """Say which process runs which tests, under ``-n``."""
     return _Turns(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by -m
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave combinations of parameters to the long run."""
+    sampling.mark(items)
 
 
 def pytest_runtest_setup() -> None:

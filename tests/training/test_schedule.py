@@ -106,8 +106,8 @@ def test_epochs_say_how_long_a_run_is(fit: Fit) -> None:
     [
         ({"schedule": "lineal"}, "it may be .constant., .linear., .cosine., .inverse-sqrt."),
         ({"schedule": {"warmup": 0.1}}, "warm_up"),
-        ({"schedule": {"warm_up": 1.5}}, "warm_up is a share"),
-        ({"schedule": {"final": -1.0}}, "final is a share"),
+        ({"schedule": {"warm_up": 1.5}}, "warm_up must be a fraction"),
+        ({"schedule": {"final": -1.0}}, "final must be a fraction"),
         ({"schedule": 3}, "no decay"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Optimizers that torch lacks: Yogi, and those that servers of federated learning step by (Reddi et al. 2021, algorithm 2)."""
+"""Optimizers that torch lacks: Yogi, and the server optimizers of federated learning (Reddi et al. 2021, algorithm 2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class _Adaptive(torch.optim.Optimizer):
-    """Steps by m / (sqrt(v) + tau), m a mean of the gradients, without bias correction; a subclass says what v is."""
+    """Takes steps of m / (sqrt(v) + tau), with m a moving mean of gradients, without bias correction; subclasses define v."""
 
     def __init__(self, params: Any, lr: float, beta1: float, beta2: float, tau: float, initial: float | None) -> None:
         if not lr >= 0 or not (0 <= beta1 < 1 and 0 <= beta2 < 1) or not tau > 0:
@@ -21,7 +21,7 @@ class _Adaptive(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "beta1": beta1, "beta2": beta2, "tau": tau, "initial": first})
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # noqa: ARG002 - torch's signature
-        """Take one step with the gradients that stand."""
+        """Take one step with the current gradients."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

@@ -1,4 +1,4 @@
-"""Any `torch.optim` optimizer, over one flat vector."""
+"""Optimizers of `torch.optim` for one flat vector."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from chimera.training.optimizers.schedule import Schedule
 
 _TENSOR, _SCALAR = "tensor.", "scalar."
 _ROWWISE = "SGD", "Adagrad"
-_TORCHS_RATE = 1e-3  # of SGD without an option
-_MEAN_SQUARES = "exp_avg_sq", "square_avg"  # what Adam and its kin, and RMSprop and Adadelta, call it
+_TORCHS_RATE = 1e-3  # torch's default for SGD
+_MEAN_SQUARES = "exp_avg_sq", "square_avg"  # state names of Adam and its variants; of RMSprop and Adadelta
 
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """Which optimizer, as it travels to servers and workers.
+    """Settings of an optimizer, which the driver sends to servers and workers.
 
     Attributes
     ----------
-    name : a class of `torch.optim`, in any case: ``sgd``, ``adam``, ``AdamW``, ...; ``momentum``, which is SGD with a momentum
-        of 0.9; ``yogi``; or a class of one's own as ``package.module:Class``.
-    options : its keyword arguments.
-    schedule : how its learning rate changes over the run.
+    name : a class of `torch.optim`, in upper or lower case: ``sgd``, ``adam``, ``AdamW``, ...; ``momentum``: SGD with momentum
+        0.9; ``yogi``; or your own class as ``package.module:Class``.
+    options : keyword arguments of the class.
+    schedule : schedule of the learning rate.
     """
 
     name: str = "sgd"
@@ -42,9 +42,9 @@ class OptimizerSettings:
 
     @classmethod
     def of(cls, name: str, options: Mapping[str, Any], learning_rate: float | None = None) -> Self:
-        """Return the settings of an experiment, whose options may have a ``schedule``.
+        """Return the settings for a name and options, which may include ``schedule``.
 
-        ``learning_rate`` is that of SGD where the options have none: torch's own is too small for any use.
+        ``learning_rate`` is the default for SGD; torch's own default is too small.
         """
         given = dict(options)
         if name.lower() == "momentum":
@@ -55,22 +55,22 @@ class OptimizerSettings:
         return cls(name, given, schedule)
 
     def over(self, steps: int | None) -> Self:
-        """Return the same for a run of so many steps.
+        """Return these settings for a run of ``steps`` steps.
 
         Raises
         ------
-        ConfigurationError : the learning rate is to change, and nobody knows how many steps the run has.
+        ConfigurationError : the schedule needs the number of steps, and it is not known.
         """
         if steps is None and self.schedule.needs_steps:
             raise ConfigurationError(
-                f"the schedule of the optimizer {self.name!r} needs the length of the run in steps: give it rounds, "
-                "or epochs where the driver has the data"
+                f"the schedule of the optimizer {self.name!r} needs the length of the run in steps: set rounds, "
+                "or epochs if the driver has the data"
             )
         return replace(self, schedule=replace(self.schedule, steps=steps))
 
     @property
     def plain(self) -> bool:
-        """Whether it is SGD without anything else, which remembers nothing."""
+        """Whether the optimizer is SGD without momentum or other options, which has no state."""
         return self.name.lower() == "sgd" and set(self.options) <= {"lr"}
 
     def learning_rate(self, step: int) -> float:
@@ -78,53 +78,55 @@ class OptimizerSettings:
         return float(self.options.get("lr", _TORCHS_RATE)) * self.schedule.factor(step)
 
     def stepper(self, flat: Flat) -> Stepper:
-        """Return what steps ``flat`` in place. Plain SGD needs no torch."""
+        """Return an optimizer that updates ``flat`` in place. Plain SGD needs no torch."""
         if self.plain and find_spec("torch") is None:
             return PlainSGD(flat, self.learning_rate)
         return FlatOptimizer(self, flat)
 
     def check(self) -> None:
-        """Make one on a single parameter and step it, so that a mistake shows before anything runs."""
+        """Take a trial step on a single parameter, so that errors are raised before anything runs."""
         optimizer = self.stepper(np.zeros(1, np.float32))
         try:
             optimizer.step(np.zeros(1, np.float32), 0)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise ConfigurationError(f"the optimizer {self.name!r} cannot step a flat dense vector: {error}") from error
+            raise ConfigurationError(
+                f"the optimizer {self.name!r} cannot update a flat dense vector: {error}"
+            ) from error
 
 
 class Stepper(Protocol):
-    """Steps one flat vector in place."""
+    """An optimizer that updates one flat vector in place."""
 
     def step(self, gradient: Flat, number: int) -> None:
-        """Take one step with ``gradient``, shape (P,), writable; ``number`` were taken before."""
+        """Take step ``number`` (from 0) with ``gradient``, shape (P,), writable."""
 
     def step_rows(self, gradient: SparseRows, layout: RowLayout, number: int) -> None:
-        """Take one step with a gradient that is zero in all other rows; ``layout`` says where these lie."""
+        """Take step ``number`` (from 0) with a gradient that is zero outside the given rows of ``layout``."""
 
     def curvature(self) -> Flat | None:
-        """Return an estimate of the diagonal of the loss's curvature, shape (P,), if it has one."""
+        """Return an estimate of the diagonal of the loss's curvature, shape (P,); None if the optimizer has none."""
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return all that it remembers, as arrays."""
+        """Return the optimizer's state as arrays."""
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned."""
+        """Restore what `state` returned."""
 
 
 class MakesStepper(Protocol):
-    """Settings, as they travel to a server: `OptimizerSettings`, or others that need no torch."""
+    """Settings from which a server creates an optimizer: `OptimizerSettings`, or others that need no torch."""
 
     def stepper(self, flat: Flat) -> Stepper:
-        """Return what steps ``flat``, shape (P,), in place."""
+        """Return an optimizer that updates ``flat``, shape (P,), in place."""
 
 
 class FlatOptimizer:
-    """Steps one flat vector in place.
+    """An optimizer of torch that updates one flat vector in place.
 
     Parameters
     ----------
-    settings : which optimizer.
-    flat : the parameters, float32, shape (P,), writable: an array, whose memory torch views, or a tensor on a device.
+    settings : settings of the optimizer.
+    flat : parameters, float32, shape (P,), writable: an array, which torch views without a copy, or a tensor on a device.
     """
 
     def __init__(self, settings: OptimizerSettings, flat: Flat) -> None:
@@ -136,14 +138,13 @@ class FlatOptimizer:
         self._torch, self._settings, self._flat = torch, settings, flat
         self._parameter = torch.nn.Parameter(torch.as_tensor(flat), requires_grad=False)
         self._gradient: Flat | None = None
-        self._few: FlatOptimizer | None = None  # that steps some rows
+        self._few: FlatOptimizer | None = None  # updates single rows
         kind = _optimizer_class(settings.name)
-        # The method itself, without the wrappers that import the compiler (a second in every fresh process) and call the
-        # profiler: neither has a purpose here.
+        # The method without its wrappers, which import the compiler (a second in each new process) and call the profiler.
         self._step = inspect.unwrap(kind.step)
         options = checked_options(f"the optimizer {settings.name!r}", kind, settings.options, {"params": None})
         if "fused" in inspect.signature(kind).parameters and "foreach" not in options:
-            options.setdefault("fused", True)  # one pass over the vector; the default makes several
+            options.setdefault("fused", True)  # one pass over the vector instead of several
         try:
             self._optimizer = kind([self._parameter], **options)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -153,13 +154,13 @@ class FlatOptimizer:
         self._learning_rate = self._group["lr"]
 
     def step(self, gradient: Flat, number: int) -> None:
-        """Take one step with ``gradient``, shape (P,), writable; ``number``, of those taken before, decides the rate."""
+        """Take step ``number`` (from 0) with ``gradient``, shape (P,), writable."""
         if self._schedule.changes:
             self._group["lr"] = self._learning_rate * self._schedule.factor(number)
         if gradient is not self._gradient:
             self._gradient = gradient
             self._parameter.grad = self._torch.as_tensor(gradient)
-        if self._plain:  # torch's way to the same bits takes longer than the sum itself
+        if self._plain:  # the same bits as torch's SGD, whose overhead exceeds the update
             held: Any = self._parameter.grad
             self._parameter.add_(held, alpha=-self._group["lr"])
             return
@@ -167,10 +168,10 @@ class FlatOptimizer:
             self._step(self._optimizer)
 
     def step_rows(self, gradient: SparseRows, layout: RowLayout, number: int) -> None:
-        """Take one step with a gradient that is zero in all other rows.
+        """Take step ``number`` (from 0) with a gradient that is zero outside the given rows.
 
-        SGD and Adagrad without momentum and weight decay leave those rows alone, so only these rows are stepped, with what is
-        remembered of them. Any other optimizer gets the whole gradient.
+        SGD and Adagrad without momentum and weight decay do not change the other rows, so only the given rows are updated. Any
+        other optimizer takes a step with the whole gradient.
         """
         kept = self._optimizer.defaults
         if type(self._optimizer).__name__ in _ROWWISE and not (kept.get("momentum") or kept.get("weight_decay")):
@@ -196,19 +197,19 @@ class FlatOptimizer:
                 np.copyto(whole[key], value)
 
     def _aim(self, flat: Flat) -> None:
-        """Step another vector from now on; one of these is made once, since making it takes longer than a step of few rows."""
+        """Update another vector from now on. The object is reused, since creating one takes longer than a step of few rows."""
         self._flat, self._gradient = flat, None
         self._parameter.grad = None
         self._parameter.data = self._torch.from_numpy(flat)
 
     def curvature(self) -> Flat | None:
-        """Return the root of the mean square of the gradients, shape (P,), where the optimizer keeps one, as Adam does."""
+        """Return the root of the mean squared gradient, shape (P,), if the optimizer keeps it, as Adam does; else None."""
         held = self._optimizer.state.get(self._parameter, {})
         found = next((held[name] for name in _MEAN_SQUARES if name in held), None)
         return None if found is None else np.sqrt(found.cpu().numpy())
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return all that it remembers, as arrays; views where it is a tensor."""
+        """Return the optimizer's state as arrays; tensors are returned as views."""
         state = self._optimizer.state.get(self._parameter, {})
         arrays: dict[str, NDArray[Any]] = {}
         for key, value in state.items():
@@ -219,7 +220,7 @@ class FlatOptimizer:
         return arrays
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned."""
+        """Restore what `state` returned."""
         state: dict[str, Any] = {}
         for key, value in arrays.items():
             kind, name = key[: len(_TENSOR)], key[len(_TENSOR) :]
@@ -228,7 +229,7 @@ class FlatOptimizer:
             self._optimizer.state[self._parameter] = state
 
     def _held(self, array: NDArray[Any]) -> Any:
-        """Return a tensor where the optimizer wants it: its count of steps stays on the host unless a fused kernel reads it."""
+        """Return a tensor on the right device: the step count stays on the host unless a fused kernel reads it."""
         tensor = self._torch.from_numpy(array)
         on_host = array.ndim == 0 and not self._group.get("fused")
         return tensor if on_host else tensor.to(self._parameter.device)
@@ -255,8 +256,8 @@ def _optimizer_class(name: str) -> Any:
 def _avoid_compiler_import() -> None:
     """Keep the constructor of `torch.optim.Optimizer` from importing `torch._dynamo`.
 
-    Its methods look on themselves for a twin that the compiler skips, and import the compiler only to make one; here each
-    is its own twin. Where a release of torch works otherwise, this changes nothing.
+    Each of its methods has an attribute with a variant that the compiler skips, and imports the compiler only to create it.
+    Here each method is its own variant. In releases of torch that work differently, this has no effect.
     """
     from torch.optim import Optimizer
 

@@ -14,18 +14,18 @@ from chimera.core.rows import RowLayout, SparseRows
 
 
 class PlainSGD:
-    """Steps one flat vector in place: x <- x - lr g. It remembers nothing.
+    """Updates one flat vector in place, x <- x - lr g, without state.
 
-    torch rounds once where this rounds twice, so that results differ from those with torch in their last bits.
+    torch rounds once where this class rounds twice, so results differ from torch's in the last bits.
 
     Parameters
     ----------
-    flat : the parameters, float32, shape (P,), writable.
-    learning_rate : of a step, by the number of steps before it.
+    flat : parameters, float32, shape (P,), writable.
+    learning_rate : returns the learning rate of a step, counted from 0.
 
     Raises
     ------
-    ConfigurationError : the learning rate is no number of at least 0.
+    ConfigurationError : the learning rate is not a number of at least 0.
     """
 
     def __init__(self, flat: Flat, learning_rate: Callable[[int], float]) -> None:
@@ -38,23 +38,23 @@ class PlainSGD:
         self._flat, self._learning_rate = flat, learning_rate
 
     def step(self, gradient: Flat, number: int) -> None:
-        """Take one step with ``gradient``, shape (P,); ``number``, of those taken before, decides the rate."""
+        """Take step ``number`` (from 0) with ``gradient``, shape (P,)."""
         with np.errstate(over="ignore", invalid="ignore"):
             self._flat -= np.float32(self._learning_rate(number)) * gradient
 
     def step_rows(self, gradient: SparseRows, layout: RowLayout, number: int) -> None:
-        """Take one step with a gradient that is zero in all other rows."""
+        """Take step ``number`` (from 0) with a gradient that is zero outside the given rows."""
         rows = layout.gather(self._flat, gradient.numbers)
         with np.errstate(over="ignore", invalid="ignore"):
             rows -= np.float32(self._learning_rate(number)) * gradient.values
         layout.scatter(SparseRows(gradient.numbers, rows), self._flat)
 
     def curvature(self) -> None:
-        """Return None: it keeps no squares of gradients."""
+        """Return None: SGD keeps no squares of gradients."""
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return nothing."""
+        """Return an empty state."""
         return {}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned."""
+        """Restore what `state` returned."""

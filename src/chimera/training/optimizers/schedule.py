@@ -1,4 +1,4 @@
-"""How a learning rate changes over a run."""
+"""Learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from chimera.core.refusal import why
 
 @dataclass(frozen=True)
 class Schedule:
-    """By which factor a learning rate is multiplied at each step.
+    """The factor of a learning rate at each step.
 
     Attributes
     ----------
-    decay : ``constant``; ``linear`` or ``cosine`` (Loshchilov and Hutter 2017, "SGDR"): from the end of the warm-up down to
-        ``final`` when the budget is used; or ``inverse-sqrt`` (Vaswani et al. 2017, "Attention Is All You Need"): by one over
-        the root of the number of the step, from the last step of the warm-up on.
-    warm_up : the share of the steps over which the factor rises to 1 in equal parts; 0 for none.
-    final : the factor at the end of a decay, below which it never falls.
-    steps : how many steps the budget is; None as long as that is not known. Later steps have the last one's factor.
+    decay : ``constant``; ``linear`` or ``cosine`` (Loshchilov and Hutter 2017, "SGDR"): from 1 after the warm-up to ``final``
+        at the end of the budget; or ``inverse-sqrt`` (Vaswani et al. 2017, "Attention Is All You Need"): proportional to one
+        over the root of the step, after the warm-up.
+    warm_up : fraction of the steps, 0 to 1, over which the factor rises linearly to 1; default 0.
+    final : lower bound of the factor, 0 to 1; default 0.
+    steps : number of steps of the budget; None: not known. Later steps have the factor of the last one.
     """
 
     decay: Literal["constant", "linear", "cosine", "inverse-sqrt"] = "constant"
@@ -34,22 +34,24 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if not 0 <= self.warm_up <= 1:
-            raise ConfigurationError(f"warm_up is a share of the budget, from 0 to 1, not {self.warm_up}")
+            raise ConfigurationError(f"warm_up must be a fraction of the steps, from 0 to 1, not {self.warm_up}")
         if not 0 <= self.final <= 1:
-            raise ConfigurationError(f"final is a share of the learning rate, from 0 to 1, not {self.final}")
+            raise ConfigurationError(f"final must be a fraction of the learning rate, from 0 to 1, not {self.final}")
 
     @classmethod
     def of(cls, given: Any) -> Self:
-        """Return the schedule of an experiment: the name of a decay, or a table.
+        """Return a schedule from the name of a decay or a table.
 
         Raises
         ------
-        ConfigurationError : it is neither, or an option is unknown or of the wrong type.
+        ConfigurationError : the value is neither, or an option is unknown or has the wrong type.
         """
         table = {"decay": given} if isinstance(given, str) else given
         known = {"decay", "warm_up", "final"}
         if not isinstance(table, Mapping) or not known.issuperset(table):
-            raise ConfigurationError(f"schedule: {given!r} is no decay, and no table of {', '.join(sorted(known))}")
+            raise ConfigurationError(
+                f"schedule: {given!r} is neither a decay nor a table of {', '.join(sorted(known))}"
+            )
         try:
             return msgspec.convert(dict(table), cls)
         except msgspec.ValidationError as error:
@@ -57,16 +59,16 @@ class Schedule:
 
     @property
     def changes(self) -> bool:
-        """Whether the factor is not 1 throughout."""
+        """Whether the factor differs from 1 at any step."""
         return self.decay != "constant" or self.warm_up > 0
 
     @property
     def needs_steps(self) -> bool:
-        """Whether the factor depends on how many steps there will be."""
+        """Whether the factor depends on the number of steps."""
         return self.decay in ("linear", "cosine") or self.warm_up > 0
 
     def factor(self, step: int) -> float:
-        """Return the factor of a step, the first of which is 0; it depends on nothing else."""
+        """Return the factor of a step, counted from 0. It depends on the step only."""
         if not self.changes or (self.steps is None and self.needs_steps):
             return 1.0
         steps = self.steps or 0

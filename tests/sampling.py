@@ -1,0 +1,47 @@
+"""The default run takes a sample of tests with many combinations of parameters; the long run takes all of them.
+
+``@pytest.mark.sampled`` on a test, or in ``pytestmark``, keeps a sample of its combinations in the default run and marks the
+others ``long``. Each value of each parameter is in the sample. The day selects which combinations cover it, so that other
+pairs are tried every day; ``CHIMERA_TESTS_DAY=2026-11-23`` repeats the sample of a day.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import pytest
+
+DAY = "CHIMERA_TESTS_DAY"
+OUTSIDE = {"sampled", "long", "slow"}
+
+
+def covering(combinations: list[dict[str, int]], seed: str) -> set[int]:
+    """Return the places of few combinations in which each value of each parameter occurs."""
+    order = list(range(len(combinations)))
+    random.Random(seed).shuffle(order)
+    missing = {pair for combination in combinations for pair in combination.items()}
+    chosen: set[int] = set()
+    while missing:
+        best = max(order, key=lambda place: len(missing & combinations[place].items()))
+        chosen.add(best)
+        missing -= combinations[best].items()
+    return chosen
+
+
+def mark(items: Iterable[pytest.Item]) -> None:
+    """Mark the combinations ``long`` that are not in the sample of the day."""
+    day = os.environ.setdefault(DAY, datetime.now(tz=UTC).date().isoformat())  # for the processes of xdist too
+    functions: dict[str, list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        marks = {marker.name for marker in item.iter_markers()}
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and marks & OUTSIDE == {"sampled"}:
+            functions[item.nodeid.partition("[")[0]].append(item)
+    for name, found in functions.items():
+        sample = covering([dict(item.callspec.indices) for item in found], f"{day} {name}")
+        for place, item in enumerate(found):
+            if place not in sample:
+                item.add_marker(pytest.mark.long)
