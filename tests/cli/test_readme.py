@@ -39,6 +39,14 @@ def commands(block: str) -> list[str]:
     return [line for line in block.replace("\\\n", " ").splitlines() if line.strip()]
 
 
+def copy_checkout(home: Path) -> None:
+    """Copy the files under version control: what lies beside a command can change what the command does."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in listed.stdout.splitlines():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, home / name)
+
+
 class Shell:
     """A terminal in which the reader types, and others in which commands stay in the foreground.
 
@@ -98,7 +106,7 @@ class Shell:
 def test_the_readme_works_from_its_first_line_to_its_last(tmp_path):
     bare_environment.create(tmp_path / "environment")
     home = tmp_path / "checkout"
-    shutil.copytree(ROOT / "examples", home / "examples")
+    copy_checkout(home)
     shell = Shell(home, tmp_path / "environment")
     for kind, block in blocks():
         if any(block.startswith(text) for text in TESTED_ELSEWHERE):
