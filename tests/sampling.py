@@ -1,8 +1,8 @@
 """The default run takes a sample of tests with many combinations of parameters; the long run takes all of them.
 
 ``@pytest.mark.sampled`` on a test, or in ``pytestmark``, keeps a sample of its combinations in the default run and marks the
-others ``long``. Each value of each parameter is in the sample. The day selects which combinations cover it, so that other
-pairs are tried every day; ``CHIMERA_TESTS_DAY=2026-11-23`` repeats the sample of a day.
+others ``long``. Each value of each parameter is in the sample; with ``sampled(4)``, as many as four combinations hold. The day
+selects the combinations, so that others are tried every day; ``CHIMERA_TESTS_DAY=2026-11-23`` repeats the sample of a day.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ DAY = "CHIMERA_TESTS_DAY"
 OUTSIDE = {"sampled", "long", "slow"}
 
 
-def covering(combinations: list[dict[str, int]], seed: str) -> set[int]:
-    """Return the places of few combinations in which each value of each parameter occurs."""
+def covering(combinations: list[dict[str, int]], seed: str, limit: int | None = None) -> set[int]:
+    """Return the places of few combinations, at most ``limit``, in which each value of each parameter occurs."""
     order = list(range(len(combinations)))
     random.Random(seed).shuffle(order)
     missing = {pair for combination in combinations for pair in combination.items()}
     chosen: set[int] = set()
-    while missing:
+    while missing and len(chosen) != limit:
         best = max(order, key=lambda place: len(missing & combinations[place].items()))
         chosen.add(best)
         missing -= combinations[best].items()
@@ -41,7 +41,9 @@ def mark(items: Iterable[pytest.Item]) -> None:
         if isinstance(item, pytest.Function) and hasattr(item, "callspec") and marks & OUTSIDE == {"sampled"}:
             functions[item.nodeid.partition("[")[0]].append(item)
     for name, found in functions.items():
-        sample = covering([dict(item.callspec.indices) for item in found], f"{day} {name}")
+        marker = found[0].get_closest_marker("sampled")
+        limit = marker.args[0] if marker is not None and marker.args else None
+        sample = covering([dict(item.callspec.indices) for item in found], f"{day} {name}", limit)
         for place, item in enumerate(found):
             if place not in sample:
                 item.add_marker(pytest.mark.long)

@@ -17,6 +17,7 @@ def test_every_value_is_in_the_sample_and_it_is_no_larger_than_needed(sizes: lis
         assert {combinations[place][str(axis)] for place in sample} == set(range(size))
     assert len(sample) == max(sizes)
     assert sample == covering(combinations, seed)
+    assert len(covering(combinations, seed, 3)) == min(max(sizes), 3)
 
 
 def test_another_day_has_other_combinations() -> None:

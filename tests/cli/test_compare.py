@@ -55,6 +55,7 @@ def alone(invoke, experiment, out, strategy):
     return out
 
 
+@pytest.mark.long
 def test_a_pipe_gets_lines_for_each_cell_and_then_the_table(invoke, experiment, tmp_path):
     result = invoke("compare", experiment, *TWO, "--out", tmp_path / "out", "--jobs", 1)
     assert result.exit_code == 0, result.output
@@ -71,6 +72,7 @@ def test_a_pipe_gets_lines_for_each_cell_and_then_the_table(invoke, experiment, 
     assert lines[-1] == f"page: {tmp_path / 'out' / 'comparison.html'}"
 
 
+@pytest.mark.long
 def test_json_ends_stdout_with_one_object(invoke, experiment, tmp_path):
     result = invoke("compare", experiment, "--vary", "codec=identity", "--out", tmp_path / "out", "--json", "--quiet")
     assert (result.exit_code, result.stdout.count("\n"), result.stderr) == (0, 1, "")
@@ -170,6 +172,7 @@ def test_a_cell_that_is_killed_has_failed_and_is_resumed(guarded, invoke, experi
         assert (tmp_path / "out" / "parameter-server" / name).read_bytes() == (whole / name).read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_cells_end_with_the_command_however_that_ends(guarded, experiment, engine):
     endless = ("--set", "train.rounds=100000000", "--set", "train.evaluate_every=50", "--set", f"engine={engine}")
@@ -206,6 +209,7 @@ def test_a_second_ctrl_c_kills_a_cell_that_hears_nothing(guarded, experiment, tm
     assert not cell.is_running()
 
 
+@pytest.mark.long
 def test_a_terminal_gets_a_line_for_each_cell_and_a_final_table(guarded, experiment):
     terminal, program = pty.openpty()
     process = guarded(experiment, *TWO, "--out", "out", "--jobs", 1, stdout=program, stderr=subprocess.PIPE)

@@ -22,12 +22,14 @@ def summary(invoke, tmp_path):
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["local", "simulated"])
 def test_digits_needs_no_file_and_reaches_95_percent(summary, engine, monkeypatch):
     monkeypatch.delenv("CHIMERA_DATA", raising=False)
     assert summary("digits.toml", "--engine", engine)["metrics"]["accuracy"] >= 0.95
 
 
+@pytest.mark.long
 def test_all_reduce_stops_at_its_target(summary):
     outcome = summary("all_reduce.toml")
     assert outcome["stopped_by"] == "target"
@@ -40,6 +42,7 @@ def test_a_median_withstands_attackers_and_a_mean_does_not(summary, tmp_path):
     assert summary("attackers.toml")["metrics"]["accuracy"] > 0.88
 
 
+@pytest.mark.long
 def test_private_clients_still_learn(summary):
     outcome = summary("private.toml")
     assert outcome["metrics"]["accuracy"] >= 0.85
@@ -47,6 +50,7 @@ def test_private_clients_still_learn(summary):
     assert outcome["privacy"]["guarantee"].startswith("epsilon 8.08 at delta 1e-05")
 
 
+@pytest.mark.long
 def test_with_stragglers_waiting_for_nobody_is_faster_to_the_same_accuracy(summary, tmp_path):
     waits = (
         "--set",
@@ -67,6 +71,7 @@ def test_with_stragglers_waiting_for_nobody_is_faster_to_the_same_accuracy(summa
     assert sum(asynchronous["staleness"].values()) == asynchronous["rounds"]
 
 
+@pytest.mark.long
 def test_federated_tells_how_each_client_fares(summary):
     metrics = summary("federated.toml", "--set", "train.rounds=10")["metrics"]
     assert metrics["accuracy"] > 0.6
@@ -101,12 +106,14 @@ def test_a_parameter_server_in_fifteen_lines(engine):
     assert len([line for line in code.splitlines() if line.strip()]) == 15
 
 
+@pytest.mark.long
 def test_the_mnist_network_is_the_one_of_its_title(summary):
     outcome = summary("mnist.toml", "--engine", "simulated", "--set", "data=digits", "--set", "train.epochs=30")
     assert outcome["metrics"]["accuracy"] >= 0.9
     assert (outcome["strategy"], outcome["workers"]) == ("parameter-server", 2)
 
 
+@pytest.mark.long
 def test_the_python_api_in_fifteen_lines(tmp_path):
     done = subprocess.run(
         [sys.executable, EXAMPLES / "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120

@@ -61,6 +61,7 @@ def test_the_demo_and_its_report_need_no_extra(run, tmp_path):
     assert "pip install 'chimera-dml[train]'" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["fed-avg", "all-reduce"])
 def test_models_of_scikit_learn_train_by_sgd_without_torch(run, tmp_path, strategy):
     (tmp_path / "experiment.toml").write_text(EXPERIMENT)
@@ -76,6 +77,7 @@ def test_what_can_be_named_is_listed(run, command):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("command", "extra"),
     [

@@ -88,6 +88,7 @@ class Divider:
         return 1 / by
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["simulated", "local"])
 def test_what_an_actor_raised_is_one_line_and_its_own_traceback(name, capsys):
     with ENGINES.create(name) as engine:

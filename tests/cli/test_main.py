@@ -65,6 +65,7 @@ def test_a_reader_that_goes_away_gets_no_traceback(start):
     assert stderr == ""
 
 
+@pytest.mark.long
 def test_a_warning_is_one_line_without_code(start, tmp_path):
     (tmp_path / "text.txt").write_text("call me ishmael some years ago never mind how long " * 20)
     (tmp_path / "test.txt").write_text("call me zorp some years\ncall me ishmael some years\n")

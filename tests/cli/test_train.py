@@ -47,6 +47,7 @@ def test_json_ends_stdout_with_one_object(invoke, experiment, tmp_path):
     assert (Path(summary["run_dir"]) / "report.html").is_file()
 
 
+@pytest.mark.long
 def test_what_children_and_foreign_code_print_stays_off_stdout_with_json(start, experiment, tmp_path):
     (tmp_path / "noisy.py").write_text(
         "import torch\n\n\ndef build():\n    print('noise')\n    return torch.nn.Linear(64, 10)\n", encoding="utf-8"
@@ -96,6 +97,7 @@ def test_quiet_says_nothing(invoke, experiment, tmp_path):
     assert (result.exit_code, result.output) == (0, "")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -147,6 +149,7 @@ def test_no_file_is_a_mistake_too(invoke):
     assert "EXPERIMENT.toml" in invoke("train").stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_an_error_of_the_users_own_code_is_one_line_and_then_the_traceback_of_where_it_ran(
     invoke, experiment, tmp_path, engine
@@ -194,6 +197,7 @@ def test_ctrl_c_names_the_last_checkpoint_and_how_to_go_on(start, experiment):
     assert found[2] == f"chimera train {experiment} --set train.rounds=100000000 --out 'out dir' --resume"
 
 
+@pytest.mark.long
 def test_a_reader_that_goes_away_does_not_end_the_run(start, experiment, tmp_path):
     reading, writing = os.pipe()
     os.close(reading)
@@ -204,6 +208,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(start, experiment, tmp_pat
     assert list((tmp_path / "out").rglob("report.html"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_each_time_in_plain_lines_and_in_the_summary_says_if_it_is_virtual(invoke, experiment, tmp_path, engine):
     faults = ["--fault", "kill worker 1 at step 2"] if engine == "simulated" else []
@@ -224,6 +229,7 @@ def test_quiet_says_why_a_run_fails(invoke, experiment, tmp_path):
     assert result.stderr.startswith("error: ")
 
 
+@pytest.mark.long
 def test_a_terminal_gets_a_live_picture_and_a_final_table(start, experiment):
     terminal, program = pty.openpty()
     process = start("train", experiment, "--out", "out", stdout=program, stderr=subprocess.PIPE)

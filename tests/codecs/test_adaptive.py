@@ -84,6 +84,7 @@ def test_by_speed_in_virtual_time_each_worker_goes_by_its_own_link(tmp_path: Pat
     assert bits[1] == pytest.approx((bits[0] + bits[2]) / 2)
 
 
+@pytest.mark.long
 def test_by_speed_where_nobody_knows_the_link_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="does not know the link, give the option") as caught:
         fit(tmp_path / "run", codec={"name": "adaptive", "by": "speed", "seconds": 0.01}, engine="local")

@@ -63,6 +63,7 @@ def close(one: Flat, other: Flat) -> bool:
     return bool((np.abs(one - other) > 1e-5 * scale).mean() < 1e-3) if one.size else True
 
 
+@pytest.mark.sampled(4)
 @on_each_device
 @pytest.mark.parametrize("setup", SETUPS)
 def test_messages_are_those_of_the_host(setup: str, device: str) -> None:
@@ -81,6 +82,7 @@ def test_messages_are_those_of_the_host(setup: str, device: str) -> None:
             assert close(other, one), name
 
 
+@pytest.mark.sampled(4)
 @on_each_device
 @pytest.mark.parametrize("setup", SETUPS)
 def test_vectors_are_those_of_the_host(setup: str, device: str) -> None:
@@ -96,6 +98,7 @@ def test_vectors_are_those_of_the_host(setup: str, device: str) -> None:
             assert back(room).tobytes() == expected.tobytes(), name
 
 
+@pytest.mark.sampled(4)
 @on_each_device
 @pytest.mark.parametrize("setup", SETUPS)
 @pytest.mark.parametrize("first", ["host", "device"])
@@ -122,6 +125,7 @@ def test_what_a_codec_remembers_moves_between_host_and_device(setup: str, device
             assert same(moved, goes_on)
 
 
+@pytest.mark.sampled(4)
 @on_each_device
 @pytest.mark.parametrize(
     "inner", ["sign", "top-k", "terngrad", "int8", "random-k", "powersgd", "threshold", "onebit", "identity"]
@@ -139,6 +143,7 @@ def test_nothing_is_lost_with_error_feedback(inner: str, device: str) -> None:
         old = memory.copy()
 
 
+@pytest.mark.sampled(4)
 @on_each_device
 @pytest.mark.parametrize("setup", SETUPS)
 def test_a_damaged_message_is_an_error_where_it_is_one_on_the_host(setup: str, device: str) -> None:
@@ -226,6 +231,7 @@ def crossed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         yield bytes_
 
 
+@pytest.mark.sampled(4)
 @on_each_device
 @pytest.mark.parametrize("setup", sorted(set(SETUPS) - ARRAYS - {"lossless", "all of them"}))  # zstandard is the host's
 def test_only_the_message_crosses(setup: str, device: str, crossed: list[int]) -> None:

@@ -41,6 +41,7 @@ def loss(found: Flat, w: Flat, d: Flat | None = None) -> float:
 FLOATS = st.floats(-4, 4, width=32)
 
 
+@pytest.mark.long
 @given(data=st.data(), size=st.integers(1, 7))
 @settings(max_examples=80, deadline=None)
 def test_the_exact_scale_is_the_best_of_all(data: st.DataObject, size: int) -> None:

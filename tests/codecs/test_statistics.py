@@ -26,6 +26,7 @@ MESSAGES = 4000
 NORMAL = hard_vectors()["normal"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("setup", UNBIASED)
 def test_the_mean_of_many_messages_is_the_vector(setup: str) -> None:
     vector = np.concatenate([NORMAL[:500], NORMAL[:100] * np.float32(1e-3), [np.float32(0)]])

@@ -84,6 +84,7 @@ CODECS: dict[str, tuple[dict[str, Any], float]] = {  # and at most which part of
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CODECS)
 def test_a_network_learns_as_well_and_sends_less(fit: Fit, identity: chimera.Run, name: str) -> None:
     table, part = CODECS[name]
@@ -178,6 +179,7 @@ def test_a_resumed_run_ends_as_one_that_never_stopped(fit: Fit, case: str) -> No
         assert (resumed.run_dir / file).read_bytes() == (whole.run_dir / file).read_bytes(), file
 
 
+@pytest.mark.long
 def test_on_processes_it_ends_with_the_same_weights(fit: Fit) -> None:
     codec = {"name": "qsgd", "error_feedback": True, "lossless": True}
     runs = [fit(codec=codec, rounds=12, engine=engine) for engine in ("simulated", "local")]
@@ -228,6 +230,7 @@ def test_changes_of_weights_survive_late_lost_and_new_workers_and_a_lost_server(
     assert run.cost.bits_per_element_down < 16
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("engine", "whole_path"), [("simulated", False), ("simulated", True), ("local", False)])
 def test_a_codec_from_a_file_works_where_servers_are_processes(
     fit: Fit, tmp_path: Path, engine: str, whole_path: bool

@@ -12,6 +12,8 @@ from chimera.core.errors import ActorLost
 from conformance.actors import Counter, Member, Relay
 from conformance.worlds import World
 
+pytestmark = pytest.mark.sampled(3)
+
 AFTER_S = 2.0
 NAMED_WITHIN_S = AFTER_S + 1.5
 LOOK_S = 0.1
@@ -33,6 +35,7 @@ def spawned(engine: Engine, world: World, count: int = 2) -> list[Any]:
     return relays
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("what", ["hang", "cut off"])
 def test_one_that_hangs_or_is_cut_off_answers_nothing_is_not_lost_and_is_named(
     engine: Engine, world: World, what: Any

@@ -9,6 +9,8 @@ from chimera.core.errors import ActorError
 from conformance.actors import Faulty, OddError, Relay
 from conformance.worlds import World
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def test_an_exception_arrives_as_itself_with_the_remote_traceback(engine: Engine, world: World) -> None:
     faulty = engine.spawn(Faulty, name="worker 5")
@@ -31,6 +33,7 @@ def test_an_actor_goes_on_after_it_raised(engine: Engine, world: World) -> None:
     assert engine.lost() == []
 
 
+@pytest.mark.sampled(4)
 def test_dependents_raise_what_their_argument_raised_and_do_not_run(engine: Engine, world: World) -> None:
     class Watch:
         def __init__(self) -> None:

@@ -13,6 +13,8 @@ from chimera.core.errors import ActorLost, ConfigurationError
 from conformance.actors import Member, Relay
 from conformance.worlds import World
 
+pytestmark = pytest.mark.sampled(3)
+
 Crew: TypeAlias = tuple[Engine, list[Any]]
 SIZES = [0, 1, 2, 3, 5, 63, 64, 65, 1000, 10_007]
 
@@ -33,6 +35,7 @@ def four(world: World) -> Iterator[Crew]:
         yield engine, members(engine, 4)[0]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 @pytest.mark.parametrize("op", ["default", "mean", "sum"])
 def test_all_reduce_gives_everyone_the_same_bits_of_the_right_values(

@@ -14,6 +14,8 @@ from conformance.actors import Box, Caller, Counter, Faulty, Holder, OddError, P
 from conformance.test_trace import rows_of_calls
 from conformance.worlds import World
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.mark.parametrize("size", [3, 50_000])
 def test_workers_train_on_a_sharded_server_by_themselves(engine: Engine, world: World, size: int) -> None:

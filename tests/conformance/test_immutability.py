@@ -12,6 +12,8 @@ from chimera.core.message import Encoded
 from conformance.actors import Holder, Relay
 from conformance.worlds import World
 
+pytestmark = pytest.mark.sampled(3)
+
 SIZES = [1, 1000, 100_000]
 
 

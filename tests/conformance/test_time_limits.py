@@ -11,6 +11,8 @@ from chimera.core.errors import ActorLost, TimeLimitError
 from conformance.actors import Relay
 from conformance.worlds import World
 
+pytestmark = pytest.mark.sampled(3)
+
 SLACK_S = 1.0
 
 

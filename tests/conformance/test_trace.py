@@ -12,6 +12,8 @@ from chimera.core.trace import TraceRow
 from conformance.actors import Faulty, Member, OddError, Relay
 from conformance.worlds import World
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def rows_of_calls(engine: Engine) -> list[TraceRow]:
     """Return the rows of calls; an engine may leave one for each constructor besides."""

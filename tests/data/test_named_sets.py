@@ -195,6 +195,7 @@ def test_a_damaged_or_cut_gzip_stream_is_an_error(tmp_path):
         read_idx(tmp_path / "none", 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [("mnist", FILES[3]), ("fashion-mnist", FILES[3]), ("california-housing", "california-housing.npz")],

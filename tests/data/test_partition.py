@@ -32,6 +32,7 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "options"), TRUE_PARTITIONS)
 @given(case=labels_and_workers, seed=st.integers(0, 1000))
 def test_every_sample_goes_to_one_worker_and_nobody_goes_empty(name, options, case, seed):

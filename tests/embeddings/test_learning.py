@@ -62,6 +62,7 @@ def test_one_learner_ends_with_the_bits_of_a_plain_loop(book: Path, tmp_path: Pa
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("stages", ["fused", "apart"])
 @pytest.mark.parametrize("pipelines", [0, 1, 3])
 def test_it_learns_whoever_reads(book: Path, tmp_path: Path, pipelines: int, stages: str) -> None:
@@ -96,6 +97,7 @@ def test_learning_goes_on_whoever_is_killed(book: Path, tmp_path: Path, case: st
     assert run.metrics["loss"] < np.log(60)
 
 
+@pytest.mark.long
 def test_a_pipeline_for_each_learner_changes_no_bit_even_if_it_dies(book: Path, tmp_path: Path) -> None:
     inside = learn(book, tmp_path / "inside", pipelines=0, rounds=12)
     recipe = {"pipelines": 3, "stages": "apart", "rounds": 12}
@@ -133,6 +135,7 @@ def test_the_command_learns_and_answers(book: Path, tmp_path: Path, monkeypatch:
     assert weights[0] == weights[1]
 
 
+@pytest.mark.long
 def test_each_of_several_numbers_of_learners_leaves_its_vectors(
     book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

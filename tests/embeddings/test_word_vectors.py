@@ -68,6 +68,7 @@ def test_gensim_reads_what_is_written_and_the_other_way_round(ending: str, tmp_p
         np.testing.assert_allclose(back.vectors, some.vectors, rtol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", [".csv", ".txt", ".bin"])
 def test_a_file_is_written_without_a_second_copy_of_all_vectors(ending: str, tmp_path: Path) -> None:
     vectors = WordVectors([str(i) for i in range(800)], np.ones((800, 500)))
@@ -276,6 +277,7 @@ def test_damaged_files_raise_nothing_but_errors_of_ours(ending: str, tmp_path: P
         WordVectors.load(path)
 
 
+@pytest.mark.long
 def test_whichever_byte_of_an_hdf5_file_is_wrong_the_error_is_ours(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
     path = tmp_path / "x.h5"

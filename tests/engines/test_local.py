@@ -207,6 +207,7 @@ def test_more_calls_than_the_rings_hold(engine: Local) -> None:
     assert len([row for row in engine.trace() if row.call == "pid" and row.actor == store.name]) == ROWS + 100
 
 
+@pytest.mark.long
 def test_a_driver_that_outruns_an_actor_waits_for_it(engine: Local) -> None:
     store = engine.spawn(Store)
     kept = [store.pid() for _ in range(1000)]
@@ -256,6 +257,7 @@ def test_what_a_dead_caller_had_asked_for_stops_nobody_if_it_is_found_late(engin
     assert engine.get(living.ask(3), timeout_s=30) == 3
 
 
+@pytest.mark.long
 def test_workers_of_the_fork_server_are_light_and_have_one_thread() -> None:
     with Local(preload=["torch"]) as engine:
         stores = [engine.spawn(Store) for _ in range(4)]
@@ -265,6 +267,7 @@ def test_workers_of_the_fork_server_are_light_and_have_one_thread() -> None:
     assert max(shares) < 60 * 2**20
 
 
+@pytest.mark.long
 def test_the_death_of_the_fork_server_is_the_death_of_all() -> None:
     with Local(preload=[]) as engine:
         stores = [engine.spawn(Store) for _ in range(2)]
@@ -371,6 +374,7 @@ def test_where_there_is_no_futex_processes_nap_and_look(monkeypatch: pytest.Monk
         assert engine.wait([store.echo(1)], timeout_s=5)[1] == []
 
 
+@pytest.mark.long
 def test_actors_make_more_calls_than_there_are_slots(engine: Local) -> None:
     caller, callee = engine.spawn(Store), engine.spawn(Store)
     times = SLOTS // 2 + 1000

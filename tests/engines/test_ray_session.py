@@ -34,6 +34,7 @@ def own_session() -> Iterator[None]:
     psutil.wait_procs(processes, timeout=LIMIT_S)
 
 
+@pytest.mark.long
 def test_a_ray_started_here_serves_this_machine_only_and_ends_with_the_last_engine() -> None:
     import ray
 
@@ -61,6 +62,7 @@ def test_a_ray_started_here_serves_this_machine_only_and_ends_with_the_last_engi
     assert own_variables() == before
 
 
+@pytest.mark.long
 def test_a_session_of_the_users_own_is_used_and_left(own_session: None) -> None:
     import ray
 

@@ -45,6 +45,7 @@ print(server, actor, third._servers.pid, *third.get(third.spawn(Cell).parents())
 """
 
 
+@pytest.mark.long
 def test_standby_serves_one_engine_and_nothing_of_it_stays(tmp_path: Path) -> None:
     (tmp_path / "imported_before.py").write_text("")
     for end in ("third.close()", "os.kill(os.getpid(), signal.SIGKILL)"):

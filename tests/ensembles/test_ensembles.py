@@ -62,6 +62,7 @@ def scores(make: Any, data: Any, seeds: int = 8) -> np.ndarray:
     return np.array([make(seed).fit(inputs, targets).score(others, wanted) for seed in range(seeds)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ours", "theirs", "data"),
     [
@@ -212,6 +213,7 @@ def test_labels_may_be_words() -> None:
         assert is_classifier(fitted)
 
 
+@pytest.mark.long
 def test_a_death_changes_nothing_and_too_many_are_told_in_one_line(tmp_path: Path) -> None:
     inputs, others, targets, _ = CANCER
     for number in range(2):

@@ -50,6 +50,7 @@ def test_a_model_that_cannot_be_loaded_is_the_error_of_its_queries(quiet: Runnin
     assert all("nothing" in answer for answer in quiet.answers(job))
 
 
+@pytest.mark.long
 def test_a_job_is_changed_and_cancelled(quiet: RunningCluster) -> None:
     job = quiet.client.submit(quiet.model(seconds=0.02), list(range(5000)), batch_size=5)
     quiet.processed(job, 10)
@@ -65,6 +66,7 @@ def test_a_job_is_changed_and_cancelled(quiet: RunningCluster) -> None:
     assert 10 <= len(kept) < 5000
 
 
+@pytest.mark.long
 def test_the_commands_print_json(quiet: RunningCluster) -> None:
     job = quiet.client.submit(quiet.model(seconds=0.001), [1, 2, 3])
     assert command(quiet, "wait", job)[0]["state"] == "done"
@@ -81,6 +83,7 @@ def test_the_commands_print_json(quiet: RunningCluster) -> None:
         assert all(keys <= row.keys() for row in rows)
 
 
+@pytest.mark.long
 def test_mistakes_are_told_in_one_line(quiet: RunningCluster) -> None:
     with pytest.raises(ConfigurationError, match="there is no job '77'"):
         quiet.client.cancel("77")
@@ -96,6 +99,7 @@ def test_mistakes_are_told_in_one_line(quiet: RunningCluster) -> None:
         quiet.client.submit(quiet.model(), [np.zeros(1 << 28)])
 
 
+@pytest.mark.long
 def test_two_jobs_of_unequal_speed_progress_at_equal_rates(quiet: RunningCluster) -> None:
     slow = quiet.client.submit(quiet.model(seconds=0.024), list(range(400)))
     fast = quiet.client.submit(quiet.model(seconds=0.01), list(range(400)))
@@ -120,6 +124,7 @@ def test_killed_and_hung_workers_cost_no_result(tmp_path: Path) -> None:
         assert running.answers(job) == [2 * number for number in range(600)]
 
 
+@pytest.mark.long
 def test_a_killed_coordinator_is_replaced_and_no_finished_batch_runs_again(tmp_path: Path) -> None:
     log = tmp_path / "answered"
     with cluster(tmp_path, workers=2, standbys=1) as running:

@@ -46,6 +46,7 @@ def _table(task: str, model: Path | str, **more: Any) -> dict[str, Any]:
     return {"kind": "transformers", "task": task, "model": str(model), **more}
 
 
+@pytest.mark.long
 def test_a_vision_transformer_answers_the_top_labels_with_scores(vit: Path, pictures: list[str]) -> None:
     predictor = models.load(_table("image-classification", vit, options={"top_k": 3}))
     answers = models.answers(predictor, pictures)
@@ -97,6 +98,7 @@ def test_a_broken_image_has_an_error_and_the_others_their_results(
     assert answers[3] == models.answers(predictor, [pictures[0], pictures[1], pictures[2]])[1]
 
 
+@pytest.mark.long
 def test_images_come_from_urls_from_data_and_as_pixels(vit: Path, pictures: list[str]) -> None:
     import base64
 

@@ -233,6 +233,7 @@ def test_jobs_that_ended_long_ago_are_forgotten_and_their_numbers_do_not_come_ag
                 orders.change(leading, "2", weight=2.0)
 
 
+@pytest.mark.long
 def test_a_submission_of_any_size_leaves_the_lease_its_turns(tmp_path: Path, workers: Workers) -> None:
     path, image = tmp_path / "journal.sqlite", secrets.token_bytes(1 << 20)
     with (

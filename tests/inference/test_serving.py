@@ -80,6 +80,7 @@ def test_a_query_is_answered_and_the_model_listed_changed_and_taken_away(quiet: 
     assert (status, told["details"]["errorMessage"]) == (422, "NotServedError")
 
 
+@pytest.mark.long
 def test_of_the_free_workers_one_that_has_the_model_is_asked(quiet: RunningCluster, tmp_path: Path) -> None:
     loads, file = tmp_path / "loads", tmp_path / "counted.py"
     file.write_text(COUNTED.format(str(loads)))
@@ -111,6 +112,7 @@ def test_queries_of_many_clients_go_together_at_most_a_batch_at_a_time(quiet: Ru
     assert 'chimera_inference_answer_seconds_count{model="many"} 128.0' in page
 
 
+@pytest.mark.long
 def test_a_served_model_and_a_job_share_the_workers(quiet: RunningCluster) -> None:
     quiet.client.serve("shares", quiet.model(seconds=0.005))
     job = quiet.client.submit(quiet.model(seconds=0.005), list(range(8000)), batch_size=20)
@@ -136,6 +138,7 @@ def test_a_served_model_and_a_job_share_the_workers(quiet: RunningCluster) -> No
     assert 0.7 <= shares[0] / shares[1] <= 1.4  # batches are not cut off: over so short a time it is not equal
 
 
+@pytest.mark.long
 def test_time_and_queue_have_limits(quiet: RunningCluster) -> None:
     quiet.client.serve("slow", quiet.model(seconds=0.5), batch_size=1, max_workers=1)
     slow = "/v1/infer/slow"
@@ -208,6 +211,7 @@ def test_the_commands_serve_ask_and_unserve(quiet: RunningCluster, tmp_path: Pat
     assert command(quiet, "unserve", "cli") == [served]
 
 
+@pytest.mark.long
 def test_a_dead_worker_s_queries_are_computed_again_and_a_successor_serves_on(tmp_path: Path) -> None:
     with cluster(tmp_path, workers=2, standbys=1) as running:
         running.client.serve("stays", running.model(seconds=0.2), weight=2.0)
@@ -232,6 +236,7 @@ def test_a_dead_worker_s_queries_are_computed_again_and_a_successor_serves_on(tm
         assert row(running, "stays")["weight"] == 2.0
 
 
+@pytest.mark.long
 def test_who_asked_a_coordinator_that_hangs_goes_to_its_successor(tmp_path: Path) -> None:
     with cluster(tmp_path, workers=1, standbys=1) as running, ThreadPoolExecutor(1) as clients:
         running.client.serve("stays", running.model(seconds=0.1))

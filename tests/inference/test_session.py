@@ -33,6 +33,7 @@ def factory(tmp_path: Path) -> str:
     return f"{tmp_path / 'doubler.py'}:make"
 
 
+@pytest.mark.long
 def test_a_job_is_followed_changed_and_its_cluster_ends_with_it(factory: str) -> None:
     with chimera.infer(factory, range(100), name="numbers", weight=2.0, workers=1) as job:
         job.set(weight=1.0, batch_size=30)
@@ -46,6 +47,7 @@ def test_a_job_is_followed_changed_and_its_cluster_ends_with_it(factory: str) ->
     assert not any(map(alive, pids))
 
 
+@pytest.mark.long
 def test_jobs_share_a_cluster_by_object_or_by_folder(factory: str, tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     with chimera.InferenceCluster(folder, workers=1, standbys=0) as cluster:
@@ -75,6 +77,7 @@ def test_mistakes_are_told_before_anything_starts(factory: str, tmp_path: Path) 
         chimera.InferenceCluster(keep_days=-1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_the_program(factory: str, tmp_path: Path, number: signal.Signals) -> None:
     with subprocess.Popen(

@@ -210,6 +210,7 @@ def test_what_cannot_start_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     assert "--preload: 'no_such_module' cannot be imported" in capfd.readouterr().err
 
 
+@pytest.mark.long
 def test_it_answers_at_once_while_python_is_held_up(worker: InferenceWorker) -> None:
     """While a model holds Python up for a second or more, a worker of threads would answer once or twice."""
     worker.assign(1, [batch(0, "a", of=table("Hog"))])

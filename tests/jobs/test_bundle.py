@@ -208,6 +208,7 @@ class Mine(ParameterServer):
 """
 
 
+@pytest.mark.long
 def test_an_experiment_with_code_of_its_own_runs_where_only_the_bundle_is(home: Path, tmp_path: Path) -> None:
     _write(home, **{"own.py": _STRATEGY, "parts.py": "SHARDS = 2"})
     bundle = of_experiment(_experiment(home, PLAIN + '[strategy]\nname = "own.py:Mine"\n'))

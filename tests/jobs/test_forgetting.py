@@ -116,6 +116,7 @@ def test_whose_workers_were_whose_is_kept_for_as_long_as_the_queue_wants_it(
     assert store.uses(0.0) == []
 
 
+@pytest.mark.long
 def test_a_cluster_that_keeps_nothing_forgets_what_the_last_one_ran(tmp_path: Path) -> None:
     file, place = experiment(tmp_path, rounds=5), tmp_path / "runs" / "cluster"
     with running(place) as cluster:

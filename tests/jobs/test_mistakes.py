@@ -45,6 +45,7 @@ def ask(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> Ask:
     return lambda *words, at="cluster": CliRunner().invoke(app, [*words, "--folder", at])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("setting", "told"),
     [
@@ -72,6 +73,7 @@ def test_an_experiment_that_cannot_run_is_no_job(ask: Ask, folder: ClusterFolder
     assert [row["job"] for row in json.loads(ask("jobs", "--json").stdout)] == ["1"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("words", "at", "token", "code", "told"),
     [

@@ -62,6 +62,7 @@ def _check_seen(seen: Counter[str]) -> None:
     assert {*events, "adopted", "driver died", "lost message", "two jobs hold a part"} <= set(seen)
 
 
+@pytest.mark.long
 def test_whoever_dies_whenever_all_seats_begin_or_none_and_every_job_ends_once() -> None:
     _check_seen(_in_worlds(range(2000)))
 

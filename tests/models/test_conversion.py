@@ -248,6 +248,7 @@ def test_cnn_takes_images_of_all_shapes(shape):
     assert model.predict(data[0]).shape == (6,)
 
 
+@pytest.mark.long
 def test_a_factory_that_imports_torch_by_itself_is_seeded_too():
     import subprocess
 

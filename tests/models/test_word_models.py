@@ -415,6 +415,7 @@ def test_a_full_softmax_says_that_it_needs_torch(name: str, monkeypatch: pytest.
         make(name, {"output": "softmax"})
 
 
+@pytest.mark.long
 def test_sampled_models_need_no_torch() -> None:
     import subprocess
 

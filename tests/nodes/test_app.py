@@ -247,6 +247,7 @@ def node(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
         process.kill()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_signal_ends_the_server_and_not_the_program_around_it(

@@ -262,6 +262,7 @@ def test_settings_are_those_of_the_moment_when_the_worker_is_made(monkeypatch: p
         assert (worker.name, worker.settings.worker_name) == (name, name)
 
 
+@pytest.mark.long
 def test_asking_at_the_same_time_mixes_nothing_up(tmp_path: Path, diabetes: Any) -> None:
     rows, y = diabetes
     worker = RegressionWorker(LinearRegression(), settings=settings(tmp_path))

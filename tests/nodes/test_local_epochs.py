@@ -112,6 +112,7 @@ CASES: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", CASES)
 def test_coefficients_are_those_of_a_loop_of_plain_scikit_learn(tmp_path: Path, case: str) -> None:
     model_type, inputs, targets, given = CASES[case]
@@ -128,6 +129,7 @@ def test_coefficients_are_those_of_a_loop_of_plain_scikit_learn(tmp_path: Path, 
             np.testing.assert_allclose(raised, intercept, rtol=1e-6, atol=1e-6 * np.abs(coef).max())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 2, 7])
 def test_a_regression_on_unscaled_columns_of_wines_is_fitted_in_200_steps(tmp_path: Path, workers: int) -> None:
     inputs, targets = load_wine(return_X_y=True)

@@ -128,6 +128,7 @@ def test_it_stops_once_the_gradient_is_small(two_regressions: list[int], said: A
     assert 3 < int(line.split()[0]) < 300
 
 
+@pytest.mark.long
 def test_three_classes_of_which_a_worker_lacks_one(tmp_path: Path) -> None:
     data = load_iris()
     rows, labels = StandardScaler().fit_transform(data.data), data.target_names[data.target]
@@ -148,6 +149,7 @@ def test_three_classes_of_which_a_worker_lacks_one(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.sum(body["y_proba_rows"], axis=1), 1)
 
 
+@pytest.mark.long
 def test_two_classes_are_as_good_as_on_a_single_machine(tmp_path: Path) -> None:
     data = load_breast_cancer()
     rows, columns = StandardScaler().fit_transform(data.data), [f"c{i}" for i in range(30)]
@@ -238,6 +240,7 @@ def test_a_worker_that_goes_bad_amid_a_fit_is_left_out_and_named(
     assert not [line for line in warnings if "w0" in line]
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_amid_a_fit_is_left_out_and_named(tmp_path: Path, said: Any) -> None:
     columns, rows, targets = diabetes()
     good = linear_worker(columns, rows[::2], targets[::2])
@@ -336,6 +339,7 @@ def three_trees(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]
         yield [worker.port for worker in started.values()]
 
 
+@pytest.mark.long
 def test_bagging_goes_on_with_those_that_answer(three_trees: list[int], said: Any) -> None:
     data, columns = load_breast_cancer(), [f"c{i}" for i in range(30)]
     with client_of(AggregationMaster(settings=settings_for(*three_trees))) as client:
@@ -410,6 +414,7 @@ def test_classes_that_one_worker_does_not_know_count_nothing_there() -> None:
     np.testing.assert_allclose(body["y_proba_rows"], [[0.5, 0.05, 0.45], [0.2, 0.65, 0.15]])
 
 
+@pytest.mark.long
 def test_a_worker_that_died_is_asked_again_once_it_is_back(tmp_path: Path, said: Any) -> None:
     columns, rows, targets = diabetes()
     for name in ("w0", "w1"):
@@ -441,6 +446,7 @@ def test_a_worker_that_answers_too_few_or_no_numbers_is_left_out(said: Any) -> N
     assert "1 predictions for 2 rows" in outcomes[-1]["w1"]["why"]
 
 
+@pytest.mark.long
 def test_a_network_is_trained_by_the_same_master(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     columns, rows, targets = diabetes()

@@ -51,12 +51,14 @@ def examine(url: str) -> None:
     assert " passed" in done.stdout
 
 
+@pytest.mark.long
 def test_nothing_that_a_stranger_sends_a_worker_is_a_500_and_all_answers_are_as_documented(worker: Any) -> None:
     with serving(worker.app(), worker.settings) as url:
         ask(worker.app(), "POST", "/v1/chimera/model/fit")
         examine(url)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "make"),
     [

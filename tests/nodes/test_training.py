@@ -109,6 +109,7 @@ def test_two_nodes_with_all_their_rows_are_one_worker_with_all_rows(tmp_path: Pa
     assert apart.cost.epochs == whole.cost.epochs == 8
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -249,6 +250,7 @@ def two_processes(folder: Path) -> Iterator[list[Any]]:
         yield nodes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["drop", "respawn"])
 def test_a_run_goes_on_without_a_node_that_died(tmp_path: Path, policy: Any) -> None:
     with two_processes(tmp_path) as nodes:
@@ -260,6 +262,7 @@ def test_a_run_goes_on_without_a_node_that_died(tmp_path: Path, policy: Any) -> 
     assert run.metrics["accuracy"] > 0.9
 
 
+@pytest.mark.long
 def test_a_node_that_comes_back_takes_part_again(tmp_path: Path) -> None:
     with two_processes(tmp_path) as nodes, ExitStack() as stack:
 
@@ -290,6 +293,7 @@ optimizer = { name = "sgd", lr = 0.1 }
 """
 
 
+@pytest.mark.long
 def test_the_command_trains_with_workers_at_urls(tmp_path: Path) -> None:
     train = DATASETS.create("breast-cancer").train
     labels = np.array(train.classes)[train.targets]

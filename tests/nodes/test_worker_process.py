@@ -52,6 +52,7 @@ def folder_with(tmp_path: Path, text: str) -> Path:
     return file
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_workers_file_serves_under_its_name_until_it_is_told_to_stop(tmp_path: Path, number: signal.Signals) -> None:
     rows, y = load_breast_cancer(return_X_y=True)
@@ -72,6 +73,7 @@ def test_a_workers_file_serves_under_its_name_until_it_is_told_to_stop(tmp_path:
     assert "secret" not in log
 
 
+@pytest.mark.long
 def test_a_worker_that_fits_for_hours_stops_within_seconds(tmp_path: Path) -> None:
     with worker_process(folder_with(tmp_path, ENDLESS), tmp_path) as worker:
         worker.wait_healthy()
@@ -89,6 +91,7 @@ def test_a_worker_that_fits_for_hours_stops_within_seconds(tmp_path: Path) -> No
             assert time.monotonic() - began < 10
 
 
+@pytest.mark.long
 def test_answers_on_a_kept_connection_do_not_wait_for_acknowledgements(tmp_path: Path) -> None:
     with worker_process(folder_with(tmp_path, TREE), tmp_path) as worker:
         worker.wait_healthy()
@@ -101,6 +104,7 @@ def test_answers_on_a_kept_connection_do_not_wait_for_acknowledgements(tmp_path:
     assert sorted(times)[25] < 0.03  # where TCP_NODELAY is not set it is 0.044, whatever the machine does
 
 
+@pytest.mark.long
 def test_what_cannot_be_used_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     file = folder_with(tmp_path, TREE)
     for said, given in (

@@ -75,6 +75,7 @@ def test_what_was_sent_does_not_change_when_the_sender_writes_to_it(engine: Engi
     assert run(send_and_write, workers=2, engine=engine) == [None, 1000.0]
 
 
+@pytest.mark.long
 def test_an_exception_ends_all_and_names_rank_and_place(engine: Engine) -> None:
     def fails_on_the_last(worker: Worker) -> Any:
         return {}["missing"] if worker.rank == 2 else worker.recv(2)
@@ -118,6 +119,7 @@ def test_what_cannot_come_back_is_named(engine: Engine) -> None:
     assert "on worker 0 of 1" in caught.value.__notes__[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["local", *RAY])
 def test_a_worker_that_dies_ends_all(name: str) -> None:
     def killed(worker: Worker) -> Any:
@@ -155,6 +157,7 @@ def test_a_time_limit_says_who_did_what() -> None:
         run(slow, workers=2, engine={"name": "simulated", "compute": {"seconds_per_sample": 1.0}}, timeout_s=5)
 
 
+@pytest.mark.long
 def test_a_time_limit_ends_a_function_that_never_returns() -> None:
     with pytest.raises(TimeLimitError, match=r"within 0\.5 s: worker 0 computes"):
         run(lambda worker: threading.Event().wait(), workers=1, engine="local", timeout_s=0.5)
@@ -196,6 +199,7 @@ def test_all_reduce_is_the_sum_in_rank_order_with_the_same_bits_on_all(rows: np.
         assert result.tobytes() == total.tobytes()
 
 
+@pytest.mark.long
 @given(st.data())
 def test_each_message_arrives_once_and_in_order_whatever_the_order_of_receiving(data: st.DataObject) -> None:
     rank = st.integers(0, 2)
@@ -235,6 +239,7 @@ def test_mistakes_are_told(function: Any, options: dict[str, Any], said: str) ->
         run(function, **{"engine": "simulated", **options})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["simulated", "local", *RAY])
 def test_the_examples_run_from_a_script(name: str) -> None:
     def lines(example: str) -> list[str]:

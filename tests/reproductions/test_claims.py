@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ast
 
+import pytest
+
 from reproductions.conftest import PAGE, page_of, reproductions, rows_of, still_there
+
+pytestmark = pytest.mark.long
 
 
 def test_every_reproduction_makes_a_claim() -> None:

@@ -13,6 +13,8 @@ from chimera.data.dataset import Dataset, Split
 from chimera.training.artifacts.checkpoint import Checkpoints
 from reproductions.conftest import Claim
 
+pytestmark = pytest.mark.long
+
 WORKERS = 8
 TOP_K = {"name": "top-k", "ratio": 0.02}
 Learn = Callable[..., chimera.Run]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from sklearn.datasets import load_digits
 from sklearn.ensemble import BaggingClassifier
 from sklearn.model_selection import train_test_split
@@ -11,6 +12,8 @@ from sklearn.tree import DecisionTreeClassifier
 from chimera.engines.local import Local
 from chimera.ensembles import Bagging
 from reproductions.conftest import Claim
+
+pytestmark = pytest.mark.long
 
 
 def test_bagging_lowers_the_error_of_a_tree_as_scikit_learns_does(claim: Claim) -> None:

@@ -14,6 +14,8 @@ import chimera
 from chimera.data.dataset import Dataset, Split
 from reproductions.conftest import Claim
 
+pytestmark = pytest.mark.long
+
 SEEDS = range(3)
 SETTING = "digits, Dirichlet 0.1, mean of three seeds, after 30 rounds"
 DIRICHLET = {"name": "dirichlet", "alpha": 0.1}

@@ -11,6 +11,8 @@ import pytest
 import chimera
 from reproductions.conftest import Claim
 
+pytestmark = pytest.mark.long
+
 DATA = Path(os.environ.get("CHIMERA_DATA", "")) / "mnist"
 IN_THE_PAPER = {"FedSGD": 1796, "FedAvg": 664}
 """Rounds to 97 % of the test images, of the two-layer network with E = 1 and C = 0.1 on two classes a client."""

@@ -14,6 +14,8 @@ from chimera.data.dataset import Dataset
 from cut_kit import Fit, fit_in, parameters, plain, sentences, transformer
 from reproductions.conftest import Claim
 
+pytestmark = pytest.mark.long
+
 ONE_STAGE = {"name": "pipeline-parallel", "micro_batches": 1}
 SGD = {"name": "sgd", "lr": 0.1}
 TOLERANCE = 2e-6

@@ -13,6 +13,8 @@ import pytest
 import chimera
 from reproductions.conftest import Claim
 
+pytestmark = pytest.mark.long
+
 Learn = Callable[..., chimera.Run]
 
 

@@ -11,6 +11,8 @@ import pytest
 import chimera
 from reproductions.conftest import Claim
 
+pytestmark = pytest.mark.long
+
 WORKERS, ATTACKERS = 10, 2
 RULES: dict[str, Any] = {
     "median": "median",

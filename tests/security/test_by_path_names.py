@@ -285,6 +285,7 @@ def test_a_model_that_runs_code_says_so(tmp_path: Path, key: str) -> None:
         models.check(CODE[key], folder=tmp_path, code=False)
 
 
+@pytest.mark.long
 def test_a_cluster_without_code_refuses_it_from_clients_with_the_token(tmp_path: Path) -> None:
     with cluster(tmp_path, workers=0, standbys=0, options=["--no-code"]) as running:
         for ask in (

@@ -44,6 +44,7 @@ def test_folders_that_were_missing_are_private_and_others_stay(tmp_path: Path) -
         make_folder(tmp_path / "file")
 
 
+@pytest.mark.long
 def test_a_training_run(tmp_path: Path) -> None:
     file = experiment(tmp_path / "mine", rounds=4)
     ran = chimera(
@@ -82,6 +83,7 @@ def test_a_comparison(tmp_path: Path) -> None:
     assert not open_to_others(tmp_path / "grid")
 
 
+@pytest.mark.long
 def test_a_job_on_a_cluster(tmp_path: Path) -> None:
     file = experiment(tmp_path / "mine", rounds=40)
     (tmp_path / "mine" / "code_of_mine.py").write_text(
@@ -101,6 +103,7 @@ def test_a_job_on_a_cluster(tmp_path: Path) -> None:
         assert not open_to_others(cluster.folder.path)
 
 
+@pytest.mark.long
 def test_an_inference_cluster(tmp_path: Path) -> None:
     with InferenceCluster(workers=1, folder=tmp_path / "cluster"):
         assert (tmp_path / "cluster" / "journal.sqlite").exists()

@@ -192,6 +192,7 @@ def test_what_is_too_large_is_refused_before_it_is_read(server: Server) -> None:
         assert client.status(route.method, target, BEARER, *both) in {400}, route
 
 
+@pytest.mark.sampled(4)
 def test_bodies_places_and_queries_that_no_client_sends_break_nothing(
     server: Server, canary: tuple[list[str], Path]
 ) -> None:
@@ -241,6 +242,7 @@ def test_all_routes_were_reached_and_honest_requests_are_answered_still(server: 
     assert not missing
 
 
+@pytest.mark.long
 def test_a_head_that_does_not_come_is_given_up_on_every_server(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         slow: dict[Any, socket.socket] = {}

@@ -190,6 +190,7 @@ def again(finished: Path, compared: Path, tmp_path: Path) -> Callable[[dict[str,
     return resume
 
 
+@pytest.mark.long
 def test_no_cell_of_a_written_comparison_is_a_formula(again: Callable[[dict[str, Any]], Path]) -> None:
     folder = again({"metrics": {FORMULA: 1.0, "accuracy": 0.5}, "stopped_by": FORMULA, "epsilon": FORMULA})
     rows = list(csv.reader((folder / "comparison.csv").read_text(encoding="utf-8").splitlines()))
@@ -204,6 +205,7 @@ def test_names_of_metrics_are_escaped_in_the_page_of_a_comparison(again: Callabl
     assert "<img" not in page
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_changed_summary_is_one_line_or_a_comparison(
@@ -226,6 +228,7 @@ def test_a_comparison_reads_no_summary_through_a_link(
         compare(finished / "experiment.toml", ["train.rounds=1,2"], out=folder, jobs=1, resume=True)
 
 
+@pytest.mark.long
 def test_the_log_of_a_cell_is_not_written_through_a_link(
     again: Callable[[dict[str, Any]], Path], finished: Path, outside: Path
 ) -> None:

@@ -214,6 +214,7 @@ def test_a_header_after_the_body_is_no_header_of_the_request(server: Attacker, h
         assert is_closed(client)
 
 
+@pytest.mark.long
 def test_without_the_token_nothing_of_a_body_is_awaited_and_little_is_read(server: Attacker, heard: Heard) -> None:
     before = len(heard.sizes)
     unlocked = b"POST /v1/size HTTP/1.1\r\nHost: localhost\r\n"
@@ -234,6 +235,7 @@ def test_without_the_token_nothing_of_a_body_is_awaited_and_little_is_read(serve
     assert len(heard.sizes) == before
 
 
+@pytest.mark.long
 def test_a_body_that_is_too_long_is_refused_by_its_announcement_or_as_it_comes(server: Attacker) -> None:
     with server.connected() as client:
         client.sendall(POST + b"Content-Length: 99999999\r\n\r\n")

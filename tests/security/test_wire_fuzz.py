@@ -106,6 +106,7 @@ def test_what_is_small_to_send_and_large_or_slow_to_read_is_refused(body: bytes)
         wire.unpack(body, most_values=MOST_VALUES)
 
 
+@pytest.mark.long
 def test_an_honest_body_may_have_many_values_where_no_actor_is_called() -> None:
     rows = [[0.5 + i, 1.25, 2.0] for i in range(400_000)]
     body = wire.pack({"rows": rows})

@@ -206,6 +206,7 @@ def test_without_slack_all_take_their_turns(fit: Fit) -> None:
     assert run.cost.samples <= (39 + 2) * 16
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 @pytest.mark.parametrize("name", LEARNERS)
 def test_it_learns(fit: Fit, name: str, engine: str) -> None:

@@ -151,6 +151,7 @@ def test_the_weights_are_those_of_a_worker_for_each_block(
     assert sum(row["samples"] for row in calls(run, "map_blocks")) == run.cost.samples
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("workers", "copies"), [(2, 1), (2, 2), (1, 3), (5, 3)])
 def test_any_number_of_workers_and_copies(fit: Fit, workers: int, copies: int) -> None:
     run = fit({"copies": copies}, workers=workers)

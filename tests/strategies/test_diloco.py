@@ -78,6 +78,7 @@ def test_it_is_fed_avg_between_adamw_and_nesterov(fit: Fit) -> None:
     assert np.array_equal(parameters(fit(by_object)), expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", ["identity", FEW_BITS], ids=["plain", "few bits"])
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_one_fragment_without_overlap_is_diloco_to_the_bit(fit: Fit, codec: Any, engine: str) -> None:

@@ -66,6 +66,7 @@ def weights(tmp_path: Path, engine: Engine | str, workers: int, **options: objec
     return run.trained.parameters().copy()
 
 
+@pytest.mark.sampled(4)
 @in_any_process
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -95,6 +96,7 @@ def test_without_luck_the_comparison_would_fail(tmp_path: Path, engine: Engine) 
     assert np.abs(other - one).max() > 1e-2
 
 
+@pytest.mark.long
 @in_any_process
 def test_shards_change_no_bit(tmp_path: Path, engine: Engine) -> None:
     whole = weights(tmp_path / "a", engine, 2, optimizer=OPTIMIZERS["adam"])
@@ -104,6 +106,7 @@ def test_shards_change_no_bit(tmp_path: Path, engine: Engine) -> None:
     assert np.array_equal(whole, cut)
 
 
+@pytest.mark.long
 @in_any_process
 def test_servers_and_all_reduce_agree_to_the_bit(tmp_path: Path, engine: Engine) -> None:
     served = weights(tmp_path / "a", engine, 3, optimizer=OPTIMIZERS["momentum"])

@@ -164,6 +164,7 @@ def test_a_state_that_is_kept_is_in_the_checkpoint(fit: Fit) -> None:
     assert forgotten == {name: {} for name in names}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 @pytest.mark.parametrize("privacy", [None, {"clip": 1.0}])
 def test_who_takes_the_place_of_the_dead_goes_on_with_the_momenta_of_another(
@@ -183,6 +184,7 @@ def test_who_takes_the_place_of_the_dead_goes_on_with_the_momenta_of_another(
         assert "local" not in state["cluster"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_a_death_costs_the_others_nothing_of_the_round_under_way(fit: Fit, engine: str) -> None:
     run = fit({"local_steps": 3, "local_optimizer": ADAM}, engine=engine, faults=["kill worker 1 at step 4"])

@@ -68,6 +68,7 @@ def test_without_what_makes_it_special_it_is_fed_avg_to_the_bit(
     assert np.array_equal(parameters(plain), parameters(special))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_local_sgd_is_fed_avg_of_all(fit: Fit, engine: str) -> None:
     averaged, local = fit("fed-avg", {"send": "weights"}), fit("local-sgd", engine=engine)
@@ -294,6 +295,7 @@ NORMALISED = {"name": "mlp", "hidden": [16], "batch_norm": True}
 NORMS, ALL = 2 * 16, 64 * 16 + 16 + 2 * 16 + 16 * 10 + 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_fed_bn_keeps_batch_normalisation_with_each_worker(fit: Fit, engine: str) -> None:
     averaged, kept = (fit(name, {"shards": 2}, model=NORMALISED, engine=engine) for name in ("fed-avg", "fed-bn"))

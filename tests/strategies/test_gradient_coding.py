@@ -151,6 +151,7 @@ def test_a_message_without_a_key_is_left_out() -> None:
     assert (applied.gradients, [each.why for each in applied.rejected]) == (0, ["nothing came of the blocks 0"])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "options",
     [
@@ -238,6 +239,7 @@ def test_a_step_fails_when_nobody_has_a_block_in_time(fit: Fit, name: str, late:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("engine", "lost"), [("simulated", 1), ("simulated", 2), ("local", 2)])
 def test_those_who_are_dropped_are_stragglers_for_good(fit: Fit, whole: np.ndarray, engine: str, lost: int) -> None:
     """Their data is not lost while others have it: the gradient stays that of all five."""
@@ -256,6 +258,7 @@ def test_on_processes_a_missing_block_is_asked_for_again(fit: Fit, whole: np.nda
     assert {event.event for event in run.events} == {"fault"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_a_death_changes_no_weight(fit: Fit, whole: np.ndarray, engine: str) -> None:
     run = fit({}, engine=engine, faults=["kill worker 2 at step 20"])
@@ -263,6 +266,7 @@ def test_a_death_changes_no_weight(fit: Fit, whole: np.ndarray, engine: str) -> 
     np.testing.assert_allclose(parameters(run), whole, atol=2e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "codec", ["cast", "int8", {"name": "qsgd", "levels": 127}, {"name": "top-k", "ratio": 0.2}], ids=str
 )

@@ -39,6 +39,7 @@ def test_after_fifty_steps_the_weights_are_those_of_the_unsplit_network(
     assert_same(fit(stages * slices, stages, slices, engine=engine), whole(1, "single-worker"))
 
 
+@pytest.mark.long
 def test_replicas_are_all_reduce(fit: Fit, whole: Fit) -> None:
     run = fit(8, 2, 2, batch_size=16)
     np.testing.assert_allclose(parameters(run), parameters(whole(2, "all-reduce", batch_size=16)), atol=2e-6)
@@ -53,6 +54,7 @@ def test_a_killed_part_takes_all_back_to_one_step_and_changes_nothing(fit: Fit, 
     np.testing.assert_array_equal(parameters(run), parameters(fit(workers, 2, 2, **options)))
 
 
+@pytest.mark.long
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(fit: Fit, tmp_path: Path) -> None:
     options: dict[str, Any] = {"model": random_and_normalised, "out": tmp_path / "again"}
     fit(4, 2, 2, **options, rounds=20)

@@ -88,6 +88,7 @@ def test_dropout_and_batch_normalisation_do_not_depend_on_the_cut(fit: Fit, opti
     assert run.metrics["loss"] == pytest.approx(whole.metrics["loss"], abs=1e-5)
 
 
+@pytest.mark.long
 def test_pipelines_side_by_side_are_all_reduce(fit: Fit) -> None:
     run = fit(4, pipelines=2, batch_size=16)
     np.testing.assert_allclose(parameters(run), parameters(fit(2, "all-reduce", batch_size=16)), atol=2e-6)

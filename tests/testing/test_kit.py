@@ -162,12 +162,14 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
     return result
 
 
+@pytest.mark.long
 def test_a_strategy_that_keeps_its_promises_passes(outcomes: dict[tuple[str, str], str]) -> None:
     told = {outcome for (strategy, _), outcome in outcomes.items() if strategy == "Cyclic"}
     assert told == {"PASSED"}
     assert sum(strategy == "Cyclic" for strategy, _ in outcomes) >= 11
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("strategy", FOUND_BY)
 def test_a_fault_is_found_by_the_test_of_that_promise(outcomes: dict[tuple[str, str], str], strategy: str) -> None:
     assert outcomes[strategy, FOUND_BY[strategy]] == "FAILED"

@@ -196,6 +196,7 @@ def test_what_cannot_work_is_refused_before_anything_runs(strategy: Any, more: A
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("strategy", "engine"),
     [

@@ -106,6 +106,7 @@ def test_equal_sentences_make_as_many_attackers(fit: Fit) -> None:
     assert [event.event for event in run.events if event.event != "attack"] == ["fault missed"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_a_run_that_is_resumed_has_the_same_attackers(fit: Fit, engine: str) -> None:
     options: dict[str, Any] = {
@@ -120,6 +121,7 @@ def test_a_run_that_is_resumed_has_the_same_attackers(fit: Fit, engine: str) -> 
     assert np.array_equal(whole.trained.parameters(), parts.trained.parameters())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_whoever_is_respawned_as_an_attacker_attacks_on(fit: Fit, engine: str) -> None:
     faults = ["sign flip worker 1 by 2 at step 2"]

@@ -47,6 +47,7 @@ def grid(tmp_path_factory):
     )
 
 
+@pytest.mark.long
 def test_there_is_a_row_for_each_cell_with_its_figures(grid):
     assert grid.finished
     assert not grid.interrupted
@@ -81,6 +82,7 @@ def test_a_cell_is_the_run_that_it_would_be_alone_bit_for_bit(grid, tmp_path):
     assert {path.name for path in cell.iterdir()} == {path.name for path in alone.run_dir.iterdir()}
 
 
+@pytest.mark.long
 def test_time_to_target_is_that_of_the_first_evaluation_that_met_it(grid):
     for row in grid.rows:
         lines = [json.loads(line) for line in (grid.folder / row["folder"] / "metrics.jsonl").read_text().splitlines()]
@@ -135,6 +137,7 @@ def test_a_folder_is_not_used_for_something_else(grid, tmp_path):
         chimera.compare(experiment(), vary, out=tmp_path, resume=True)
 
 
+@pytest.mark.long
 def test_several_seeds_give_means_and_spreads(tmp_path):
     found = chimera.compare(experiment(), {}, repeat=[3, 5], out=tmp_path / "out")
     (row,) = found.rows
@@ -148,6 +151,7 @@ def test_several_seeds_give_means_and_spreads(tmp_path):
         assert text.count(f"seed = {run['seed']}\n") == 2  # of the training and of the engine
 
 
+@pytest.mark.long
 def test_runs_in_real_time_are_alone_and_those_in_virtual_time_come_first(tmp_path):
     log = Log()
     found = chimera.compare(
@@ -165,6 +169,7 @@ def test_runs_in_real_time_are_alone_and_those_in_virtual_time_come_first(tmp_pa
     assert all("times_sooner" not in row for row in found.rows if row["virtual"])
 
 
+@pytest.mark.long
 def test_where_the_number_of_workers_varies_the_speed_up_is_in_samples_of_a_worker(tmp_path):
     found = chimera.compare(experiment(rounds=100), {"train.workers": [2, 1]}, out=tmp_path / "out")
     two, one = found.rows
@@ -174,6 +179,7 @@ def test_where_the_number_of_workers_varies_the_speed_up_is_in_samples_of_a_work
     assert "Speed-up in samples per worker" in found.report.read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_objects_from_python_reach_the_cells(tmp_path):
     numpy = pytest.importorskip("numpy")
     inputs = numpy.random.default_rng(0).normal(size=(60, 3)).astype("float32")

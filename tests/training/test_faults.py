@@ -56,6 +56,7 @@ def told(run: chimera.Run) -> list[tuple[str, str]]:
     return [(event.event, event.actor) for event in run.events]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("strategy", "policy"),
     [*((strategy, "respawn") for strategy in STRATEGIES), ("parameter-server", "drop"), ("all-reduce", "drop")],
@@ -80,6 +81,7 @@ def test_one_of_four_workers_is_killed_and_the_run_finishes(fit: Fit, strategy: 
     assert psutil.Process().children() == []
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("strategy", SYNCHRONOUS, ids=str)
 def test_a_synchronous_run_ends_the_same_whoever_was_killed_or_hung(fit: Fit, engine: str, strategy: Any) -> None:
@@ -110,6 +112,7 @@ def test_a_synchronous_run_ends_the_same_whoever_was_killed_or_hung(fit: Fit, en
     assert psutil.Process().children() == []
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_a_killed_server_goes_on_from_its_snapshot_never_from_zero(fit: Fit, engine: str, strategy: Any) -> None:
@@ -130,6 +133,7 @@ def test_a_server_that_dies_before_the_first_snapshot_takes_the_run_back_to_its_
     assert np.array_equal(run.trained.parameters(), whole.trained.parameters())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_server_that_dies_too_often_is_one_line_that_says_how_to_go_on(fit: Fit, engine: str) -> None:
     faults = [f"kill server 0 at step {step}" for step in (12, 15, 25)]
@@ -142,6 +146,7 @@ def test_a_server_that_dies_too_often_is_one_line_that_says_how_to_go_on(fit: Fi
     assert np.array_equal(run.trained.parameters(), fit("whole").trained.parameters())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("strategy", ["parameter-server", "all-reduce", "async-parameter-server"])
 @pytest.mark.parametrize("partition", ["iid", "dirichlet"])
@@ -180,6 +185,7 @@ class Adder(chimera.Callback):
                 self.trainer.add_worker()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_workers_join_a_run_under_way(tmp_path: Any, engine: str, strategy: Any) -> None:
@@ -222,6 +228,7 @@ def test_as_many_workers_come_as_there_is_room_for(fit: Fit) -> None:
     assert told(run) == [("worker joined", "worker 2"), ("worker joined", "worker 3")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_fault_strikes_at_its_time(fit: Fit, engine: str) -> None:
     faults = [("0.3 s", "kill worker 1"), (0.6, "slow server 0 by 2 for 0.1 s"), (10**6, "kill worker 0")]
@@ -314,6 +321,7 @@ class ServerKiller(chimera.Callback):
             os.kill(actor.ppid(), signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_run_outlives_the_process_that_forks_its_workers(fit: Fit) -> None:
     whole = fit("whole")
     run = fit(
@@ -324,6 +332,7 @@ def test_a_run_outlives_the_process_that_forks_its_workers(fit: Fit) -> None:
     assert psutil.Process().children() == []
 
 
+@pytest.mark.long
 def test_the_death_of_the_forking_process_is_met_by_the_defaults(fit: Fit) -> None:
     run = fit(engine="local", log_every=5, callbacks=[ServerKiller(15)])
     # Each actor costs a restart, of which there are three by default: the last worker is dropped.
@@ -331,6 +340,7 @@ def test_the_death_of_the_forking_process_is_met_by_the_defaults(fit: Fit) -> No
     assert psutil.Process().children() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("policy", "why"), [("drop", "0 workers are left, fewer than min_workers = 1"), ("stop", "died")]
 )
@@ -340,6 +350,7 @@ def test_a_run_that_replaces_no_worker_ends_with_the_process_that_forks_them(fit
     assert psutil.Process().children() == []
 
 
+@pytest.mark.long
 def test_a_run_outlives_the_death_of_the_forking_process_at_its_start(
     fit: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ def failing_run_within_a_run() -> None:
         raise ArithmeticError
 
 
+@pytest.mark.long
 def test_it_is_as_before_when_the_run_is_over_also_by_an_error() -> None:
     before = gc.get_threshold()
     with pytest.raises(ArithmeticError):

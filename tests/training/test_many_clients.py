@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import chimera
 from chimera.core.engine import ENGINES
@@ -20,6 +21,7 @@ def left_by(run: chimera.Run) -> dict[str, bytes]:
     return {name: (run.run_dir / name).read_bytes() for name in names}
 
 
+@pytest.mark.long
 def test_a_run_of_a_thousand_clients_resumes_to_the_same_bits(fit: Fit, tmp_path: Path) -> None:
     options = {"workers": 1000, "batch_size": 1, "strategy": SAMPLED, "rounds": 8, "evaluate_every": 4}
     whole = fit("whole", **options)
@@ -28,6 +30,7 @@ def test_a_run_of_a_thousand_clients_resumes_to_the_same_bits(fit: Fit, tmp_path
     assert left_by(fit("cut off", resume=True, **options)) == left_by(whole)
 
 
+@pytest.mark.long
 def test_clients_that_use_one_model_in_turn_learn_what_those_with_their_own_do(fit: Fit) -> None:
     # batch normalisation and dropout: what a batch leaves in a model, and what it draws
     model = {"name": "mlp", "hidden": [8], "batch_norm": True, "dropout": 0.3}

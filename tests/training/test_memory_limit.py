@@ -15,6 +15,7 @@ from chimera.core.errors import ConfigurationError, MemoryLimitError
 LARGE = {"name": "mlp", "hidden": [2100] * 7}
 
 
+@pytest.mark.long
 def test_a_model_too_large_for_one_worker_is_trained_by_several(tmp_path: Path) -> None:
     fit = functools.partial(
         chimera.train, LARGE, "digits", engine="local", batch_size=32, rounds=2, optimizer="adam", seed=1,

@@ -41,6 +41,7 @@ def test_an_object_is_its_name_with_its_options(fit: Fit, given: Any) -> None:
     assert again.tables["train"]["optimizer"] == {**ADAMW, "name": "AdamW"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_a_class_of_ones_own_steps_workers_and_servers(fit: Fit, engine: str) -> None:
     own, known = (

@@ -22,6 +22,7 @@ class Witness:
         return module in sys.modules
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("parts", "module", "ready"),
     [
@@ -56,6 +57,7 @@ class Wary(torch.nn.Linear):
         return super().forward(inputs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", ["top-k", {"name": "identity", "downlink": "int8"}], ids=str)
 def test_a_run_has_the_kernels_of_its_codecs_before_its_first_gradient(tmp_path: Path, codec: Any) -> None:
     run = chimera.train(Wary(64, 10), "digits", engine="local", codec=codec, workers=1, rounds=1, out=tmp_path / "run")

@@ -286,6 +286,7 @@ def test_a_sum_that_could_be_read_counts_though_its_round_was_cut_short(private:
     assert (run.cost.rounds, history_of(run)) == (4, [[2.0, 1.0, 5]])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("on", ["clients", "server"])
 def test_a_useful_model_is_learnt_with_noise(private: Fit, on: str) -> None:
     """A hundred clients with 14 images each; without noise 93 % of the test images are right, without training 10 %."""
@@ -347,6 +348,7 @@ def test_a_seeded_run_tells_in_epsilons_place_that_there_is_no_guarantee(private
     assert f"{Accountant(history_of(run)).epsilon(1e-5):.3g}".encode() not in everything
 
 
+@pytest.mark.long
 def test_a_comparison_tells_it_too(tmp_path: Path) -> None:
     file = tmp_path / "experiment.toml"
     file.write_text(FILE)

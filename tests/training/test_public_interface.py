@@ -284,6 +284,7 @@ def test_a_column_of_categories_is_read_as_its_texts(tmp_path: Path) -> None:
     assert run.cost.rounds == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_a_run_as_text_is_a_line_that_says_if_its_time_is_virtual(tmp_path: Path, engine: str) -> None:
     run = fit(tmp_path, (X, Y), engine=engine)

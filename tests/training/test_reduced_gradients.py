@@ -125,6 +125,7 @@ def to_the_bit(value: Any) -> Any:
     return [to_the_bit(part) for part in value] if isinstance(value, list | tuple) else value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", EVERYWHERE)
 def test_copies_stay_identical_whoever_sends_nonsense(engine: str) -> None:
     with ENGINES.create(engine) as opened:
@@ -152,6 +153,7 @@ def test_who_joins_goes_on_as_a_copy() -> None:
             learners.train(1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_without_memories_a_run_ends_the_same_whoever_was_killed(fit: Fit, engine: str) -> None:
     whole = fit("whole", strategy="all-reduce", codec=FORGETFUL)
@@ -221,6 +223,7 @@ def test_a_run_that_is_resumed_sends_the_same(fit: Fit, codec: dict[str, Any]) -
     assert (cut.cost.packed_up, cut.cost.bytes_up) == (whole.cost.packed_up, whole.cost.bytes_up)
 
 
+@pytest.mark.long
 def test_a_run_resumes_with_more_workers_than_it_had(fit: Fit) -> None:
     fit(strategy="all-reduce", codec=POWER, rounds=16, checkpoint_every=8)
     run = fit(strategy="all-reduce", codec=POWER, rounds=200, workers=4, resume=True)

@@ -72,6 +72,7 @@ def poisoned(fit: Fit) -> Callable[..., chimera.Run]:
     return train
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 @pytest.mark.parametrize("strategy", [*SHARDED, "all-reduce", "d-psgd"])
 def test_a_rank_with_poison_is_named_and_the_run_ends_accurate(
@@ -107,6 +108,7 @@ def test_servers_and_all_reduce_reject_alike_to_the_bit(poisoned: Callable[..., 
     assert runs[0].cost.samples == runs[1].cost.samples  # a repeated step counts once
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_copies_stay_identical_through_repeated_steps(engine: str) -> None:
     workers, split = 4, digits({1: 40, 3: 2}, workers=4)
@@ -124,6 +126,7 @@ def test_copies_stay_identical_through_repeated_steps(engine: str) -> None:
     assert [each.step for each in applied] == [40] * 4
 
 
+@pytest.mark.long
 def test_a_rejected_batch_leaves_no_trace_in_a_worker(fit: Fit) -> None:
     def network() -> torch.nn.Module:
         return Fragile(normalised=True)
@@ -138,6 +141,7 @@ def test_a_rejected_batch_leaves_no_trace_in_a_worker(fit: Fit) -> None:
         assert run.metrics["accuracy"] > 0.85
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("strategy", [*DISTRIBUTED, "single-worker"])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_run_that_has_diverged_ends_in_one_line(fit: Fit, strategy: str, workers: int) -> None:

@@ -224,6 +224,7 @@ DOWNLINKS: list[dict[str, Any]] = [
 BY_SUMS = {"onebit", "sign", "powersgd"}  # added up otherwise on a device, see tests/codecs/test_device.py
 
 
+@pytest.mark.sampled(4)
 @on_each_device
 @pytest.mark.parametrize("uplink", UPLINKS)
 def test_a_run_with_moved_models_is_the_one_without(
@@ -238,6 +239,7 @@ def test_a_run_with_moved_models_is_the_one_without(
     assert moved.cost.bytes_up == plain.cost.bytes_up
 
 
+@pytest.mark.sampled(4)
 @on_each_device
 @pytest.mark.parametrize("downlink", DOWNLINKS, ids=str)
 def test_weights_that_build_upon_others_reach_moved_models(
@@ -270,6 +272,7 @@ LITTLE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @on_each_device
 @pytest.mark.parametrize("strategy", [entry.name for entry in STRATEGIES.entries()])
 def test_every_strategy_learns_on_a_device_what_it_learns_here(
@@ -285,6 +288,7 @@ def test_every_strategy_learns_on_a_device_what_it_learns_here(
         torch.testing.assert_close(own, other, rtol=0, atol=1e-6 if device == NAME else 1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_gpus_are_used_or_their_lack_is_one_line(fit: Fit, engine: str, tmp_path: Path) -> None:
     asked = {"engine": engine, "workers": 2, "rounds": 4, "worker_resources": {"gpus": 1}}

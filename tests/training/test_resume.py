@@ -101,6 +101,7 @@ def test_killed_and_resumed_it_leaves_the_same_bytes(
         assert summaries[0].get(key) == summaries[1].get(key)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["parameter-server", "all-reduce"])
 def test_on_processes_it_ends_with_the_same_weights(tmp_path: Path, strategy: str) -> None:
     assert train(tmp_path / "whole", "local", strategy).returncode == 0
@@ -137,6 +138,7 @@ def test_resuming_a_run_that_is_over_changes_nothing(fit: Fit) -> None:
     assert again.cost == first.cost
 
 
+@pytest.mark.long
 def test_a_run_that_stopped_on_one_engine_goes_on_on_another(fit: Fit) -> None:
     fit("run", rounds=10, evaluate_every=5)
     other = fit("run", rounds=20, evaluate_every=5, resume=True, engine="local")

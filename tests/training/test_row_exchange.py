@@ -69,6 +69,7 @@ def same(one: chimera.Run, other: chimera.Run) -> bool:
     return bool(one.trained.parameters().tobytes() == other.trained.parameters().tobytes())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("strategy", "engine"),
     [*((name, "simulated") for name in SYNCHRONOUS), ("three servers", "local"), *ON_REAL_ENGINES],
@@ -97,6 +98,7 @@ def test_so_it_is_with_any_optimizer(learnt: Learnt, optimizer: Any) -> None:
     assert by_rows.trained.parameters() == pytest.approx(whole.trained.parameters(), rel=1e-6, abs=1e-7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("downlink", ["identity", {"name": "delta", "codec": "rows"}], ids=["up", "both ways"])
 @pytest.mark.parametrize("strategy", ["parameter-server", {"name": "fed-buff", "shards": 2}], ids=str)
 def test_a_model_that_knows_nothing_of_rows_sends_few_all_the_same(

@@ -43,6 +43,7 @@ def test_a_name_never_leads_out_of_runs(name: str, folder: str) -> None:
     assert RunFolder.choose(None, name, resume=False).path == Path("runs") / folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_a_run_that_failed_before_it_had_results_may_be_run_again(fit: Fit, engine: str) -> None:
     for _ in range(2):

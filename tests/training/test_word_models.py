@@ -26,6 +26,7 @@ DATA = Split(text(3000, 0), text(300, 1))
 COUNTS = [100] * WORDS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "strategy", "engine"),
     [

@@ -62,6 +62,7 @@ def until(engine: Engine, ask: Callable[[], Any], wanted: Callable[[Any], bool])
     return value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stages", ["fused", "apart"])
 def test_a_pipeline_for_each_learner_gives_what_it_would_read_itself(
     engine: Engine, text: Text, pipelines: Any, stages: str
@@ -74,6 +75,7 @@ def test_a_pipeline_for_each_learner_gives_what_it_would_read_itself(
         np.testing.assert_array_equal(np.delete(rows, 2, axis=2), [inputs for inputs, _ in expected])
 
 
+@pytest.mark.long
 def test_learners_that_share_a_pipeline_get_each_window_once(engine: Engine, text: Text, pipelines: Any) -> None:
     made = pipelines(pipelines=2, learners=5, stages="apart")
     some = learners(engine, text, made.orders(5, 512))
@@ -89,6 +91,7 @@ def test_learners_that_share_a_pipeline_get_each_window_once(engine: Engine, tex
     np.testing.assert_array_equal(again[1], again[2])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("stages", "kind"), [("fused", "pipeline"), ("apart", "tokenizer"), ("apart", "filter"), ("apart", "batcher")]
 )

@@ -5,6 +5,7 @@ from chimera.nodes.project import write_project
 from nodes.launch.folders import is_alive, wait_for
 
 
+@pytest.mark.long
 def test_up_status_logs_and_down_of_a_detached_master(folder):
     up = folder.chimera("nodes", "up", "master.py", "--detach")
     try:
@@ -33,6 +34,7 @@ def test_up_status_logs_and_down_of_a_detached_master(folder):
     assert folder.chimera("nodes", "down").returncode == 0
 
 
+@pytest.mark.long
 def test_a_detached_master_that_does_not_come_up_says_why(folder):
     folder.write("chimera_workers/tree2.py", "raise OSError('no data today')\n")
     up = folder.chimera("nodes", "up", "master.py", "--detach")

@@ -174,6 +174,7 @@ def assert_within_sampling_error(ours, mean, deviation):
     assert abs(difference) <= 3 * error, f"difference {difference:+.4f}, standard error {error:.4f}"
 
 
+@pytest.mark.long
 def test_bagging_of_classification_trees_scores_as_scikit_learns_own(example):
     def reference(random_state):
         tree = DecisionTreeClassifier(max_depth=5)
@@ -211,6 +212,7 @@ def test_distributed_linear_regression_is_within_1_percent_of_a_single_machine(e
     assert mean_squared_error(targets, fitted) == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.long
 def test_distributed_logistic_regression_is_within_1_percent_of_a_single_machine(example):
     nodes = example("nodes_logistic_regression")
     nodes.make_data()
@@ -284,6 +286,7 @@ def certificate(tmp_path):
     return {"CHIMERA_TLS_CERT": str(tmp_path / "cert.pem"), "CHIMERA_TLS_KEY": str(tmp_path / "key.pem")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("asks_clients", [False, True])
 def test_a_table_is_run_with_a_token_and_tls_by_which_every_node_is_reached(
     example, environment, certificate, asks_clients

@@ -51,6 +51,7 @@ def test_a_worker_that_hangs_ends_with_its_master_too(folder):
     assert ended(pids)
 
 
+@pytest.mark.long
 def test_what_workers_start_ends_with_them(folder):
     folder.write(
         "chimera_workers/tree2.py",
@@ -67,6 +68,7 @@ def test_what_workers_start_ends_with_them(folder):
     assert ended([child])
 
 
+@pytest.mark.long
 def test_an_interrupt_while_workers_come_up_ends_them(folder):
     for name in folder.names:
         folder.write(
@@ -98,6 +100,7 @@ def test_a_worker_that_does_not_come_up_is_named_with_the_end_of_its_log(folder)
     assert 'File "' + str(folder.path / "master.py") not in out  # no traceback of the master
 
 
+@pytest.mark.long
 def test_a_worker_that_never_answers_is_named_after_the_time_limit(folder):
     folder.write("chimera_workers/tree2.py", "import signal\nprint('thinking', flush=True)\nsignal.pause()\n")
     master = folder.start(CHIMERA_START_TIMEOUT="2")
@@ -155,6 +158,7 @@ def test_an_error_of_the_master_ends_the_workers(folder):
             get(f"http://localhost:{port}/")
 
 
+@pytest.mark.long
 def test_a_folder_runs_its_nodes_once(folder):
     first = folder.start()
     folder.wait_until_served(first)
@@ -165,6 +169,7 @@ def test_a_folder_runs_its_nodes_once(folder):
     first.communicate(timeout=STOPPED_S)
 
 
+@pytest.mark.long
 def test_workers_are_told_their_name_their_port_and_the_secrets(folder):
     master = folder.start(CHIMERA_TOKEN="sesame", CHIMERA_MAX_BODY_BYTES="4096")
     wait_for(lambda: (folder.path / "chimera_logs/tree2.log").is_file(), "a worker starts")
@@ -187,6 +192,7 @@ def test_workers_are_told_their_name_their_port_and_the_secrets(folder):
     master.communicate(timeout=STOPPED_S)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("file", "text", "said"),
     [
