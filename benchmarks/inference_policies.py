@@ -17,9 +17,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from PIL import Image
 
-from chimera.inference.fairness import Progress, progress, rates, ratios
 from chimera.inference.policies.policy import POLICIES
-from chimera.inference.simulation import Conditions, Fault, Outcome, SimulatedJob, Simulation
+from chimera.inference.scheduling.fairness import Progress, progress, rates, ratios
+from chimera.inference.scheduling.simulation import Conditions, Fault, Outcome, SimulatedJob, Simulation
 
 ENDLESS = 10**9
 UNTIL_S = 180.0

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from chimera.core.errors import DataError
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
-from chimera.inference.records import Accepted, Cancelled, Committed, Dropped, Poisoned, Record
+from chimera.inference.journal.records import Accepted, Cancelled, Committed, Dropped, Poisoned, Record
 
 LIMIT_S = 30.0
 LONG_S = 60.0  # a lease that ends in no test
@@ -34,7 +34,7 @@ INHERITED = [HealthCheck.function_scoped_fixture, HealthCheck.differing_executor
 _RACER = """
 import sys
 from pathlib import Path
-from chimera.inference.records import Cancelled
+from chimera.inference.journal.records import Cancelled
 
 name, count, marker = sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
 won = 0
@@ -52,7 +52,7 @@ while won < count:
 _WRITER = """
 import sys
 from chimera.inference.journal.journal import Output
-from chimera.inference.records import Committed
+from chimera.inference.journal.records import Committed
 
 while (lease := journal.acquire("writer", "", 60.0)) is None:
     pass
@@ -67,7 +67,7 @@ while True:
 _OWNER = """
 import sys
 from chimera.inference.journal.journal import Fenced
-from chimera.inference.records import Cancelled
+from chimera.inference.journal.records import Cancelled
 
 lease = journal.acquire("old", "", 0.3)
 print(lease.epoch, flush=True)

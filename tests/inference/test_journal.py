@@ -13,8 +13,8 @@ import pytest
 
 from chimera.core.errors import ConfigurationError, DataError, RunError
 from chimera.inference.journal.journal import Journal, Output
+from chimera.inference.journal.records import Cancelled, Dropped
 from chimera.inference.journal.sqlite import FORMAT, SqliteJournal
-from chimera.inference.records import Cancelled, Dropped
 from inference.journal_kit import LIMIT_S, LONG_S, JournalKit, acquired, stdout
 
 _STOPS_INSIDE = """

@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 from chimera.core.errors import ConfigurationError
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Journal, Output
-from chimera.inference.journal.raft import NoMajority, RaftJournal
-from chimera.inference.journal.raft_connection import Connection
-from chimera.inference.journal.raft_state import REFUSED, Acquire, Append, Piece, RaftState, Renew
-from chimera.inference.journal.raft_voter import REGULAR
-from chimera.inference.records import Cancelled
+from chimera.inference.journal.raft.connection import Connection
+from chimera.inference.journal.raft.journal import NoMajority, RaftJournal
+from chimera.inference.journal.raft.state import REFUSED, Acquire, Append, Piece, RaftState, Renew
+from chimera.inference.journal.raft.voter import REGULAR
+from chimera.inference.journal.records import Cancelled
 from inference.journal_kit import LONG_S, JournalKit, acquired, wait_until
 from inference.voters import TOKEN, Voters, following
 
@@ -68,7 +68,8 @@ class TestRaftJournal(JournalKit):
 
     def source(self) -> str:
         return (
-            "import sys, json, tempfile; from pathlib import Path; from chimera.inference.journal.raft import RaftJournal; "
+            "import sys, json, tempfile; from pathlib import Path; "
+            "from chimera.inference.journal.raft.journal import RaftJournal; "
             "voters = json.loads((Path(sys.argv[1]) / 'voters.json').read_text()); "
             f"journal = RaftJournal(voters, None, {TOKEN!r}, Path(tempfile.mkdtemp(dir=sys.argv[1])))"
         )

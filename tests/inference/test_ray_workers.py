@@ -19,9 +19,9 @@ from chimera.cli.infer import up
 from chimera.core.errors import ConfigurationError
 from chimera.engines.ray.session import HEALTH_CHECKS
 from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.journal.records import Committed, Dispatched, Record, Returned
 from chimera.inference.journal.sqlite import SqliteJournal
 from chimera.inference.pool.ray import DIED
-from chimera.inference.records import Committed, Dispatched, Record, Returned
 from inference.running import RunningCluster, alive, cluster, signalled, until
 
 pytestmark = pytest.mark.long

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from chimera.core.errors import ConfigurationError
-from chimera.inference import records
+from chimera.inference.journal import records
 from chimera.inference.policies.policy import POLICIES
-from chimera.inference.scheduler import LETHAL, Scheduler
+from chimera.inference.scheduling.scheduler import LETHAL, Scheduler
 
 WORKERS = ("ann", "bob", "cy", "dee")
 weights = st.sampled_from((0.5, 1.0, 2.0, 3.0))

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from chimera.core.errors import ConfigurationError
-from chimera.inference import records
-from chimera.inference.fairness import Progress, progress, ratios
+from chimera.inference.journal import records
 from chimera.inference.policies.policy import POLICIES
-from chimera.inference.scheduler import Scheduler
-from chimera.inference.simulation import Conditions, Fault, SimulatedJob, Simulation
+from chimera.inference.scheduling.fairness import Progress, progress, ratios
+from chimera.inference.scheduling.scheduler import Scheduler
+from chimera.inference.scheduling.simulation import Conditions, Fault, SimulatedJob, Simulation
 
 ENDLESS = 10**9
 TIMES = {  # seconds a query of each job

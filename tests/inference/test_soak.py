@@ -19,8 +19,8 @@ import pytest
 
 from chimera.engines.ray.session import HEALTH_CHECKS
 from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.journal.records import Committed, Dispatched, Record, Returned
 from chimera.inference.journal.sqlite import SqliteJournal
-from chimera.inference.records import Committed, Dispatched, Record, Returned
 from inference.running import RunningCluster, cluster, signalled
 
 QUERIES = 2500

@@ -13,10 +13,10 @@ import pytest
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.engines.http import wire
-from chimera.inference import worker as worker_module
 from chimera.inference.models.spec import key_of
-from chimera.inference.pool.link import Assignment, Collected, Finished, StaleEpoch
-from chimera.inference.worker import InferenceWorker
+from chimera.inference.worker import worker as worker_module
+from chimera.inference.worker.protocol import Assignment, Collected, Finished, StaleEpoch
+from chimera.inference.worker.worker import InferenceWorker
 from inference import model
 from inference.journal_kit import LIMIT_S
 

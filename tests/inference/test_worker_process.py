@@ -21,9 +21,9 @@ from chimera.core.errors import RunError, TimeLimitError
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Unreachable
 from chimera.inference.cluster_folder import ClusterFolder
-from chimera.inference.journal.members import Member, Members
+from chimera.inference.membership import Member, Members
 from chimera.inference.pool.http import HttpLink
-from chimera.inference.pool.link import Assignment, Finished, StaleEpoch
+from chimera.inference.worker.protocol import Assignment, Finished, StaleEpoch
 from inference import model
 from inference.journal_kit import LIMIT_S, wait_until
 
@@ -36,7 +36,7 @@ class Running:
     def __init__(self, folder: ClusterFolder, *options: str) -> None:
         self.folder, self.members = folder, Members(folder.members)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "chimera.inference.worker_process", "--cluster", str(folder.path), "--name", "w0", *options],
+            [sys.executable, "-m", "chimera.inference.worker.process", "--cluster", str(folder.path), "--name", "w0", *options],
             stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         self._links: list[HttpLink] = []

@@ -12,13 +12,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from chimera.inference.journal.raft import RaftJournal
+from chimera.inference.journal.raft.journal import RaftJournal
 
 TOKEN = "between the voters"
 _VOTER = """
 import json, sys, time
 from pathlib import Path
-from chimera.inference.journal.raft import RaftJournal
+from chimera.inference.journal.raft.journal import RaftJournal
 
 place, number = Path(sys.argv[1]), int(sys.argv[2])
 voters = json.loads((place / "voters.json").read_text())

@@ -129,11 +129,11 @@ def jobs(folder: Path, stack: ExitStack) -> Made:
 
 def inference(folder: Path, stack: ExitStack) -> Made:
     """Return the app of a coordinator of inference, with the routes of served models, that leads and has no workers."""
-    from chimera.inference.app import jobs_router
+    from chimera.inference.api.job_routes import jobs_router
+    from chimera.inference.api.serving_routes import serving_router
     from chimera.inference.cluster_folder import ClusterFolder
+    from chimera.inference.coordinator_process import Candidate
     from chimera.inference.journal.sqlite import SqliteJournal
-    from chimera.inference.member import Candidate
-    from chimera.inference.serving_app import serving_router
     from chimera.web.app import create_app
     from chimera.web.metrics import Metrics
 
@@ -151,8 +151,8 @@ def inference(folder: Path, stack: ExitStack) -> Made:
 
 def inference_worker(folder: Path, stack: ExitStack) -> Made:
     """Return the app of a worker of inference."""
-    from chimera.inference.worker import InferenceWorker
-    from chimera.inference.worker_app import create_worker_app
+    from chimera.inference.worker.routes import create_worker_app
+    from chimera.inference.worker.worker import InferenceWorker
     from chimera.web.folder import Access as FolderAccess
 
     worker = InferenceWorker("w0", died=lambda _: None, folder=folder)

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import chimera
-from chimera.inference.journal.raft_connection import place_of
+from chimera.inference.journal.raft.connection import place_of
 from inference.voters import Voters
 from nodes.served import worker_process, write_data
 from security.attacker import BEARER, TOKEN, Attacker

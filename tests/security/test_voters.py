@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chimera.inference.journal import raft_connection, raft_transport
-from chimera.inference.journal.raft_connection import Connection, place_of
-from chimera.inference.records import Cancelled
+from chimera.inference.journal.raft import connection as raft_connection
+from chimera.inference.journal.raft import transport as raft_transport
+from chimera.inference.journal.raft.connection import Connection, place_of
+from chimera.inference.journal.records import Cancelled
 from inference.journal_kit import LONG_S, acquired
 from inference.voters import Voters, following
 

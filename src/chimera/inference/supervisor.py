@@ -23,7 +23,7 @@ from chimera.core.private import UMASK, make_folder, opener
 from chimera.engines.leash import hold
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.policies.policy import POLICIES
-from chimera.inference.worker import KEEP_MODELS
+from chimera.inference.worker.worker import KEEP_MODELS
 from chimera.web.keeping import keep_s
 
 STOP_S = 5.0
@@ -204,11 +204,11 @@ def supervise(
     """
     at, one_thread = ["--cluster", str(folder.path)], dict.fromkeys(THREADS, "1")
     given = {name: value for name, value in one_thread.items() if name not in os.environ}
-    leading = ["chimera.inference.member", *at, "--policy", policy, *(["--ray", ray] if ray else [])]
+    leading = ["chimera.inference.coordinator_process", *at, "--policy", policy, *(["--ray", ray] if ray else [])]
     if keep_days is not None:
         leading += ["--keep-s", str(keep_s(keep_days))]
     leading += [*([] if code else ["--no-code"]), "--name"]
-    working = ["chimera.inference.worker_process", *at, "--keep-models", str(keep_models)]
+    working = ["chimera.inference.worker.process", *at, "--keep-models", str(keep_models)]
     working += [*(["--preload", preload] if preload else []), "--name"]
     candidates = {f"c{i}": list[str]() for i in range(1 + standbys)}
     if voters:

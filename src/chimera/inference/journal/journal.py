@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chimera.core.errors import RunError
-from chimera.inference.records import Record
+from chimera.inference.journal.records import Record
 
 
 class Fenced(RunError):  # noqa: N818 - it says what happened

@@ -18,8 +18,8 @@ from chimera.core.errors import DataError
 from chimera.core.sqlite_channel import Busy, Channel, Kind
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
+from chimera.inference.journal.records import Record, job_of
 from chimera.inference.journal.stopped_writer import Process, end_if_stopped
-from chimera.inference.records import Record, job_of
 
 FORMAT = 1
 _ACQUIRE_BUSY_S = 0.1

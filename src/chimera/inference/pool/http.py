@@ -14,11 +14,10 @@ from chimera.core.errors import DataError, RunError
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Answer, Connection, Garbage, Unreachable
 from chimera.engines.http.routes import document_of
-from chimera.inference.journal.members import Member, Members
-from chimera.inference.pool.link import Assignment, Collected, Link, Place, StaleEpoch, WorkerState
+from chimera.inference.membership import Member, Members
 from chimera.inference.pool.pool import Pool
+from chimera.inference.worker.protocol import PATH, Assignment, Collected, Link, Place, StaleEpoch, WorkerState
 
-PATH = "/v1/worker"
 _MOST_BYTES = 1 << 30
 
 T = TypeVar("T")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
-from chimera.inference.journal.members import Member
-from chimera.inference.pool.link import Link
+from chimera.inference.membership import Member
+from chimera.inference.worker.protocol import Link
 
 
 class Pool(ABC):

@@ -18,10 +18,10 @@ from typing import Any
 from chimera.core.errors import ActorLost, RunError, TimeLimitError
 from chimera.engines.http.connection import Unreachable
 from chimera.engines.ray.failure import translated
-from chimera.inference.journal.members import Member
-from chimera.inference.pool.link import Assignment, Collected, Link, Place, WorkerState
+from chimera.inference.membership import Member
 from chimera.inference.pool.pool import Pool
-from chimera.inference.worker import KEEP_MODELS, InferenceWorker
+from chimera.inference.worker.protocol import Assignment, Collected, Link, Place, WorkerState
+from chimera.inference.worker.worker import KEEP_MODELS, InferenceWorker
 
 THREADS = 16
 """So many calls an actor answers at once: two of each coordinator that it has or had, and who asks what it is."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from chimera.engines.ray.failure import translated
 from chimera.inference.pool.ray import THREADS, RayPool, WorkerActor
-from chimera.inference.worker import KEEP_MODELS
+from chimera.inference.worker.worker import KEEP_MODELS
 
 _LOOK_S = 0.5  # each look is a question to Ray's head
 _QUICK_S = 2.0  # who lives no longer than this is started anew later and later

@@ -1,0 +1,278 @@
+"""Messages between the voters of a journal, for pysyncobj: without pickle, plain msgpack of a fixed shape.
+
+They go over connections (`raft_connection`) of those who have the cluster's token; nobody else gets as far as the decoding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import secrets
+import socket
+import threading
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from chimera.inference.journal.raft.connection import HANDSHAKE_S, Connection, place_of
+from chimera.inference.journal.raft.library import POLL_EVENT_TYPE, Node, Transport
+
+_RETRY_S = 0.1
+_MOST_STRANGERS = 64
+_MOST_NAME_BYTES = 300
+_MOST_AHEAD_BYTES = 4 << 20
+
+
+class _Message(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """All that a voter may say. What pysyncobj would unpickle, parts of one entry, is not among it."""
+
+    type: Literal[
+        "request_vote", "response_vote", "append_entries", "next_node_idx", "apply_command", "apply_command_response",
+        "ask_index", "index",
+    ]  # fmt: skip
+    term: int | UnsetType = UNSET
+    last_log_index: int | UnsetType = UNSET
+    last_log_term: int | UnsetType = UNSET
+    commit_index: int | UnsetType = UNSET
+    entries: list[tuple[bytes, int, int]] | UnsetType = UNSET
+    prevLogIdx: int | UnsetType | None = UNSET  # noqa: N815 - pysyncobj calls it so, as the next
+    prevLogTerm: int | UnsetType | None = UNSET  # noqa: N815
+    serialized: tuple[bytes, bool, bool] | UnsetType | None = UNSET
+    next_node_idx: int | UnsetType = UNSET
+    reset: bool | UnsetType = UNSET
+    success: bool | UnsetType = UNSET
+    command: bytes | UnsetType = UNSET
+    request_id: int | UnsetType = UNSET
+    log_idx: int | UnsetType = UNSET
+    log_term: int | UnsetType = UNSET
+    error: int | UnsetType = UNSET
+
+
+_DECODER = msgspec.msgpack.Decoder(_Message)
+
+
+class _Strangers:
+    """Connections whose other end has not proved yet that it has the token; a new one drives out the oldest of too many.
+
+    If newcomers were refused instead, a few slow connections would keep the other voters out.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[socket.socket, None] = {}
+        self._lock = threading.Lock()
+
+    def add(self, plain: socket.socket) -> None:
+        """Note a connection, and end the oldest if there are too many."""
+        with self._lock:
+            self._open[plain] = None
+            oldest = next(iter(self._open)) if len(self._open) > _MOST_STRANGERS else None
+            if oldest is not None:
+                del self._open[oldest]
+        if oldest is not None:
+            _end(oldest)
+
+    def remove(self, plain: socket.socket) -> None:
+        """Forget a connection that is known now, or has ended."""
+        with self._lock:
+            self._open.pop(plain, None)
+
+    def close(self) -> None:
+        """End all."""
+        with self._lock:
+            ended = list(self._open)
+            self._open.clear()
+        for plain in ended:
+            _end(plain)
+
+
+def _end(plain: socket.socket) -> None:
+    """Let the thread that reads from a socket find its end; that closes it."""
+    with contextlib.suppress(OSError):
+        plain.shutdown(socket.SHUT_RDWR)
+
+
+class RaftTransport(Transport):  # type: ignore[misc] # of a library without types
+    """Connects the voters, and those who only follow.
+
+    Parameters
+    ----------
+    node : pysyncobj's object, in whose thread all happens that it is told.
+    own : this voter; None for one that has no vote.
+    others : the other voters.
+    listener : where they reach this one (`listen`).
+    token : of the cluster.
+    """
+
+    def __init__(
+        self, node: Any, own: Node | None, others: Iterable[Node], *, listener: socket.socket | None, token: str
+    ) -> None:
+        super().__init__(node, own, others)
+        self._node, self._own, self._token = node, own, token.encode()
+        self._others = {other.id: other for other in others}
+        self._connections: dict[str, Connection] = {}
+        self._followers: dict[str, Node] = {}
+        self._events: deque[tuple[str, str, Any]] = deque()
+        self._closed = threading.Event()
+        self._strangers = _Strangers()
+        self._asked: dict[int, tuple[threading.Event, list[int]]] = {}
+        self._questions = itertools.count()
+        self._wake_out, self._wake_in = os.pipe()
+        for end in (self._wake_out, self._wake_in):
+            os.set_blocking(end, False)
+        node._poller.subscribe(self._wake_out, self._drain_pipe, POLL_EVENT_TYPE.READ)
+        node.addOnTickCallback(self._tell)
+        self._listener = listener
+        if listener is not None:
+            threading.Thread(target=self._listen, args=(listener,), name="chimera-raft", daemon=True).start()
+        for other in self._others:
+            if own is None or own.id > other:  # of two voters, one calls the other
+                threading.Thread(target=self._call, args=(other,), name="chimera-raft-call", daemon=True).start()
+
+    def send(self, node: Node, message: dict[str, Any]) -> bool:
+        """Send a message to a voter or follower; returns whether there is a connection."""
+        connection = self._connections.get(node.id)
+        if connection is None:
+            return False
+        connection.send(msgspec.msgpack.encode(message))
+        return True
+
+    def is_behind(self, node: Node) -> bool:
+        """Whether much is still on its way to a voter or follower."""
+        connection = self._connections.get(node.id)
+        return connection is not None and connection.waiting_bytes > _MOST_AHEAD_BYTES
+
+    def commit_index_of(self, leader: Node, timeout_s: float) -> int | None:
+        """Ask the leader how much is certain; None if it does not answer. For any thread."""
+        number, answered = next(self._questions), (threading.Event(), list[int]())
+        self._asked[number] = answered
+        try:
+            if self.send(leader, {"type": "ask_index", "request_id": number}) and answered[0].wait(timeout_s):
+                return answered[1][0]
+            return None
+        finally:
+            del self._asked[number]
+
+    def destroy(self) -> None:
+        """End all connections."""
+        self._closed.set()
+        if self._listener is not None:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+        self._strangers.close()
+        for connection in list(self._connections.values()):
+            connection.close()
+
+    def _listen(self, listener: socket.socket) -> None:
+        while not self._closed.is_set():
+            try:
+                plain, _ = listener.accept()
+            except OSError:
+                if self._closed.wait(_RETRY_S):  # else this process has no room for a connection just now
+                    return
+                continue
+            self._strangers.add(plain)
+            threading.Thread(target=self._answer, args=(plain,), name="chimera-raft-answer", daemon=True).start()
+
+    def _answer(self, plain: socket.socket) -> None:
+        connection = None
+        try:
+            connection = Connection(plain, self._token, client=False)
+            name = connection.take(_MOST_NAME_BYTES).decode()
+            connection.settle()
+        except (OSError, UnicodeDecodeError):
+            (connection or plain).close()  # that of a connection ends its writer too
+            return
+        finally:
+            self._strangers.remove(plain)
+        self._serve(name, connection)
+
+    def _call(self, other: str) -> None:
+        me = f"follower {secrets.token_hex(8)}" if self._own is None else self._own.id
+        while not self._closed.wait(_RETRY_S):
+            try:
+                plain = socket.create_connection(place_of(other), HANDSHAKE_S)
+            except OSError:
+                continue
+            try:
+                connection = Connection(plain, self._token, client=True)
+                connection.settle()
+            except OSError:
+                plain.close()
+                continue
+            connection.send(me.encode())
+            self._serve(other, connection)
+
+    def _serve(self, who: str, connection: Connection) -> None:
+        """Read until the connection ends."""
+        self._note("connected", who, connection)
+        try:
+            while True:
+                self._note("message", who, _DECODER.decode(connection.take()))
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            pass
+        connection.close()
+        self._note("disconnected", who, connection)
+
+    def _note(self, what: str, who: str, more: Any) -> None:
+        self._events.append((what, who, more))
+        with contextlib.suppress(OSError):  # it is full, and so will be looked at
+            os.write(self._wake_in, b".")
+
+    def _drain_pipe(self, descriptor: int, event: int) -> None:  # noqa: ARG002 - the poller's signature
+        with contextlib.suppress(BlockingIOError):
+            while os.read(descriptor, 4096):
+                pass
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell pysyncobj what has happened; in its thread."""
+        while self._events:
+            what, who, more = self._events.popleft()
+            if what == "connected":
+                self._connect(who, more)
+            elif what == "disconnected":
+                if self._connections.get(who) is more:
+                    self._disconnect(who)
+            elif who in self._connections:
+                self._hear(who, more)
+
+    def _connect(self, who: str, connection: Connection) -> None:
+        if self._closed.is_set():
+            connection.close()
+            return
+        if who in self._connections:
+            self._connections[who].close()
+            self._disconnect(who)
+        self._connections[who] = connection
+        if who in self._others:
+            self._onNodeConnected(self._others[who])
+        else:
+            self._followers[who] = Node(who)
+            self._onReadonlyNodeConnected(self._followers[who])
+
+    def _disconnect(self, who: str) -> None:
+        del self._connections[who]
+        if who in self._others:
+            self._onNodeDisconnected(self._others[who])
+        else:
+            self._onReadonlyNodeDisconnected(self._followers.pop(who))
+
+    def _hear(self, who: str, message: _Message) -> None:
+        node = self._others.get(who) or self._followers[who]
+        if message.type == "ask_index":
+            self.send(
+                node, {"type": "index", "request_id": message.request_id, "commit_index": self._node.raftCommitIndex}
+            )
+        elif message.type == "index":
+            asked = self._asked.get(message.request_id) if isinstance(message.request_id, int) else None
+            if asked is not None and isinstance(message.commit_index, int):
+                asked[1].append(message.commit_index)
+                asked[0].set()
+        elif who in self._others or message.type in ("apply_command", "next_node_idx"):
+            given = msgspec.structs.asdict(message)
+            self._onMessageReceived(node, {name: value for name, value in given.items() if value is not UNSET})

@@ -1,0 +1,230 @@
+"""One job as the scheduler sees it: what is waiting, what is under way, what is done, and how fast that went."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from chimera.inference.journal.records import Accepted
+from chimera.inference.models.spec import key_of
+
+WINDOW_S = 10.0
+"""Over how long a query rate is measured."""
+_SMOOTHING = 0.3  # the share of the last batch in the estimate of a job's seconds per query
+_TIMES = 10_000  # an open job has no end; the times of so many of its last batches are kept
+_GROWTH = 8  # a batch whose size is chosen by time is at most so many times as large as the one before
+
+
+class Batch(Struct, frozen=True):
+    """Queries ``first`` to ``first + count`` of a job."""
+
+    number: int
+    first: int
+    count: int
+
+
+class Running(NamedTuple):
+    """A batch under way, and what its job was charged for it."""
+
+    batch: Batch
+    worker: str
+    since_s: float
+    charge: float
+    cold: bool
+
+
+@dataclass
+class Job:
+    """A job.
+
+    Attributes
+    ----------
+    order : jobs that came later have a higher one.
+    batch_s : how long a batch should take whose size is not given.
+    queries : how many there are; of an open job, so far.
+    open : whether more may come.
+    charged : queries dispatched, divided by the weight at the time.
+    cursor : the first query that was in no batch yet.
+    returned : batches to dispatch again, before new ones.
+    running : those under way, by number.
+    serving : the workers that have some of those, and how many.
+    loading : how many of those under way had to wait for the model, or still do.
+    key : what a worker calls its model.
+    blamed : for each batch that may have killed workers, which.
+    finished : queries that have a result.
+    errors : how many of these are errors.
+    ended : ``done`` or ``cancelled``, or nothing while it runs.
+    times : for each finished batch (of an open job, for the last ones) its queries, and the seconds that they took.
+    """
+
+    accepted: Accepted
+    order: int
+    charged: float
+    weight: float
+    batch_size: int
+    max_workers: int
+    batch_s: float
+    cursor: int = 0
+    batches: int = 0
+    returned: deque[Batch] = field(default_factory=deque)
+    running: dict[int, Running] = field(default_factory=dict)
+    serving: Counter[str] = field(default_factory=Counter)
+    loading: int = 0
+    blamed: dict[int, list[str]] = field(default_factory=dict)
+    finished: int = 0
+    errors: int = 0
+    ended: str = ""
+    why: str = ""
+    first_s: float | None = None
+    ended_s: float | None = None
+    times: deque[tuple[int, float]] = field(init=False)
+    queries: int = field(init=False)
+    open: bool = field(init=False)
+    key: str = field(init=False)
+    _recent: deque[tuple[float, int]] = field(default_factory=deque)
+    _recently: int = 0  # the queries of all of these
+    _seconds: float | None = None  # a query, smoothed
+    _largest: int = 0
+
+    def __post_init__(self) -> None:
+        self.key = key_of(self.accepted.model)
+        self.queries, self.open = self.accepted.queries, self.accepted.open
+        self.times = deque(maxlen=_TIMES if self.open else None)
+        self._end(self.accepted.at_s)
+
+    @property
+    def id(self) -> str:
+        """The name by which all else names it."""
+        return self.accepted.job
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """What loads its model."""
+        return self.accepted.model
+
+    @property
+    def waiting(self) -> int:
+        """How many queries are neither finished nor under way."""
+        if self.ended:
+            return 0
+        return self.queries - self.cursor + sum(batch.count for batch in self.returned)
+
+    def contends(self, worker: str) -> bool:
+        """Return whether it has something for a worker, and may have that one more."""
+        if self.ended or not (self.returned or self.cursor < self.queries):
+            return False
+        return not self.max_workers or self.others(worker) < self.max_workers
+
+    def others(self, worker: str) -> int:
+        """Return how many other workers serve it."""
+        return len(self.serving) - (worker in self.serving)
+
+    def next_batch(self) -> Batch:
+        """Return what it would dispatch next; there must be something waiting."""
+        if self.returned:
+            return self.returned[0]
+        left = self.queries - self.cursor
+        return Batch(self.batches, self.cursor, min(self.batch_size or self._fitting(), left))
+
+    def estimate_s(self, count: int) -> float | None:
+        """Return how long so many queries take, as far as is known."""
+        return None if self._seconds is None else count * self._seconds
+
+    def dispatched(self, batch: Batch, worker: str, at_s: float, *, cold: bool) -> None:
+        """Take note that a batch is under way; ``cold`` where the worker has to load the model first."""
+        if batch.number == self.batches:
+            self.batches, self.cursor = batch.number + 1, batch.first + batch.count
+        else:
+            self._withdraw(batch.number)
+        charge = batch.count / self.weight
+        self.running[batch.number] = Running(batch, worker, at_s, charge, cold)
+        self.loading += cold
+        self.serving[worker] += 1
+        self.charged += charge
+        self.first_s = at_s if self.first_s is None else self.first_s
+        self._largest = max(self._largest, batch.count)
+
+    def returns(self, number: int, worker: str, *, blamed: bool) -> None:
+        """Take a batch back, to be dispatched again before all others."""
+        running = self.running.get(number)
+        if running is None or running.worker != worker:
+            return  # somebody else computes it by now, or it is done
+        self._stops(number)
+        self.charged -= running.charge
+        self.returned.appendleft(running.batch)
+        if blamed:
+            self.blamed.setdefault(number, []).append(worker)
+
+    def commits(self, batch: Batch, errors: int, seconds: float | None, at_s: float) -> None:
+        """Take note that a batch is done; ``seconds`` is None where nobody computed it."""
+        if self._stops(batch.number) is None:  # it comes late, from a worker that it had been taken from
+            self._withdraw(batch.number)
+            self.charged += batch.count / self.weight
+        self.blamed.pop(batch.number, None)
+        self.finished += batch.count
+        self.errors += errors
+        if seconds is not None:
+            self.times.append((batch.count, seconds))
+            self._recent.append((at_s, batch.count))
+            self._recently += batch.count
+            self._forget(at_s)
+            each = seconds / batch.count
+            self._seconds = each if self._seconds is None else (1 - _SMOOTHING) * self._seconds + _SMOOTHING * each
+        self._end(at_s)
+
+    def withdraws(self, count: int, at_s: float) -> None:
+        """Take note that so many queries are not wanted any more, of those that are in no batch yet."""
+        self.queries -= count
+        self._end(at_s)
+
+    def closes(self, at_s: float) -> None:
+        """Take note that no more queries come."""
+        self.open = False
+        self._end(at_s)
+
+    def open_batch(self, number: int) -> Batch | None:
+        """Return a batch that is not done; None for one that is, or that there never was."""
+        if number in self.running:
+            return self.running[number].batch
+        return next((batch for batch in self.returned if batch.number == number), None)
+
+    def rate(self, now_s: float) -> float:
+        """Return the queries finished per second, over the last `WINDOW_S` or since its first dispatch."""
+        self._forget(now_s)
+        if self.first_s is None:
+            return 0.0
+        until_s = now_s if self.ended_s is None else min(now_s, max(self.ended_s, now_s - WINDOW_S))
+        span_s = min(max(until_s - self.first_s, 1e-9), WINDOW_S)
+        return self._recently / max(span_s, 1.0)
+
+    def _end(self, at_s: float) -> None:
+        """Be done if there is nothing more to do, and nothing more will come."""
+        if self.finished == self.queries and not self.open and not self.ended:
+            self.ended, self.ended_s = "done", at_s
+
+    def _fitting(self) -> int:
+        if self._seconds is None:
+            return max(self._largest, 1)
+        return max(1, min(round(self.batch_s / max(self._seconds, 1e-9)), _GROWTH * max(self._largest, 1)))
+
+    def _forget(self, now_s: float) -> None:
+        while self._recent and self._recent[0][0] <= now_s - WINDOW_S:
+            self._recently -= self._recent.popleft()[1]
+
+    def _stops(self, number: int) -> Running | None:
+        running = self.running.pop(number, None)
+        if running is not None:
+            self.loading -= running.cold
+            self.serving[running.worker] -= 1
+            if not self.serving[running.worker]:
+                del self.serving[running.worker]
+        return running
+
+    def _withdraw(self, number: int) -> None:
+        for batch in self.returned:
+            if batch.number == number:
+                self.returned.remove(batch)
+                return
