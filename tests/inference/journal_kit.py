@@ -261,7 +261,7 @@ class JournalKit(ABC):
         first = data.draw(st.integers(0, len(queries) - 1))
         count = data.draw(st.integers(1, len(queries) - first))
         assert journal.queries("1", first, count) == queries[first : first + count]
-        assert journal.given() == {"1"}
+        assert journal.jobs_with_queries() == {"1"}
         journal.close()
 
     def test_threads_may_write_and_read_at_once(self, journal: Journal) -> None:

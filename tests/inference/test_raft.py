@@ -328,7 +328,7 @@ def test_no_voter_loads_a_pickle_even_of_one_who_has_the_token(voters: Voters, t
             with contextlib.suppress(OSError):  # it broke off, or answers this or that
                 connection._socket.settimeout(0.3)
                 while True:
-                    connection.take()
+                    connection.receive()
     assert not (tmp_path / "harmed").exists()
     assert voters.process(0).poll() is None
 
@@ -341,7 +341,7 @@ def told(address: str, token: str, who: bytes, message: bytes) -> Connection:
     except OSError:
         plain.close()
         raise
-    connection.settle()
+    connection.end_handshake()
     connection.send(who)
     connection.send(message)
     return connection

@@ -51,7 +51,7 @@ def test_jobs_share_a_cluster_by_object_or_by_folder(factory: str, tmp_path: Pat
     with chimera.InferenceCluster(folder, workers=1, standbys=0) as cluster:
         first = chimera.infer(factory, range(100), cluster=cluster)
         second = chimera.infer(factory, range(2000), cluster=folder)
-        with pytest.raises(ConfigurationError, match="is up already"):
+        with pytest.raises(ConfigurationError, match="already runs in"):
             chimera.InferenceCluster(folder)
         first.wait(60)
         second.cancel()

@@ -100,7 +100,7 @@ def test_a_worker_serves_its_coordinator_and_stops_within_a_second(tmp_path: Pat
         done = result(link, 3)
         assert (done.job, done.batch, done.errors) == ("1", 0, 1)
         assert wire.unpack(done.results) == [{"result": "a"}, {"error": "ValueError: this query fails"}]
-        state = link.collect(3, [done.place], 0).state
+        state = link.collect(3, [done.batch_id], 0).state
         assert (state.kept, state.pid, state.computing) == ([], running.process.pid, None)
         with pytest.raises(StaleEpoch, match="answered 409: worker w0 serves epoch 3"):
             sender.assign(2, [Assignment("1", 1, ECHO, [])])
@@ -183,7 +183,7 @@ def test_a_worker_that_hangs_is_told_from_a_dead_one_and_goes_on_afterwards(tmp_
         os.kill(running.process.pid, signal.SIGCONT)
         link = running.link()
         link.assign(1, [Assignment("1", 0, ECHO, ["a"])])
-        assert result(link, 1).place == ("1", 0)
+        assert result(link, 1).batch_id == ("1", 0)
 
 
 def test_a_worker_of_no_cluster_says_so_in_one_line(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from chimera.inference.models import check
 from chimera.inference.models.spec import key_of
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.pool.pool import Pool
-from chimera.inference.worker.protocol import Assignment, Collected, Finished, Link, Place, WorkerState
+from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Finished, Link, WorkerState
 from inference import model
 from inference.running import until
 
@@ -40,7 +40,7 @@ class Obedient(Link):
 
     def __init__(self, name: str) -> None:
         self.name, self.dead, self.hangs = name, False, False
-        self.has: list[Place] = []
+        self.has: list[BatchId] = []
         self._done: list[Finished] = []
         self._changed = threading.Condition()
 
@@ -64,13 +64,13 @@ class Obedient(Link):
 
     def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:
         with self._changed:
-            self.has += [one.place for one in assignments]
+            self.has += [one.batch_id for one in assignments]
             self._changed.notify_all()
         return self._state()
 
-    def collect(self, epoch: int, done: Sequence[Place], wait_s: float) -> Collected:
+    def collect(self, epoch: int, done: Sequence[BatchId], wait_s: float) -> Collected:
         with self._changed:
-            self._done = [one for one in self._done if one.place not in done]
+            self._done = [one for one in self._done if one.batch_id not in done]
             self._changed.wait_for(lambda: self.dead or self._done, wait_s)
             return Collected(self._state(), list(self._done))
 
@@ -87,7 +87,7 @@ class Obedient(Link):
         if self.dead:
             raise Unreachable("it is dead")
         first = self.has[0] if self.has else None
-        kept = [one.place for one in self._done]
+        kept = [one.batch_id for one in self._done]
         return WorkerState(self.name, 1, first, self.has[1:], kept, [key_of(check(ECHO))], None, 0.0, 0.0)
 
 
@@ -154,7 +154,7 @@ def test_a_dead_workers_batch_goes_at_once_to_one_that_is_soon_free_and_else_to_
     (lost,) = second.has
     second.die()
     if seconds > 1:
-        until(lambda: leader.seats["w1"].state == "lost")
+        until(lambda: leader.workers["w1"].state == "lost")
         assert first.has == [("1", 2)]  # it may be long, and another one may come
         first.finish(seconds)
         until(lambda: first.has)
@@ -204,7 +204,7 @@ def test_who_reads_a_long_journal_keeps_its_lease_meanwhile(tmp_path: Path, work
         while time.monotonic() < until_s:
             assert other.acquire("c1", "", LEASE_S) is None
         journal.read.set()
-        assert leading.ask(lambda: leading.scheduler.jobs) == {}
+        assert leading.call(lambda: leading.scheduler.jobs) == {}
 
 
 def test_jobs_that_ended_long_ago_are_forgotten_and_their_numbers_do_not_come_again(
@@ -214,13 +214,13 @@ def test_jobs_that_ended_long_ago_are_forgotten_and_their_numbers_do_not_come_ag
         job = operations.submit(leading, key=secrets.token_hex(4), model=ECHO, queries=list(range(10)), batch_size=10)
         worker = until(lambda: next((one for one in workers.by_name.values() if one.has), None))
         worker.finish(0.5)
-        until(lambda: leading.ask(lambda: job not in leading.scheduler.jobs or leading.scheduler.jobs[job].ended))
+        until(lambda: leading.call(lambda: job not in leading.scheduler.jobs or leading.scheduler.jobs[job].ended))
         return job
 
     with closing(SqliteJournal(tmp_path / "journal.sqlite")) as journal:
         with leads(journal, workers) as leading:
             assert [submitted(leading), submitted(leading)] == ["1", "2"]
-            assert leading.ask(lambda: list(leading.scheduler.jobs)) == ["1", "2"]  # without an order to forget
+            assert leading.call(lambda: list(leading.scheduler.jobs)) == ["1", "2"]  # without an order to forget
         lease = journal.acquire("c1", "", 60.0)
         assert lease is not None
         journal.append(lease.epoch, [Dropped("1", 0.0)])  # its coordinator has come no further
@@ -253,12 +253,14 @@ def test_of_a_submission_that_fails_or_whose_coordinator_dies_nothing_is_left(tm
         with leads(journal, workers) as leading:
             with pytest.raises(ConfigurationError, match="cannot travel"):
                 operations.submit(leading, key="a", model=ECHO, queries=["fine", object()])
-            until(lambda: journal.given() == set())
-            leading.keep(leading.ask(leading.new_number), 0, wire.pack(["of a job that is not accepted any more"]))
-            assert journal.given() == {"2"}
+            until(lambda: journal.jobs_with_queries() == set())
+            leading.store_queries(
+                leading.call(leading.new_number), 0, wire.pack(["of a job that is not accepted any more"])
+            )
+            assert journal.jobs_with_queries() == {"2"}
         with leads(journal, workers) as leading:
             assert operations.submit(leading, key="a", model=ECHO, queries=["fine"]) == "3"
-            until(lambda: journal.given() == {"3"})
+            until(lambda: journal.jobs_with_queries() == {"3"})
 
 
 def test_a_request_that_comes_twice_at_once_is_one_job(leader: Coordinator) -> None:
@@ -267,17 +269,19 @@ def test_a_request_that_comes_twice_at_once_is_one_job(leader: Coordinator) -> N
             clients.submit(operations.submit, leader, key="a", model=ECHO, queries=list(range(5000))) for _ in range(4)
         ]
         (job,) = {one.result() for one in sent}
-    until(lambda: leader.journal.given() == {job})
+    until(lambda: leader.journal.jobs_with_queries() == {job})
     assert leader.journal.queries(job, 4999, 1) == [4999]
 
 
-@given(st.lists(st.integers(0, 3 * operations.PIECE_BYTES // 2).map(lambda size: size >> 4 * (size % 4)), max_size=30))
+@given(
+    st.lists(st.integers(0, 3 * operations.MAX_CHUNK_BYTES // 2).map(lambda size: size >> 4 * (size % 4)), max_size=30)
+)
 @settings(max_examples=30, deadline=None)
 def test_pieces_hold_all_queries_and_no_more_than_fits(sizes: list[int]) -> None:
     found = 0
-    for first, body in operations.pieces([bytes(size) for size in sizes]):
+    for first, body in operations.packed_chunks([bytes(size) for size in sizes]):
         packed = [len(query) for query in wire.unpack(body)]
         assert (first, packed) == (found, sizes[found : found + len(packed)])
-        assert len(packed) == 1 or len(body) <= operations.PIECE_BYTES
+        assert len(packed) == 1 or len(body) <= operations.MAX_CHUNK_BYTES
         found += len(packed)
     assert found == len(sizes)

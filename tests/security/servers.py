@@ -144,8 +144,8 @@ def inference(folder: Path, stack: ExitStack) -> Made:
     metrics, access = Metrics(), cluster.access()
     routers = [jobs_router(candidate.leader, candidate.rows), serving_router(candidate.leader, metrics)]
     app = create_app(title="inference", settings=access, routers=routers, about={"name": "c0"}, metrics=metrics)
-    candidate.begin("http://127.0.0.1:1")
-    stack.callback(candidate.end)
+    candidate.start("http://127.0.0.1:1")
+    stack.callback(candidate.stop)
     return app, access
 
 
@@ -155,7 +155,7 @@ def inference_worker(folder: Path, stack: ExitStack) -> Made:
     from chimera.inference.worker.worker import InferenceWorker
     from chimera.web.folder import Access as FolderAccess
 
-    worker = InferenceWorker("w0", died=lambda _: None, folder=folder)
+    worker = InferenceWorker("w0", on_exit=lambda _: None, folder=folder)
     stack.callback(worker.close)
     access = FolderAccess(TOKEN)
     return create_worker_app(worker, access, lambda: None), access

@@ -18,11 +18,11 @@ from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.coordinator.coordinator import LEASE_S, Coordinator, NotCoordinator
 from chimera.inference.coordinator.worker_handle import SILENT_S
 from chimera.inference.journal.journal import Journal, Lease
-from chimera.inference.membership import BEAT_S, Member, Members
+from chimera.inference.membership import HEARTBEAT_S, Member, Members
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.pool.pool import Pool
 
-LOOK_S = 0.05
+POLL_S = 0.05
 """How often a standby looks whether the lease is over."""
 
 
@@ -52,21 +52,21 @@ class Candidate:
         code: bool = True,
     ) -> None:
         self._keep_s, self._code = keep_s, code
-        self._open, self._seen = journal, 0
+        self._open_journal, self._last_epoch = journal, 0
         self._name, self._folder, self._policy = name, folder, policy
         self._members = Members(folder.members)
         self._pool = _pool(self._members, folder.token(), ray=ray)
         self._leading: Coordinator | None = None
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._stand, name="chimera-candidate")
+        self._thread = threading.Thread(target=self._run, name="chimera-candidate")
         self._address = ""
 
-    def begin(self, address: str) -> None:
+    def start(self, address: str) -> None:
         """Take part, as who answers at this address."""
         self._address = address
         self._thread.start()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Hand the lease back, and take part no more."""
         self._stopped.set()
         if self._leading is not None:
@@ -93,16 +93,16 @@ class Candidate:
         highest = max((one.epoch for one in found if one.role == "coordinator"), default=0)
         return [_row(one, highest) for one in found]
 
-    def _stand(self) -> None:
-        journal = self._open()
+    def _run(self) -> None:
+        journal = self._open_journal()
         self._members.join("standby", self._name, self._address, state="stands by")
         threading.Thread(target=self._beat, name="chimera-beat", daemon=True).start()
         try:
-            while not self._stopped.wait(LOOK_S):
+            while not self._stopped.wait(POLL_S):
                 lease = journal.acquire(self._name, self._address, LEASE_S)
                 seen = lease or journal.lease()
-                if seen is not None and seen.epoch != self._seen:
-                    self._seen = seen.epoch
+                if seen is not None and seen.epoch != self._last_epoch:
+                    self._last_epoch = seen.epoch
                     self._folder.note_leader(seen.epoch, seen.address)
                 if lease is not None:
                     self._members.beat(self._name, role="coordinator", state="leads", epoch=lease.epoch)
@@ -113,7 +113,7 @@ class Candidate:
             journal.close()
 
     def _beat(self) -> None:
-        while not self._stopped.wait(BEAT_S):
+        while not self._stopped.wait(HEARTBEAT_S):
             self._members.beat(self._name)
 
     def _lead(self, journal: Journal, lease: Lease) -> None:
@@ -142,7 +142,7 @@ def _journal(folder: ClusterFolder, voters: str, voter: str | None) -> Journal:
     if voter:
         from chimera.inference.journal.raft.journal import RaftJournal
 
-        place = folder.vote / voter.replace(":", "-")
+        place = folder.voter / voter.replace(":", "-")
         return RaftJournal(voters.split(","), voter, folder.token(), place)
     from chimera.inference.journal.sqlite import SqliteJournal
 
@@ -174,7 +174,7 @@ def _url(host: str, port: int) -> str:
 def main() -> None:
     """Serve until SIGTERM."""
     from chimera.inference.api.job_routes import jobs_router
-    from chimera.inference.api.metrics import ClusterFigures
+    from chimera.inference.api.metrics import ClusterMetrics
     from chimera.inference.api.serving_routes import serving_router
     from chimera.web.app import create_app, serve
     from chimera.web.metrics import Metrics
@@ -204,7 +204,7 @@ def main() -> None:
         code=not options.no_code,
     )  # fmt: skip
     metrics = Metrics()
-    metrics.registry.register(ClusterFigures(candidate.leader))
+    metrics.registry.register(ClusterMetrics(candidate.leader))
     host = options.voter.rpartition(":")[0].strip("[]") if options.voter else "127.0.0.1"
     app = create_app(
         title=f"Chimera inference {options.name}",
@@ -216,13 +216,13 @@ def main() -> None:
     try:
         serve(
             app, host=host, port=0, settings=access,
-            on_started=lambda: candidate.begin(_url(*app.state.address)),
+            on_started=lambda: candidate.start(_url(*app.state.address)),
         )  # fmt: skip
     except ChimeraError as error:
         sys.stderr.write(f"{time.strftime('%H:%M:%S')} {options.name}, process {os.getpid()}: {error}\n")
         raise SystemExit(1) from None
     finally:
-        candidate.end()
+        candidate.stop()
 
 
 if __name__ == "__main__":

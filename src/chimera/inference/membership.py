@@ -23,10 +23,10 @@ from chimera.core.private import make_folder, write
 
 Role: TypeAlias = Literal["coordinator", "standby", "worker"]
 
-BEAT_S = 0.25
+HEARTBEAT_S = 0.25
 """How often a process writes."""
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
-_MOST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 
 
 class Member(Struct, frozen=True):
@@ -131,7 +131,7 @@ class Members:
     def _read(self, file: Path) -> Member | None:
         try:
             with file.open("rb") as opened:
-                return msgspec.json.decode(opened.read(_MOST_BYTES), type=Member)
+                return msgspec.json.decode(opened.read(_MAX_BYTES), type=Member)
         except (
             OSError,
             msgspec.MsgspecError,

@@ -29,28 +29,28 @@ from chimera.web.keeping import keep_s
 STOP_S = 5.0
 """How long members have to end by themselves."""
 _POLL_S = 0.02
-_QUICK_S = 2.0  # who lives no longer than this is started anew later and later
-_LONGEST_S = 10.0
+_SHORT_RUN_S = 2.0  # who lives no longer than this is started anew later and later
+_MAX_PAUSE_S = 10.0
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-class Kept(Protocol):
+class Supervised(Protocol):
     """What is kept up."""
 
     def start(self) -> None:
         """Start it."""
 
-    def look(self, say: Callable[[str], None]) -> None:
+    def check(self, say: Callable[[str], None]) -> None:
         """Start anew what has died."""
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to its processes."""
 
     def end(self, deadline_s: float) -> None:
-        """Let it have ended at the deadline."""
+        """Let it have ended cluster_option the deadline."""
 
 
-class Member:
+class ManagedProcess:
     """One process of the cluster, started again and again.
 
     Parameters
@@ -63,7 +63,7 @@ class Member:
     ) -> None:
         self.name = name
         self._command, self._folder, self._environment = command, folder, environment
-        self._began_s = self._at_s = self._pause_s = 0.0
+        self._began_s = self._restart_s = self._pause_s = 0.0
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -81,20 +81,20 @@ class Member:
             )
         self._began_s = time.monotonic()
 
-    def look(self, say: Callable[[str], None]) -> None:
+    def check(self, say: Callable[[str], None]) -> None:
         """Start the process anew if it has ended."""
         now_s = time.monotonic()
         if self.process is None:
-            if now_s >= self._at_s:
+            if now_s >= self._restart_s:
                 self.start()
             return
         code = self.process.poll()
         if code is None:
             return
         how = f"exited with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
-        quick = now_s - self._began_s < _QUICK_S
-        self._pause_s = min(max(2 * self._pause_s, 0.1), _LONGEST_S) if quick else 0.0
-        self._at_s = now_s + self._pause_s
+        quick = now_s - self._began_s < _SHORT_RUN_S
+        self._pause_s = min(max(2 * self._pause_s, 0.1), _MAX_PAUSE_S) if quick else 0.0
+        self._restart_s = now_s + self._pause_s
         self._release()
         say(f"{self.name} {how}; it is started anew")
 
@@ -105,7 +105,7 @@ class Member:
                 os.killpg(self.process.pid, number)
 
     def end(self, deadline_s: float) -> None:
-        """Wait for the end of the process, and make one at the deadline."""
+        """Wait for the end of the process, and make one cluster_option the deadline."""
         if self.process is None:
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -202,19 +202,27 @@ def supervise(
     code : accept models that run code of their own: of kind 'factory', or that are trusted.
     say : told what happens, in one line.
     """
-    at, one_thread = ["--cluster", str(folder.path)], dict.fromkeys(THREADS, "1")
-    given = {name: value for name, value in one_thread.items() if name not in os.environ}
-    leading = ["chimera.inference.coordinator_process", *at, "--policy", policy, *(["--ray", ray] if ray else [])]
+    cluster_option, one_thread = ["--cluster", str(folder.path)], dict.fromkeys(THREADS, "1")
+    thread_limits = {name: value for name, value in one_thread.items() if name not in os.environ}
+    coordinator_command = [
+        "chimera.inference.coordinator_process",
+        *cluster_option,
+        "--policy",
+        policy,
+        *(["--ray", ray] if ray else []),
+    ]
     if keep_days is not None:
-        leading += ["--keep-s", str(keep_s(keep_days))]
-    leading += [*([] if code else ["--no-code"]), "--name"]
-    working = ["chimera.inference.worker.process", *at, "--keep-models", str(keep_models)]
-    working += [*(["--preload", preload] if preload else []), "--name"]
+        coordinator_command += ["--keep-s", str(keep_s(keep_days))]
+    coordinator_command += [*([] if code else ["--no-code"]), "--name"]
+    worker_command = ["chimera.inference.worker.process", *cluster_option, "--keep-models", str(keep_models)]
+    worker_command += [*(["--preload", preload] if preload else []), "--name"]
     candidates = {f"c{i}": list[str]() for i in range(1 + standbys)}
     if voters:
         own = {f"c{i}": voter for i, voter in enumerate(voters) if is_here(voter)}
         candidates = {name: ["--voters", ",".join(voters), "--voter", voter] for name, voter in own.items()}
-    members: list[Kept] = [Member(name, [*leading, name, *more], folder, {}) for name, more in candidates.items()]
+    members: list[Supervised] = [
+        ManagedProcess(name, [*coordinator_command, name, *more], folder, {}) for name, more in candidates.items()
+    ]
     if ray:
         from chimera.inference.pool.ray import namespace_of
         from chimera.inference.pool.ray_workers import RayWorkers
@@ -223,13 +231,13 @@ def supervise(
         namespace = namespace_of(folder.token())
         members.append(RayWorkers(workers, namespace, modules, keep_models=keep_models, gpus=gpus))
     else:
-        members += [Member(f"w{i}", [*working, f"w{i}"], folder, given) for i in range(workers)]
+        members += [ManagedProcess(f"w{i}", [*worker_command, f"w{i}"], folder, thread_limits) for i in range(workers)]
     try:
         for each in members:
             each.start()
         while not stopped():
             for each in members:
-                each.look(say)
+                each.check(say)
             time.sleep(_POLL_S)
     finally:
         for each in members:
@@ -240,7 +248,7 @@ def supervise(
             each.end(deadline_s)
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -256,9 +264,9 @@ def main() -> None:
     parser.add_argument("--policy", required=True)
     parser.add_argument("--preload", default="")
     parser.add_argument("--keep_days", type=float)
-    given = vars(parser.parse_args())
+    options = vars(parser.parse_args())
     try:
-        keep_up(ClusterFolder(given.pop("cluster")), **given, say=_tell)
+        keep_up(ClusterFolder(options.pop("cluster")), **options, say=_print_line)
     except ChimeraError as error:
         sys.stderr.write(f"{error}\n")
         raise SystemExit(1) from None

@@ -1,4 +1,4 @@
-"""The routes by which people, and `chimera infer`, ask the coordinator."""
+"""REST routes of jobs, and of views of the cluster; `chimera infer` and the Python client use them."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
 
     Parameters
     ----------
-    leader : returns the coordinator; raises `NotCoordinator` while this process is none.
-    members : returns a row for each process of the cluster.
+    leader : returns the coordinator; raises `NotCoordinator` if this process is not the coordinator.
+    members : returns a row per process of the cluster.
     """
     router = plain_router(prefix=PREFIX, tags=["inference"])
 
     @router.post(
         "/jobs",
         **documented(
-            "Take a job on; with a key that came before, it is the job that is there.", body=_SUBMISSION, example=_EXAMPLE,
+            "Submit a job. A request with the key of an existing job returns that job.", body=_SUBMISSION, example=_EXAMPLE,
             answer=JOB, answer_example={"job": "1"}, errors=(422, 503),
         ),
     )  # fmt: skip
@@ -69,20 +69,24 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
         body = await read_object(request)
         key, model, queries = required(body, "key", "model", "queries")
         if not isinstance(key, str) or not key or not isinstance(model, dict) or not isinstance(queries, list):
-            raise DataError("a job has a key, which is a text, a model, which is a table, and a list of queries")
-        more = chosen(body, "name", "weight", "batch_size", "max_workers", besides=("key", "model", "queries"))
+            raise DataError("a job needs a key (a text), a model (a table) and queries (a list)")
+        more = known_fields(body, "name", "weight", "batch_size", "max_workers", besides=("key", "model", "queries"))
         if not isinstance(more.get("name"), str | None):
             raise DataError(f"name must be a text, not {more['name']!r}")
         job = await in_thread(lambda: operations.submit(leader(), key=key, model=model, queries=queries, **more))
         return answer(request, {"job": job})
 
-    for path, view, told in (
-        ("/jobs", views.listed, "All jobs, with their states."),
-        ("/rate", views.rates, "The query rate of each job over the last 10 s, and what it has processed."),
+    for path, view, summary in (
+        ("/jobs", views.jobs, "All jobs, with their states."),
+        (
+            "/rate",
+            views.rates,
+            "The query rate of each job over the last 10 s, and the number of its finished queries.",
+        ),
         ("/stats", views.statistics, "The processing time per query of each job."),
-        ("/workers", views.serving, "What each worker does."),
+        ("/workers", views.workers, "The state of each worker."),
     ):
-        router.get(path, **documented(told, answer=_ROWS, errors=(503,)))(_viewing(leader, view))
+        router.get(path, **documented(summary, answer=_ROWS, errors=(503,)))(_viewing(leader, view))
 
     @router.get("/members", **documented("All processes of the cluster.", answer=_ROWS))
     async def processes(request: Request) -> Response:
@@ -91,30 +95,32 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
     @router.patch(
         "/jobs/{job}",
         **documented(
-            "Change a job from its next batch on.", body={"type": "object", "properties": CHANGES}, example={"weight": 2.0},
+            "Change a job, from its next batch on.", body={"type": "object", "properties": CHANGES}, example={"weight": 2.0},
             answer=JOB, answer_example={"job": "1"}, errors=(422, 503),
         ),
     )  # fmt: skip
     async def change(request: Request) -> Response:
-        changes = chosen(await read_object(request), *CHANGES)
+        changes = known_fields(await read_object(request), *CHANGES)
         job = await in_thread(lambda: operations.change(leader(), _job(request), **changes))
         return answer(request, {"job": job})
 
-    @router.delete("/jobs/{job}", **documented("Cancel a job; its results stay.", answer=JOB, errors=(422, 503)))
+    @router.delete(
+        "/jobs/{job}", **documented("Cancel a job. Its results so far are kept.", answer=JOB, errors=(422, 503))
+    )
     async def cancel(request: Request) -> Response:
         return answer(request, {"job": await in_thread(lambda: operations.cancel(leader(), _job(request)))})
 
     @router.get(
         "/jobs/{job}/results",
         **documented(
-            "Results so far, in input order, a JSON line each; from query ``first`` on.", answer={"type": "string"},
+            "The results so far in input order, as JSON lines, from query ``first`` on.", answer={"type": "string"},
             answer_example='{"index": 0, "query": "a [MASK] day", "result": "a fine day"}', binary=False, errors=(422, 503),
         ),
     )  # fmt: skip
     async def results(request: Request) -> Response:
         first = request.query_params.get("first", "0")
         if not first.isascii() or not first.isdigit() or len(first) > 15:
-            raise DataError(f"first must be a whole number from 0, not {first[:40]!r}")
+            raise DataError(f"first must be a whole number of at least 0, not {first[:40]!r}")
         job = await in_thread(lambda: _found(leader(), _job(request)))
         lines = _lines(leader(), job, int(first))
         return StreamingResponse(lines, media_type="application/jsonl")
@@ -124,20 +130,22 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
 
 def _viewing(leader: Callable[[], Coordinator], view: Callable[[Coordinator], list[dict[str, Any]]]) -> Any:
     async def show(request: Request) -> Response:
-        def asked() -> list[dict[str, Any]]:
-            found = leader()
-            return found.ask(lambda: view(found))
+        def rows() -> list[dict[str, Any]]:
+            coordinator = leader()
+            return coordinator.call(lambda: view(coordinator))
 
-        return answer(request, {"rows": await in_thread(asked)})
+        return answer(request, {"rows": await in_thread(rows)})
 
     return show
 
 
-def chosen(body: dict[str, Any], *names: str, besides: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return what a body has under these names; it may have nothing else, but for ``besides``."""
-    strange = [name for name in body if name not in names and name not in besides]
-    if strange:
-        raise DataError(f"the body has {', '.join(map(repr, strange))}; allowed are {', '.join((*besides, *names))}")
+def known_fields(body: dict[str, Any], *names: str, besides: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the fields of a body with these names. Raise DataError if it has others, except those in ``besides``."""
+    unknown = [name for name in body if name not in names and name not in besides]
+    if unknown:
+        raise DataError(
+            f"unknown fields: {', '.join(map(repr, unknown))}; allowed fields: {', '.join((*besides, *names))}"
+        )
     return {name: body[name] for name in names if name in body}
 
 
@@ -146,11 +154,11 @@ def _job(request: Request) -> str:
 
 
 def _found(leader: Coordinator, job: str) -> str:
-    return leader.ask(lambda: operations.named(leader, job))
+    return leader.call(lambda: operations.job_number(leader, job))
 
 
 def _lines(leader: Coordinator, job: str, first: int) -> Iterator[bytes]:
-    """Yield the results of a job as JSON lines, a batch at a time."""
+    """Yield the results of a job as JSON lines, batch by batch."""
     for output in leader.journal.outputs(job, first):
         found = wire.unpack(output.body)
         queries = leader.journal.queries(job, output.first, output.count)
@@ -166,5 +174,5 @@ def _plain(query: Any) -> Any:
     if isinstance(query, np.ndarray | np.generic):
         return query.tolist()
     if isinstance(query, bytes):
-        raise ConfigurationError("queries that are bytes cannot be shown")
+        raise ConfigurationError("queries of type bytes cannot be written as JSON")
     return query

@@ -1,4 +1,4 @@
-"""What people ask of a coordinator: take a job on, change it, cancel it; checked before it becomes a record."""
+"""Operations on jobs: submit, change and cancel. They check their arguments, and record the operation."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.inference.journal import records
 from chimera.inference.models import check
 
-CHUNK = 1000
-"""So many queries lie together in the journal at most,"""
-PIECE_BYTES = 1 << 20
-"""and so many bytes, unless one query has more: no write takes long beside a lease."""
+MAX_CHUNK_QUERIES = 1000
+"""Maximum number of queries in a chunk of the journal."""
+MAX_CHUNK_BYTES = 1 << 20
+"""Maximum size of a chunk, unless a single query is larger. A write must be short compared to the lease."""
 
 
 def submit(
@@ -29,43 +29,50 @@ def submit(
     batch_size: int | str = "auto",
     max_workers: int | None = None,
 ) -> str:
-    """Take a job on and return its number; with a key that came before, that of the job that is there.
+    """Accept a job, and return its number.
 
     Parameters
     ----------
-    key : made by whoever submits, so that a request that is sent twice is one job.
-    model : the table of a model that was checked.
-    queries : its queries, of values that `wire` can pack.
+    key : chosen by the client. A request with the key of an existing job returns the number of that job, so that a retry
+        submits nothing twice.
+    model : table of the model.
+    queries : values that `wire` can pack.
+    name : default: the number.
+
+    Raises
+    ------
+    DataError : there are no queries.
+    ConfigurationError : the model or an option is invalid.
     """
     if not queries:
         raise DataError("a job needs at least one query")
     table = check(model, code=leader.code)
-    size, share, most = checked_size(batch_size), checked_weight(weight), checked_most(max_workers)
+    size, share, most = checked_batch_size(batch_size), checked_weight(weight), checked_max_workers(max_workers)
 
-    def known() -> str | None:
+    def existing() -> str | None:
         return next((job.id for job in leader.scheduler.jobs.values() if job.accepted.key == key), None)
 
     def begin() -> tuple[str | None, str]:
-        return (there, there) if (there := known()) else (None, leader.new_number())
+        return (found, found) if (found := existing()) else (None, leader.new_number())
 
     def accept() -> str:
-        if (there := known()) is not None:  # the same request came twice at once
-            leader.discard(number)
-            return there
+        if (found := existing()) is not None:  # two requests with the same key came at once
+            leader.discard_queries(number)
+            return found
         now_s = leader.now_s()
-        leader.note(records.Accepted(number, key, name or number, table, len(queries), share, size, most, now_s))
+        leader.record(records.Accepted(number, key, name or number, table, len(queries), share, size, most, now_s))
         return number
 
-    there, number = leader.ask(begin)
-    if there is not None:
-        return there
+    earlier, number = leader.call(begin)
+    if earlier is not None:
+        return earlier
     try:
-        for first, body in pieces(queries):
-            leader.keep(number, first, body)
+        for first, body in packed_chunks(queries):
+            leader.store_queries(number, first, body)
     except BaseException:
-        leader.discard(number)
+        leader.discard_queries(number)
         raise
-    return leader.ask(accept)
+    return leader.call(accept)
 
 
 def change(
@@ -76,76 +83,81 @@ def change(
     batch_size: int | str | None = None,
     max_workers: int | None = None,
 ) -> str:
-    """Give a job another weight, batch size or number of workers from its next batch on, and return its number."""
+    """Change the weight, batch size or maximum number of workers of a job from its next batch on; return its number."""
     share = None if weight is None else checked_weight(weight)
-    size = None if batch_size is None else checked_size(batch_size)
-    most = None if max_workers is None else checked_most(max_workers)
+    size = None if batch_size is None else checked_batch_size(batch_size)
+    most = None if max_workers is None else checked_max_workers(max_workers)
 
-    def note() -> str:
-        number = named(leader, job)
-        leader.note(records.Changed(number, leader.now_s(), share, size, most))
+    def apply() -> str:
+        number = job_number(leader, job)
+        leader.record(records.Changed(number, leader.now_s(), share, size, most))
         return number
 
-    return leader.ask(note)
+    return leader.call(apply)
 
 
 def cancel(leader: Coordinator, job: str) -> str:
-    """Let a job go no further, and return its number; results that it has stay."""
+    """Cancel a job, and return its number. Its results so far are kept."""
 
-    def note() -> str:
-        number = named(leader, job)
-        leader.note(records.Cancelled(number, "cancelled", leader.now_s()))
-        leader.store(number).refuse(UnavailableError(f"job {number} was cancelled"))
-        for seat in leader.seats.values():
-            seat.forget(number)
+    def apply() -> str:
+        number = job_number(leader, job)
+        leader.record(records.Cancelled(number, "cancelled", leader.now_s()))
+        leader.store(number).fail(UnavailableError(f"job {number} was cancelled"))
+        for handle in leader.workers.values():
+            handle.cancel_job(number)
         return number
 
-    return leader.ask(note)
+    return leader.call(apply)
 
 
-def named(leader: Coordinator, job: str) -> str:
-    """Return the number of a job that is given by number or by name; of several with that name, the last."""
+def job_number(leader: Coordinator, job: str) -> str:
+    """Return the number of a job, given its number or name; of several jobs with the name, the last one.
+
+    Raises
+    ------
+    ConfigurationError : there is no such job.
+    """
     jobs = leader.scheduler.jobs
     if job in jobs:
         return job
-    found = [one.id for one in jobs.values() if one.accepted.name == job]
+    found = [each.id for each in jobs.values() if each.accepted.name == job]
     return found[-1] if found else leader.scheduler.job(job).id
 
 
-def pieces(queries: Sequence[Any]) -> Iterator[tuple[int, bytes]]:
-    """Yield packed queries, and the number of the first of each piece."""
+def packed_chunks(queries: Sequence[Any]) -> Iterator[tuple[int, bytes]]:
+    """Yield the queries in packed chunks, each with the index of its first query."""
     first, count = 0, 1
     while first < len(queries):
         body = wire.pack(list(queries[first : first + count]))
-        if len(body) > PIECE_BYTES and count > 1:
+        if len(body) > MAX_CHUNK_BYTES and count > 1:
             count //= 2
             continue
         yield first, body
         first += count
-        if 2 * len(body) <= PIECE_BYTES:
-            count = min(2 * count, CHUNK)
+        if 2 * len(body) <= MAX_CHUNK_BYTES:
+            count = min(2 * count, MAX_CHUNK_QUERIES)
 
 
-def checked_size(batch_size: Any) -> int:
-    """Return a batch size; 0 for ``auto``."""
+def checked_batch_size(batch_size: Any) -> int:
+    """Return a batch size; 0 for ``auto``. Raise ConfigurationError if it is invalid."""
     if batch_size == "auto":
         return 0
     if type(batch_size) is not int or batch_size < 1:
-        raise ConfigurationError(f"batch_size must be 'auto' or a whole number from 1, not {batch_size!r}")
+        raise ConfigurationError(f"batch_size must be 'auto' or a whole number of at least 1, not {batch_size!r}")
     return batch_size
 
 
 def checked_weight(weight: Any) -> float:
-    """Return a weight."""
+    """Return a weight. Raise ConfigurationError if it is not a finite number above 0."""
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
         raise ConfigurationError(f"weight must be a number above 0, not {weight!r}")
     return float(weight)
 
 
-def checked_most(max_workers: Any) -> int:
-    """Return the highest number of workers; 0 for any."""
+def checked_max_workers(max_workers: Any) -> int:
+    """Return a maximum number of workers; 0 for None, which is no limit. Raise ConfigurationError if it is invalid."""
     if max_workers is None:
         return 0
     if type(max_workers) is not int or max_workers < 1:
-        raise ConfigurationError(f"max_workers must be a whole number from 1, not {max_workers!r}")
+        raise ConfigurationError(f"max_workers must be a whole number of at least 1, not {max_workers!r}")
     return max_workers

@@ -1,4 +1,4 @@
-"""Models that are served online: made known, asked single queries, taken away again."""
+"""Models that are served online: serve and unserve a model, and answer queries."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 
 from chimera.core.errors import ConfigurationError, ConflictError, TimeLimitError
-from chimera.inference.api.operations import checked_most, checked_size, checked_weight
+from chimera.inference.api.operations import checked_batch_size, checked_max_workers, checked_weight
 from chimera.inference.coordinator.coordinator import Coordinator
-from chimera.inference.coordinator.request_queue import Asked, Inbox
+from chimera.inference.coordinator.request_queue import PendingRequest, RequestQueue
 from chimera.inference.journal import records
 from chimera.inference.models import check
 from chimera.inference.models.spec import key_of
 from chimera.inference.scheduling.job import Job
 
 TIMEOUT_S = 30.0
-"""How long a query waits for its answer, unless it says so itself."""
-LONGEST_S = 300.0
-"""The most that it may say."""
-MOST_QUERIES = 100
-"""So many may be asked at once; for more there are jobs."""
+"""Default seconds to wait for the answers of a request."""
+MAX_TIMEOUT_S = 300.0
+"""Maximum of ``timeout_s`` in a request."""
+MAX_QUERIES = 100
+"""Maximum number of queries in a request; submit a job for more."""
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
-_TAKEN = ("jobs", "members", "models", "rate", "stats", "workers")  # they stand for something else in addresses
+_RESERVED = ("jobs", "members", "models", "rate", "stats", "workers")  # other routes have these names
 
 
 class NotServedError(ConfigurationError):
-    """No model is served under that name."""
+    """No model is served under the name."""
 
 
 def serve(
@@ -41,107 +41,122 @@ def serve(
     batch_size: int | str = "auto",
     max_workers: int | None = None,
 ) -> str:
-    """Serve a model under a name from now on, and return the number of its job.
+    """Serve a model under a name, and return the number of its job.
 
-    If the same model is served there already, it has the new weight, batch size and number of workers.
+    If the same model is served under the name already, set its weight, batch size and maximum number of workers.
 
     Raises
     ------
+    ConfigurationError : the name or an option is invalid.
     ConflictError : another model is served under the name.
     """
-    if not _NAME.fullmatch(name) or name in _TAKEN:
+    if not _NAME.fullmatch(name) or name in _RESERVED:
         raise ConfigurationError(
-            f"a served model cannot be called {name!r}: letters, digits, '-', '_' and '.', and not {', '.join(_TAKEN)}"
+            f"invalid name of a served model: {name!r}; use letters, digits, '-', '_' and '.', and none of"
+            f" {', '.join(_RESERVED)}"
         )
     table = check(model, code=leader.code)
-    size, share, most = checked_size(batch_size), checked_weight(weight), checked_most(max_workers)
+    size, share, most = checked_batch_size(batch_size), checked_weight(weight), checked_max_workers(max_workers)
 
-    def note() -> str:
+    def apply() -> str:
         now_s = leader.now_s()
-        held = _served(leader, name)
-        if held is None:
+        job = _served(leader, name)
+        if job is None:
             number = leader.new_number()
-            leader.note(records.Accepted(number, "", name, table, 0, share, size, most, now_s, open=True))
+            leader.record(records.Accepted(number, "", name, table, 0, share, size, most, now_s, open=True))
             return number
-        if held.key != key_of(table):
-            raise ConflictError(f"another model is served as {name!r}: 'chimera infer unserve {name}' ends that")
-        leader.note(records.Changed(held.id, now_s, share, size, most))
-        return held.id
+        if job.key != key_of(table):
+            raise ConflictError(f"another model is served as {name!r}: stop it with 'chimera infer unserve {name}'")
+        leader.record(records.Changed(job.id, now_s, share, size, most))
+        return job.id
 
-    return leader.ask(note)
+    return leader.call(apply)
 
 
 def unserve(leader: Coordinator, name: str) -> str:
-    """Take no more queries for a model; those that wait are answered. Return the number of its job."""
+    """Accept no more queries for a model, and return the number of its job. Waiting queries are answered."""
 
-    def note() -> str:
-        held = _found(leader, name)
-        leader.note(records.Closed(held.id, leader.now_s()))
-        return held.id
+    def apply() -> str:
+        job = _find(leader, name)
+        leader.record(records.Closed(job.id, leader.now_s()))
+        return job.id
 
-    return leader.ask(note)
+    return leader.call(apply)
 
 
 async def ask(
-    leader: Coordinator, name: str, asked: Asked, *, timeout_s: float, gone: Callable[[], Awaitable[None]]
+    leader: Coordinator,
+    name: str,
+    pending: PendingRequest,
+    *,
+    timeout_s: float,
+    disconnected: Callable[[], Awaitable[None]],
 ) -> list[dict[str, Any]]:
-    """Return the answers to a request; nobody else must use it.
+    """Queue a request, and return its answers.
 
     Parameters
     ----------
-    gone : returns when nobody waits for the answers any more.
+    pending : the request; used for this call only.
+    timeout_s : seconds to wait for the answers.
+    disconnected : returns when the client has disconnected.
 
     Raises
     ------
-    NotServedError : there is no such model.
-    QueueFullError : too many queries wait for it.
-    TimeLimitError : they were not answered in time. What was in no batch by then is not computed.
+    NotServedError : no model is served under the name.
+    QueueFullError : the model's queue is full.
+    TimeLimitError : the request was not answered in time. Its queries that are in no batch yet are dropped.
+    ClientDisconnect : the client has disconnected.
     """
-    put = leader.asked(lambda: _put(leader, name, asked))
-    answered = asyncio.ensure_future(_answered(asyncio.wrap_future(put), asked))
-    left = asyncio.ensure_future(gone())
+    queued = leader.submit(lambda: _enqueue(leader, name, pending))
+    answered = asyncio.ensure_future(_answers(asyncio.wrap_future(queued), pending))
+    disconnection = asyncio.ensure_future(disconnected())
     try:
-        await asyncio.wait({answered, left}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({answered, disconnection}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if answered.done():
             return answered.result()
-        if left.done():
+        if disconnection.done():
             raise ClientDisconnect
         raise TimeLimitError(f"model {name!r} has not answered within {timeout_s:g} s")
     finally:
-        left.cancel()
+        disconnection.cancel()
         if answered.cancel():
-            leader.asked(lambda: _withdraw(leader, asked))
+            leader.submit(lambda: _withdraw(leader, pending))
 
 
 def checked_timeout(timeout_s: Any) -> float:
-    """Return a time limit."""
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s <= LONGEST_S:
-        raise ConfigurationError(f"timeout_s must be a number above 0, at most {LONGEST_S:g}, not {timeout_s!r}")
+    """Return a timeout in seconds.
+
+    Raises
+    ------
+    ConfigurationError : it is not a number above 0, or larger than `MAX_TIMEOUT_S`.
+    """
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s <= MAX_TIMEOUT_S:
+        raise ConfigurationError(f"timeout_s must be a number above 0, at most {MAX_TIMEOUT_S:g}, not {timeout_s!r}")
     return float(timeout_s)
 
 
-async def _answered(put: Awaitable[None], asked: Asked) -> list[dict[str, Any]]:
-    await put
-    return await asyncio.wrap_future(asked.answers)
+async def _answers(queued: Awaitable[None], pending: PendingRequest) -> list[dict[str, Any]]:
+    await queued
+    return await asyncio.wrap_future(pending.answers)
 
 
-def _put(leader: Coordinator, name: str, asked: Asked) -> None:
-    held = _found(leader, name)
-    _inbox(leader, held.id).put(asked)
-    asked.job = held.id
-    leader.note(records.Arrived(held.id, len(asked.queries), leader.now_s()))
+def _enqueue(leader: Coordinator, name: str, pending: PendingRequest) -> None:
+    job = _find(leader, name)
+    _queue(leader, job.id).put(pending)
+    pending.job = job.id
+    leader.record(records.Arrived(job.id, len(pending.queries), leader.now_s()))
 
 
-def _withdraw(leader: Coordinator, asked: Asked) -> None:
-    count = _inbox(leader, asked.job).withdraw(asked) if asked.job else 0
+def _withdraw(leader: Coordinator, pending: PendingRequest) -> None:
+    count = _queue(leader, pending.job).withdraw(pending) if pending.job else 0
     if count:
-        leader.note(records.Withdrawn(asked.job, count, leader.now_s()))
+        leader.record(records.Withdrawn(pending.job, count, leader.now_s()))
 
 
-def _inbox(leader: Coordinator, job: str) -> Inbox:
-    found = leader.store(job)
-    assert isinstance(found, Inbox)
-    return found
+def _queue(leader: Coordinator, job: str) -> RequestQueue:
+    queue = leader.store(job)
+    assert isinstance(queue, RequestQueue)
+    return queue
 
 
 def _served(leader: Coordinator, name: str) -> Job | None:
@@ -149,8 +164,10 @@ def _served(leader: Coordinator, name: str) -> Job | None:
     return next((job for job in jobs if job.open and not job.ended and job.accepted.name == name), None)
 
 
-def _found(leader: Coordinator, name: str) -> Job:
-    held = _served(leader, name)
-    if held is None:
-        raise NotServedError(f"no model is served as {name!r}: 'chimera infer serve {name} --model FILE' serves one")
-    return held
+def _find(leader: Coordinator, name: str) -> Job:
+    job = _served(leader, name)
+    if job is None:
+        raise NotServedError(
+            f"no model is served as {name!r}: serve one with 'chimera infer serve {name} --model FILE'"
+        )
+    return job

@@ -1,4 +1,4 @@
-"""What a coordinator tells of its jobs and workers, as plain values."""
+"""Views of the coordinator's jobs and workers, as plain values."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from chimera.inference.scheduling.job import Job
 PERCENTILES = (50, 90, 95, 99)
 
 
-def listed(leader: Coordinator) -> list[dict[str, Any]]:
-    """Return each job, how far it is, and how it is served."""
-    return [_listed(job) for job in leader.scheduler.jobs.values()]
+def jobs(leader: Coordinator) -> list[dict[str, Any]]:
+    """Return a row per job: its state, progress and options."""
+    return [_job_row(job) for job in leader.scheduler.jobs.values()]
 
 
 def rates(leader: Coordinator) -> list[dict[str, Any]]:
-    """Return for each job its query rate over the last 10 s and the queries processed since its start."""
+    """Return a row per job: its query rate over the last 10 s, and the queries finished since its start."""
     now_s = leader.now_s()
     return [
         {"job": job.id, "name": job.accepted.name, "state": state_of(job), "rate": job.rate(now_s),
@@ -29,31 +29,31 @@ def rates(leader: Coordinator) -> list[dict[str, Any]]:
 
 
 def statistics(leader: Coordinator) -> list[dict[str, Any]]:
-    """Return for each job the processing time per query, in seconds."""
+    """Return a row per job: statistics of the seconds per query."""
     return [
         {"job": job.id, "name": job.accepted.name, "processed": job.finished, **times(job.times)}
         for job in leader.scheduler.jobs.values()
     ]
 
 
-def serving(leader: Coordinator) -> list[dict[str, Any]]:
-    """Return what each worker does: its state, the job that it serves, its models in memory, and for how long it was busy."""
+def workers(leader: Coordinator) -> list[dict[str, Any]]:
+    """Return a row per worker: its state, job, batches, number of models in memory, and busy time in seconds."""
     return [
-        {"worker": seat.name, "state": seat.state, "job": next(iter(seat.has), (None,))[0],
-         "batches": [list(key) for key in seat.has], "models": len(seat.loaded),
-         "busy_s": seat.told and seat.told.busy_s, "up_s": seat.told and seat.told.up_s}
-        for seat in sorted(leader.seats.values(), key=lambda seat: seat.name)
+        {"worker": handle.name, "state": handle.state, "job": next(iter(handle.batches), (None,))[0],
+         "batches": [list(key) for key in handle.batches], "models": len(handle.loaded),
+         "busy_s": handle.reported and handle.reported.busy_s, "up_s": handle.reported and handle.reported.up_s}
+        for handle in sorted(leader.workers.values(), key=lambda handle: handle.name)
     ]  # fmt: skip
 
 
 def times(batches: Sequence[tuple[int, float]]) -> dict[str, float | None]:
     """Return mean, standard deviation and percentiles of the seconds per query.
 
-    All queries of a batch count as having taken equally long.
+    The time of a batch is divided evenly among its queries.
 
     Parameters
     ----------
-    batches : for each its queries, and the seconds that they took.
+    batches : for each batch, its number of queries and its seconds.
     """
     names = ["mean_s", "std_s", "median_s", *(f"p{p}_s" for p in PERCENTILES[1:])]
     if not batches:
@@ -69,11 +69,11 @@ def times(batches: Sequence[tuple[int, float]]) -> dict[str, float | None]:
 
 
 def state_of(job: Job) -> str:
-    """Return ``serving`` (queries come as they come), ``waiting``, ``running``, ``done`` or ``cancelled``."""
+    """Return ``serving`` (a model that is served online), ``waiting``, ``running``, ``done`` or ``cancelled``."""
     return job.ended or ("serving" if job.open else "waiting" if job.first_s is None else "running")
 
 
-def _listed(job: Job) -> dict[str, Any]:
+def _job_row(job: Job) -> dict[str, Any]:
     accepted = job.accepted
     return {
         "job": job.id,

@@ -1,4 +1,4 @@
-"""Jobs that ended long ago are forgotten, beside all else that the coordinator does."""
+"""Deletion of dropped jobs from the journal, in a background thread."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from chimera.inference.journal.journal import Fenced, Journal
 from chimera.web.logs import status
 
 
-class Forgetting:
-    """Takes jobs out of the journal, one after another, in a thread of its own.
+class Deleter:
+    """Deletes jobs from the journal, one request after another, in its own thread.
 
     Parameters
     ----------
-    epoch : of the coordinator; once it is over, the next one goes on.
+    epoch : epoch of the coordinator. Once it is over, the next coordinator completes the deletion.
     """
 
     def __init__(self, journal: Journal, epoch: int) -> None:
         self._journal, self._epoch = journal, epoch
         self._jobs: queue.SimpleQueue[Collection[str] | None] = queue.SimpleQueue()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="chimera-forget", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="chimera-forget", daemon=True)
         self._thread.start()
 
-    def forget(self, jobs: Collection[str]) -> None:
-        """Let nothing of jobs be left, soon; that they are dropped is written down already."""
+    def delete(self, jobs: Collection[str]) -> None:
+        """Delete jobs soon. The records that they are dropped must be written already."""
         if jobs:
             self._jobs.put(frozenset(jobs))
 
     def close(self) -> None:
-        """Do no more."""
+        """Stop the thread; a deletion in progress is left unfinished."""
         self._closed.set()
         self._jobs.put(None)
         self._thread.join()
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while (jobs := self._jobs.get()) is not None:
             try:
                 for _ in self._journal.drop(self._epoch, jobs):
@@ -46,6 +46,6 @@ class Forgetting:
             except Fenced:
                 return
             except ChimeraError as error:
-                status().warning("job %s is not forgotten yet: %s", ", ".join(jobs), error)
+                status().warning("job %s is not deleted yet: %s", ", ".join(jobs), error)
                 continue
-            status().info("forgotten: job %s", ", ".join(jobs))
+            status().info("deleted: job %s", ", ".join(jobs))

@@ -1,4 +1,4 @@
-"""Where the queries of a job lie, and where its results go."""
+"""Storage of the queries and results of one job."""
 
 from __future__ import annotations
 
@@ -9,44 +9,47 @@ from chimera.inference.journal.journal import Journal, Output
 from chimera.inference.scheduling.job import Batch
 
 
-class Store(ABC):
-    """Of one job. The coordinator's brain calls it, and only `queries` may be called by other threads as well."""
+class JobStore(ABC):
+    """The queries and results of one job.
+
+    The coordinator's main thread calls all methods; other threads may call `queries` only.
+    """
 
     @abstractmethod
-    def compose(self, batch: Batch) -> None:
-        """Take note that a batch is dispatched, for the first time or again."""
+    def dispatched(self, batch: Batch) -> None:
+        """Note that a batch is dispatched, for the first time or again."""
 
     @abstractmethod
     def queries(self, batch: Batch) -> list[Any]:
-        """Return the queries of a batch that was dispatched.
+        """Return the queries of a dispatched batch.
 
         Raises
         ------
-        RunError : they are not there.
+        RunError : the store does not have them.
         """
 
     @abstractmethod
     def deliver(self, batch: Batch, body: bytes) -> None:
-        """Take the results of a batch: packed, ``{"result": value}`` or ``{"error": text}`` for each query."""
+        """Store the results of a batch: a packed list of ``{"result": value}`` or ``{"error": text}``, one per query."""
 
     @abstractmethod
-    def refuse(self, error: Exception) -> None:
-        """Let nobody wait for results any more."""
+    def fail(self, error: Exception) -> None:
+        """Raise an error in all callers that wait for results."""
 
 
-class JournalStore(Store):
-    """Of a job whose queries and results the journal keeps.
+class JournalStore(JobStore):
+    """The store of a job whose queries and results are in the journal.
 
     Parameters
     ----------
-    outputs : results are put here; whoever writes the journal empties it.
+    outputs : results are appended here; the coordinator writes them to the journal and clears the list.
     """
 
     def __init__(self, job: str, journal: Journal, outputs: list[Output]) -> None:
         self._job, self._journal, self._outputs = job, journal, outputs
 
-    def compose(self, batch: Batch) -> None:
-        """Do nothing: every query has its place."""
+    def dispatched(self, batch: Batch) -> None:
+        """Do nothing: the position of each query is fixed."""
 
     def queries(self, batch: Batch) -> list[Any]:  # noqa: D102
         return self._journal.queries(self._job, batch.first, batch.count)
@@ -54,5 +57,5 @@ class JournalStore(Store):
     def deliver(self, batch: Batch, body: bytes) -> None:  # noqa: D102
         self._outputs.append(Output(self._job, batch.number, batch.first, batch.count, body))
 
-    def refuse(self, error: Exception) -> None:
-        """Do nothing: who waits looks into the journal."""
+    def fail(self, error: Exception) -> None:
+        """Do nothing: clients poll the journal."""

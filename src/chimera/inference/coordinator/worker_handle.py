@@ -1,4 +1,4 @@
-"""A worker as the coordinator keeps it: what it has to do, and the two threads that talk to it."""
+"""The coordinator's handle of one worker: its state, and the two threads that communicate with it."""
 
 from __future__ import annotations
 
@@ -10,36 +10,37 @@ from typing import Any
 
 from chimera.core.errors import RunError, TimeLimitError
 from chimera.engines.http.connection import Unreachable
-from chimera.inference.worker.protocol import Assignment, Link, Place, StaleEpoch, WorkerState
+from chimera.inference.worker.protocol import Assignment, BatchId, Link, StaleEpoch, WorkerState
 
 SILENT_S = 1.0
-"""Who has not answered for so long hangs."""
-_POLL_S = 0.25  # how long a worker may hold a question back while it has nothing to tell
-_AGAIN_S = 0.05  # between tries to reach a worker that hangs or is just starting
+"""A worker that has not answered for this many seconds counts as hung."""
+_POLL_S = 0.25  # a worker without news answers a collect after at most this
+_RETRY_S = 0.05  # pause between attempts to reach a worker that hangs or starts
 
 
-class Seat:
-    """One worker.
+class WorkerHandle:
+    """One worker, as the coordinator sees it.
 
-    Its watcher adopts it and then asks for results without end, which is the heartbeat too. Its sender brings batches, so that
-    a worker that hangs holds up nobody else. Both tell the coordinator by ``post``, and end with `close`.
+    The watcher thread adopts the worker, and then collects results repeatedly, which serves as the heartbeat too. The sender
+    thread sends batches, so that a worker that hangs delays no other. Both post events to the coordinator, and end at `close`.
 
     Parameters
     ----------
-    name, address : of the worker; at another address it is another one.
-    links : makes a link; each thread has its own.
-    post : called with this seat, what happened (``adopted``, ``collected``, ``silent``, ``gone``, ``fenced``, ``unsent``)
-        and what belongs to it.
-    body : makes the assignment of a batch, in the sender's thread.
+    name, address : name and address of the worker. A worker that restarts has a new address, and gets a new handle.
+    epoch, owner : epoch and name of the coordinator.
+    link : makes a link from an address; each thread has its own link.
+    post : called with this handle, the event (``adopted``, ``collected``, ``silent``, ``disconnected``, ``fenced``, ``unsent``)
+        and its argument.
+    assignment : makes the assignment of a batch; called in the sender thread.
 
     Attributes
     ----------
-    has : the batches that it has, by job and number, with when it got them; the earliest is the one it computes.
-    sent : those of them that it is known to have got.
-    loaded : keys of the models that it has in memory.
-    told : what the worker last said of itself.
+    batches : the batches of the worker, each with the time of its dispatch; the worker computes the first.
+    sent : those of them that the worker has received for certain.
+    loaded : keys of the models in the worker's memory.
+    reported : the last state that the worker reported.
     state : ``joining``, ``free``, ``busy``, ``loading``, ``hung`` or ``lost``.
-    seen_s : when it last answered, by the monotonic clock.
+    seen_s : time of the last answer, by the monotonic clock.
     """
 
     def __init__(
@@ -49,108 +50,108 @@ class Seat:
         *,
         epoch: int,
         owner: str,
-        links: Callable[[str], Link],
-        post: Callable[[Seat, str, Any], None],
-        body: Callable[[Place], Assignment],
+        link: Callable[[str], Link],
+        post: Callable[[WorkerHandle, str, Any], None],
+        assignment: Callable[[BatchId], Assignment],
     ) -> None:
         self.name, self.address = name, address
-        self.has: dict[Place, float] = {}
-        self.sent: set[Place] = set()
+        self.batches: dict[BatchId, float] = {}
+        self.sent: set[BatchId] = set()
         self.loaded: frozenset[str] = frozenset()
         self.state = "joining"
         self.seen_s = time.monotonic()
-        self.told: WorkerState | None = None
-        self._epoch, self._owner, self._post, self._body = epoch, owner, post, body
-        self._acknowledged: queue.SimpleQueue[Place] = queue.SimpleQueue()
-        self._to_send: queue.SimpleQueue[Place | str | None] = queue.SimpleQueue()
+        self.reported: WorkerState | None = None
+        self._epoch, self._owner, self._post, self._assignment = epoch, owner, post, assignment
+        self._to_acknowledge: queue.SimpleQueue[BatchId] = queue.SimpleQueue()
+        self._to_send: queue.SimpleQueue[BatchId | str | None] = queue.SimpleQueue()
         self._closed = threading.Event()
-        self._watching, self._sending = links(address), links(address)
-        for what in (self._watch, self._send):
-            threading.Thread(target=what, name=f"chimera-{name}", daemon=True).start()
+        self._watch_link, self._send_link = link(address), link(address)
+        for target in (self._watch, self._send):
+            threading.Thread(target=target, name=f"chimera-{name}", daemon=True).start()
 
     @property
-    def alive(self) -> bool:
-        """Whether batches may go to it."""
+    def available(self) -> bool:
+        """Whether batches may be dispatched to the worker."""
         return self.state in ("free", "busy", "loading")
 
-    def take(self, told: WorkerState) -> None:
-        """Take in what the worker says of itself."""
-        self.told, self.loaded = told, frozenset(told.loaded)
+    def update(self, reported: WorkerState) -> None:
+        """Take over the state that the worker reported."""
+        self.reported, self.loaded = reported, frozenset(reported.loaded)
         self.seen_s = time.monotonic()
-        self.state = "loading" if told.loading else "busy" if self.has else "free"
+        self.state = "loading" if reported.loading else "busy" if self.batches else "free"
 
-    def send(self, place: Place) -> None:
-        """Let it have a batch."""
+    def send(self, batch_id: BatchId) -> None:
+        """Send a batch to the worker."""
         self.state = "busy"
-        self._to_send.put(place)
+        self._to_send.put(batch_id)
 
-    def acknowledge(self, place: Place) -> None:
-        """Let it forget a result."""
-        self.sent.discard(place)
-        self._acknowledged.put(place)
+    def acknowledge(self, batch_id: BatchId) -> None:
+        """Acknowledge a result, so that the worker drops it."""
+        self.sent.discard(batch_id)
+        self._to_acknowledge.put(batch_id)
 
-    def culprit(self) -> Place | None:
-        """Return the batch that it computes, as far as is known: the one that a death may be due to."""
-        first = next(iter(self.has), None)
+    def culprit(self) -> BatchId | None:
+        """Return the batch that the worker computes, as far as is known. It may have caused the worker's death."""
+        first = next(iter(self.batches), None)
         return first if first in self.sent else None
 
-    def forget(self, job: str) -> None:
-        """Let it drop what is queued of a job; what it computes it finishes."""
-        for place in [place for place in list(self.has)[1:] if place[0] == job]:
-            del self.has[place]
+    def cancel_job(self, job: str) -> None:
+        """Drop the queued batches of a job; the worker finishes the batch that it computes."""
+        for batch_id in [batch_id for batch_id in list(self.batches)[1:] if batch_id[0] == job]:
+            del self.batches[batch_id]
         self._to_send.put(job)
 
     def close(self) -> None:
-        """End the threads; the worker lives on."""
+        """End the threads. The worker continues to run."""
         self._closed.set()
         self._to_send.put(None)
-        self._watching.close()
-        self._sending.close()
+        self._watch_link.close()
+        self._send_link.close()
 
     def _watch(self) -> None:
         silent = False
         while not self._closed.is_set():
             try:
-                self._tell("adopted", self._watching.adopt(self._epoch, self._owner))
+                self._post_event("adopted", self._watch_link.adopt(self._epoch, self._owner))
                 silent = False
                 while not self._closed.is_set():
-                    done = self._drained()
-                    self._tell("collected", self._watching.collect(self._epoch, done, _POLL_S))
+                    done = self._take_acknowledged()
+                    self._post_event("collected", self._watch_link.collect(self._epoch, done, _POLL_S))
             except TimeLimitError:
                 if not silent:
-                    self._tell("silent", f"no answer for {SILENT_S:g} s")
+                    self._post_event("silent", f"no answer for {SILENT_S:g} s")
                 silent = True
             except StaleEpoch as error:
-                self._tell("fenced", str(error))
+                self._post_event("fenced", str(error))
                 return
             except (Unreachable, RunError) as error:
-                self._tell("gone", str(error))
+                self._post_event("disconnected", str(error))
                 return
-            self._closed.wait(_AGAIN_S)
+            self._closed.wait(_RETRY_S)
 
     def _send(self) -> None:
-        while (what := self._to_send.get()) is not None:
+        while (item := self._to_send.get()) is not None:
             try:
-                if isinstance(what, str):
-                    self._sending.forget(self._epoch, [what])
+                if isinstance(item, str):
+                    self._send_link.forget(self._epoch, [item])
                 else:
-                    self._sending.assign(self._epoch, [self._body(what)])
-                    self.sent.add(what)
+                    self._send_link.assign(self._epoch, [self._assignment(item)])
+                    self.sent.add(item)
             except StaleEpoch as error:
-                self._tell("fenced", str(error))
+                self._post_event("fenced", str(error))
                 return
             except (Unreachable, RunError) as error:
-                if not isinstance(what, str):
-                    self._tell("unsent", (what, str(error)))
+                if not isinstance(item, str):
+                    self._post_event("unsent", (item, str(error)))
 
-    def _drained(self) -> list[Place]:
+    def _take_acknowledged(self) -> list[BatchId]:
         done = []
         while True:
             try:
-                done.append(self._acknowledged.get_nowait())
+                done.append(self._to_acknowledge.get_nowait())
             except queue.Empty:
                 return done
 
-    def _tell(self, what: str, more: Any) -> None:
+    def _post_event(self, event: str, more: Any) -> None:
         if not self._closed.is_set():
-            self._post(self, what, more)
+            self._post(self, event, more)

@@ -113,7 +113,7 @@ class Journal(ABC):
         """Return queries of a job."""
 
     @abstractmethod
-    def given(self) -> set[str]:
+    def jobs_with_queries(self) -> set[str]:
         """Return the jobs that have queries here, also those of which no record says that they were taken on."""
 
     @abstractmethod

@@ -27,17 +27,17 @@ class Process:
     began: str
 
     @classmethod
-    def this(cls) -> Process:
+    def current(cls) -> Process:
         """Return the one that asks."""
         pid = os.getpid()
-        return cls(pid, _told(pid)[1])
+        return cls(pid, _stat(pid)[1])
 
 
-def end_if_stopped(process: Process | None) -> bool:
+def kill_if_stopped(process: Process | None) -> bool:
     """Kill a process that is stopped; returns whether it did. Where the kernel does not tell (not Linux), it never does."""
     if process is None or process.pid == os.getpid() or not process.began:
         return False
-    state, began = _told(process.pid)
+    state, began = _stat(process.pid)
     if state != "T" or began != process.began:
         return False
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -46,7 +46,7 @@ def end_if_stopped(process: Process | None) -> bool:
     return False
 
 
-def _told(pid: int) -> tuple[str, str]:
+def _stat(pid: int) -> tuple[str, str]:
     """Return the state of a process, and when it began; both empty where it is not known."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -16,7 +16,7 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.inside import inside
 from chimera.core.registry import load_object, registered_names_only
 from chimera.core.toml import read_toml
-from chimera.inference.models.table import KINDS, existing, stamp_of
+from chimera.inference.models.table import KINDS, existing_path, file_stamp
 from chimera.models.construction import at_most
 from chimera.models.conversion import build_model
 from chimera.models.model import MODELS, Model
@@ -52,9 +52,9 @@ class ChimeraRun:
         """The key that trusts the folder, if it does."""
         return "trust_code" if self.trust_code else ""
 
-    def anchored(self, folder: Path) -> Self:
+    def with_absolute_paths(self, folder: Path) -> Self:
         """Return it with the absolute path of the folder."""
-        whole = existing("kind 'chimera'", self.run, folder, folders=True)
+        whole = existing_path("kind 'chimera'", self.run, folder, folders=True)
         for name in _NEEDED:
             if not inside(Path(whole), name).is_file():
                 raise ConfigurationError(f"{whole} is not the folder of a finished run: it has no {name}")
@@ -62,7 +62,7 @@ class ChimeraRun:
         if ":" in name and not self.trust_code:  # refused here, and not in a worker
             with replace(self, run=whole)._names():
                 load_object(name)
-        stamp = self.stamp or stamp_of(*(Path(whole) / name for name in _NEEDED))
+        stamp = self.stamp or file_stamp(*(Path(whole) / name for name in _NEEDED))
         return replace(self, run=whole, stamp=stamp)
 
     def load(self) -> RunPredictor:

@@ -8,7 +8,7 @@ from typing import Any, Self, cast
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.registry import checked_options, load_object
-from chimera.inference.models.table import KINDS, Predictor, existing
+from chimera.inference.models.table import KINDS, Predictor, existing_path
 from chimera.models.construction import construct
 
 
@@ -38,12 +38,12 @@ class Factory:
         """The key that names the code."""
         return "factory"
 
-    def anchored(self, folder: Path) -> Self:
+    def with_absolute_paths(self, folder: Path) -> Self:
         """Return it with the absolute path of the file, if it is in one."""
         place, _, name = self.factory.rpartition(":")
         if not place.endswith(".py"):
             return self
-        return replace(self, factory=f"{existing('factory', place, folder)}:{name}")
+        return replace(self, factory=f"{existing_path('factory', place, folder)}:{name}")
 
     def load(self) -> Predictor:
         """Import the factory and call it."""

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.npy import open_archive
-from chimera.inference.models.table import KINDS, existing, stamp_of
+from chimera.inference.models.table import KINDS, existing_path, file_stamp
 from chimera.models.construction import first_line
 
 
@@ -41,10 +41,10 @@ class SklearnFile:
         """The key that trusts types of the file, if it names any."""
         return "trusted" if self.trusted else ""
 
-    def anchored(self, folder: Path) -> Self:
+    def with_absolute_paths(self, folder: Path) -> Self:
         """Return it with the absolute path of the file."""
-        whole = existing("kind 'sklearn'", self.file, folder)
-        return replace(self, file=whole, stamp=self.stamp or stamp_of(Path(whole)))
+        whole = existing_path("kind 'sklearn'", self.file, folder)
+        return replace(self, file=whole, stamp=self.stamp or file_stamp(Path(whole)))
 
     def load(self) -> SklearnPredictor:
         """Read the file, if it holds no types but those that are trusted."""

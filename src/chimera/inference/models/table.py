@@ -27,7 +27,7 @@ class Kind(Protocol):
     def code(self) -> str:
         """The key of the table by which code is run that is none of the libraries'; nothing if none is."""
 
-    def anchored(self, folder: Path) -> Self:
+    def with_absolute_paths(self, folder: Path) -> Self:
         """Return it with absolute paths, relative ones taken from ``folder``.
 
         Raises
@@ -121,7 +121,7 @@ def _kind(table: Mapping[str, Any], folder: str | Path | None) -> Kind:
         raise ConfigurationError(f'the table of a model needs kind = "...", one of {known}; found {name!r}')
     made = KINDS.create(name, options)
     try:
-        return made.anchored(Path(folder or ".").resolve())
+        return made.with_absolute_paths(Path(folder or ".").resolve())
     except ChimeraError:
         raise
     except (OSError, RuntimeError, ValueError) as error:  # too long a name, no such user, a character that no path has
@@ -141,7 +141,7 @@ def _of_file(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path} is not valid TOML: {error}") from None
 
 
-def existing(what: str, path: str, folder: Path, *, folders: bool = False) -> str:
+def existing_path(what: str, path: str, folder: Path, *, folders: bool = False) -> str:
     """Return the absolute path of a file (or a folder) that is there.
 
     Raises
@@ -154,7 +154,7 @@ def existing(what: str, path: str, folder: Path, *, folders: bool = False) -> st
     return str(whole)
 
 
-def stamp_of(*files: Path) -> str:
+def file_stamp(*files: Path) -> str:
     """Return a text that changes when one of the files is written again, so that a worker loads it again."""
     found = [file.stat() for file in files]
     return f"{sum(each.st_size for each in found)}-{max(each.st_mtime_ns for each in found)}"

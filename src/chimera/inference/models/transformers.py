@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.inference.models.images import open_image
-from chimera.inference.models.table import KINDS, stamp_of
+from chimera.inference.models.table import KINDS, file_stamp
 from chimera.models.construction import first_line
 
 IMAGE_TASKS = frozenset(
@@ -63,7 +63,7 @@ class Transformers:
         """The first key that trusts the model's files, if one does."""
         return next((key for key in ("trust_remote_code", "pickled_weights") if getattr(self, key)), "")
 
-    def anchored(self, folder: Path) -> Self:
+    def with_absolute_paths(self, folder: Path) -> Self:
         """Return it with the absolute path of the folder, if it is one."""
         whole = folder / Path(self.model).expanduser()
         if whole.is_dir():
@@ -72,7 +72,7 @@ class Transformers:
                     f"the folder {str(whole)!r} holds no model of transformers: it has no config.json"
                 )
             files = sorted(file for file in whole.iterdir() if file.is_file())
-            return replace(self, model=str(whole), stamp=self.stamp or stamp_of(*files))
+            return replace(self, model=str(whole), stamp=self.stamp or file_stamp(*files))
         if self.model.startswith((".", "/", "~")) or self.model.count("/") > 1:
             raise ConfigurationError(f"there is no folder {str(whole)!r} with a model in it")
         if not self.revision:

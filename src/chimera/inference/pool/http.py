@@ -16,7 +16,7 @@ from chimera.engines.http.connection import Answer, Connection, Garbage, Unreach
 from chimera.engines.http.routes import document_of
 from chimera.inference.membership import Member, Members
 from chimera.inference.pool.pool import Pool
-from chimera.inference.worker.protocol import PATH, Assignment, Collected, Link, Place, StaleEpoch, WorkerState
+from chimera.inference.worker.protocol import PATH, Assignment, BatchId, Collected, Link, StaleEpoch, WorkerState
 
 _MOST_BYTES = 1 << 30
 
@@ -30,12 +30,12 @@ class HttpLink(Link):
     ----------
     address : the worker's, ``http://host:port``.
     token : of the cluster.
-    patience_s : how long an answer may take, with what it is asked to wait.
+    timeout_s : how long an answer may take, with what it is asked to wait.
     """
 
-    def __init__(self, address: str, token: str | None, *, patience_s: float = 1.0) -> None:
+    def __init__(self, address: str, token: str | None, *, timeout_s: float = 1.0) -> None:
         self.address = address
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._closed, self._asking = False, threading.Lock()
         self._connection = Connection(Address.of(address), token, None, _MOST_BYTES)
 
@@ -46,8 +46,8 @@ class HttpLink(Link):
         rows = [msgspec.structs.asdict(one) for one in assignments]
         return self._ask("assign", {"epoch": epoch, "assignments": rows}, WorkerState)
 
-    def collect(self, epoch: int, done: Sequence[Place], wait_s: float) -> Collected:  # noqa: D102
-        body = {"epoch": epoch, "done": [list(place) for place in done], "wait_s": wait_s}
+    def collect(self, epoch: int, done: Sequence[BatchId], wait_s: float) -> Collected:  # noqa: D102
+        body = {"epoch": epoch, "done": [list(batch_id) for batch_id in done], "wait_s": wait_s}
         return self._ask("collect", body, Collected)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:  # noqa: D102
@@ -64,7 +64,7 @@ class HttpLink(Link):
     def _ask(self, verb: str, body: dict[str, Any], kind: type[T]) -> T:
         where = f"the worker at {self.address}"
         try:
-            answer = self._request(verb, body, self._patience_s)
+            answer = self._request(verb, body, self._timeout_s)
             if answer.status != HTTPStatus.OK:
                 raise _refusal(where, answer.status, document_of(answer))
             return msgspec.convert(wire.unpack(answer.body), kind)

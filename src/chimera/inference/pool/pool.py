@@ -14,10 +14,10 @@ class Pool(ABC):
 
     Attributes
     ----------
-    look_s : how long after a look at which workers there are the next one is due. Deaths are told by links, and sooner.
+    poll_s : how long after a look at which workers there are the next one is due. Deaths are told by links, and sooner.
     """
 
-    look_s = 0.1
+    poll_s = 0.1
 
     @abstractmethod
     def addresses(self) -> Mapping[str, str]:

@@ -20,7 +20,7 @@ from chimera.engines.http.connection import Unreachable
 from chimera.engines.ray.failure import translated
 from chimera.inference.membership import Member
 from chimera.inference.pool.pool import Pool
-from chimera.inference.worker.protocol import Assignment, Collected, Link, Place, WorkerState
+from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Link, WorkerState
 from chimera.inference.worker.worker import KEEP_MODELS, InferenceWorker
 
 THREADS = 16
@@ -28,7 +28,7 @@ THREADS = 16
 ORPHANED_S = 600.0
 """A worker that no coordinator has asked anything for so long ends."""
 DIED = 3
-_ABOUT_S = 0.5
+_ABOUT_TIMEOUT_S = 0.5
 
 
 def namespace_of(token: str) -> str:
@@ -48,25 +48,25 @@ class WorkerActor:
     def __init__(
         self, name: str, preload: Sequence[str], keep_models: int = KEEP_MODELS, orphaned_s: float = ORPHANED_S
     ) -> None:
-        self._worker = InferenceWorker(name, died=_end, preload=preload, keep_models=keep_models)
-        self._asked_s, self._orphaned_s = time.monotonic(), orphaned_s
+        self._worker = InferenceWorker(name, on_exit=_end, preload=preload, keep_models=keep_models)
+        self._last_call_s, self._orphaned_s = time.monotonic(), orphaned_s
         threading.Thread(target=self._watch, name="chimera-orphan", daemon=True).start()
 
     def adopt(self, epoch: int, owner: str) -> WorkerState:
         """As the worker does."""
-        return self._asked().adopt(epoch, owner)
+        return self._called().adopt(epoch, owner)
 
     def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:
         """As the worker does."""
-        return self._asked().assign(epoch, assignments)
+        return self._called().assign(epoch, assignments)
 
-    def collect(self, epoch: int, done: Sequence[Place], wait_s: float) -> Collected:
+    def collect(self, epoch: int, done: Sequence[BatchId], wait_s: float) -> Collected:
         """As the worker does."""
-        return self._asked().collect(epoch, done, wait_s)
+        return self._called().collect(epoch, done, wait_s)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
         """As the worker does."""
-        return self._asked().forget(epoch, jobs)
+        return self._called().forget(epoch, jobs)
 
     def stop(self, epoch: int) -> None:
         """As the worker does."""
@@ -81,12 +81,12 @@ class WorkerActor:
             "worker", worker.name, socket.gethostname(), os.getpid(), address, word, worker.epoch, time.time()
         )
 
-    def _asked(self) -> InferenceWorker:
-        self._asked_s = time.monotonic()
+    def _called(self) -> InferenceWorker:
+        self._last_call_s = time.monotonic()
         return self._worker
 
     def _watch(self) -> None:
-        while (left_s := self._asked_s + self._orphaned_s - time.monotonic()) > 0:
+        while (left_s := self._last_call_s + self._orphaned_s - time.monotonic()) > 0:
             time.sleep(left_s)
         _end(f"no coordinator has asked for {self._orphaned_s:g} s")
 
@@ -104,12 +104,12 @@ class RayLink(Link):
     ----------
     address : the actor's name, ``w0.1a2b3c4d``.
     namespace : of the cluster.
-    patience_s : how long an answer may take, with what it is asked to wait.
+    timeout_s : how long an answer may take, with what it is asked to wait.
     """
 
-    def __init__(self, address: str, namespace: str, *, patience_s: float = 1.0) -> None:
+    def __init__(self, address: str, namespace: str, *, timeout_s: float = 1.0) -> None:
         self.address = address
-        self._namespace, self._patience_s = namespace, patience_s
+        self._namespace, self._timeout_s = namespace, timeout_s
         self._handle: Any = None
         self._unanswered: Any = None
 
@@ -120,7 +120,7 @@ class RayLink(Link):
     def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:  # noqa: D102
         return self._ask("assign", epoch, assignments)  # type: ignore[no-any-return]
 
-    def collect(self, epoch: int, done: Sequence[Place], wait_s: float) -> Collected:  # noqa: D102
+    def collect(self, epoch: int, done: Sequence[BatchId], wait_s: float) -> Collected:  # noqa: D102
         return self._ask("collect", epoch, done, wait_s)  # type: ignore[no-any-return]
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:  # noqa: D102
@@ -142,12 +142,12 @@ class RayLink(Link):
                 self._handle = ray.get_actor(self.address, self._namespace)
             earlier, self._unanswered = self._unanswered, None
             ref = earlier if verb == "adopt" and earlier is not None else getattr(self._handle, verb).remote(*args)
-            return ray.get(ref, timeout=self._patience_s)
+            return ray.get(ref, timeout=self._timeout_s)
         except ValueError as error:  # Ray says so of a name that nobody has
             raise Unreachable(f"{where} is not there") from error
         except GetTimeoutError as error:
             self._unanswered = ref if verb == "adopt" else None
-            raise TimeLimitError(f"{where} has not answered {verb} within {self._patience_s:g} s") from error
+            raise TimeLimitError(f"{where} has not answered {verb} within {self._timeout_s:g} s") from error
         except RayError as error:
             found = translated(error, verb, lambda _: self.address)
             if isinstance(found, ActorLost):
@@ -168,12 +168,12 @@ class RayPool(Pool):
     namespace : of the cluster.
     """
 
-    look_s = 0.5
+    poll_s = 0.5
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
         self._last: dict[str, Member] = {}
-        self._asked: dict[str, Any] = {}
+        self._called: dict[str, Any] = {}
 
     def addresses(self) -> Mapping[str, str]:  # noqa: D102
         from ray.util import list_named_actors
@@ -190,16 +190,16 @@ class RayPool(Pool):
         from ray.exceptions import RayError
 
         there = set(self.addresses().values())
-        asked = {address: ref for address, ref in self._asked.items() if address in there}
+        asked = {address: ref for address, ref in self._called.items() if address in there}
         self._last = {address: row for address, row in self._last.items() if address in there}
         for address in there - asked.keys():
             with contextlib.suppress(ValueError):  # it died just now
                 asked[address] = ray.get_actor(address, self._namespace).about.remote(address)
         refs = list(asked.values())
-        answered = set(ray.wait(refs, num_returns=len(refs), timeout=_ABOUT_S)[0] if refs else ())
+        answered = set(ray.wait(refs, num_returns=len(refs), timeout=_ABOUT_TIMEOUT_S)[0] if refs else ())
         for address, ref in asked.items():
             if ref in answered:
                 with contextlib.suppress(RayError):  # as above
                     self._last[address] = ray.get(ref)
-        self._asked = {address: ref for address, ref in asked.items() if ref not in answered}
+        self._called = {address: ref for address, ref in asked.items() if ref not in answered}
         return list(self._last.values())

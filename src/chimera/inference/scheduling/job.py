@@ -85,15 +85,15 @@ class Job:
     open: bool = field(init=False)
     key: str = field(init=False)
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
-    _recently: int = 0  # the queries of all of these
-    _seconds: float | None = None  # a query, smoothed
+    _recent_queries: int = 0  # the queries of all of these
+    _seconds_per_query: float | None = None  # a query, smoothed
     _largest: int = 0
 
     def __post_init__(self) -> None:
         self.key = key_of(self.accepted.model)
         self.queries, self.open = self.accepted.queries, self.accepted.open
         self.times = deque(maxlen=_TIMES if self.open else None)
-        self._end(self.accepted.at_s)
+        self._end_if_complete(self.accepted.at_s)
 
     @property
     def id(self) -> str:
@@ -112,13 +112,13 @@ class Job:
             return 0
         return self.queries - self.cursor + sum(batch.count for batch in self.returned)
 
-    def contends(self, worker: str) -> bool:
+    def can_use(self, worker: str) -> bool:
         """Return whether it has something for a worker, and may have that one more."""
         if self.ended or not (self.returned or self.cursor < self.queries):
             return False
-        return not self.max_workers or self.others(worker) < self.max_workers
+        return not self.max_workers or self.other_workers(worker) < self.max_workers
 
-    def others(self, worker: str) -> int:
+    def other_workers(self, worker: str) -> int:
         """Return how many other workers serve it."""
         return len(self.serving) - (worker in self.serving)
 
@@ -127,18 +127,18 @@ class Job:
         if self.returned:
             return self.returned[0]
         left = self.queries - self.cursor
-        return Batch(self.batches, self.cursor, min(self.batch_size or self._fitting(), left))
+        return Batch(self.batches, self.cursor, min(self.batch_size or self._timed_batch_size(), left))
 
     def estimate_s(self, count: int) -> float | None:
         """Return how long so many queries take, as far as is known."""
-        return None if self._seconds is None else count * self._seconds
+        return None if self._seconds_per_query is None else count * self._seconds_per_query
 
     def dispatched(self, batch: Batch, worker: str, at_s: float, *, cold: bool) -> None:
         """Take note that a batch is under way; ``cold`` where the worker has to load the model first."""
         if batch.number == self.batches:
             self.batches, self.cursor = batch.number + 1, batch.first + batch.count
         else:
-            self._withdraw(batch.number)
+            self._remove_returned(batch.number)
         charge = batch.count / self.weight
         self.running[batch.number] = Running(batch, worker, at_s, charge, cold)
         self.loading += cold
@@ -152,7 +152,7 @@ class Job:
         running = self.running.get(number)
         if running is None or running.worker != worker:
             return  # somebody else computes it by now, or it is done
-        self._stops(number)
+        self._remove_running(number)
         self.charged -= running.charge
         self.returned.appendleft(running.batch)
         if blamed:
@@ -160,8 +160,8 @@ class Job:
 
     def commits(self, batch: Batch, errors: int, seconds: float | None, at_s: float) -> None:
         """Take note that a batch is done; ``seconds`` is None where nobody computed it."""
-        if self._stops(batch.number) is None:  # it comes late, from a worker that it had been taken from
-            self._withdraw(batch.number)
+        if self._remove_running(batch.number) is None:  # it comes late, from a worker that it had been taken from
+            self._remove_returned(batch.number)
             self.charged += batch.count / self.weight
         self.blamed.pop(batch.number, None)
         self.finished += batch.count
@@ -169,23 +169,27 @@ class Job:
         if seconds is not None:
             self.times.append((batch.count, seconds))
             self._recent.append((at_s, batch.count))
-            self._recently += batch.count
-            self._forget(at_s)
+            self._recent_queries += batch.count
+            self._expire(at_s)
             each = seconds / batch.count
-            self._seconds = each if self._seconds is None else (1 - _SMOOTHING) * self._seconds + _SMOOTHING * each
-        self._end(at_s)
+            self._seconds_per_query = (
+                each
+                if self._seconds_per_query is None
+                else (1 - _SMOOTHING) * self._seconds_per_query + _SMOOTHING * each
+            )
+        self._end_if_complete(at_s)
 
     def withdraws(self, count: int, at_s: float) -> None:
         """Take note that so many queries are not wanted any more, of those that are in no batch yet."""
         self.queries -= count
-        self._end(at_s)
+        self._end_if_complete(at_s)
 
     def closes(self, at_s: float) -> None:
         """Take note that no more queries come."""
         self.open = False
-        self._end(at_s)
+        self._end_if_complete(at_s)
 
-    def open_batch(self, number: int) -> Batch | None:
+    def unfinished_batch(self, number: int) -> Batch | None:
         """Return a batch that is not done; None for one that is, or that there never was."""
         if number in self.running:
             return self.running[number].batch
@@ -193,28 +197,28 @@ class Job:
 
     def rate(self, now_s: float) -> float:
         """Return the queries finished per second, over the last `WINDOW_S` or since its first dispatch."""
-        self._forget(now_s)
+        self._expire(now_s)
         if self.first_s is None:
             return 0.0
         until_s = now_s if self.ended_s is None else min(now_s, max(self.ended_s, now_s - WINDOW_S))
         span_s = min(max(until_s - self.first_s, 1e-9), WINDOW_S)
-        return self._recently / max(span_s, 1.0)
+        return self._recent_queries / max(span_s, 1.0)
 
-    def _end(self, at_s: float) -> None:
+    def _end_if_complete(self, at_s: float) -> None:
         """Be done if there is nothing more to do, and nothing more will come."""
         if self.finished == self.queries and not self.open and not self.ended:
             self.ended, self.ended_s = "done", at_s
 
-    def _fitting(self) -> int:
-        if self._seconds is None:
+    def _timed_batch_size(self) -> int:
+        if self._seconds_per_query is None:
             return max(self._largest, 1)
-        return max(1, min(round(self.batch_s / max(self._seconds, 1e-9)), _GROWTH * max(self._largest, 1)))
+        return max(1, min(round(self.batch_s / max(self._seconds_per_query, 1e-9)), _GROWTH * max(self._largest, 1)))
 
-    def _forget(self, now_s: float) -> None:
+    def _expire(self, now_s: float) -> None:
         while self._recent and self._recent[0][0] <= now_s - WINDOW_S:
-            self._recently -= self._recent.popleft()[1]
+            self._recent_queries -= self._recent.popleft()[1]
 
-    def _stops(self, number: int) -> Running | None:
+    def _remove_running(self, number: int) -> Running | None:
         running = self.running.pop(number, None)
         if running is not None:
             self.loading -= running.cold
@@ -223,7 +227,7 @@ class Job:
                 del self.serving[running.worker]
         return running
 
-    def _withdraw(self, number: int) -> None:
+    def _remove_returned(self, number: int) -> None:
         for batch in self.returned:
             if batch.number == number:
                 self.returned.remove(batch)

@@ -14,7 +14,7 @@ BATCH_S = 0.6
 """How long a batch should take whose size is not given."""
 OPEN_BATCH_S = 0.1
 """The same of an open job: people wait for its answers."""
-LETHAL = 3
+MAX_KILLS = 3
 """How many workers a batch may kill before it is set aside."""
 
 
@@ -41,10 +41,10 @@ class Scheduler:
         self.jobs: dict[str, Job] = {}
         self.dropped: set[str] = set()
         self._order = 0
-        self._under_way: dict[str, Job] = {}  # those that have not ended
+        self._active: dict[str, Job] = {}  # those that have not ended
         self._floor = 0.0  # no charge of an open job is lower
         self._policy, self._first_batch = policy, first_batch
-        self._acts: dict[type[records.Record], Callable[[Any], None]] = {
+        self._handlers: dict[type[records.Record], Callable[[Any], None]] = {
             records.Accepted: self._accepted,
             records.Arrived: self._arrived,
             records.Withdrawn: self._withdrawn,
@@ -66,7 +66,7 @@ class Scheduler:
         loaded : the keys of the models that the worker has in memory (`chimera.inference.models.spec.key_of`).
         workers : how many live.
         """
-        contending = (job for job in self._under_way.values() if job.contends(worker))
+        contending = (job for job in self._active.values() if job.can_use(worker))
         contenders = [self._contender(job, worker, loaded, now_s) for job in contending]
         if not contenders:
             return None
@@ -74,13 +74,13 @@ class Scheduler:
         batch = job.next_batch()
         return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s, job.key not in loaded)
 
-    def again_for(self, worker: str, loaded: Collection[str], now_s: float) -> records.Dispatched | None:
+    def retry_for(self, worker: str, loaded: Collection[str], now_s: float) -> records.Dispatched | None:
         """Return the batch of a lost worker that another one should take over, before any policy's choice.
 
         The policy has chosen its job once, and the charge was given back. Nothing if no batch came back, or only of models that
         the worker would have to load.
         """
-        jobs = (job for job in self._under_way.values() if job.returned and job.key in loaded and job.contends(worker))
+        jobs = (job for job in self._active.values() if job.returned and job.key in loaded and job.can_use(worker))
         job = next(jobs, None)
         if job is None:
             return None
@@ -89,15 +89,15 @@ class Scheduler:
 
     def any_returned(self) -> bool:
         """Return whether a batch has to be dispatched again."""
-        return any(job.returned for job in self._under_way.values())
+        return any(job.returned for job in self._active.values())
 
     def waiting_models(self) -> set[str]:
         """Return the keys of the models of all jobs that have queries waiting."""
-        return {job.key for job in self._under_way.values() if job.waiting}
+        return {job.key for job in self._active.values() if job.waiting}
 
     def running_on(self, worker: str) -> Iterator[tuple[Job, Running]]:
         """Yield what a worker has to do, the earliest first."""
-        serving = (job for job in self._under_way.values() if worker in job.serving)
+        serving = (job for job in self._active.values() if worker in job.serving)
         own = [(job, run) for job in serving for run in job.running.values() if run.worker == worker]
         yield from sorted(own, key=lambda pair: pair[1].since_s)
 
@@ -119,30 +119,30 @@ class Scheduler:
             number = run.batch.number
             blamed = (job.id, number) == culprit
             killed = job.blamed.get(number, [])
-            if blamed and len(killed) + 1 >= LETHAL:
-                text = f"this batch killed {LETHAL} workers: {', '.join((*killed, worker))}"
+            if blamed and len(killed) + 1 >= MAX_KILLS:
+                text = f"this batch killed {MAX_KILLS} workers: {', '.join((*killed, worker))}"
                 found.append(records.Poisoned(job.id, number, text, now_s))
             else:
                 found.append(records.Returned(job.id, number, worker, why, blamed, now_s))
         return found
 
-    def outdated(self, since_s: float) -> list[str]:
+    def expired_jobs(self, since_s: float) -> list[str]:
         """Return the jobs that ended before some time; the newest never is, so that its number is not given again."""
         older = list(self.jobs.values())[:-1]
         return [job.id for job in older if job.ended_s is not None and job.ended_s <= since_s]
 
-    def lasts(self, record: records.Record) -> bool:
+    def is_durable(self, record: records.Record) -> bool:
         """Return whether a successor has to know of it: of an open job, only that the job is there."""
         return isinstance(record, records.Lasting) or not self.job(record.job).accepted.open
 
-    def wanted(self, job: str, batch: int) -> Batch | None:
+    def unfinished_batch(self, job: str, batch: int) -> Batch | None:
         """Return a batch whose results are still to be committed; None for any other."""
         held = self.jobs.get(job)
-        return held.open_batch(batch) if held is not None and not held.ended else None
+        return held.unfinished_batch(batch) if held is not None and not held.ended else None
 
     def apply(self, record: records.Record) -> None:
         """Let a record have happened."""
-        self._acts[type(record)](record)
+        self._handlers[type(record)](record)
 
     def job(self, name: str) -> Job:
         """Return a job by its number.
@@ -162,8 +162,8 @@ class Scheduler:
             batch_s=OPEN_BATCH_S if record.open else BATCH_S, batches=self._first_batch if record.open else 0,
         )  # fmt: skip
         self._order += 1
-        self.jobs[record.job] = self._under_way[record.job] = job
-        self._close(job)
+        self.jobs[record.job] = self._active[record.job] = job
+        self._deactivate_ended(job)
 
     def _arrived(self, record: records.Arrived) -> None:
         self.job(record.job).queries += record.count
@@ -171,12 +171,12 @@ class Scheduler:
     def _withdrawn(self, record: records.Withdrawn) -> None:
         job = self.job(record.job)
         job.withdraws(record.count, record.at_s)
-        self._close(job)
+        self._deactivate_ended(job)
 
     def _closed(self, record: records.Closed) -> None:
         job = self.job(record.job)
         job.closes(record.at_s)
-        self._close(job)
+        self._deactivate_ended(job)
 
     def _changed(self, record: records.Changed) -> None:
         job = self.job(record.job)
@@ -191,10 +191,10 @@ class Scheduler:
 
     def _committed(self, record: records.Committed) -> None:
         job = self.job(record.job)
-        batch = job.open_batch(record.batch)
+        batch = job.unfinished_batch(record.batch)
         if batch is not None:
             job.commits(batch, record.errors, record.seconds, record.at_s)
-            self._close(job)
+            self._deactivate_ended(job)
 
     def _returned(self, record: records.Returned) -> None:
         self.job(record.job).returns(record.batch, record.worker, blamed=record.blamed)
@@ -202,10 +202,10 @@ class Scheduler:
 
     def _poisoned(self, record: records.Poisoned) -> None:
         job = self.job(record.job)
-        batch = job.open_batch(record.batch)
+        batch = job.unfinished_batch(record.batch)
         if batch is not None:
             job.commits(batch, batch.count, None, record.at_s)
-            self._close(job)
+            self._deactivate_ended(job)
 
     def _cancelled(self, record: records.Cancelled) -> None:
         job = self.job(record.job)
@@ -215,25 +215,25 @@ class Scheduler:
             job.serving.clear()
             job.loading = 0
             job.returned.clear()
-            self._close(job)
+            self._deactivate_ended(job)
 
     def _dropped(self, record: records.Dropped) -> None:
         self.jobs.pop(record.job, None)
-        self._under_way.pop(record.job, None)
+        self._active.pop(record.job, None)
         self.dropped.add(record.job)
 
     def _lowest(self) -> float:
         """Return the lowest charge of the jobs that have queries waiting."""
-        return min((job.charged for job in self._under_way.values() if job.waiting), default=self._floor)
+        return min((job.charged for job in self._active.values() if job.waiting), default=self._floor)
 
     def _lift(self, floor: float) -> None:
         self._floor = max(self._floor, floor)
-        for job in self._under_way.values():
+        for job in self._active.values():
             job.charged = max(job.charged, self._floor)
 
-    def _close(self, job: Job) -> None:
+    def _deactivate_ended(self, job: Job) -> None:
         if job.ended:
-            self._under_way.pop(job.id, None)
+            self._active.pop(job.id, None)
 
     def _contender(self, job: Job, worker: str, loaded: Collection[str], now_s: float) -> Contender:
         return Contender(
@@ -243,7 +243,7 @@ class Scheduler:
             charged=job.charged,
             batch=job.next_batch().count,
             rate=job.rate(now_s),
-            workers=job.others(worker),
+            workers=job.other_workers(worker),
             loading=job.loading,
             loaded=job.key in loaded,
         )

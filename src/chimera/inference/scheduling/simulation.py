@@ -55,13 +55,13 @@ class Fault:
     worker : its number.
     at_s : when.
     kind : ``kill`` it dies, and comes back with nothing loaded; ``hang`` it stands still, and then goes on.
-    for_s : how long until it is back.
+    duration_s : how long until it is back.
     """
 
     worker: int
     at_s: float
     kind: Literal["kill", "hang"] = "kill"
-    for_s: float = 3.0
+    duration_s: float = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Conditions:
     Attributes
     ----------
     speeds : one for each worker; at 2 a query takes half as long.
-    keeps : how many models a worker has in memory; the one not used for longest goes.
+    keep_models : how many models a worker has in memory; the one not used for longest goes.
     warm : whether workers have the models of the first jobs loaded at the beginning.
     noise : sigma of the log-normal factor (of mean 1) on how long a batch takes.
     latency_s : between the end of a batch and the beginning of the next on that worker.
@@ -81,7 +81,7 @@ class Conditions:
     """
 
     speeds: Sequence[float] = (1.0,) * 10
-    keeps: int = 8
+    keep_models: int = 8
     warm: bool = False
     noise: float = 0.05
     latency_s: float = 0.001
@@ -104,19 +104,19 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened.
+    """What history.
 
     Attributes
     ----------
-    happened : the records, as a journal would have them.
+    history : the records, as a journal would have them.
     spans : what workers did.
-    away : for each fault how long its worker was away.
+    downtimes : for each fault how long its worker was downtimes.
     end_s : when it was over.
     """
 
-    happened: list[records.Record]
+    history: list[records.Record]
     spans: list[Span]
-    away: list[tuple[float, float]]
+    downtimes: list[tuple[float, float]]
     workers: int
     end_s: float
 
@@ -125,9 +125,9 @@ class Outcome:
 
         Until the last batch was dispatched: after that there is not enough to do for all.
         """
-        end_s = max(record.at_s for record in self.happened if isinstance(record, records.Dispatched))
-        away_s = sum(min(to_s, end_s) - min(from_s, end_s) for from_s, to_s in self.away)
-        total_s = end_s * self.workers - away_s
+        end_s = max(record.at_s for record in self.history if isinstance(record, records.Dispatched))
+        down_s = sum(min(to_s, end_s) - min(from_s, end_s) for from_s, to_s in self.downtimes)
+        total_s = end_s * self.workers - down_s
         loading_s = sum(min(span.loaded_s, end_s) - min(span.from_s, end_s) for span in self.spans)
         computing_s = sum(min(span.to_s, end_s) - min(span.loaded_s, end_s) for span in self.spans)
         return computing_s / total_s, loading_s / total_s
@@ -138,11 +138,11 @@ class _Worker:
     number: int
     speed: float
     models: dict[str, None] = field(default_factory=dict)  # the one used last stands last
-    doing: records.Dispatched | None = None
+    dispatched: records.Dispatched | None = None
     span: Span | None = None
-    took_s: float = 0.0  # what it will say that its batch took
-    back_s: float = 0.0  # when a worker that died or hangs is there again
-    turn: int = 0  # what was planned in an earlier one does not happen any more
+    batch_s: float = 0.0  # what it will say that its batch took
+    recovery_s: float = 0.0  # when a worker that died or hangs is there again
+    generation: int = 0  # what was planned in an earlier one does not action any more
 
     @property
     def name(self) -> str:
@@ -155,44 +155,46 @@ class Simulation:
     def __init__(self, policy: Policy, jobs: Sequence[SimulatedJob], conditions: Conditions) -> None:
         self.scheduler = Scheduler(policy)
         self._jobs = {str(number): job for number, job in enumerate(jobs)}
-        self._given = conditions
+        self._conditions = conditions
         self._random = random.Random(conditions.seed)  # noqa: S311 - a simulation is repeated from its seed; no secret
         self._workers = [_Worker(number, speed) for number, speed in enumerate(conditions.speeds)]
         self._idle = dict.fromkeys(range(len(self._workers)))
-        self._living = len(self._workers)
+        self._available = len(self._workers)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._planned = 0
         self._now_s = 0.0
-        self._happened: list[records.Record] = []
+        self._history: list[records.Record] = []
         self._spans: list[Span] = []
-        self._away: list[tuple[float, float]] = []
+        self._downtimes: list[tuple[float, float]] = []
         if conditions.warm:
             for worker in self._workers:
-                worker.models = dict.fromkeys(key_of(_model(name)) for name in list(self._jobs)[: conditions.keeps])
+                worker.models = dict.fromkeys(
+                    key_of(_model(name)) for name in list(self._jobs)[: conditions.keep_models]
+                )
 
     def run(self) -> Outcome:
         """Run until all is done, or the time is over."""
         for name, job in self._jobs.items():
-            self._in(job.at_s, partial(self._submit, name, job))
-        for fault in self._given.faults:
-            self._in(fault.at_s, partial(self._fail, self._workers[fault.worker], fault))
-        while self._events and self._events[0][0] <= self._given.until_s:
-            self._now_s, _, happen = heapq.heappop(self._events)
-            happen()
+            self._schedule(job.at_s, partial(self._submit, name, job))
+        for fault in self._conditions.faults:
+            self._schedule(fault.at_s, partial(self._fail, self._workers[fault.worker], fault))
+        while self._events and self._events[0][0] <= self._conditions.until_s:
+            self._now_s, _, action = heapq.heappop(self._events)
+            action()
         spans = self._spans + [worker.span for worker in self._workers if worker.span]
-        end_s = min(self._given.until_s, self._now_s)
-        return Outcome(self._happened, spans, self._away, len(self._workers), end_s)
+        end_s = min(self._conditions.until_s, self._now_s)
+        return Outcome(self._history, spans, self._downtimes, len(self._workers), end_s)
 
-    def _in(self, delay_s: float, happen: Callable[[], None]) -> None:
+    def _schedule(self, delay_s: float, action: Callable[[], None]) -> None:
         self._planned += 1
-        heapq.heappush(self._events, (self._now_s + delay_s, self._planned, happen))
+        heapq.heappush(self._events, (self._now_s + delay_s, self._planned, action))
 
-    def _note(self, record: records.Record) -> None:
+    def _record(self, record: records.Record) -> None:
         self.scheduler.apply(record)
-        self._happened.append(record)
+        self._history.append(record)
 
     def _submit(self, name: str, job: SimulatedJob) -> None:
-        self._note(
+        self._record(
             records.Accepted(
                 name, name, name, _model(name), job.queries, job.weight, job.batch_size, job.max_workers, self._now_s
             )
@@ -209,83 +211,85 @@ class Simulation:
                 return
 
     def _begin(self, worker: _Worker) -> bool:
-        chosen = self.scheduler.next_for(worker.name, worker.models, self._living, self._now_s)
+        chosen = self.scheduler.next_for(worker.name, worker.models, self._available, self._now_s)
         if chosen is None:
             self._idle[worker.number] = None
             return False
         self._idle.pop(worker.number, None)
-        self._note(chosen)
+        self._record(chosen)
         job, key = self._jobs[chosen.job], self.scheduler.job(chosen.job).key
         load_s = 0.0 if key in worker.models else job.load_s
         worker.models.pop(key, None)
-        while len(worker.models) >= self._given.keeps:
+        while len(worker.models) >= self._conditions.keep_models:
             del worker.models[next(iter(worker.models))]
-        noise = self._random.lognormvariate(-(self._given.noise**2) / 2, self._given.noise)
-        worker.took_s = chosen.count * job.seconds / worker.speed * noise
-        worker.doing = chosen
-        self._work(worker, key, load_s, worker.took_s)
+        noise = self._random.lognormvariate(-(self._conditions.noise**2) / 2, self._conditions.noise)
+        worker.batch_s = chosen.count * job.seconds / worker.speed * noise
+        worker.dispatched = chosen
+        self._work(worker, key, load_s, worker.batch_s)
         return True
 
     def _work(self, worker: _Worker, key: str, load_s: float, compute_s: float) -> None:
         worker.span = Span(worker.number, self._now_s, self._now_s + load_s, self._now_s + load_s + compute_s)
-        self._in(load_s, partial(self._loaded, worker, key, worker.turn))
-        self._in(load_s + compute_s, partial(self._finish, worker, worker.turn))
+        self._schedule(load_s, partial(self._loaded, worker, key, worker.generation))
+        self._schedule(load_s + compute_s, partial(self._finish, worker, worker.generation))
 
-    def _loaded(self, worker: _Worker, key: str, turn: int) -> None:
-        if worker.turn == turn:
+    def _loaded(self, worker: _Worker, key: str, generation: int) -> None:
+        if worker.generation == generation:
             worker.models[key] = None
 
-    def _finish(self, worker: _Worker, turn: int) -> None:
-        if worker.turn != turn or worker.doing is None or worker.span is None:
+    def _finish(self, worker: _Worker, generation: int) -> None:
+        if worker.generation != generation or worker.dispatched is None or worker.span is None:
             return
-        job, number = worker.doing.job, worker.doing.batch
-        if self.scheduler.wanted(job, number) is not None:
-            self._note(records.Committed(job, number, worker.name, worker.took_s, 0, self._now_s))
+        job, number = worker.dispatched.job, worker.dispatched.batch
+        if self.scheduler.unfinished_batch(job, number) is not None:
+            self._record(records.Committed(job, number, worker.name, worker.batch_s, 0, self._now_s))
         self._spans.append(worker.span)
-        worker.doing = worker.span = None
-        self._in(self._given.latency_s, partial(self._free, worker, turn))
+        worker.dispatched = worker.span = None
+        self._schedule(self._conditions.latency_s, partial(self._free, worker, generation))
 
-    def _free(self, worker: _Worker, turn: int) -> None:
-        if worker.turn == turn:
+    def _free(self, worker: _Worker, generation: int) -> None:
+        if worker.generation == generation:
             self._begin(worker)
             self._offer()
 
     def _fail(self, worker: _Worker, fault: Fault) -> None:
-        if worker.back_s > self._now_s:
+        if worker.recovery_s > self._now_s:
             return  # it is down already
-        worker.turn += 1
-        worker.back_s = self._now_s + fault.for_s
+        worker.generation += 1
+        worker.recovery_s = self._now_s + fault.duration_s
         self._idle.pop(worker.number, None)
-        self._living -= 1
-        self._away.append((self._now_s, worker.back_s))
+        self._available -= 1
+        self._downtimes.append((self._now_s, worker.recovery_s))
         span, key, dies = worker.span, "", fault.kind == "kill"
         load_s = compute_s = 0.0
-        if span is not None and worker.doing is not None:
-            key = self.scheduler.job(worker.doing.job).key
+        if span is not None and worker.dispatched is not None:
+            key = self.scheduler.job(worker.dispatched.job).key
             load_s = max(span.loaded_s - self._now_s, 0.0)
             compute_s = span.to_s - self._now_s - load_s
             self._spans.append(span._replace(loaded_s=min(span.loaded_s, self._now_s), to_s=self._now_s))
             worker.span = None
         if dies:
             worker.models.clear()
-            worker.doing = None
-        if dies or fault.for_s > _SILENT_S:
-            self._in(min(_RESET_S if dies else _SILENT_S, fault.for_s), partial(self._lose, worker, died=dies))
-        self._in(fault.for_s, partial(self._return, worker, key, load_s, compute_s))
+            worker.dispatched = None
+        if dies or fault.duration_s > _SILENT_S:
+            self._schedule(
+                min(_RESET_S if dies else _SILENT_S, fault.duration_s), partial(self._lose, worker, died=dies)
+            )
+        self._schedule(fault.duration_s, partial(self._return, worker, key, load_s, compute_s))
 
     def _lose(self, worker: _Worker, *, died: bool) -> None:
         why = "it died" if died else "it hangs"
         culprit = next(((job.id, run.batch.number) for job, run in self.scheduler.running_on(worker.name)), None)
         for record in self.scheduler.lost(worker.name, why, culprit=culprit if died else None, now_s=self._now_s):
-            self._note(record)
+            self._record(record)
         self._offer()
 
     def _return(self, worker: _Worker, key: str, load_s: float, compute_s: float) -> None:
-        self._living += 1
-        if worker.doing is not None:  # it hung, and goes on where it stood
+        self._available += 1
+        if worker.dispatched is not None:  # it hung, and goes on where it stood
             self._work(worker, key, load_s, compute_s)
         else:
-            self._free(worker, worker.turn)
+            self._free(worker, worker.generation)
 
 
 def _model(name: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ from typing import Any
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
 from chimera.engines.http import wire
 from chimera.engines.leash import hold
-from chimera.inference.worker.model_cache import Answering
+from chimera.inference.worker.model_cache import ModelCache
 
 
 class ComputeProcess:
@@ -38,19 +38,21 @@ class ComputeProcess:
     """
 
     def __init__(self, *, keep_models: int, preload: Sequence[str], folder: Path) -> None:
-        self._ours, theirs = Pipe()
-        command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(keep_models), *preload]
-        with theirs:
+        self._connection, other_end = Pipe()
+        command = [sys.executable, "-m", __name__, str(other_end.fileno()), str(keep_models), *preload]
+        with other_end:
             self._process = subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
-                command, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()], cwd=folder, start_new_session=True
+                command, stdin=subprocess.PIPE, pass_fds=[other_end.fileno()], cwd=folder, start_new_session=True
             )
         self.pid = self._process.pid
         try:
-            self._take()
+            self._receive()
         except ActorLost:
             code = self._process.wait()
             self.close()
-            raise RunError(f"the process that computes did not start, it {_ending(code)}: see what it wrote") from None
+            raise RunError(
+                f"the process that computes did not start, it {_exit_text(code)}: see what it wrote"
+            ) from None
 
     def compute(self, model: Mapping[str, Any], queries: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Let it answer a batch, and yield what it tells.
@@ -65,17 +67,17 @@ class ComputeProcess:
         ActorLost : it has ended.
         """
         try:
-            self._ours.send_bytes(wire.pack({"model": dict(model), "queries": list(queries)}))
+            self._connection.send_bytes(wire.pack({"model": dict(model), "queries": list(queries)}))
         except OSError as error:
             raise ActorLost("the process that computes has ended") from error
         what = ""
         while what != "done":
-            what, more = self._take()
+            what, more = self._receive()
             yield what, more
 
     def wait(self) -> str:
         """Return how it ended, once it has."""
-        return _ending(self._process.wait())
+        return _exit_text(self._process.wait())
 
     def kill(self) -> None:
         """End it, whatever it computes."""
@@ -84,26 +86,26 @@ class ComputeProcess:
     def close(self) -> None:
         """Let go of what reaches it, once it has ended."""
         self._process.wait()
-        self._ours.close()
+        self._connection.close()
         if self._process.stdin is not None:
             self._process.stdin.close()
 
-    def _take(self) -> tuple[str, Any]:
+    def _receive(self) -> tuple[str, Any]:
         try:
-            what, more = wire.unpack(self._ours.recv_bytes())
+            what, more = wire.unpack(self._connection.recv_bytes())
         except (EOFError, OSError) as error:
             raise ActorLost("the process that computes has ended") from error
         return what, more
 
 
-def _ending(code: int) -> str:
+def _exit_text(code: int) -> str:
     return f"exited with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
 
 
 def main() -> None:
     """Answer batches until the worker is gone."""
     hold()
-    theirs, keep_models, preload = Connection(int(sys.argv[1])), int(sys.argv[2]), sys.argv[3:]
+    other_end, keep_models, preload = Connection(int(sys.argv[1])), int(sys.argv[2]), sys.argv[3:]
     try:
         for name in preload:
             importlib.import_module(name)
@@ -111,17 +113,17 @@ def main() -> None:
         raise ConfigurationError(f"--preload: {name!r} cannot be imported: {error}") from error
     from chimera.inference.models import answers, load
 
-    def tell(what: str, more: Any) -> None:
-        theirs.send_bytes(wire.pack([what, more]))
+    def notify(what: str, more: Any) -> None:
+        other_end.send_bytes(wire.pack([what, more]))
 
-    answering = Answering(load, answers, keep_models=keep_models, tell=tell)
-    tell("ready", None)
+    models = ModelCache(load, answers, keep_models=keep_models, notify=notify)
+    notify("ready", None)
     with contextlib.suppress(EOFError):
         while True:
-            asked = wire.unpack(theirs.recv_bytes())
-            found, seconds = answering.answer(asked["model"], asked["queries"])
+            asked = wire.unpack(other_end.recv_bytes())
+            found, seconds = models.answer(asked["model"], asked["queries"])
             errors = sum("error" in one for one in found)
-            tell("done", {"seconds": seconds, "errors": errors, "results": wire.pack(found)})
+            notify("done", {"seconds": seconds, "errors": errors, "results": wire.pack(found)})
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 Load: TypeAlias = Callable[[Mapping[str, Any]], "Predictor"]
 Answers: TypeAlias = Callable[["Predictor", list[Any]], list[dict[str, Any]]]
-Tell: TypeAlias = Callable[[str, Any], None]
+Notify: TypeAlias = Callable[[str, Any], None]
 
 
-class Answering:
+class ModelCache:
     """Answers batches, and keeps the models that were used last.
 
     Parameters
@@ -28,11 +28,11 @@ class Answering:
     load : makes a predictor of a table.
     answers : returns ``{"result": value}`` or ``{"error": text}`` for each query, and raises for none of them.
     keep_models : how many models stay in memory.
-    tell : told ``loading`` with the key of a model, and ``loaded`` with the keys of all in memory.
+    notify : told ``loading`` with the key of a model, and ``loaded`` with the keys of all in memory.
     """
 
-    def __init__(self, load: Load, answers: Answers, *, keep_models: int, tell: Tell) -> None:
-        self._load, self._answers, self._keep_models, self._tell = load, answers, keep_models, tell
+    def __init__(self, load: Load, answers: Answers, *, keep_models: int, notify: Notify) -> None:
+        self._load, self._answers, self._keep_models, self._notify = load, answers, keep_models, notify
         self._models: OrderedDict[str, Predictor] = OrderedDict()
 
     def answer(self, model: Mapping[str, Any], queries: Sequence[Any]) -> tuple[list[dict[str, Any]], float]:
@@ -56,9 +56,9 @@ class Answering:
             return self._models[key]
         while len(self._models) >= self._keep_models:  # before the new one takes its room
             self._models.popitem(last=False)
-        self._tell("loading", key)
+        self._notify("loading", key)
         try:
             self._models[key] = self._load(model)
         finally:
-            self._tell("loaded", list(self._models))
+            self._notify("loaded", list(self._models))
         return self._models[key]

@@ -15,7 +15,7 @@ from chimera.core.errors import ChimeraError
 from chimera.core.private import UMASK
 from chimera.engines.leash import hold
 from chimera.inference.cluster_folder import ClusterFolder
-from chimera.inference.membership import BEAT_S, Members
+from chimera.inference.membership import HEARTBEAT_S, Members
 from chimera.inference.worker.protocol import WorkerState
 from chimera.inference.worker.worker import KEEP_MODELS, InferenceWorker
 
@@ -48,11 +48,11 @@ def _serve(folder: ClusterFolder, name: str, preload: str, keep_models: int) -> 
     where = Path.cwd()
     os.chdir(folder.logs(name))  # the logs are written there
     modules = [module for module in preload.split(",") if module]
-    worker = InferenceWorker(name, died=_end, keep_models=keep_models, preload=modules, folder=where)
+    worker = InferenceWorker(name, on_exit=_end, keep_models=keep_models, preload=modules, folder=where)
     members, left = Members(folder.members), threading.Event()
 
     def beat() -> None:
-        while not left.wait(BEAT_S):
+        while not left.wait(HEARTBEAT_S):
             members.beat(name, state=_word(worker.state()), epoch=worker.epoch)
 
     def join() -> None:

@@ -13,7 +13,7 @@ from chimera.core.errors import ConflictError
 PATH = "/v1/worker"
 """The prefix of a worker's REST routes."""
 
-Place: TypeAlias = tuple[str, int]
+BatchId: TypeAlias = tuple[str, int]
 """A job and the number of a batch."""
 
 
@@ -35,7 +35,7 @@ class Assignment(Struct, frozen=True):
     queries: list[Any]
 
     @property
-    def place(self) -> Place:
+    def batch_id(self) -> BatchId:
         """Which batch it is."""
         return self.job, self.batch
 
@@ -56,9 +56,9 @@ class WorkerState(Struct, frozen=True):
 
     name: str
     pid: int
-    computing: Place | None
-    queued: list[Place]
-    kept: list[Place]
+    computing: BatchId | None
+    queued: list[BatchId]
+    kept: list[BatchId]
     loaded: list[str]
     loading: str | None
     busy_s: float
@@ -82,7 +82,7 @@ class Finished(Struct, frozen=True):
     results: bytes
 
     @property
-    def place(self) -> Place:
+    def batch_id(self) -> BatchId:
         """Which batch it is."""
         return self.job, self.batch
 
@@ -114,7 +114,7 @@ class Link(ABC):
         """Let it compute batches after those that it has; one that it has or keeps already is not computed twice."""
 
     @abstractmethod
-    def collect(self, epoch: int, done: Sequence[Place], wait_s: float) -> Collected:
+    def collect(self, epoch: int, done: Sequence[BatchId], wait_s: float) -> Collected:
         """Acknowledge results, and return those that were not sent yet.
 
         It returns at once if there are any, else at a change of the worker's state, at the latest after ``wait_s``. A result

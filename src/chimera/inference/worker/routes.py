@@ -1,4 +1,4 @@
-"""A worker's routes, for its coordinator."""
+"""REST routes of a worker, for the coordinator."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Stop(Struct):
 
 
 def create_worker_app(worker: InferenceWorker, access: Access, stop: Callable[[], None]) -> FastAPI:
-    """Return the app of a worker; ``stop`` is called when its coordinator ends it."""
+    """Return the app of a worker. ``stop`` is called when the coordinator stops the worker."""
 
     def about() -> dict[str, Any]:
         return {"name": worker.name, "kind": "worker", "epoch": worker.epoch}
@@ -66,43 +66,45 @@ def create_worker_app(worker: InferenceWorker, access: Access, stop: Callable[[]
 def _router(worker: InferenceWorker, stop: Callable[[], None]) -> APIRouter:
     router = plain_router(prefix=PATH)
 
-    @router.post("/adopt", **_page("Have a coordinator; answers the worker's state.", _Adopt))
+    @router.post("/adopt", **_documented("Set the coordinator. Return the worker's state.", _Adopt))
     async def adopt(request: Request) -> Response:
-        asked = await _read(request, _Adopt)
+        body = await _read(request, _Adopt)
         before = worker.epoch
-        state = worker.adopt(asked.epoch, asked.owner)
-        if asked.epoch > before:
-            status().info("epoch %d: %s is the coordinator", asked.epoch, asked.owner[:100])
-        return _told(request, state)
+        state = worker.adopt(body.epoch, body.owner)
+        if body.epoch > before:
+            status().info("epoch %d: %s is the coordinator", body.epoch, body.owner[:100])
+        return _state_answer(request, state)
 
-    @router.post("/assign", **_page("Compute batches; answers the worker's state.", _Assign))
+    @router.post("/assign", **_documented("Queue batches. Return the worker's state.", _Assign))
     async def assign(request: Request) -> Response:
-        asked = await _read(request, _Assign)
-        return _told(request, worker.assign(asked.epoch, asked.assignments))
+        body = await _read(request, _Assign)
+        return _state_answer(request, worker.assign(body.epoch, body.assignments))
 
-    @router.post("/collect", **_page("Forget results, and return those that were not sent yet.", _Collect))
+    @router.post(
+        "/collect", **_documented("Drop acknowledged results, and return the results that were not sent yet.", _Collect)
+    )
     async def collect(request: Request) -> Response:
-        asked = await _read(request, _Collect)
-        collected = await in_thread(worker.collect, asked.epoch, asked.done, asked.wait_s)
-        body = wire.pack(msgspec.to_builtins(collected, builtin_types=(bytes,)))
-        return Response(body, media_type=wire.CONTENT_TYPE)  # results are packed, which JSON has no place for
+        body = await _read(request, _Collect)
+        collected = await in_thread(worker.collect, body.epoch, body.done, body.wait_s)
+        packed = wire.pack(msgspec.to_builtins(collected, builtin_types=(bytes,)))
+        return Response(packed, media_type=wire.CONTENT_TYPE)  # not JSON, because results are bytes
 
-    @router.post("/forget", **_page("Drop what is queued for some jobs; answers the worker's state.", _Forget))
+    @router.post("/forget", **_documented("Drop the queued batches of some jobs. Return the worker's state.", _Forget))
     async def forget(request: Request) -> Response:
-        asked = await _read(request, _Forget)
-        return _told(request, worker.forget(asked.epoch, asked.jobs))
+        body = await _read(request, _Forget)
+        return _state_answer(request, worker.forget(body.epoch, body.jobs))
 
-    @router.post("/stop", **_page("End the worker.", _Stop))
+    @router.post("/stop", **_documented("Stop the worker.", _Stop))
     async def end(request: Request) -> Response:
-        asked = await _read(request, _Stop)
-        worker.stop(asked.epoch)
+        body = await _read(request, _Stop)
+        worker.stop(body.epoch)
         stop()
         return answer(request, {"stopped": True})
 
     return router
 
 
-def _page(summary: str, body: type[Struct]) -> dict[str, Any]:
+def _documented(summary: str, body: type[Struct]) -> dict[str, Any]:
     (_, components) = msgspec.json.schema_components([body], ref_template="{name}")
     return documented(summary, body=components[body.__name__], answer={"type": "object"}, errors=(409, 422))
 
@@ -112,8 +114,8 @@ async def _read(request: Request, kind: type[T]) -> T:
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
-        raise DataError(f"the body does not fit: {error}") from error
+        raise DataError(f"invalid body: {error}") from error
 
 
-def _told(request: Request, state: WorkerState) -> Response:
+def _state_answer(request: Request, state: WorkerState) -> Response:
     return answer(request, msgspec.to_builtins(state))

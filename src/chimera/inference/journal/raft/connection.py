@@ -16,11 +16,11 @@ import struct
 import threading
 import time
 
-MOST_BYTES = 128 << 20
+MAX_BYTES = 128 << 20
 """The size of the largest message; a larger one breaks the connection."""
 HANDSHAKE_S = 2.0
 """How long the other end may take, in all, to prove that it has the token and to say its name."""
-_MOST_QUEUED_BYTES = 2 * MOST_BYTES
+_MAX_QUEUED_BYTES = 2 * MAX_BYTES
 _NONCE = _CODE = 32
 
 
@@ -29,54 +29,54 @@ class Connection:
 
     Attributes
     ----------
-    waiting_bytes : of messages that the writer still has.
+    queued_bytes : of messages that the writer still has.
 
-    Until `settle` is called, one deadline holds for all that is sent and received, however slowly it comes.
+    Until `end_handshake` is called, one deadline holds for all that is sent and received, however slowly it comes.
     """
 
-    def __init__(self, plain: socket.socket, token: bytes, *, client: bool) -> None:
-        self._socket = plain
+    def __init__(self, raw: socket.socket, token: bytes, *, client: bool) -> None:
+        self._socket = raw
         self._deadline_s: float | None = time.monotonic() + HANDSHAKE_S
-        plain.settimeout(HANDSHAKE_S)
+        raw.settimeout(HANDSHAKE_S)
         own = secrets.token_bytes(_NONCE)
-        plain.sendall(own)
-        other = self._exactly(_NONCE)
+        raw.sendall(own)
+        other = self._receive_exactly(_NONCE)
         nonces = own + other if client else other + own
         mine, theirs = (b"client", b"server") if client else (b"server", b"client")
-        plain.sendall(_code(token, b"proof of the " + mine + nonces))
-        if not hmac.compare_digest(self._exactly(_CODE), _code(token, b"proof of the " + theirs + nonces)):
+        raw.sendall(_code(token, b"proof of the " + mine + nonces))
+        if not hmac.compare_digest(self._receive_exactly(_CODE), _code(token, b"proof of the " + theirs + nonces)):
             raise ConnectionError("the other end does not have the cluster's token")
-        self._send_key, self._take_key = (_code(token, b"key of the " + who + nonces) for who in (mine, theirs))
-        self._sent, self._taken = itertools.count(), itertools.count()
+        self._send_key, self._receive_key = (_code(token, b"key of the " + who + nonces) for who in (mine, theirs))
+        self._sent, self._received = itertools.count(), itertools.count()
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self.waiting_bytes = 0
+        self.queued_bytes = 0
         self._lock = threading.Lock()  # of who waits: any thread sends
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # a machine that is cut off says no goodbye
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)
         threading.Thread(target=self._write, name="chimera-raft-send", daemon=True).start()
 
     def send(self, body: bytes) -> None:
         """Send a message soon; from any thread."""
         self._count(len(body))
-        if self.waiting_bytes > _MOST_QUEUED_BYTES:
+        if self.queued_bytes > _MAX_QUEUED_BYTES:
             self.close()
         else:
             self._queue.put(body)
 
-    def settle(self) -> None:
+    def end_handshake(self) -> None:
         """Wait for the other end as long as it takes, from now on."""
         self._deadline_s = None
         self._socket.settimeout(None)
 
-    def take(self, most_bytes: int = MOST_BYTES) -> bytes:
+    def receive(self, max_bytes: int = MAX_BYTES) -> bytes:
         """Return the next message."""
-        (size,) = struct.unpack("!I", self._exactly(4))
-        if size > most_bytes:
+        (size,) = struct.unpack("!I", self._receive_exactly(4))
+        if size > max_bytes:
             raise ConnectionError(f"a message of {size} bytes is too large")
-        code, body = self._exactly(_CODE), self._exactly(size)
-        if not hmac.compare_digest(code, _code(self._take_key, struct.pack("!Q", next(self._taken)) + body)):
+        code, body = self._receive_exactly(_CODE), self._receive_exactly(size)
+        if not hmac.compare_digest(code, _code(self._receive_key, struct.pack("!Q", next(self._received)) + body)):
             raise ConnectionError("a message has the wrong code")
         return body
 
@@ -87,7 +87,7 @@ class Connection:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _exactly(self, count: int) -> bytes:
+    def _receive_exactly(self, count: int) -> bytes:
         found = bytearray()
         while len(found) < count:
             if self._deadline_s is not None:
@@ -100,7 +100,7 @@ class Connection:
 
     def _count(self, more: int) -> None:
         with self._lock:
-            self.waiting_bytes += more
+            self.queued_bytes += more
 
     def _write(self) -> None:
         with contextlib.suppress(OSError):  # the reader tells of it
@@ -112,14 +112,14 @@ class Connection:
 
 def listen(address: str) -> socket.socket:
     """Return a socket that listens at ``host:port``, and nowhere else."""
-    return socket.create_server(place_of(address))
+    return socket.create_server(parse_address(address))
 
 
 def _code(key: bytes, body: bytes) -> bytes:
     return hmac.digest(key, body, "sha256")
 
 
-def place_of(address: str) -> tuple[str, int]:
+def parse_address(address: str) -> tuple[str, int]:
     """Return the host and the port of an address."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)

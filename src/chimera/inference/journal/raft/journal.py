@@ -17,8 +17,8 @@ from chimera.core.private import make_folder
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
 from chimera.inference.journal.raft.connection import listen
-from chimera.inference.journal.raft.copy import StateCopy
 from chimera.inference.journal.raft.library import FAIL_REASON, AsyncResult
+from chimera.inference.journal.raft.snapshot import SnapshotWriter
 from chimera.inference.journal.raft.state import Acquire, Append, Command, Drop, Piece, RaftState, Renew, Reply
 from chimera.inference.journal.raft.voter import PIECE_BYTES, REGULAR, Voter, settings
 from chimera.inference.journal.records import Record
@@ -69,9 +69,9 @@ class RaftJournal(Journal):
                 listener.close()
             who = "a follower" if own is None else f"voter {own}"
             raise ConfigurationError(f"{who} cannot begin: {error}") from error
-        self._copy = StateCopy(self._copied)
+        self._snapshot = SnapshotWriter(self._snapshot_written)
         conf = settings(
-            serializer=self._save, serializeChecker=self._copy.state,
+            serializer=self._save, serializeChecker=self._snapshot.state,
             deserializer=self._restore,  # without these, pysyncobj would unpickle the copy that a voter sends
             fullDumpFile=str(folder / "state"), journalFile=None if own is None else str(folder / "log"),
         )  # fmt: skip
@@ -144,9 +144,9 @@ class RaftJournal(Journal):
             at += 1
         return found[first - begin : first - begin + count]
 
-    def given(self) -> set[str]:  # noqa: D102
+    def jobs_with_queries(self) -> set[str]:  # noqa: D102
         self._catch_up()
-        return self._state.given()
+        return self._state.jobs_with_queries()
 
     def close(self) -> None:  # noqa: D102
         self._voter.destroy_synchronous()
@@ -209,10 +209,10 @@ class RaftJournal(Journal):
         pysyncobj would rename a ``.tmp`` file when this returns. There is none: the copy is renamed once it is whole.
         """
         last, before, _ = log
-        self._copy.begin(Path(file.removesuffix(".tmp")), last, before, self._state.snapshot())
+        self._snapshot.begin(Path(file.removesuffix(".tmp")), last, before, self._state.snapshot())
 
-    def _copied(self, size: int) -> None:
-        self._voter.copied(size)
+    def _snapshot_written(self, size: int) -> None:
+        self._voter.snapshot_written(size)
 
     def _restore(self, file: str) -> tuple[Any, ...]:
         entry = tuple[bytes, int, int]

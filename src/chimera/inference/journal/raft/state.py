@@ -166,7 +166,7 @@ class RaftState:
         with self._lock:
             return sorted(first for name, first in self._inputs if name == job)
 
-    def given(self) -> set[str]:
+    def jobs_with_queries(self) -> set[str]:
         """Return the jobs that have packed queries."""
         with self._lock:
             return {job for job, _ in self._inputs}

@@ -1,6 +1,6 @@
-"""Messages between the voters of a journal, for pysyncobj: without pickle, plain msgpack of a fixed shape.
+"""Messages between the voters of a journal, for pysyncobj: without pickle, raw msgpack of a fixed shape.
 
-They go over connections (`raft_connection`) of those who have the cluster's token; nobody else gets as far as the decoding.
+They go over connections (`raft_connection`) of those peer have the cluster's token; nobody else gets as far as the decoding.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from chimera.inference.journal.raft.connection import HANDSHAKE_S, Connection, place_of
+from chimera.inference.journal.raft.connection import HANDSHAKE_S, Connection, parse_address
 from chimera.inference.journal.raft.library import POLL_EVENT_TYPE, Node, Transport
 
 _RETRY_S = 0.1
-_MOST_STRANGERS = 64
-_MOST_NAME_BYTES = 300
-_MOST_AHEAD_BYTES = 4 << 20
+_MAX_STRANGERS = 64
+_MAX_NAME_BYTES = 300
+_MAX_AHEAD_BYTES = 4 << 20
 
 
 class _Message(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -55,7 +55,7 @@ class _Message(Struct, forbid_unknown_fields=True, omit_defaults=True):
 _DECODER = msgspec.msgpack.Decoder(_Message)
 
 
-class _Strangers:
+class _Unauthenticated:
     """Connections whose other end has not proved yet that it has the token; a new one drives out the oldest of too many.
 
     If newcomers were refused instead, a few slow connections would keep the other voters out.
@@ -65,38 +65,38 @@ class _Strangers:
         self._open: dict[socket.socket, None] = {}
         self._lock = threading.Lock()
 
-    def add(self, plain: socket.socket) -> None:
+    def add(self, raw: socket.socket) -> None:
         """Note a connection, and end the oldest if there are too many."""
         with self._lock:
-            self._open[plain] = None
-            oldest = next(iter(self._open)) if len(self._open) > _MOST_STRANGERS else None
+            self._open[raw] = None
+            oldest = next(iter(self._open)) if len(self._open) > _MAX_STRANGERS else None
             if oldest is not None:
                 del self._open[oldest]
         if oldest is not None:
-            _end(oldest)
+            _shut_down(oldest)
 
-    def remove(self, plain: socket.socket) -> None:
+    def remove(self, raw: socket.socket) -> None:
         """Forget a connection that is known now, or has ended."""
         with self._lock:
-            self._open.pop(plain, None)
+            self._open.pop(raw, None)
 
     def close(self) -> None:
         """End all."""
         with self._lock:
             ended = list(self._open)
             self._open.clear()
-        for plain in ended:
-            _end(plain)
+        for raw in ended:
+            _shut_down(raw)
 
 
-def _end(plain: socket.socket) -> None:
+def _shut_down(raw: socket.socket) -> None:
     """Let the thread that reads from a socket find its end; that closes it."""
     with contextlib.suppress(OSError):
-        plain.shutdown(socket.SHUT_RDWR)
+        raw.shutdown(socket.SHUT_RDWR)
 
 
 class RaftTransport(Transport):  # type: ignore[misc] # of a library without types
-    """Connects the voters, and those who only follow.
+    """Connects the voters, and those peer only follow.
 
     Parameters
     ----------
@@ -117,20 +117,20 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
         self._followers: dict[str, Node] = {}
         self._events: deque[tuple[str, str, Any]] = deque()
         self._closed = threading.Event()
-        self._strangers = _Strangers()
-        self._asked: dict[int, tuple[threading.Event, list[int]]] = {}
-        self._questions = itertools.count()
+        self._unauthenticated = _Unauthenticated()
+        self._index_requests: dict[int, tuple[threading.Event, list[int]]] = {}
+        self._request_numbers = itertools.count()
         self._wake_out, self._wake_in = os.pipe()
         for end in (self._wake_out, self._wake_in):
             os.set_blocking(end, False)
         node._poller.subscribe(self._wake_out, self._drain_pipe, POLL_EVENT_TYPE.READ)
-        node.addOnTickCallback(self._tell)
+        node.addOnTickCallback(self._dispatch_events)
         self._listener = listener
         if listener is not None:
             threading.Thread(target=self._listen, args=(listener,), name="chimera-raft", daemon=True).start()
         for other in self._others:
             if own is None or own.id > other:  # of two voters, one calls the other
-                threading.Thread(target=self._call, args=(other,), name="chimera-raft-call", daemon=True).start()
+                threading.Thread(target=self._connect_to, args=(other,), name="chimera-raft-call", daemon=True).start()
 
     def send(self, node: Node, message: dict[str, Any]) -> bool:
         """Send a message to a voter or follower; returns whether there is a connection."""
@@ -143,18 +143,18 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
     def is_behind(self, node: Node) -> bool:
         """Whether much is still on its way to a voter or follower."""
         connection = self._connections.get(node.id)
-        return connection is not None and connection.waiting_bytes > _MOST_AHEAD_BYTES
+        return connection is not None and connection.queued_bytes > _MAX_AHEAD_BYTES
 
     def commit_index_of(self, leader: Node, timeout_s: float) -> int | None:
         """Ask the leader how much is certain; None if it does not answer. For any thread."""
-        number, answered = next(self._questions), (threading.Event(), list[int]())
-        self._asked[number] = answered
+        number, answered = next(self._request_numbers), (threading.Event(), list[int]())
+        self._index_requests[number] = answered
         try:
             if self.send(leader, {"type": "ask_index", "request_id": number}) and answered[0].wait(timeout_s):
                 return answered[1][0]
             return None
         finally:
-            del self._asked[number]
+            del self._index_requests[number]
 
     def destroy(self) -> None:
         """End all connections."""
@@ -163,63 +163,63 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
-        self._strangers.close()
+        self._unauthenticated.close()
         for connection in list(self._connections.values()):
             connection.close()
 
     def _listen(self, listener: socket.socket) -> None:
         while not self._closed.is_set():
             try:
-                plain, _ = listener.accept()
+                raw, _ = listener.accept()
             except OSError:
                 if self._closed.wait(_RETRY_S):  # else this process has no room for a connection just now
                     return
                 continue
-            self._strangers.add(plain)
-            threading.Thread(target=self._answer, args=(plain,), name="chimera-raft-answer", daemon=True).start()
+            self._unauthenticated.add(raw)
+            threading.Thread(target=self._accept, args=(raw,), name="chimera-raft-answer", daemon=True).start()
 
-    def _answer(self, plain: socket.socket) -> None:
+    def _accept(self, raw: socket.socket) -> None:
         connection = None
         try:
-            connection = Connection(plain, self._token, client=False)
-            name = connection.take(_MOST_NAME_BYTES).decode()
-            connection.settle()
+            connection = Connection(raw, self._token, client=False)
+            name = connection.receive(_MAX_NAME_BYTES).decode()
+            connection.end_handshake()
         except (OSError, UnicodeDecodeError):
-            (connection or plain).close()  # that of a connection ends its writer too
+            (connection or raw).close()  # that of a connection ends its writer too
             return
         finally:
-            self._strangers.remove(plain)
-        self._serve(name, connection)
+            self._unauthenticated.remove(raw)
+        self._read_messages(name, connection)
 
-    def _call(self, other: str) -> None:
+    def _connect_to(self, other: str) -> None:
         me = f"follower {secrets.token_hex(8)}" if self._own is None else self._own.id
         while not self._closed.wait(_RETRY_S):
             try:
-                plain = socket.create_connection(place_of(other), HANDSHAKE_S)
+                raw = socket.create_connection(parse_address(other), HANDSHAKE_S)
             except OSError:
                 continue
             try:
-                connection = Connection(plain, self._token, client=True)
-                connection.settle()
+                connection = Connection(raw, self._token, client=True)
+                connection.end_handshake()
             except OSError:
-                plain.close()
+                raw.close()
                 continue
             connection.send(me.encode())
-            self._serve(other, connection)
+            self._read_messages(other, connection)
 
-    def _serve(self, who: str, connection: Connection) -> None:
+    def _read_messages(self, peer: str, connection: Connection) -> None:
         """Read until the connection ends."""
-        self._note("connected", who, connection)
+        self._enqueue("connected", peer, connection)
         try:
             while True:
-                self._note("message", who, _DECODER.decode(connection.take()))
+                self._enqueue("message", peer, _DECODER.decode(connection.receive()))
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             pass
         connection.close()
-        self._note("disconnected", who, connection)
+        self._enqueue("disconnected", peer, connection)
 
-    def _note(self, what: str, who: str, more: Any) -> None:
-        self._events.append((what, who, more))
+    def _enqueue(self, what: str, peer: str, more: Any) -> None:
+        self._events.append((what, peer, more))
         with contextlib.suppress(OSError):  # it is full, and so will be looked at
             os.write(self._wake_in, b".")
 
@@ -227,52 +227,52 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
         with contextlib.suppress(BlockingIOError):
             while os.read(descriptor, 4096):
                 pass
-        self._tell()
+        self._dispatch_events()
 
-    def _tell(self) -> None:
+    def _dispatch_events(self) -> None:
         """Tell pysyncobj what has happened; in its thread."""
         while self._events:
-            what, who, more = self._events.popleft()
+            what, peer, more = self._events.popleft()
             if what == "connected":
-                self._connect(who, more)
+                self._add_peer(peer, more)
             elif what == "disconnected":
-                if self._connections.get(who) is more:
-                    self._disconnect(who)
-            elif who in self._connections:
-                self._hear(who, more)
+                if self._connections.get(peer) is more:
+                    self._remove_peer(peer)
+            elif peer in self._connections:
+                self._handle_message(peer, more)
 
-    def _connect(self, who: str, connection: Connection) -> None:
+    def _add_peer(self, peer: str, connection: Connection) -> None:
         if self._closed.is_set():
             connection.close()
             return
-        if who in self._connections:
-            self._connections[who].close()
-            self._disconnect(who)
-        self._connections[who] = connection
-        if who in self._others:
-            self._onNodeConnected(self._others[who])
+        if peer in self._connections:
+            self._connections[peer].close()
+            self._remove_peer(peer)
+        self._connections[peer] = connection
+        if peer in self._others:
+            self._onNodeConnected(self._others[peer])
         else:
-            self._followers[who] = Node(who)
-            self._onReadonlyNodeConnected(self._followers[who])
+            self._followers[peer] = Node(peer)
+            self._onReadonlyNodeConnected(self._followers[peer])
 
-    def _disconnect(self, who: str) -> None:
-        del self._connections[who]
-        if who in self._others:
-            self._onNodeDisconnected(self._others[who])
+    def _remove_peer(self, peer: str) -> None:
+        del self._connections[peer]
+        if peer in self._others:
+            self._onNodeDisconnected(self._others[peer])
         else:
-            self._onReadonlyNodeDisconnected(self._followers.pop(who))
+            self._onReadonlyNodeDisconnected(self._followers.pop(peer))
 
-    def _hear(self, who: str, message: _Message) -> None:
-        node = self._others.get(who) or self._followers[who]
+    def _handle_message(self, peer: str, message: _Message) -> None:
+        node = self._others.get(peer) or self._followers[peer]
         if message.type == "ask_index":
             self.send(
                 node, {"type": "index", "request_id": message.request_id, "commit_index": self._node.raftCommitIndex}
             )
         elif message.type == "index":
-            asked = self._asked.get(message.request_id) if isinstance(message.request_id, int) else None
+            asked = self._index_requests.get(message.request_id) if isinstance(message.request_id, int) else None
             if asked is not None and isinstance(message.commit_index, int):
                 asked[1].append(message.commit_index)
                 asked[0].set()
-        elif who in self._others or message.type in ("apply_command", "next_node_idx"):
+        elif peer in self._others or message.type in ("apply_command", "next_node_idx"):
             given = msgspec.structs.asdict(message)
             self._onMessageReceived(node, {name: value for name, value in given.items() if value is not UNSET})

@@ -22,7 +22,7 @@ PIECE_BYTES = 1 << 20
 _LOG_BYTES = 64 << 20
 """A voter's log is at most so large, or as the copy of its state before it; pysyncobj counts entries, and breaks at 4 GiB."""
 
-_ASKED_ONCE_S = 0.5
+_REPEAT_S = 0.5
 _TIMES = {
     "appendEntriesPeriod": 0.06,  # the leader's heartbeat
     "raftMinTimeout": 0.25,
@@ -45,7 +45,7 @@ def settings(**more: Any) -> SyncObjConf:
     return SyncObjConf(**_TIMES, **_SIZES, commandsWaitLeader=False, tcp_keepalive=None, **more)
 
 
-class _Ready(set[Node]):
+class _ReadyNodes(set[Node]):
     """Who is connected, but for those who are behind: pysyncobj looks here before it sends one more message of many.
 
     Parameters
@@ -82,7 +82,7 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
     """
 
     transport: RaftTransport
-    _begin_anew: Callable[[Node], None]
+    _restart_snapshot: Callable[[Node], None]
     """Forget how much of a copy somebody was sent."""
 
     def __init__(
@@ -95,47 +95,47 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
         token: str,
     ) -> None:
         self._state = state
-        self._logged_bytes, self._most_bytes = 0, _LOG_BYTES
-        self._asked: dict[Node, tuple[int, int, float]] = {}
-        connected = functools.partial(self._connected, listener=listener, token=token)
+        self._logged_bytes, self._max_logged_bytes = 0, _LOG_BYTES
+        self._last_requests: dict[Node, tuple[int, int, float]] = {}
+        connected = functools.partial(self._make_transport, listener=listener, token=token)
         me = None if own is None else Node(own)
         super().__init__(me, [Node(other) for other in others], conf, transportClass=connected)
 
-    def copied(self, size: int) -> None:
+    def snapshot_written(self, size: int) -> None:
         """Take note that a copy of the state takes the place of the log; the next one comes when that is as large as this."""
-        self._logged_bytes, self._most_bytes = 0, max(size, _LOG_BYTES)
+        self._logged_bytes, self._max_logged_bytes = 0, max(size, _LOG_BYTES)
 
-    def _connected(self, *args: Any, **kwargs: Any) -> RaftTransport:
+    def _make_transport(self, *args: Any, **kwargs: Any) -> RaftTransport:
         self.transport = RaftTransport(*args, **kwargs)
-        self._SyncObj__connectedNodes = _Ready(self.transport.is_behind)
+        self._SyncObj__connectedNodes = _ReadyNodes(self.transport.is_behind)
         copies = self._SyncObj__serializer
         # pysyncobj gives a copy up for who is not connected, and takes those who are behind for such
-        self._begin_anew, copies.cancelTransmisstion = copies.cancelTransmisstion, lambda _: None
+        self._restart_snapshot, copies.cancelTransmisstion = copies.cancelTransmisstion, lambda _: None
         return self.transport
 
     def _SyncObj__onBecomeLeader(self) -> None:  # noqa: N802 - this is its name there, as are the next
         for node in self.otherNodes | self.readonlyNodes:
-            self._forget(node)
+            self._reset_peer(node)
         super()._SyncObj__onBecomeLeader()
 
     def _SyncObj__onNodeDisconnected(self, node: Node) -> None:  # noqa: N802
-        self._forget(node)
+        self._reset_peer(node)
         super()._SyncObj__onNodeDisconnected(node)
 
     def _SyncObj__onReadonlyNodeDisconnected(self, node: Node) -> None:  # noqa: N802
-        self._forget(node)
+        self._reset_peer(node)
         super()._SyncObj__onReadonlyNodeDisconnected(node)
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> Reply | None:  # noqa: N802
         self._logged_bytes += len(command)
-        if self._logged_bytes > self._most_bytes:
+        if self._logged_bytes > self._max_logged_bytes:
             self.forceLogCompaction()
         return self._state.apply(command[1:]) if command[:1] == REGULAR else None
 
     def _SyncObj__onMessageReceived(self, node: Node, message: dict[str, Any]) -> None:  # noqa: N802
         if message.get("entries"):
-            message = self._without_known(message)
-        elif message.get("reset") and self._asked_before(node, message["next_node_idx"]):
+            message = self._without_known_entries(message)
+        elif message.get("reset") and self._requested_recently(node, message["next_node_idx"]):
             message = {**message, "reset": False}
         super()._SyncObj__onMessageReceived(node, message)
         if message.get("serialized"):  # the leader would hear of the last part alone, and think nobody there until then
@@ -144,12 +144,12 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
         if message["type"] == "next_node_idx" and lacks_more:
             self._SyncObj__newAppendEntriesTime = 0.0  # it has heard something: go on, and wait for no heartbeat
 
-    def _forget(self, node: Node) -> None:
+    def _reset_peer(self, node: Node) -> None:
         """Begin anew with somebody: what was on its way may be lost, and followers come back by another name."""
-        self._begin_anew(node)
-        self._asked.pop(node, None)
+        self._restart_snapshot(node)
+        self._last_requests.pop(node, None)
 
-    def _without_known(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _without_known_entries(self, message: dict[str, Any]) -> dict[str, Any]:
         entries = message["entries"]
         ours = self._SyncObj__getEntries(message["prevLogIdx"], len(entries) + 1)
         if not ours or ours[0][2] != message["prevLogTerm"]:
@@ -159,11 +159,11 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
         _, index, term = entries[known - 1] if known else ours[0]
         return {**message, "prevLogIdx": index, "prevLogTerm": term, "entries": entries[known:]}
 
-    def _asked_before(self, node: Node, index: int) -> bool:
+    def _requested_recently(self, node: Node, index: int) -> bool:
         """Whether a voter has just asked, in this term, for what comes from the same index on."""
         asked, now_s = (self.raftCurrentTerm, index), time.monotonic()
-        *last, last_s = self._asked.get(node, (0, 0, 0.0))
-        if asked == tuple(last) and now_s - last_s < _ASKED_ONCE_S:
+        *last, last_s = self._last_requests.get(node, (0, 0, 0.0))
+        if asked == tuple(last) and now_s - last_s < _REPEAT_S:
             return True
-        self._asked[node] = (*asked, now_s)
+        self._last_requests[node] = (*asked, now_s)
         return False

@@ -14,7 +14,7 @@ from chimera.inference.journal.raft.library import SERIALIZER_STATE
 Entry = tuple[bytes, int, int]
 
 
-class StateCopy:
+class SnapshotWriter:
     """Writes a copy in a thread; pysyncobj asks now and then how far it is, and cuts its log short after that.
 
     Parameters
