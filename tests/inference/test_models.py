@@ -180,7 +180,7 @@ def test_an_id_is_found_in_the_cache_at_its_revision_without_a_network(
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     table = models.check(_table("image-classification", "google/vit-base-patch16-224", revision=commit))
     assert models.answers(models.load(table), pictures[:1])[0]["result"]
-    with pytest.raises(ConfigurationError, match="cannot be fetched and is not in the cache"):
+    with pytest.raises(ConfigurationError, match="cannot be downloaded and is not in the cache"):
         models.load(table | {"revision": "0" * 40})
 
 
@@ -220,7 +220,7 @@ def test_a_folder_loads_with_every_way_to_the_network_closed(bert: Path) -> None
         ({"task": 3}, "option 'task': 3 cannot be used"),
         ({"task": ""}, "task is empty"),
         ({"model": "./nowhere"}, "there is no folder"),
-        ({"model": "google/vit-base-patch16-224"}, "is an id: pin it"),
+        ({"model": "google/vit-base-patch16-224"}, "is an id: set revision"),
         ({"options": [1]}, "option 'options'"),
     ],
 )
@@ -238,7 +238,7 @@ def test_a_bad_table_is_refused_in_one_line_before_anything_is_loaded(
     [
         ({"task": "mind-reading"}, "cannot be loaded: KeyError: .*mind-reading"),
         ({"options": {"top_q": 3}}, "unexpected keyword argument 'top_q'"),
-        ({"options": {"trust_remote_code": True}}, "options.trust_remote_code is no option of a pipeline's call"),
+        ({"options": {"trust_remote_code": True}}, "options.trust_remote_code is not an option of a pipeline's call"),
     ],
 )
 def test_what_only_transformers_knows_is_one_line_too(change: dict[str, Any], message: str, bert: Path) -> None:
@@ -307,7 +307,7 @@ def test_a_regression_answers_in_the_units_of_its_targets(tmp_path: Path) -> Non
     red, blue, lacking = models.answers(predictor, asked)
     assert red["result"] == pytest.approx(507, abs=3)
     assert blue["result"] == pytest.approx(500, abs=3)
-    assert "lacks the column 'colour'" in lacking["error"]
+    assert "has no column 'colour'" in lacking["error"]
 
 
 def test_a_run_whose_files_cannot_make_its_model_again_says_so(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_an_estimator_answers_rows_texts_and_rows_by_name(tmp_path: Path) -> Non
     assert answers("rows", [[0, 0, 0, 1], [1, 2], [0, 1, 0, float("nan")]])[0] == "z"
     assert "features" in answers("rows", [[0, 0, 0, 1], [1, 2]])[1]
     assert "NaN" in answers("rows", [[0, 1, 0, float("nan")]])[0]
-    assert answers("frame", [{"d": 0, "c": 1, "b": 0, "a": 0}, {"a": 1}]) == ["y", "the row lacks the column 'b'"]
+    assert answers("frame", [{"d": 0, "c": 1, "b": 0, "a": 0}, {"a": 1}]) == ["y", "the row has no column 'b'"]
     assert answers("texts", ["a good one", "bad"]) == [1, 0]
     (probabilities,) = answers("rows", [[0, 0, 0, 1]], method="predict_proba")
     assert np.argmax(probabilities) == 3

@@ -1,4 +1,4 @@
-"""A process that coordinates the cluster, or stands by to do so; run as a module, on a leash."""
+"""The process of a coordinator or standby, run as a module. It exits when its stdin closes."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from chimera.inference.policies.policy import POLICIES
 from chimera.inference.pool.pool import Pool
 
 POLL_S = 0.05
-"""How often a standby looks whether the lease is over."""
+"""Seconds between two attempts of a standby to acquire the lease."""
 
 
 class Candidate:
-    """Leads while it has the lease, and stands by while another one has it.
+    """A candidate for the lease: the coordinator while it has the lease, else a standby.
 
     Parameters
     ----------
-    name : of this process.
-    folder : of the cluster.
-    policy : by name.
-    ray : whether the workers are actors of the Ray that this process has joined.
+    name : name of this process.
+    folder : folder of the cluster.
+    policy : name of the policy.
+    ray : whether the workers are actors of the Ray cluster that this process has joined.
     journal : opens the journal.
-    keep_s : so long after its end a job is forgotten; None is never.
-    code : accept models that run code of their own.
+    keep_s : seconds after its end until a job is deleted; default: never.
+    code : whether to accept models that run code of their own.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class Candidate:
         self._address = ""
 
     def start(self, address: str) -> None:
-        """Take part, as who answers at this address."""
+        """Start to compete for the lease. This process answers at the address."""
         self._address = address
         self._thread.start()
 
     def stop(self) -> None:
-        """Hand the lease back, and take part no more."""
+        """Release the lease, and stop."""
         self._stopped.set()
         if self._leading is not None:
             self._leading.stop()
@@ -75,11 +75,11 @@ class Candidate:
             self._thread.join()
 
     def leader(self) -> Coordinator:
-        """Return the coordinator that this process is.
+        """Return the coordinator of this process.
 
         Raises
         ------
-        NotCoordinator : it is none.
+        NotCoordinator : this process is a standby, or has lost the lease.
         """
         leading = self._leading
         if leading is None:
@@ -88,7 +88,7 @@ class Candidate:
         return leading
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each process of the cluster."""
+        """Return a row per process of the cluster."""
         found = [*self._members.members(), *self._pool.members()]
         highest = max((one.epoch for one in found if one.role == "coordinator"), default=0)
         return [_row(one, highest) for one in found]
@@ -142,15 +142,15 @@ def _journal(folder: ClusterFolder, voters: str, voter: str | None) -> Journal:
     if voter:
         from chimera.inference.journal.raft.journal import RaftJournal
 
-        place = folder.voter / voter.replace(":", "-")
-        return RaftJournal(voters.split(","), voter, folder.token(), place)
+        own_folder = folder.voter / voter.replace(":", "-")
+        return RaftJournal(voters.split(","), voter, folder.token(), own_folder)
     from chimera.inference.journal.sqlite import SqliteJournal
 
     return SqliteJournal(folder.journal)
 
 
 def _row(member: Member, highest: int) -> dict[str, Any]:
-    """Return what is told of a process; one that led in an earlier epoch, and has not noticed, leads no more."""
+    """Return the row of a process. A coordinator of an earlier epoch that has not noticed its end is a standby."""
     role: str = member.role
     if role == "coordinator" and member.epoch < highest:
         role = "standby"
@@ -185,10 +185,10 @@ def main() -> None:
     parser.add_argument("--cluster", type=Path, required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--policy", default="fair-share")
-    parser.add_argument("--ray", metavar="ADDRESS", help="the workers are actors of this Ray")
-    parser.add_argument("--voters", default="", help="the addresses of three voters that keep the journal, with commas")
-    parser.add_argument("--voter", help="which of them this process is")
-    parser.add_argument("--keep-s", type=float, help="how long after its end a job is kept; by default for ever")
+    parser.add_argument("--ray", metavar="ADDRESS", help="use actors of the Ray cluster at ADDRESS as workers")
+    parser.add_argument("--voters", default="", help="addresses of the three voters of the journal, separated by commas")
+    parser.add_argument("--voter", help="address of this process's voter")
+    parser.add_argument("--keep-s", type=float, help="seconds after its end until a job is deleted; default: never")
     parser.add_argument("--no-code", action="store_true", help="refuse models that run code of their own")
     options = parser.parse_args()
     folder = ClusterFolder(options.cluster)

@@ -32,7 +32,7 @@ _TICK_S = 0.02  # while queries wait: a worker may soon be free
 
 
 class NotCoordinator(UnavailableError):  # noqa: N818 - it states a fact
-    """This process is not, or is no longer, the coordinator."""
+    """The called process is not, or is no longer, the coordinator."""
 
 
 class Coordinator:
@@ -196,7 +196,7 @@ class Coordinator:
             len(self.scheduler.jobs), time.monotonic() - began_s,
         )  # fmt: skip
 
-        # The last coordinator may have died during a deletion or a submission: complete the one, and delete the other's queries.
+        # The last coordinator may have died during a deletion or a submission: delete what is left of both.
         stored = self.journal.jobs_with_queries()
         self._last_number = max(map(int, (*self.scheduler.jobs, *self.scheduler.dropped, *stored)), default=0)
         self._deleter.delete({*self.scheduler.dropped, *stored} - {*self.scheduler.jobs})

@@ -72,7 +72,7 @@ class RequestQueue(JobStore):
         QueueFullError : the queue has too many queries or bytes already.
         """
         if len(self._waiting) + len(pending.queries) > MAX_WAITING or self._size + pending.size > MAX_WAITING_BYTES:
-            raise QueueFullError(f"{len(self._waiting)} queries already wait for this model: try again later")
+            raise QueueFullError(f"{len(self._waiting)} queries wait for this model already: try again later")
         self._unanswered[pending] = None
         self._size += pending.size
         self._waiting += [(pending, position) for position in range(len(pending.queries))]

@@ -1,7 +1,7 @@
-"""The process in which a worker computes, and the worker's end of it.
+"""The computing process of a worker, and the worker's interface to it.
 
-Importing a library, loading a model and computing may hold Python's lock for seconds, and may end the process altogether. In a
-process of its own that delays no heartbeat, and its end is seen at once. Values cross as `wire`: no pickle.
+Importing libraries, loading models and computing may hold the GIL for seconds, and may crash the process. In a separate process
+that delays no heartbeat, and a crash is noticed at once. Values are sent as `wire`, without pickle.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from chimera.inference.worker.model_cache import ModelCache
 
 
 class ComputeProcess:
-    """A process that answers batches, one after the other; it ends with this one.
+    """A process that computes batches, one after the other; it ends with its parent.
 
     Parameters
     ----------
-    keep_models : how many models stay in memory.
+    keep_models : maximum number of models in memory.
     preload : modules to import before the first batch.
-    folder : where it runs; relative paths count from there.
+    folder : working directory.
 
     Raises
     ------
-    RunError : it did not start; it has written why.
+    RunError : the process did not start; its stderr has the reason.
     """
 
     def __init__(self, *, keep_models: int, preload: Sequence[str], folder: Path) -> None:
@@ -51,40 +51,40 @@ class ComputeProcess:
             code = self._process.wait()
             self.close()
             raise RunError(
-                f"the process that computes did not start, it {_exit_text(code)}: see what it wrote"
+                f"the computing process did not start, it {_exit_text(code)}: see its output"
             ) from None
 
     def compute(self, model: Mapping[str, Any], queries: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-        """Let it answer a batch, and yield what it tells.
+        """Compute a batch, and yield the events of the process.
 
         Yields
         ------
         ``loading`` and a key, ``loaded`` and the keys of all models in memory; at last ``done`` and a dictionary with
-        ``seconds``, ``errors`` and ``results``, which are packed.
+        ``seconds``, ``errors`` and ``results`` (packed).
 
         Raises
         ------
-        ActorLost : it has ended.
+        ActorLost : the process has ended.
         """
         try:
             self._connection.send_bytes(wire.pack({"model": dict(model), "queries": list(queries)}))
         except OSError as error:
-            raise ActorLost("the process that computes has ended") from error
+            raise ActorLost("the computing process has ended") from error
         what = ""
         while what != "done":
             what, more = self._receive()
             yield what, more
 
     def wait(self) -> str:
-        """Return how it ended, once it has."""
+        """Wait for the end of the process, and return how it ended."""
         return _exit_text(self._process.wait())
 
     def kill(self) -> None:
-        """End it, whatever it computes."""
+        """Kill the process."""
         self._process.kill()
 
     def close(self) -> None:
-        """Let go of what reaches it, once it has ended."""
+        """Close the pipes, once the process has ended."""
         self._process.wait()
         self._connection.close()
         if self._process.stdin is not None:
@@ -94,16 +94,16 @@ class ComputeProcess:
         try:
             what, more = wire.unpack(self._connection.recv_bytes())
         except (EOFError, OSError) as error:
-            raise ActorLost("the process that computes has ended") from error
+            raise ActorLost("the computing process has ended") from error
         return what, more
 
 
 def _exit_text(code: int) -> str:
-    return f"exited with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+    return f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
 
 
 def main() -> None:
-    """Answer batches until the worker is gone."""
+    """Compute batches until the worker has ended."""
     hold()
     other_end, keep_models, preload = Connection(int(sys.argv[1])), int(sys.argv[2]), sys.argv[3:]
     try:

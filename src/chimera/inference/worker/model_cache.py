@@ -1,4 +1,4 @@
-"""Models in memory, and what they answer; in the process that computes."""
+"""The models in memory of a worker's computing process."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Notify: TypeAlias = Callable[[str, Any], None]
 
 
 class ModelCache:
-    """Answers batches, and keeps the models that were used last.
+    """Answers batches, and keeps the most recently used models in memory.
 
     Parameters
     ----------
-    load : makes a predictor of a table.
-    answers : returns ``{"result": value}`` or ``{"error": text}`` for each query, and raises for none of them.
-    keep_models : how many models stay in memory.
-    notify : told ``loading`` with the key of a model, and ``loaded`` with the keys of all in memory.
+    load : makes a predictor from a table.
+    answers : returns ``{"result": value}`` or ``{"error": text}`` for each query; it does not raise.
+    keep_models : maximum number of models in memory.
+    notify : called with ``loading`` and the key of a model, and with ``loaded`` and the keys of all models in memory.
     """
 
     def __init__(self, load: Load, answers: Answers, *, keep_models: int, notify: Notify) -> None:
@@ -36,13 +36,13 @@ class ModelCache:
         self._models: OrderedDict[str, Predictor] = OrderedDict()
 
     def answer(self, model: Mapping[str, Any], queries: Sequence[Any]) -> tuple[list[dict[str, Any]], float]:
-        """Return the answers, and how many seconds they took without loading the model.
+        """Return the answers, and the seconds of computing them, without loading the model.
 
-        If it cannot be loaded, that is the error of every query.
+        If the model cannot be loaded, each query gets that error.
         """
         try:
             predictor = self._model(model)
-        except Exception as error:  # it may be of the user's own code
+        except Exception as error:  # user code may raise anything
             why = str(error).partition("\n")[0] if isinstance(error, ChimeraError) else first_line(error)
             return [{"error": f"the model cannot be loaded: {why}"}] * len(queries), 0.0
         began_s = time.perf_counter()
@@ -54,7 +54,7 @@ class ModelCache:
         if key in self._models:
             self._models.move_to_end(key)
             return self._models[key]
-        while len(self._models) >= self._keep_models:  # before the new one takes its room
+        while len(self._models) >= self._keep_models:  # first, so that both never fill the memory
             self._models.popitem(last=False)
         self._notify("loading", key)
         try:

@@ -1,6 +1,6 @@
-"""A worker as a process: ``python -m chimera.inference.worker.process --cluster DIR --name w0``, on a leash.
+"""A worker as a process: ``python -m chimera.inference.worker.process --cluster DIR --name w0``.
 
-It listens on this machine only, asks for the cluster's token, and ends with the process that started it.
+It listens on the loopback address only, requires the cluster's token, and exits with the process that started it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chimera.inference.worker.protocol import WorkerState
 from chimera.inference.worker.worker import KEEP_MODELS, InferenceWorker
 
 DIED = 3
-"""The exit code of a worker whose computing process has ended."""
+"""Exit code of a worker whose computing process has ended."""
 
 
 def main() -> None:
@@ -74,7 +74,7 @@ def _word(state: WorkerState) -> str:
 
 
 def _end(why: str) -> None:
-    """End at once, and not tidily: whoever is connected sees the connection break off, and counts the worker as dead."""
+    """Exit at once without cleanup: the coordinator sees the connection break, and counts the worker as dead."""
     sys.stderr.write(f"chimera: error: {why}\n")
     sys.stderr.flush()
     os._exit(DIED)

@@ -1,4 +1,4 @@
-"""What a worker is asked and what it tells, wherever it runs."""
+"""The protocol between coordinator and workers: messages, and the interface of a link to a worker."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PATH = "/v1/worker"
 """The prefix of a worker's REST routes."""
 
 BatchId: TypeAlias = tuple[str, int]
-"""A job and the number of a batch."""
+"""Number of a job, and number of one of its batches."""
 
 
 class StaleEpoch(ConflictError):  # noqa: N818 - it says what the epoch is
-    """The worker has heard of a later coordinator, and does nothing for this one."""
+    """The worker serves a coordinator of a later epoch, and refuses the caller."""
 
 
 class Assignment(Struct, frozen=True):
@@ -26,7 +26,7 @@ class Assignment(Struct, frozen=True):
 
     Attributes
     ----------
-    model : what loads the model, as a table (`chimera.inference.models`).
+    model : table of the model (`chimera.inference.models`).
     """
 
     job: str
@@ -36,22 +36,22 @@ class Assignment(Struct, frozen=True):
 
     @property
     def batch_id(self) -> BatchId:
-        """Which batch it is."""
+        """The batch."""
         return self.job, self.batch
 
 
 class WorkerState(Struct, frozen=True):
-    """What a worker is doing.
+    """The state of a worker.
 
     Attributes
     ----------
-    computing : the batch in hand, also while its model is being loaded.
-    queued : those that come after it, in order.
-    kept : those whose results lie there until they are acknowledged.
-    loaded : the keys of the models in memory (`chimera.inference.models.spec.key_of`).
-    loading : the key of the model that is being loaded.
-    busy_s : for how long it has had a batch in hand.
-    up_s : for how long it has been there.
+    computing : the batch in progress, also while its model is loaded.
+    queued : the batches after it, in order.
+    kept : the batches whose results are not acknowledged yet.
+    loaded : keys of the models in memory (`chimera.inference.models.spec.key_of`).
+    loading : key of the model that is being loaded.
+    busy_s : total seconds with a batch in progress.
+    up_s : seconds since its start.
     """
 
     name: str
@@ -70,9 +70,9 @@ class Finished(Struct, frozen=True):
 
     Attributes
     ----------
-    seconds : that computing took, without loading the model.
-    errors : how many of its queries have an error for a result.
-    results : the packed list (`chimera.engines.http.wire`) of ``{"result": value}`` or ``{"error": text}``, one a query.
+    seconds : seconds of computing, without loading the model.
+    errors : number of queries with an error.
+    results : packed list (`chimera.engines.http.wire`) of ``{"result": value}`` or ``{"error": text}``, one per query.
     """
 
     job: str
@@ -83,52 +83,52 @@ class Finished(Struct, frozen=True):
 
     @property
     def batch_id(self) -> BatchId:
-        """Which batch it is."""
+        """The batch."""
         return self.job, self.batch
 
 
 class Collected(Struct, frozen=True):
-    """What a worker answers to whoever collects results."""
+    """A worker's answer to `Link.collect`."""
 
     state: WorkerState
     results: list[Finished]
 
 
 class Link(ABC):
-    """The coordinator's end of one worker, for one thread at a time.
+    """The coordinator's connection to one worker, for one thread at a time.
 
     Raises
     ------
-    Unreachable : nobody is there, or the connection broke off: the worker is dead (`chimera.engines.http.connection`).
-    TimeLimitError : no answer came in time: it hangs, or is cut off.
+    Unreachable : the connection failed: the worker is dead (`chimera.engines.http.connection`).
+    TimeLimitError : no answer came in time: the worker hangs, or the network is down.
     StaleEpoch : a later coordinator has taken over.
-    RunError : it answered what no worker answers.
+    RunError : the answer was invalid.
     """
 
     @abstractmethod
     def adopt(self, epoch: int, owner: str) -> WorkerState:
-        """Be its coordinator from now on. Results that an earlier one has collected, and not acknowledged, come again."""
+        """Become the worker's coordinator. Results that an earlier one has not acknowledged are sent again."""
 
     @abstractmethod
     def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:
-        """Let it compute batches after those that it has; one that it has or keeps already is not computed twice."""
+        """Queue batches. A batch that the worker has, or whose result it keeps, is not computed twice."""
 
     @abstractmethod
     def collect(self, epoch: int, done: Sequence[BatchId], wait_s: float) -> Collected:
-        """Acknowledge results, and return those that were not sent yet.
+        """Acknowledge the results ``done``, and return the results that were not sent yet.
 
-        It returns at once if there are any, else at a change of the worker's state, at the latest after ``wait_s``. A result
-        that is not acknowledged within a second of being sent is sent again.
+        If there are none, wait for a result or a change of the worker's state, at most ``wait_s`` seconds. A result that is not
+        acknowledged within a second is sent again.
         """
 
     @abstractmethod
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
-        """Drop what is queued for these jobs; the batch in hand is finished all the same."""
+        """Drop the queued batches of these jobs. The batch in progress is finished."""
 
     @abstractmethod
     def stop(self, epoch: int) -> None:
-        """End the worker."""
+        """Stop the worker."""
 
     @abstractmethod
     def close(self) -> None:
-        """End what is under way, from any thread, and let go of the connection."""
+        """Abort the request in progress, and close the connection. Any thread may call it."""

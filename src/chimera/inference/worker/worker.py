@@ -1,6 +1,6 @@
-"""A worker: it computes batches in order and keeps their results until a coordinator has them for good.
+"""A worker: it computes batches in order, and keeps each result until a coordinator acknowledges it.
 
-It knows no transport. Behind HTTP it is a process (`chimera.inference.worker.process`).
+It is independent of the transport: `chimera.inference.worker.process` serves it over HTTP, `chimera.inference.pool.ray` by Ray.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from chimera.inference.worker.compute_process import ComputeProcess
 from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Finished, StaleEpoch, WorkerState
 
 KEEP_MODELS = 4
-"""So many models stay in memory, unless somebody says otherwise."""
+"""Default maximum number of models in memory."""
 MAX_WAIT_S = 0.25
-"""The longest that a request for results waits."""
-_RESEND_S = 1.0  # a result that is not acknowledged for so long after it was sent is sent again
-_MAX_BYTES = 64 << 20  # of results in one answer; one alone may be larger
-_DRAIN_S = 0.2  # for what the process told before its end
+"""Maximum seconds that `collect` waits."""
+_RESEND_S = 1.0  # a result is sent again if it was not acknowledged for this long
+_MAX_BYTES = 64 << 20  # of results in one answer; a single result may be larger
+_DRAIN_S = 0.2  # to receive what the process sent before its end
 
 
 @dataclass
@@ -33,24 +33,23 @@ class _Result:
 
 
 class InferenceWorker:
-    """Computes in a process of its own, so that it answers at any time; to be called by any number of threads.
+    """A worker that computes in a child process, so that it answers at any time. All methods are thread-safe.
 
-    Every method but `close` is told the epoch of the coordinator that calls it, and raises `StaleEpoch` if it has heard of a
-    later one.
+    The methods with an ``epoch`` get that of the calling coordinator. They raise `StaleEpoch` if the worker knows a later one.
 
     Parameters
     ----------
-    name : of the worker.
-    on_exit : called with why, in a thread, when the process that computes has ended by itself: the worker is dead then, and
-        whatever carries it must end.
-    keep_models : how many models stay in memory; the least recently used goes first.
-    preload : modules that the process imports before this returns, so that the first model loads sooner.
-    folder : where it computes; relative paths count from there.
+    name : name of the worker.
+    on_exit : called with the reason, in a thread, when the computing process has ended by itself. The worker is unusable then;
+        its own process must exit.
+    keep_models : maximum number of models in memory; the least recently used is removed first.
+    preload : modules that the process imports before the constructor returns, so that the first model loads faster.
+    folder : working directory of the computing process; default: the current folder.
 
     Raises
     ------
     ConfigurationError : ``keep_models`` is less than 1.
-    RunError : the process did not start.
+    RunError : the computing process did not start.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class InferenceWorker:
         folder: Path | None = None,
     ) -> None:
         if keep_models < 1:
-            raise ConfigurationError(f"keep_models = {keep_models} cannot be used: at least 1")
+            raise ConfigurationError(f"keep_models must be at least 1, not {keep_models}")
         self.name = name
         self.epoch = 0
         self._on_exit, self._started_s = on_exit, time.monotonic()
@@ -74,7 +73,7 @@ class InferenceWorker:
         self._results: OrderedDict[BatchId, _Result] = OrderedDict()
         self._loaded: list[str] = []
         self._loading: str | None = None
-        self._version, self._reported_version = 1, 0  # of the state, and of that which the coordinator knows
+        self._version, self._reported_version = 1, 0  # of the state, and of the state that the coordinator knows
         self._closed = False
         self._process = ComputeProcess(keep_models=keep_models, preload=preload, folder=folder or Path.cwd())
         self._thread = threading.Thread(target=self._compute, name=f"chimera-compute-{name}", daemon=True)
@@ -83,7 +82,7 @@ class InferenceWorker:
         self._watcher.start()
 
     def adopt(self, epoch: int, owner: str) -> WorkerState:  # noqa: ARG002 - transports log it
-        """Have ``owner`` for a coordinator from now on; results that were sent, and not acknowledged, will be sent again."""
+        """Set the coordinator. Results that are not acknowledged are sent again."""
         with self._changed:
             self._check_epoch(epoch)
             for kept in self._results.values():
@@ -92,7 +91,7 @@ class InferenceWorker:
             return self._state()
 
     def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:
-        """Compute batches after those that are there; one that is there, or whose results are, is not computed twice."""
+        """Queue batches. A batch that is known already, or whose result is kept, is not computed twice."""
         with self._changed:
             self._check_epoch(epoch)
             for one in assignments:
@@ -102,10 +101,10 @@ class InferenceWorker:
             return self._state()
 
     def collect(self, epoch: int, done: Sequence[BatchId], wait_s: float) -> Collected:
-        """Forget the results of ``done``, and return those that were not sent yet.
+        """Drop the acknowledged results ``done``, and return the results that were not sent yet.
 
-        It returns at once if there are any or the state has changed since it was last told, else as soon as that happens, at
-        the latest after ``wait_s`` or `MAX_WAIT_S`. What is not acknowledged within a second is sent again.
+        If there are none, and the state has not changed since the last report, wait for either: ``wait_s`` seconds, at most
+        `MAX_WAIT_S`. A result that is not acknowledged within a second is returned again.
         """
         until_s = time.monotonic() + min(max(wait_s, 0.0), MAX_WAIT_S)
         with self._changed:
@@ -125,24 +124,24 @@ class InferenceWorker:
             return Collected(self._state(), [kept.finished for kept in due])
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
-        """Drop what is queued for these jobs; the batch in hand is finished all the same."""
+        """Drop the queued batches of these jobs. The batch in progress is finished."""
         with self._changed:
             self._check_epoch(epoch)
             self._queue = deque(one for one in self._queue if one.job not in jobs)
             return self._state()
 
     def stop(self, epoch: int) -> None:
-        """Refuse a stale coordinator; whatever carries the worker closes it then."""
+        """Check the epoch only; the caller closes the worker then."""
         with self._changed:
             self._check_epoch(epoch)
 
     def state(self) -> WorkerState:
-        """Return what it is doing."""
+        """Return the state."""
         with self._changed:
             return self._state()
 
     def close(self) -> None:
-        """End the process that computes; what is not done is dropped."""
+        """Kill the computing process. Unfinished batches are dropped."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -153,7 +152,7 @@ class InferenceWorker:
 
     def _check_epoch(self, epoch: int) -> None:
         if epoch < self.epoch:
-            raise StaleEpoch(f"worker {self.name} serves epoch {self.epoch}, and this is epoch {epoch}, which is over")
+            raise StaleEpoch(f"worker {self.name} serves epoch {self.epoch}: epoch {epoch} is over")
         if epoch > self.epoch:
             self.epoch = epoch
             self._changed.notify_all()
@@ -163,7 +162,7 @@ class InferenceWorker:
         return own if self._computing is None else own | {self._computing.batch_id}
 
     def _due(self) -> list[_Result]:
-        """Return the results to send, the oldest first."""
+        """Return the results to send, oldest first."""
         now_s = time.monotonic()
         due: list[_Result] = []
         size = 0
@@ -204,10 +203,10 @@ class InferenceWorker:
                             self._finish(one, **more)
                         self._change()
         except ActorLost:
-            return  # the watcher tells why
+            return  # the watcher reports the reason
 
     def _next(self) -> Assignment | None:
-        """Wait for a batch, and take it in hand; None once it is closed."""
+        """Wait for the next batch, and return it; None once the worker is closed."""
         with self._changed:
             while not self._queue and not self._closed:
                 self._changed.wait()
@@ -228,6 +227,6 @@ class InferenceWorker:
 
     def _watch(self) -> None:
         why = self._process.wait()
-        self._thread.join(_DRAIN_S)  # it may have told of a result with its last breath
+        self._thread.join(_DRAIN_S)  # it may have sent a result just before its end
         if not self._closed:
-            self._on_exit(f"the process in which worker {self.name} computes {why}")
+            self._on_exit(f"the computing process of worker {self.name} {why}")
