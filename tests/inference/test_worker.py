@@ -153,7 +153,7 @@ def test_who_is_of_a_lower_epoch_is_refused(worker: InferenceWorker) -> None:
         lambda: worker.adopt(1, "c0"), lambda: worker.assign(1, [batch(1, "b")]), lambda: worker.forget(1, ["1"]),
         lambda: worker.collect(1, [("1", 0)], 0), lambda: worker.stop(1),
     ):  # fmt: skip
-        with pytest.raises(StaleEpoch, match="serves epoch 2, and this is epoch 1"):
+        with pytest.raises(StaleEpoch, match="serves epoch 2: epoch 1 is over"):
             stale()
     assert [one.batch_id for one in results(worker, 1, epoch=2)] == [("1", 0)]
     assert worker.epoch == 2

@@ -186,7 +186,9 @@ def main() -> None:
     parser.add_argument("--name", required=True)
     parser.add_argument("--policy", default="fair-share")
     parser.add_argument("--ray", metavar="ADDRESS", help="use actors of the Ray cluster at ADDRESS as workers")
-    parser.add_argument("--voters", default="", help="addresses of the three voters of the journal, separated by commas")
+    parser.add_argument(
+        "--voters", default="", help="addresses of the three voters of the journal, separated by commas"
+    )
     parser.add_argument("--voter", help="address of this process's voter")
     parser.add_argument("--keep-s", type=float, help="seconds after its end until a job is deleted; default: never")
     parser.add_argument("--no-code", action="store_true", help="refuse models that run code of their own")

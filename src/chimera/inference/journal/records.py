@@ -1,6 +1,6 @@
-"""What happens to jobs, as the journal keeps it: whoever applies all records in order has the state of the cluster.
+"""The records of events of jobs, as the journal stores them. Applying all records in order gives the state of the cluster.
 
-Times are seconds since the epoch; ``at_s`` is when the coordinator knew.
+Times are seconds since 1970; ``at_s`` is the time at which the coordinator knew of the event.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from msgspec import Struct
 
 
 class Accepted(Struct, frozen=True, tag=True):
-    """A job was taken on; its queries are stored.
+    """A job was accepted; its queries are stored.
 
     Attributes
     ----------
-    job : its number as a text, by which all else names it.
-    key : made by whoever submitted it; a request that comes twice is one job.
-    model : what loads the model, as a table (`chimera.inference.models`).
-    queries : how many there are.
-    weight : of its share of the query rate, above 0.
-    batch_size : queries a batch; 0 is as many as take about as long as the scheduler aims at.
-    max_workers : how many may serve it at once; 0 is any number.
-    open : whether queries come as they come, and the results go to whoever waits for them: a model that is served online. Of
-        such a job the journal keeps only that it is there.
+    job : number of the job as a text; all other records refer to it.
+    key : chosen by the client, so that a request that is sent twice is one job.
+    model : table of the model (`chimera.inference.models`).
+    queries : number of queries.
+    weight : weight of its share of the query rate, above 0.
+    batch_size : queries per batch; 0: as many as take about the scheduler's target time.
+    max_workers : maximum number of workers that serve it at once; 0: no limit.
+    open : whether it is a model that is served online: queries arrive over time, and results go to waiting clients. The journal
+        stores only the existence and options of such a job.
     """
 
     job: str
@@ -40,7 +40,7 @@ class Accepted(Struct, frozen=True, tag=True):
 
 
 class Arrived(Struct, frozen=True, tag=True):
-    """So many more queries of an open job wait."""
+    """``count`` queries of an open job have arrived."""
 
     job: str
     count: int
@@ -48,7 +48,7 @@ class Arrived(Struct, frozen=True, tag=True):
 
 
 class Withdrawn(Struct, frozen=True, tag=True):
-    """Nobody waits any more for so many queries of an open job, which are in no batch yet."""
+    """Clients no longer wait for ``count`` queries of an open job that are in no batch yet."""
 
     job: str
     count: int
@@ -56,14 +56,14 @@ class Withdrawn(Struct, frozen=True, tag=True):
 
 
 class Closed(Struct, frozen=True, tag=True):
-    """To an open job no more queries come; those that are there are answered."""
+    """An open job accepts no more queries; the waiting ones are answered."""
 
     job: str
     at_s: float
 
 
 class Changed(Struct, frozen=True, tag=True):
-    """A job was given another batch size, weight or number of workers; None leaves it as it is."""
+    """The batch size, weight or maximum number of workers of a job was changed; None: unchanged."""
 
     job: str
     at_s: float
@@ -73,9 +73,9 @@ class Changed(Struct, frozen=True, tag=True):
 
 
 class Dispatched(Struct, frozen=True, tag=True):
-    """A batch, the queries ``first`` to ``first + count``, goes to a worker; for the first time or again.
+    """A batch, the queries from ``first`` to ``first + count - 1``, was dispatched to a worker, for the first time or again.
 
-    ``cold`` is whether that worker has to load the model first.
+    ``cold``: the worker has to load the model first.
     """
 
     job: str
@@ -88,12 +88,12 @@ class Dispatched(Struct, frozen=True, tag=True):
 
 
 class Committed(Struct, frozen=True, tag=True):
-    """The results of a batch are stored, for good.
+    """The results of a batch are stored permanently.
 
     Attributes
     ----------
-    seconds : that the worker computed.
-    errors : how many of its queries have an error for a result.
+    seconds : seconds that the worker computed.
+    errors : number of queries with an error.
     """
 
     job: str
@@ -105,11 +105,11 @@ class Committed(Struct, frozen=True, tag=True):
 
 
 class Returned(Struct, frozen=True, tag=True):
-    """A worker will not finish a batch, and it is to be dispatched again.
+    """A worker will not finish a batch; the batch will be dispatched again.
 
     Attributes
     ----------
-    blamed : whether the batch may have killed its worker.
+    blamed : whether the batch may have killed the worker.
     """
 
     job: str
@@ -121,7 +121,7 @@ class Returned(Struct, frozen=True, tag=True):
 
 
 class Poisoned(Struct, frozen=True, tag=True):
-    """A batch has killed too many workers; each of its queries has this for an error."""
+    """A batch has killed too many workers; ``why`` is the error of each of its queries."""
 
     job: str
     batch: int
@@ -130,7 +130,7 @@ class Poisoned(Struct, frozen=True, tag=True):
 
 
 class Cancelled(Struct, frozen=True, tag=True):
-    """A job goes no further; the results that it has stay. ``why`` is there where it was no person who cancelled it."""
+    """A job was cancelled; its results so far are kept. ``why`` is the reason."""
 
     job: str
     why: str
@@ -138,14 +138,14 @@ class Cancelled(Struct, frozen=True, tag=True):
 
 
 class Dropped(Struct, frozen=True, tag=True):
-    """A job that has ended is forgotten, with its results. What is left of it in the journal goes soon."""
+    """An ended job was dropped. Its data in the journal are deleted soon."""
 
     job: str
     at_s: float
 
 
 Lasting: TypeAlias = Accepted | Changed | Closed | Cancelled | Dropped
-"""What a successor has to know of every job, an open one too."""
+"""The records that are durable for every job, an open one too."""
 Record: TypeAlias = Lasting | Arrived | Withdrawn | Dispatched | Committed | Returned | Poisoned
 
 
@@ -157,7 +157,7 @@ _JOB = msgspec.json.Decoder(_OfJob)
 
 
 def job_of(packed: bytes) -> str:
-    """Return the job of a record that was packed as JSON; nothing for what is none."""
+    """Return the job of a record in JSON; empty if it is no record."""
     try:
         return _JOB.decode(packed).job
     except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -141,9 +141,7 @@ class PipelinePredictor:
         self._sentence = pipeline.task == "fill-mask" and "top_k" not in options
         self._tokenizing = options.get("tokenizer_kwargs", {})
         tokenizer = pipeline.tokenizer
-        self._batches = (
-            tokenizer is None or tokenizer.pad_token_id is not None
-        )  # no padding: one at a time
+        self._batches = tokenizer is None or tokenizer.pad_token_id is not None  # no padding: one at a time
         if pipeline.task == "text-generation":
             tokenizer.padding_side = "left"  # text is generated at the end, so padding must be at the start
 

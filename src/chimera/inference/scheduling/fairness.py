@@ -1,4 +1,4 @@
-"""How fair it was: query rates of jobs side by side, window by window, from the records of a cluster."""
+"""Measures of fairness: the query rates of jobs in time windows, computed from the records of a cluster."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Progress:
 
     Attributes
     ----------
-    since_s : when it was accepted.
-    first_s : when its first batch was dispatched; infinite if none was.
-    until_s : when its last query was dispatched; infinite if some never were.
-    weight : of its share, at the beginning.
-    times_s : when each batch was committed, in order.
-    counts : the queries of each.
+    since_s : time of its acceptance.
+    first_s : time of its first dispatch; infinite if there was none.
+    until_s : time of its last dispatch; infinite if some queries were never dispatched.
+    weight : initial weight of its share.
+    times_s : times at which its batches were committed, in order.
+    counts : number of queries of each batch.
     """
 
     since_s: float
@@ -35,12 +35,12 @@ class Progress:
     counts: NDArray[np.int64]
 
 
-def progress(happened: Iterable[records.Record]) -> dict[str, Progress]:
-    """Return the progress of each job. Queries count when their batch is committed, as in a running cluster."""
+def progress(history: Iterable[records.Record]) -> dict[str, Progress]:
+    """Return the progress of each job. Queries count as finished when their batch is committed."""
     accepted: dict[str, records.Accepted] = {}
     dispatched: defaultdict[str, list[records.Dispatched]] = defaultdict(list)
     committed: defaultdict[str, list[records.Committed]] = defaultdict(list)
-    for record in happened:
+    for record in history:
         if isinstance(record, records.Accepted):
             accepted[record.job] = record
         elif isinstance(record, records.Dispatched):
@@ -75,14 +75,14 @@ def ratios(
     batches: int = 10,
     settle_s: float = 0.0,
 ) -> NDArray[np.float64]:
-    """Return the largest over the smallest query rate per weight, in each window in which at least two jobs run throughout.
+    """Return the ratio of the largest to the smallest query rate per weight, in each window that two or more jobs span.
 
     Parameters
     ----------
-    window_s, every_s : how long a window is, and from the beginning of one to that of the next.
-    end_s : when the last window ends at the latest.
-    settle_s : so long after it was accepted a job is not looked at: what was under way before it came is finished meanwhile.
-    batches : so many must each of these jobs have finished in a window that counts; with 0 a ratio may be infinite.
+    window_s, every_s : length of a window, and distance between the beginnings of two windows.
+    end_s : latest end of the last window.
+    settle_s : seconds after its acceptance for which a job is ignored; batches from before are finished meanwhile.
+    batches : minimum number of batches that each job must finish in a window that counts; with 0 a ratio may be infinite.
     """
     edges_s = np.arange(min(job.since_s for job in jobs), end_s - window_s + 1e-9, every_s)
     there = np.array([(job.since_s + settle_s <= edges_s) & (edges_s + window_s <= job.until_s) for job in jobs])

@@ -1,4 +1,4 @@
-"""One job as the scheduler sees it: what is waiting, what is under way, what is done, and how fast that went."""
+"""The state of one job in the scheduler: waiting, running and finished batches, and measured speed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from chimera.inference.journal.records import Accepted
 from chimera.inference.models.spec import key_of
 
 WINDOW_S = 10.0
-"""Over how long a query rate is measured."""
-_SMOOTHING = 0.3  # the share of the last batch in the estimate of a job's seconds per query
-_TIMES = 10_000  # an open job has no end; the times of so many of its last batches are kept
-_GROWTH = 8  # a batch whose size is chosen by time is at most so many times as large as the one before
+"""Seconds over which a query rate is measured."""
+_SMOOTHING = 0.3  # weight of the last batch in the estimate of the seconds per query
+_TIMES = 10_000  # number of batch times that are kept of an open job, which has no end
+_GROWTH = 8  # an automatic batch is at most this many times as large as the largest before
 
 
 class Batch(Struct, frozen=True):
-    """Queries ``first`` to ``first + count`` of a job."""
+    """The queries from ``first`` to ``first + count - 1`` of a job."""
 
     number: int
     first: int
@@ -27,7 +27,7 @@ class Batch(Struct, frozen=True):
 
 
 class Running(NamedTuple):
-    """A batch under way, and what its job was charged for it."""
+    """A running batch, and its job's charge for it."""
 
     batch: Batch
     worker: str
@@ -42,22 +42,22 @@ class Job:
 
     Attributes
     ----------
-    order : jobs that came later have a higher one.
-    batch_s : how long a batch should take whose size is not given.
-    queries : how many there are; of an open job, so far.
-    open : whether more may come.
-    charged : queries dispatched, divided by the weight at the time.
-    cursor : the first query that was in no batch yet.
+    order : position in the order of submission.
+    batch_s : target seconds of a batch of automatic size.
+    queries : number of queries; of an open job, so far.
+    open : whether more queries may arrive.
+    charged : queries dispatched, divided by the weight at the time of dispatch.
+    cursor : index of the first query that was in no batch yet.
     returned : batches to dispatch again, before new ones.
-    running : those under way, by number.
-    serving : the workers that have some of those, and how many.
-    loading : how many of those under way had to wait for the model, or still do.
-    key : what a worker calls its model.
-    blamed : for each batch that may have killed workers, which.
-    finished : queries that have a result.
-    errors : how many of these are errors.
-    ended : ``done`` or ``cancelled``, or nothing while it runs.
-    times : for each finished batch (of an open job, for the last ones) its queries, and the seconds that they took.
+    running : running batches, by number.
+    serving : workers of the running batches, with the number of batches of each.
+    loading : number of running batches whose worker had to load the model first.
+    key : key of its model in workers.
+    blamed : the workers that each batch may have killed.
+    finished : number of queries with a result.
+    errors : number of results that are errors.
+    ended : ``done`` or ``cancelled``; empty while the job runs.
+    times : number of queries and seconds of each finished batch; of an open job, of the last ones.
     """
 
     accepted: Accepted
@@ -85,8 +85,8 @@ class Job:
     open: bool = field(init=False)
     key: str = field(init=False)
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
-    _recent_queries: int = 0  # the queries of all of these
-    _seconds_per_query: float | None = None  # a query, smoothed
+    _recent_queries: int = 0  # sum of the queries in _recent
+    _seconds_per_query: float | None = None  # smoothed
     _largest: int = 0
 
     def __post_init__(self) -> None:
@@ -97,44 +97,44 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The name by which all else names it."""
+        """The number of the job, as a text."""
         return self.accepted.job
 
     @property
     def model(self) -> dict[str, Any]:
-        """What loads its model."""
+        """The table of its model."""
         return self.accepted.model
 
     @property
     def waiting(self) -> int:
-        """How many queries are neither finished nor under way."""
+        """Number of queries that are neither finished nor in a running batch."""
         if self.ended:
             return 0
         return self.queries - self.cursor + sum(batch.count for batch in self.returned)
 
     def can_use(self, worker: str) -> bool:
-        """Return whether it has something for a worker, and may have that one more."""
+        """Return whether the job has waiting queries, and may use this worker."""
         if self.ended or not (self.returned or self.cursor < self.queries):
             return False
         return not self.max_workers or self.other_workers(worker) < self.max_workers
 
     def other_workers(self, worker: str) -> int:
-        """Return how many other workers serve it."""
+        """Return the number of other workers that serve the job."""
         return len(self.serving) - (worker in self.serving)
 
     def next_batch(self) -> Batch:
-        """Return what it would dispatch next; there must be something waiting."""
+        """Return the batch to dispatch next. Queries must be waiting."""
         if self.returned:
             return self.returned[0]
         left = self.queries - self.cursor
         return Batch(self.batches, self.cursor, min(self.batch_size or self._timed_batch_size(), left))
 
     def estimate_s(self, count: int) -> float | None:
-        """Return how long so many queries take, as far as is known."""
+        """Return the expected seconds of ``count`` queries; None if unknown."""
         return None if self._seconds_per_query is None else count * self._seconds_per_query
 
     def dispatched(self, batch: Batch, worker: str, at_s: float, *, cold: bool) -> None:
-        """Take note that a batch is under way; ``cold`` where the worker has to load the model first."""
+        """Note that a batch was dispatched; ``cold``: the worker has to load the model first."""
         if batch.number == self.batches:
             self.batches, self.cursor = batch.number + 1, batch.first + batch.count
         else:
@@ -148,10 +148,10 @@ class Job:
         self._largest = max(self._largest, batch.count)
 
     def returns(self, number: int, worker: str, *, blamed: bool) -> None:
-        """Take a batch back, to be dispatched again before all others."""
+        """Take a batch back, so that it is dispatched again before all others."""
         running = self.running.get(number)
         if running is None or running.worker != worker:
-            return  # somebody else computes it by now, or it is done
+            return  # another worker computes it by now, or it is done
         self._remove_running(number)
         self.charged -= running.charge
         self.returned.appendleft(running.batch)
@@ -159,8 +159,8 @@ class Job:
             self.blamed.setdefault(number, []).append(worker)
 
     def commits(self, batch: Batch, errors: int, seconds: float | None, at_s: float) -> None:
-        """Take note that a batch is done; ``seconds`` is None where nobody computed it."""
-        if self._remove_running(batch.number) is None:  # it comes late, from a worker that it had been taken from
+        """Note that a batch is finished; ``seconds`` is None if no worker computed it."""
+        if self._remove_running(batch.number) is None:  # a late result: the batch had been taken from that worker
             self._remove_returned(batch.number)
             self.charged += batch.count / self.weight
         self.blamed.pop(batch.number, None)
@@ -180,23 +180,23 @@ class Job:
         self._end_if_complete(at_s)
 
     def withdraws(self, count: int, at_s: float) -> None:
-        """Take note that so many queries are not wanted any more, of those that are in no batch yet."""
+        """Remove ``count`` queries that are in no batch yet."""
         self.queries -= count
         self._end_if_complete(at_s)
 
     def closes(self, at_s: float) -> None:
-        """Take note that no more queries come."""
+        """Note that no more queries arrive."""
         self.open = False
         self._end_if_complete(at_s)
 
     def unfinished_batch(self, number: int) -> Batch | None:
-        """Return a batch that is not done; None for one that is, or that there never was."""
+        """Return an unfinished batch; None if it is finished or unknown."""
         if number in self.running:
             return self.running[number].batch
         return next((batch for batch in self.returned if batch.number == number), None)
 
     def rate(self, now_s: float) -> float:
-        """Return the queries finished per second, over the last `WINDOW_S` or since its first dispatch."""
+        """Return the queries finished per second, over the last `WINDOW_S` or since the first dispatch."""
         self._expire(now_s)
         if self.first_s is None:
             return 0.0
@@ -205,7 +205,7 @@ class Job:
         return self._recent_queries / max(span_s, 1.0)
 
     def _end_if_complete(self, at_s: float) -> None:
-        """Be done if there is nothing more to do, and nothing more will come."""
+        """Set the state to ``done`` if all queries are finished and no more may arrive."""
         if self.finished == self.queries and not self.open and not self.ended:
             self.ended, self.ended_s = "done", at_s
 

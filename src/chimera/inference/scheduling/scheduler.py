@@ -1,4 +1,4 @@
-"""The state of all jobs, made of records, and the next batch for a free worker. It does no I/O and keeps no clock."""
+"""The scheduler: it keeps the state of all jobs, and chooses the next batch of a free worker. No I/O and no clock."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from chimera.inference.policies.policy import Contender, Policy
 from chimera.inference.scheduling.job import Batch, Job, Running
 
 BATCH_S = 0.6
-"""How long a batch should take whose size is not given."""
+"""Target seconds of a batch of automatic size."""
 OPEN_BATCH_S = 0.1
-"""The same of an open job: people wait for its answers."""
+"""The same for an open job, whose clients wait for the answers."""
 MAX_KILLS = 3
-"""How many workers a batch may kill before it is set aside."""
+"""Number of workers that a batch may kill until its queries get an error."""
 
 
 class Scheduler:
-    """Applies records, and says what to dispatch.
+    """Applies records to the state of the jobs, and chooses what to dispatch.
 
-    A batch is charged to its job when it is dispatched, and given back when it has to be dispatched again. Nobody catches up on
-    the past: a job that comes is lifted to the lowest of those that have queries waiting, and whoever cannot keep up (it may
-    have no more workers, or its model has to be loaded first) to one batch for each worker below the job that is served.
+    A job is charged for a batch when it is dispatched; the charge is refunded when the batch has to be dispatched again. No job
+    accumulates credit. A new job starts at the lowest charge of the jobs with waiting queries. A job that cannot use its share
+    (because of ``max_workers``, or while its model is loaded) stays at most one batch per worker below the served job.
 
     Parameters
     ----------
-    policy : which job a free worker serves.
-    first_batch : the number of the first batch of an open job. What the journal does not keep, a successor does not know: so
-        that it takes no batch of another epoch for one of its own, each epoch has its own numbers.
+    policy : decides which job a free worker serves.
+    first_batch : number of the first batch of an open job. The journal does not store these batches. So each epoch has its own
+        range of numbers, and a coordinator does not mistake a batch of an earlier epoch for its own.
 
     Attributes
     ----------
-    jobs : by number, in the order in which they were accepted.
-    dropped : the numbers of those that were dropped.
+    jobs : the jobs by number, in the order of their acceptance.
+    dropped : numbers of the dropped jobs.
     """
 
     def __init__(self, policy: Policy, *, first_batch: int = 0) -> None:
         self.jobs: dict[str, Job] = {}
         self.dropped: set[str] = set()
         self._order = 0
-        self._active: dict[str, Job] = {}  # those that have not ended
-        self._floor = 0.0  # no charge of an open job is lower
+        self._active: dict[str, Job] = {}  # jobs that have not ended
+        self._floor = 0.0  # minimum charge of all active jobs
         self._policy, self._first_batch = policy, first_batch
         self._handlers: dict[type[records.Record], Callable[[Any], None]] = {
             records.Accepted: self._accepted,
@@ -59,12 +59,12 @@ class Scheduler:
         }
 
     def next_for(self, worker: str, loaded: Collection[str], workers: int, now_s: float) -> records.Dispatched | None:
-        """Return what a free worker should do next; nothing if no job has anything for it. It is not applied yet.
+        """Return the next dispatch to a free worker; None if no job has a batch for it. The record is not applied yet.
 
         Parameters
         ----------
-        loaded : the keys of the models that the worker has in memory (`chimera.inference.models.spec.key_of`).
-        workers : how many live.
+        loaded : keys of the models in the worker's memory (`chimera.inference.models.spec.key_of`).
+        workers : number of available workers.
         """
         contending = (job for job in self._active.values() if job.can_use(worker))
         contenders = [self._contender(job, worker, loaded, now_s) for job in contending]
@@ -75,10 +75,10 @@ class Scheduler:
         return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s, job.key not in loaded)
 
     def retry_for(self, worker: str, loaded: Collection[str], now_s: float) -> records.Dispatched | None:
-        """Return the batch of a lost worker that another one should take over, before any policy's choice.
+        """Return the dispatch of a returned batch to a worker, without asking the policy.
 
-        The policy has chosen its job once, and the charge was given back. Nothing if no batch came back, or only of models that
-        the worker would have to load.
+        The policy has chosen its job once already, and the charge was refunded. None if no batch was returned, or if the worker
+        would have to load the model first.
         """
         jobs = (job for job in self._active.values() if job.returned and job.key in loaded and job.can_use(worker))
         job = next(jobs, None)
@@ -88,31 +88,31 @@ class Scheduler:
         return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s)
 
     def any_returned(self) -> bool:
-        """Return whether a batch has to be dispatched again."""
+        """Return whether any batch has to be dispatched again."""
         return any(job.returned for job in self._active.values())
 
     def waiting_models(self) -> set[str]:
-        """Return the keys of the models of all jobs that have queries waiting."""
+        """Return the keys of the models of all jobs with waiting queries."""
         return {job.key for job in self._active.values() if job.waiting}
 
     def running_on(self, worker: str) -> Iterator[tuple[Job, Running]]:
-        """Yield what a worker has to do, the earliest first."""
+        """Yield the running batches of a worker with their jobs, earliest first."""
         serving = (job for job in self._active.values() if worker in job.serving)
         own = [(job, run) for job in serving for run in job.running.values() if run.worker == worker]
         yield from sorted(own, key=lambda pair: pair[1].since_s)
 
     def busy(self) -> set[str]:
-        """Return the workers that have something to do."""
+        """Return the workers that have running batches."""
         return {run.worker for job in self.jobs.values() for run in job.running.values()}
 
     def lost(
         self, worker: str, why: str, *, culprit: tuple[str, int] | None, now_s: float
     ) -> list[records.Returned | records.Poisoned]:
-        """Return the records of a worker's loss: what it had goes back, or is set aside if it has killed too many.
+        """Return the records of a worker's loss: its batches are returned, or poisoned if they killed too many workers.
 
         Parameters
         ----------
-        culprit : the batch that may have killed it, by job and number; None if nothing says so.
+        culprit : job and number of the batch that may have killed the worker; None if unknown.
         """
         found: list[records.Returned | records.Poisoned] = []
         for job, run in self.running_on(worker):
@@ -127,21 +127,21 @@ class Scheduler:
         return found
 
     def expired_jobs(self, since_s: float) -> list[str]:
-        """Return the jobs that ended before some time; the newest never is, so that its number is not given again."""
+        """Return the jobs that ended before a time, except the newest job, so that its number is not used again."""
         older = list(self.jobs.values())[:-1]
         return [job.id for job in older if job.ended_s is not None and job.ended_s <= since_s]
 
     def is_durable(self, record: records.Record) -> bool:
-        """Return whether a successor has to know of it: of an open job, only that the job is there."""
+        """Return whether a record must be written: of an open job, only its existence and options."""
         return isinstance(record, records.Lasting) or not self.job(record.job).accepted.open
 
     def unfinished_batch(self, job: str, batch: int) -> Batch | None:
-        """Return a batch whose results are still to be committed; None for any other."""
+        """Return a batch whose results are not committed yet; None if they are, or if the job has ended."""
         held = self.jobs.get(job)
         return held.unfinished_batch(batch) if held is not None and not held.ended else None
 
     def apply(self, record: records.Record) -> None:
-        """Let a record have happened."""
+        """Apply a record to the state."""
         self._handlers[type(record)](record)
 
     def job(self, name: str) -> Job:
@@ -149,11 +149,11 @@ class Scheduler:
 
         Raises
         ------
-        ConfigurationError : there is none.
+        ConfigurationError : there is no such job.
         """
         if name not in self.jobs:
-            known = ", ".join(list(self.jobs)[-10:]) or "there is none yet"
-            raise ConfigurationError(f"there is no job {name!r}; the last ones: {known}")
+            known = ", ".join(list(self.jobs)[-10:]) or "none"
+            raise ConfigurationError(f"there is no job {name!r}; the last jobs: {known}")
         return self.jobs[name]
 
     def _accepted(self, record: records.Accepted) -> None:
@@ -223,7 +223,7 @@ class Scheduler:
         self.dropped.add(record.job)
 
     def _lowest(self) -> float:
-        """Return the lowest charge of the jobs that have queries waiting."""
+        """Return the lowest charge of the jobs with waiting queries."""
         return min((job.charged for job in self._active.values() if job.waiting), default=self._floor)
 
     def _lift(self, floor: float) -> None:

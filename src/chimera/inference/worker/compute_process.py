@@ -50,9 +50,7 @@ class ComputeProcess:
         except ActorLost:
             code = self._process.wait()
             self.close()
-            raise RunError(
-                f"the computing process did not start, it {_exit_text(code)}: see its output"
-            ) from None
+            raise RunError(f"the computing process did not start, it {_exit_text(code)}: see its output") from None
 
     def compute(self, model: Mapping[str, Any], queries: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Compute a batch, and yield the events of the process.
