@@ -92,7 +92,7 @@ def test_mistakes_are_told_in_one_line(quiet: RunningCluster) -> None:
         quiet.client.submit(quiet.model(), [1], weight=-1)
     with pytest.raises(ConfigurationError, match="at least one query"):
         quiet.client.submit(quiet.model(), [])
-    with pytest.raises(ConfigurationError, match="a job may have 1073741824: make several jobs"):
+    with pytest.raises(ConfigurationError, match="a job at most 1073741824: submit several jobs"):
         quiet.client.submit(quiet.model(), [np.zeros(1 << 28)])
 
 

@@ -82,7 +82,7 @@ def test_what_no_member_wrote_is_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "../w0", "a/b", ".w0", "w" * 64, "w0\n"])
 def test_a_name_that_is_none_of_a_file_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be called"):
+    with pytest.raises(ConfigurationError, match="invalid name of a member"):
         Members(tmp_path).join("worker", name, "", state="free")
 
 

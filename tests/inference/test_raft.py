@@ -364,7 +364,7 @@ def test_a_voter_says_in_a_line_what_it_was_given_wrongly(tmp_path: Path) -> Non
         RaftJournal(["127.0.0.1:1"], "127.0.0.1:2", TOKEN, tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         own = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ConfigurationError, match=r"cannot begin.*in use"):
+        with pytest.raises(ConfigurationError, match=r"cannot start.*in use"):
             RaftJournal([own], own, TOKEN, tmp_path)
 
 

@@ -171,4 +171,4 @@ def test_a_worker_without_a_coordinator_ends() -> None:
     program = "from chimera.inference.pool.ray import WorkerActor; WorkerActor('w0', [], orphaned_s=1.0)"
     wait = "import threading; threading.Event().wait()"
     done = subprocess.run([sys.executable, "-c", f"{program}; {wait}"], capture_output=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (DIED, b"chimera: error: no coordinator has asked for 1 s\n")
+    assert (done.returncode, done.stderr) == (DIED, b"chimera: error: no coordinator has called for 1 s\n")

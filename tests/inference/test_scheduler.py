@@ -393,5 +393,5 @@ def test_of_a_served_model_a_successor_knows_that_it_is_there_and_numbers_its_ba
 
 
 def test_a_job_that_is_not_there_is_a_mistake():
-    with pytest.raises(ConfigurationError, match="there is no job '7'; the last ones: a"):
+    with pytest.raises(ConfigurationError, match="there is no job '7'; the last jobs: a"):
         scheduler(accepted("a")).job("7")

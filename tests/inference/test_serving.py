@@ -178,7 +178,7 @@ def test_mistakes_are_told_in_one_line(quiet: RunningCluster) -> None:
         status, told = request(quiet, "POST", path, body)
         assert status == 422
         assert message in told["message"]
-    with pytest.raises(ConfigurationError, match="a served model cannot be called 'jobs'"):
+    with pytest.raises(ConfigurationError, match="invalid name of a served model: 'jobs'"):
         quiet.client.serve("jobs", quiet.model())
     assert request(quiet, "POST", "/v1/infer/x", {"query": 1}, token="guessed")[0] == 401
     assert request(quiet, "POST", "/v1/infer/x", {"query": "x" * (17 << 20)})[0] == 413

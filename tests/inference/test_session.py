@@ -61,7 +61,7 @@ def test_jobs_share_a_cluster_by_object_or_by_folder(factory: str, tmp_path: Pat
 def test_mistakes_are_told_before_anything_starts(factory: str, tmp_path: Path) -> None:
     for arguments, message in (
         ((f"{tmp_path}/nothing.py:make", [1]), "there is no file"),
-        ((factory, []), "holds no queries"),
+        ((factory, []), "contains no queries"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             chimera.infer(*arguments)

@@ -192,5 +192,5 @@ def test_ratios_look_at_jobs_only_while_they_run_and_finish_enough():
 
 
 def test_a_job_that_takes_no_time_is_refused():
-    with pytest.raises(ConfigurationError, match="seconds and a weight above 0"):
+    with pytest.raises(ConfigurationError, match="seconds and weight above 0"):
         SimulatedJob(seconds=0.0, queries=1)

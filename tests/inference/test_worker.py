@@ -190,7 +190,7 @@ def test_a_batch_that_ends_the_process_is_the_death_of_the_worker(
     worker: InferenceWorker, ended: queue.SimpleQueue[str]
 ) -> None:
     worker.assign(1, [batch(0, "a"), batch(1, "die"), batch(2, "b")])
-    assert ended.get(timeout=LIMIT_S) == "the process in which worker w0 computes exited with code 9"
+    assert ended.get(timeout=LIMIT_S) == "the computing process of worker w0 exited with code 9"
     state = worker.state()
     assert (state.computing, state.queued, state.kept) == (("1", 1), [("1", 2)], [("1", 0)])
 
@@ -203,7 +203,7 @@ def test_a_worker_that_is_closed_has_not_died(ended: queue.SimpleQueue[str], tmp
 
 
 def test_what_cannot_start_is_told(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigurationError, match="keep_models = 0"):
+    with pytest.raises(ConfigurationError, match="keep_models must be at least 1"):
         InferenceWorker("w0", on_exit=print, keep_models=0)
     with pytest.raises(RunError, match="exited with code 2"):
         InferenceWorker("w0", on_exit=print, preload=["no_such_module"])

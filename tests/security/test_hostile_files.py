@@ -209,7 +209,7 @@ def test_damaged_gzip_data_are_refused(name: str, tmp_path: Path) -> None:
 def test_a_value_nested_without_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"[" * 200_000 + b"\n")
-    refused(lambda: list(queries(str(path))), path, "line 1: no JSON")
+    refused(lambda: list(queries(str(path))), path, "line 1: not JSON")
 
 
 def tensors(told: dict[str, tuple[str, list[int]]], content: bytes = b"") -> bytes:

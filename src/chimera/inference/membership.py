@@ -1,7 +1,7 @@
-"""Who belongs to the cluster: each process writes a file about itself, and again every quarter of a second.
+"""The members of a cluster: each process writes a file about itself, and renews it as a heartbeat.
 
-Files and no database: a process that is stopped while it writes holds no lock that the others wait for. Nothing here is fenced;
-whoever acts on it has to hold the lease of the journal.
+Files are used instead of a database, because a process that is stopped while it writes then holds no lock. Membership is not
+fenced: only the holder of the journal's lease may act on it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from chimera.core.private import make_folder, write
 Role: TypeAlias = Literal["coordinator", "standby", "worker"]
 
 HEARTBEAT_S = 0.25
-"""How often a process writes."""
+"""Seconds between two heartbeats."""
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _MAX_BYTES = 1 << 16
 
@@ -34,10 +34,10 @@ class Member(Struct, frozen=True):
 
     Attributes
     ----------
-    address : where it answers, ``http://host:port``.
-    state : a word of what it does.
-    epoch : the highest that it knows of.
-    beat_at_s : when it last wrote, by the wall clock.
+    address : its address, ``http://host:port``.
+    state : its state, in a word or two.
+    epoch : the highest epoch that it knows.
+    beat_at_s : time of its last heartbeat, by the wall clock.
     """
 
     role: Role
@@ -50,7 +50,7 @@ class Member(Struct, frozen=True):
     beat_at_s: float
 
     def heartbeat_age_s(self, now_s: float | None = None) -> float:
-        """Return how long ago it last wrote."""
+        """Return the seconds since its last heartbeat."""
         return max(0.0, (time.time() if now_s is None else now_s) - self.beat_at_s)
 
 
@@ -59,7 +59,7 @@ class Members:
 
     Parameters
     ----------
-    folder : with a file for each; it is made by the first that joins.
+    folder : folder with a file per member; the first `join` creates it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -68,14 +68,14 @@ class Members:
         self._lock = threading.Lock()
 
     def join(self, role: Role, name: str, address: str, *, state: str, epoch: int = 0) -> Member:
-        """Let this process be a member; one that had the name before is forgotten.
+        """Add this process as a member. An earlier member with the name is replaced.
 
         Raises
         ------
-        ConfigurationError : the name cannot be one of a file, or the folder cannot be written.
+        ConfigurationError : the name is invalid, or the folder cannot be written.
         """
         if not _NAME.fullmatch(name):
-            raise ConfigurationError(f"a member cannot be called {name!r}: letters, digits, '-', '_' and '.' only")
+            raise ConfigurationError(f"invalid name of a member: {name!r}; use letters, digits, '-', '_' and '.'")
         own = Member(role, name, socket.gethostname(), os.getpid(), address, state, epoch, time.time())
         with self._lock:
             try:
@@ -88,11 +88,11 @@ class Members:
         return own
 
     def beat(self, name: str, *, state: str | None = None, epoch: int | None = None, role: Role | None = None) -> bool:
-        """Say that this process lives, and what it does now; nothing changes for what is None.
+        """Write a heartbeat of this process, with changes of its state, epoch or role; None: unchanged.
 
         Returns
         -------
-        Whether it still has the name: it is False once another process has joined under it, or it has left.
+        Whether this process still has the name: False once another process has joined with it, or this one has left.
         """
         told = {"state": state, "epoch": epoch, "role": role}
         with self._lock:
@@ -112,9 +112,9 @@ class Members:
         return True
 
     def leave(self, name: str, pid: int | None = None) -> None:
-        """Be a member no more; with a ``pid``, let that process be none, which is dead.
+        """Remove this process from the members; with a ``pid``, remove that dead process.
 
-        Nothing happens if another process has the name by now.
+        Do nothing if another process has the name by now.
         """
         with self._lock:
             self._own.pop(name, None)
@@ -124,7 +124,7 @@ class Members:
                 file.unlink(missing_ok=True)
 
     def members(self) -> list[Member]:
-        """Return all that have joined and not left, also those that died since; by role and name."""
+        """Return all members that have joined and not left, dead ones too, sorted by role and name."""
         found = [self._read(file) for file in sorted(self._folder.glob("*.json"))]
         return sorted((one for one in found if one is not None), key=lambda one: (one.role, one.name))
 
@@ -137,11 +137,11 @@ class Members:
             msgspec.MsgspecError,
             UnicodeDecodeError,
             RecursionError,
-        ):  # it left meanwhile; or no process of ours wrote that
+        ):  # it has left meanwhile, or the file is not ours
             return None
 
     def _write(self, member: Member) -> None:
-        """Write the file at one stroke: readers see the old one or the new one."""
+        """Write the file atomically: readers see the old or the new content."""
         draft = self._folder / f".{member.name}.{member.pid}"
         write(draft, msgspec.json.encode(member))
         draft.replace(self._folder / f"{member.name}.json")

@@ -1,6 +1,6 @@
 """Workers that are detached actors of Ray, on all of its nodes.
 
-Ray's values are pickles: whoever can reach the ports of a Ray cluster can run code on it, with or without Chimera.
+Ray pickles all values: any client that can reach the ports of a Ray cluster can run code on it, with or without Chimera.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Li
 from chimera.inference.worker.worker import KEEP_MODELS, InferenceWorker
 
 THREADS = 16
-"""So many calls an actor answers at once: two of each coordinator that it has or had, and who asks what it is."""
+"""Maximum concurrent calls of an actor: two of each past or present coordinator, and calls of `about`."""
 ORPHANED_S = 600.0
-"""A worker that no coordinator has asked anything for so long ends."""
+"""A worker exits after this many seconds without a call of a coordinator."""
 DIED = 3
 _ABOUT_TIMEOUT_S = 0.5
 
 
 def namespace_of(token: str) -> str:
-    """Return Ray's namespace of the cluster with this token, which it does not tell."""
+    """Return the Ray namespace of the cluster with a token. It does not reveal the token."""
     return "chimera-infer-" + hashlib.sha256(token.encode()).hexdigest()[:16]
 
 
@@ -41,8 +41,8 @@ class WorkerActor:
 
     Parameters
     ----------
-    name, preload, keep_models : as the worker has them.
-    orphaned_s : without a coordinator for so long, it ends.
+    name, preload, keep_models : as of `InferenceWorker`.
+    orphaned_s : the worker exits after this many seconds without a coordinator.
     """
 
     def __init__(
@@ -53,28 +53,28 @@ class WorkerActor:
         threading.Thread(target=self._watch, name="chimera-orphan", daemon=True).start()
 
     def adopt(self, epoch: int, owner: str) -> WorkerState:
-        """As the worker does."""
+        """See `InferenceWorker`."""
         return self._called().adopt(epoch, owner)
 
     def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:
-        """As the worker does."""
+        """See `InferenceWorker`."""
         return self._called().assign(epoch, assignments)
 
     def collect(self, epoch: int, done: Sequence[BatchId], wait_s: float) -> Collected:
-        """As the worker does."""
+        """See `InferenceWorker`."""
         return self._called().collect(epoch, done, wait_s)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
-        """As the worker does."""
+        """See `InferenceWorker`."""
         return self._called().forget(epoch, jobs)
 
     def stop(self, epoch: int) -> None:
-        """As the worker does."""
+        """See `InferenceWorker`."""
         self._worker.stop(epoch)
-        threading.Timer(0.1, _end, ("its coordinator has ended it",)).start()  # once this is answered
+        threading.Timer(0.1, _end, ("the coordinator has stopped it",)).start()  # after the answer is sent
 
     def about(self, address: str) -> Member:
-        """Return what is told of this member."""
+        """Return this worker as a member."""
         state, worker = self._worker.state(), self._worker
         word = "loading" if state.loading else "busy" if state.computing else "free"
         return Member(
@@ -88,7 +88,7 @@ class WorkerActor:
     def _watch(self) -> None:
         while (left_s := self._last_call_s + self._orphaned_s - time.monotonic()) > 0:
             time.sleep(left_s)
-        _end(f"no coordinator has asked for {self._orphaned_s:g} s")
+        _end(f"no coordinator has called for {self._orphaned_s:g} s")
 
 
 def _end(why: str) -> None:
@@ -102,9 +102,9 @@ class RayLink(Link):
 
     Parameters
     ----------
-    address : the actor's name, ``w0.1a2b3c4d``.
-    namespace : of the cluster.
-    timeout_s : how long an answer may take, with what it is asked to wait.
+    address : name of the actor, ``w0.1a2b3c4d``.
+    namespace : Ray namespace of the cluster.
+    timeout_s : maximum seconds until an answer, including the time that `collect` waits.
     """
 
     def __init__(self, address: str, namespace: str, *, timeout_s: float = 1.0) -> None:
@@ -114,25 +114,25 @@ class RayLink(Link):
         self._unanswered: Any = None
 
     def adopt(self, epoch: int, owner: str) -> WorkerState:
-        """See `Link`. One that timed out is waited for again: an actor that hangs, or has no room yet, piles up no calls."""
-        return self._ask("adopt", epoch, owner)  # type: ignore[no-any-return]
+        """See `Link`. After a timeout, the pending call is reused, so that calls do not pile up at an actor that hangs."""
+        return self._call("adopt", epoch, owner)  # type: ignore[no-any-return]
 
     def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:  # noqa: D102
-        return self._ask("assign", epoch, assignments)  # type: ignore[no-any-return]
+        return self._call("assign", epoch, assignments)  # type: ignore[no-any-return]
 
     def collect(self, epoch: int, done: Sequence[BatchId], wait_s: float) -> Collected:  # noqa: D102
-        return self._ask("collect", epoch, done, wait_s)  # type: ignore[no-any-return]
+        return self._call("collect", epoch, done, wait_s)  # type: ignore[no-any-return]
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:  # noqa: D102
-        return self._ask("forget", epoch, jobs)  # type: ignore[no-any-return]
+        return self._call("forget", epoch, jobs)  # type: ignore[no-any-return]
 
     def stop(self, epoch: int) -> None:  # noqa: D102
-        self._ask("stop", epoch)
+        self._call("stop", epoch)
 
     def close(self) -> None:
-        """Let go; a call that is under way ends within its patience."""
+        """Do nothing; a call in progress ends within its timeout."""
 
-    def _ask(self, verb: str, *args: Any) -> Any:
+    def _call(self, verb: str, *args: Any) -> Any:
         import ray
         from ray.exceptions import GetTimeoutError, RayError
 
@@ -143,8 +143,8 @@ class RayLink(Link):
             earlier, self._unanswered = self._unanswered, None
             ref = earlier if verb == "adopt" and earlier is not None else getattr(self._handle, verb).remote(*args)
             return ray.get(ref, timeout=self._timeout_s)
-        except ValueError as error:  # Ray says so of a name that nobody has
-            raise Unreachable(f"{where} is not there") from error
+        except ValueError as error:  # Ray raises it for an unknown name
+            raise Unreachable(f"{where} does not exist") from error
         except GetTimeoutError as error:
             self._unanswered = ref if verb == "adopt" else None
             raise TimeLimitError(f"{where} has not answered {verb} within {self._timeout_s:g} s") from error
@@ -153,19 +153,18 @@ class RayLink(Link):
             if isinstance(found, ActorLost):
                 raise Unreachable(str(found)) from None
             if not isinstance(found, RunError):
-                found = RunError(f"{where} answered {verb} with what no worker answers: {found}")
+                found = RunError(f"{where} sent an invalid answer to {verb}: {found}")
             raise found from None
 
 
 class RayPool(Pool):
-    """The actors of a cluster, by the names under which Ray knows them.
+    """The actors of a cluster, found by their names in Ray.
 
-    Each look is a question to Ray's head, for all of its actors; so there are few. A death Ray tells by itself to whoever waits
-    for an answer of the actor.
+    Each poll requests all actors from Ray's head node, so polls are rare. Ray itself reports a death to callers of the actor.
 
     Parameters
     ----------
-    namespace : of the cluster.
+    namespace : Ray namespace of the cluster.
     """
 
     poll_s = 0.5
@@ -185,7 +184,7 @@ class RayPool(Pool):
         return RayLink(address, self._namespace)
 
     def members(self) -> list[Member]:
-        """Ask all workers what they do; of who does not answer, return what it said last."""
+        """Request the state of all workers; return the last known state of those that do not answer."""
         import ray
         from ray.exceptions import RayError
 

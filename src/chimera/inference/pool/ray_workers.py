@@ -1,4 +1,4 @@
-"""Keeps so many workers up as actors of a Ray cluster; for the supervisor."""
+"""Supervision of workers that are actors of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from chimera.engines.ray.failure import translated
 from chimera.inference.pool.ray import THREADS, RayPool, WorkerActor
 from chimera.inference.worker.worker import KEEP_MODELS
 
-_POLL_S = 0.5  # each look is a question to Ray's head
-_SHORT_RUN_S = 2.0  # who lives no longer than this is started anew later and later
+_POLL_S = 0.5  # each poll is a request to Ray's head node
+_SHORT_RUN_S = 2.0  # a worker that ran shorter is restarted with a growing pause
 _MAX_PAUSE_S = 10.0
 _NO_RESOURCES_S = 10.0
 
 
 @dataclass
 class _Slot:
-    """A worker's slot: whoever is there now, or comes next."""
+    """The slot of one worker: the actor in it, or its next start."""
 
     began_s: float = 0.0
     pause_s: float = 0.0
     restart_s: float = 0.0
-    joining: Any = None  # Ray's ref of its first answer
+    joining: Any = None  # the ref of the actor's first answer
     waits: bool = False
 
 
 class RayWorkers:
-    """The workers ``w0`` to ``w{N-1}``, detached and spread over all nodes; each takes one of Ray's CPUs.
+    """The workers ``w0`` to ``w{N-1}``: detached actors, spread over all nodes; each uses one of Ray's CPUs.
 
-    Those that an earlier supervisor left in the cluster are kept, with their results and the models that they have loaded.
+    Workers of an earlier supervisor are kept, with their results and loaded models.
 
     Parameters
     ----------
-    namespace : of the cluster, in a Ray that this process has joined.
+    count : number of workers.
+    namespace : Ray namespace of the cluster; this process has joined Ray already.
     preload : modules that workers import before they join.
-    keep_models : how many models stay in a worker's memory.
-    gpus : how many of Ray's GPUs each takes; a part of one is shared. Ray lets a worker see its own only.
+    keep_models : maximum number of models in a worker's memory.
+    gpus : number of Ray GPUs per worker; a fraction shares a GPU. Ray shows a worker its own GPUs only.
     """
 
     def __init__(
@@ -54,13 +55,13 @@ class RayWorkers:
         self._polled_s = 0.0
 
     def start(self) -> None:
-        """Start those that are not there."""
+        """Start the missing workers."""
         there = self._pool.addresses()
         for name in self._slots.keys() - there.keys():
             self._start(name)
 
     def check(self, say: Callable[[str], None]) -> None:
-        """Start anew those that are dead."""
+        """Restart dead workers."""
         now_s = time.monotonic()
         if now_s < self._polled_s + _POLL_S:
             return
@@ -74,15 +75,15 @@ class RayWorkers:
                 quick = now_s - slot.began_s < _SHORT_RUN_S
                 slot.pause_s = min(max(2 * slot.pause_s, 0.1), _MAX_PAUSE_S) if quick else 0.0
                 slot.restart_s = now_s + slot.pause_s
-                say(f"{name} has died; it is started anew")
+                say(f"{name} has died; it is restarted")
             if now_s >= slot.restart_s:
                 self._start(name)
 
     def signal(self, number: signal.Signals) -> None:
-        """Nothing: actors know no signals; `end` ends them."""
+        """Do nothing: actors receive no signals; `end` kills them."""
 
     def end(self, deadline_s: float) -> None:
-        """End all workers of the cluster, and wait until Ray says that they are gone."""
+        """Kill all workers of the cluster, and wait until Ray no longer lists them."""
         import ray
 
         for address in self._pool.addresses().values():
@@ -109,7 +110,7 @@ class RayWorkers:
         slot.joining = actor.about.remote(address)
 
     def _report_join(self, name: str, slot: _Slot, say: Callable[[str], None]) -> None:
-        """Say why a worker that was started has not joined."""
+        """Report why a worker has not joined."""
         import ray
         from ray.exceptions import RayError
 

@@ -1,4 +1,4 @@
-"""A cluster in virtual time, for policies: the real scheduler, with modelled workers, models, faults and arrivals."""
+"""Simulation of a cluster in virtual time, for policies: the real scheduler with modelled workers, faults and arrivals."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from chimera.inference.models.spec import key_of
 from chimera.inference.policies.policy import Policy
 from chimera.inference.scheduling.scheduler import Scheduler
 
-_SILENT_S = 1.0  # after which a worker that hangs is noticed
-_RESET_S = 0.1  # after which one that died is
+_SILENT_S = 1.0  # time until a hung worker is noticed
+_RESET_S = 0.1  # time until a dead worker is noticed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +26,10 @@ class SimulatedJob:
 
     Attributes
     ----------
-    seconds : a query, on a worker of speed 1.
-    queries : how many there are.
-    at_s : when it is submitted.
-    load_s : how long a worker loads its model.
+    seconds : seconds per query, on a worker of speed 1.
+    queries : number of queries.
+    at_s : time of its submission.
+    load_s : seconds to load its model.
     weight, batch_size, max_workers : as in `chimera.inference.journal.records.Accepted`.
     """
 
@@ -43,19 +43,19 @@ class SimulatedJob:
 
     def __post_init__(self) -> None:
         if not (self.seconds > 0 and self.weight > 0 and min(self.queries, self.at_s, self.load_s) >= 0):
-            raise ConfigurationError("a simulated job needs seconds and a weight above 0, and nothing below 0")
+            raise ConfigurationError("a simulated job needs seconds and weight above 0, and no negative values")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What goes wrong with a worker.
+    """A fault of a worker.
 
     Attributes
     ----------
-    worker : its number.
-    at_s : when.
-    kind : ``kill`` it dies, and comes back with nothing loaded; ``hang`` it stands still, and then goes on.
-    duration_s : how long until it is back.
+    worker : number of the worker.
+    at_s : time of the fault.
+    kind : ``kill``: the worker dies, and restarts with no model loaded; ``hang``: it stops, and continues later.
+    duration_s : seconds until it is available again.
     """
 
     worker: int
@@ -66,18 +66,18 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What all workers have in common.
+    """The conditions of a simulation.
 
     Attributes
     ----------
-    speeds : one for each worker; at 2 a query takes half as long.
-    keep_models : how many models a worker has in memory; the one not used for longest goes.
-    warm : whether workers have the models of the first jobs loaded at the beginning.
-    noise : sigma of the log-normal factor (of mean 1) on how long a batch takes.
-    latency_s : between the end of a batch and the beginning of the next on that worker.
-    faults : what goes wrong.
-    until_s : when to stop, though jobs may have queries left.
-    seed : of all that is random.
+    speeds : speed of each worker; at 2 a query takes half as long.
+    keep_models : maximum number of models in a worker's memory; the least recently used is removed.
+    warm : whether workers start with the models of the first jobs loaded.
+    noise : sigma of the log-normal factor (of mean 1) on the seconds of a batch.
+    latency_s : seconds between the end of a batch and the beginning of the next on a worker.
+    faults : the faults.
+    until_s : time at which the simulation stops, even if queries are left.
+    seed : seed of all random numbers.
     """
 
     speeds: Sequence[float] = (1.0,) * 10
@@ -91,9 +91,9 @@ class Conditions:
 
 
 class Span(NamedTuple):
-    """What a worker did with a batch: loaded its model from ``from_s`` to ``loaded_s``, and then computed.
+    """The time of a batch on a worker: loading from ``from_s`` to ``loaded_s``, then computing until ``to_s``.
 
-    It is cut off where the worker died.
+    The span ends where the worker died.
     """
 
     worker: int
@@ -104,14 +104,15 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What history.
+    """The outcome of a simulation.
 
     Attributes
     ----------
-    history : the records, as a journal would have them.
-    spans : what workers did.
-    downtimes : for each fault how long its worker was downtimes.
-    end_s : when it was over.
+    history : the records, as a journal would store them.
+    spans : the times of all batches on workers.
+    downtimes : beginning and end of each worker's unavailability after a fault.
+    workers : number of workers.
+    end_s : time of the end.
     """
 
     history: list[records.Record]
@@ -121,9 +122,9 @@ class Outcome:
     end_s: float
 
     def shares(self) -> tuple[float, float]:
-        """Return which shares of the living workers' time went into computing, and into loading models.
+        """Return the shares of the available workers' time that were spent on computing, and on loading models.
 
-        Until the last batch was dispatched: after that there is not enough to do for all.
+        Time after the last dispatch does not count, because not all workers have work then.
         """
         end_s = max(record.at_s for record in self.history if isinstance(record, records.Dispatched))
         down_s = sum(min(to_s, end_s) - min(from_s, end_s) for from_s, to_s in self.downtimes)
@@ -137,12 +138,12 @@ class Outcome:
 class _Worker:
     number: int
     speed: float
-    models: dict[str, None] = field(default_factory=dict)  # the one used last stands last
+    models: dict[str, None] = field(default_factory=dict)  # ordered by last use
     dispatched: records.Dispatched | None = None
     span: Span | None = None
-    batch_s: float = 0.0  # what it will say that its batch took
-    recovery_s: float = 0.0  # when a worker that died or hangs is there again
-    generation: int = 0  # what was planned in an earlier one does not action any more
+    batch_s: float = 0.0  # the seconds that it will report for its batch
+    recovery_s: float = 0.0  # when a dead or hung worker is available again
+    generation: int = 0  # events that were planned in an earlier one are ignored
 
     @property
     def name(self) -> str:
@@ -150,7 +151,7 @@ class _Worker:
 
 
 class Simulation:
-    """One run. Same jobs, conditions and policy: the same outcome, to the bit."""
+    """One simulation. The same jobs, conditions and policy give the same outcome, to the bit."""
 
     def __init__(self, policy: Policy, jobs: Sequence[SimulatedJob], conditions: Conditions) -> None:
         self.scheduler = Scheduler(policy)
@@ -173,7 +174,7 @@ class Simulation:
                 )
 
     def run(self) -> Outcome:
-        """Run until all is done, or the time is over."""
+        """Run until all jobs are done, or the time is over."""
         for name, job in self._jobs.items():
             self._schedule(job.at_s, partial(self._submit, name, job))
         for fault in self._conditions.faults:
@@ -202,7 +203,7 @@ class Simulation:
         self._offer()
 
     def _offer(self) -> None:
-        """Let idle workers have what there is, first those that have a model of what is there."""
+        """Dispatch batches to idle workers; those that have a wanted model loaded come first."""
         if not self._idle:
             return
         wanted = self.scheduler.waiting_models()
@@ -286,7 +287,7 @@ class Simulation:
 
     def _return(self, worker: _Worker, key: str, load_s: float, compute_s: float) -> None:
         self._available += 1
-        if worker.dispatched is not None:  # it hung, and goes on where it stood
+        if worker.dispatched is not None:  # it hung, and continues its batch
             self._work(worker, key, load_s, compute_s)
         else:
             self._free(worker, worker.generation)

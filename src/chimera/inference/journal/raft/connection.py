@@ -1,7 +1,7 @@
-"""A connection between two who have the cluster's token.
+"""An authenticated connection between two processes that have the cluster's token.
 
-Both ends prove that they know it, and every message bears a code (HMAC-SHA256) under a key of that connection and direction,
-with its number. Nothing is hidden: whoever can listen to the network can read it.
+Both ends prove that they know the token. Each message has an HMAC-SHA256 over its number and body, with one key per
+connection and direction. Messages are not encrypted: any host that can read the network traffic can read them.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import threading
 import time
 
 MAX_BYTES = 128 << 20
-"""The size of the largest message; a larger one breaks the connection."""
+"""Maximum size of a message; a larger one ends the connection."""
 HANDSHAKE_S = 2.0
-"""How long the other end may take, in all, to prove that it has the token and to say its name."""
+"""Maximum seconds until the other end has proved that it has the token, and has sent its name."""
 _MAX_QUEUED_BYTES = 2 * MAX_BYTES
 _NONCE = _CODE = 32
 
 
 class Connection:
-    """An authenticated connection; its reader is the thread that made it, its writer a thread of its own.
+    """An authenticated connection. The thread that made it reads; a separate thread writes.
+
+    Until `end_handshake` is called, one deadline applies to all that is sent and received.
 
     Attributes
     ----------
-    queued_bytes : of messages that the writer still has.
-
-    Until `end_handshake` is called, one deadline holds for all that is sent and received, however slowly it comes.
+    queued_bytes : size of the messages that are not sent yet.
     """
 
     def __init__(self, raw: socket.socket, token: bytes, *, client: bool) -> None:
@@ -50,15 +50,15 @@ class Connection:
         self._sent, self._received = itertools.count(), itertools.count()
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.queued_bytes = 0
-        self._lock = threading.Lock()  # of who waits: any thread sends
+        self._lock = threading.Lock()  # of queued_bytes: any thread sends
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # a machine that is cut off says no goodbye
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # a machine without network sends no FIN
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)
         threading.Thread(target=self._write, name="chimera-raft-send", daemon=True).start()
 
     def send(self, body: bytes) -> None:
-        """Send a message soon; from any thread."""
+        """Queue a message. Any thread may call it. The connection is closed if too much is queued."""
         self._count(len(body))
         if self.queued_bytes > _MAX_QUEUED_BYTES:
             self.close()
@@ -66,7 +66,7 @@ class Connection:
             self._queue.put(body)
 
     def end_handshake(self) -> None:
-        """Wait for the other end as long as it takes, from now on."""
+        """Remove the deadline of the handshake."""
         self._deadline_s = None
         self._socket.settimeout(None)
 
@@ -103,7 +103,7 @@ class Connection:
             self.queued_bytes += more
 
     def _write(self) -> None:
-        with contextlib.suppress(OSError):  # the reader tells of it
+        with contextlib.suppress(OSError):  # the reader reports it
             while (body := self._queue.get()) is not None:
                 code = _code(self._send_key, struct.pack("!Q", next(self._sent)) + body)
                 self._socket.sendall(struct.pack("!I", len(body)) + code + body)
@@ -111,7 +111,7 @@ class Connection:
 
 
 def listen(address: str) -> socket.socket:
-    """Return a socket that listens at ``host:port``, and nowhere else."""
+    """Return a socket that listens at ``host:port`` only."""
     return socket.create_server(parse_address(address))
 
 

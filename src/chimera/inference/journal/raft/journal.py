@@ -1,4 +1,4 @@
-"""The journal on three voters (Raft, by pysyncobj): it stands as long as two of them do, on whichever machines."""
+"""The journal on three voters (Raft, by pysyncobj). It is available while two of them are, on any machines."""
 
 from __future__ import annotations
 
@@ -33,31 +33,30 @@ _RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
 class NoMajority(Fenced):
-    """No two voters agree in time. Whether what was to be written is kept is not known: whoever leads next reads it."""
+    """No majority agreed in time. Whether the write is kept is unknown until the next coordinator reads the journal."""
 
 
 class RaftJournal(Journal):
-    """One voter's end of the journal, or that of a process without a vote, which follows.
+    """The journal as a voter, or as a follower without a vote.
 
-    Each voter keeps all of it in memory, and on its disk what the others need not tell it again after a restart. The disk
-    is not waited for: what was acknowledged is lost if two voters' *machines* lose power at once.
+    Each voter keeps the whole journal in memory, and a log on its disk, which shortens recovery after a restart. Writes do not
+    wait for the disk: acknowledged writes are lost if two voters' *machines* lose power at once.
 
     Parameters
     ----------
-    voters : their addresses, ``host:port``; three.
-    own : which of them this process is; None if it has no vote.
-    token : of the cluster.
-    folder : of this process alone, where it keeps its log or, without a vote, the copy that it was sent; it is made if there
-        is none.
+    voters : addresses of the three voters, ``host:port``.
+    own : address of this process's voter; None for a follower.
+    token : token of the cluster.
+    folder : folder of this process alone, for its log, or for a follower's snapshot; it is created if it does not exist.
 
     Raises
     ------
-    ConfigurationError : ``own`` is none of the voters, cannot be listened at, or the folder cannot be written.
+    ConfigurationError : ``own`` is not a voter, its address cannot be used, or the folder cannot be written.
     """
 
     def __init__(self, voters: Sequence[str], own: str | None, token: str, folder: Path) -> None:
         if own is not None and own not in voters:
-            raise ConfigurationError(f"{own!r} is none of the voters ({', '.join(voters)})")
+            raise ConfigurationError(f"{own!r} is not one of the voters ({', '.join(voters)})")
         self._state = RaftState()
         listener = None
         try:
@@ -68,11 +67,11 @@ class RaftJournal(Journal):
             if listener is not None:
                 listener.close()
             who = "a follower" if own is None else f"voter {own}"
-            raise ConfigurationError(f"{who} cannot begin: {error}") from error
+            raise ConfigurationError(f"{who} cannot start: {error}") from error
         self._snapshot = SnapshotWriter(self._snapshot_written)
         conf = settings(
             serializer=self._save, serializeChecker=self._snapshot.state,
-            deserializer=self._restore,  # without these, pysyncobj would unpickle the copy that a voter sends
+            deserializer=self._restore,  # else pysyncobj would unpickle the snapshot that a voter sends
             fullDumpFile=str(folder / "state"), journalFile=None if own is None else str(folder / "log"),
         )  # fmt: skip
         self._voter = Voter(self._state, own, [voter for voter in voters if voter != own], conf, listener, token)
@@ -92,7 +91,7 @@ class RaftJournal(Journal):
         self._write(Renew(_new_id(), epoch, lease_s))
 
     def release(self, epoch: int) -> None:  # noqa: D102
-        with contextlib.suppress(NoMajority):  # the lease will run out
+        with contextlib.suppress(NoMajority):  # the lease ends by itself
             self._submit(Renew(_new_id(), epoch, 0.0), _ACQUIRE_S)
 
     def lease(self) -> Lease | None:  # noqa: D102
@@ -156,7 +155,7 @@ class RaftJournal(Journal):
 
         Raises
         ------
-        Fenced : the voters say so.
+        Fenced : the command was refused, because the epoch is over.
         """
         body = msgspec.msgpack.encode(command)
         cuts = range(0, len(body), PIECE_BYTES)
@@ -172,7 +171,7 @@ class RaftJournal(Journal):
             raise Fenced(str(why))
 
     def _submit(self, command: Command, patience_s: float) -> Reply:
-        """Return the voters' reply. The command is sent again until there is one; the state carries it out once."""
+        """Return the reply to a command. It is retried until there is one; the state executes it once."""
         body = REGULAR + msgspec.msgpack.encode(command)
         deadline_s = time.monotonic() + patience_s
         while True:
@@ -187,9 +186,9 @@ class RaftJournal(Journal):
             time.sleep(_AGAIN_S)
 
     def _catch_up(self) -> None:
-        """Wait until what the leader has as certain is known here; or for a moment, if nobody leads.
+        """Wait until this process has applied the leader's committed entries, or until a short timeout.
 
-        Who leads may just have lost the lead, and not know: so what is read then may be a moment old. Writes never rely on it.
+        A leader that has lost its lead may not know it yet, so a read may be slightly old. Writes never rely on it.
         """
         deadline_s = time.monotonic() + _SYNC_S
         leader = self._voter._getLeader()
@@ -204,9 +203,9 @@ class RaftJournal(Journal):
             time.sleep(0.001)
 
     def _save(self, file: str, log: tuple[Any, ...]) -> None:
-        """Begin to write the state, and the two entries of the log that it ends with.
+        """Start to write a snapshot: the state, and the last two entries of the log.
 
-        pysyncobj would rename a ``.tmp`` file when this returns. There is none: the copy is renamed once it is whole.
+        pysyncobj would rename a ``.tmp`` file when this returns. There is none: `SnapshotWriter` renames the complete file.
         """
         last, before, _ = log
         self._snapshot.begin(Path(file.removesuffix(".tmp")), last, before, self._state.snapshot())

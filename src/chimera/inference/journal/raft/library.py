@@ -1,7 +1,7 @@
-"""What is used of pysyncobj, which is kept from breaking `socket.inet_ntop` on its import.
+"""The imports from pysyncobj, without its patch of `socket.inet_ntop`.
 
-Its module ``win_inet_pton`` means to help Windows, and puts a function that works there alone in place on every system
-(0.3.17). Whatever else in the process asks for the text of an address, psutil say, would fail.
+Its module ``win_inet_pton`` (0.3.17) replaces that function on every system by one that works on Windows only. Other
+libraries in the process, such as psutil, would fail.
 """
 
 from __future__ import annotations

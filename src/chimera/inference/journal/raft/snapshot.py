@@ -1,4 +1,4 @@
-"""A voter's copy of its state on its disk, written beside all else: it takes longer than an election waits."""
+"""Snapshots of a voter's state, written in a thread, because writing takes longer than an election timeout."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Entry = tuple[bytes, int, int]
 
 
 class SnapshotWriter:
-    """Writes a copy in a thread; pysyncobj asks now and then how far it is, and cuts its log short after that.
+    """Writes snapshots in a thread. pysyncobj polls its state, and truncates the log after a success.
 
     Parameters
     ----------
-    written : called with the size of each copy; 0 if it could not be written.
+    written : called with the size of each snapshot in bytes; 0 if it could not be written.
     """
 
     def __init__(self, written: Callable[[int], None]) -> None:
@@ -28,7 +28,7 @@ class SnapshotWriter:
         self._whole = False
 
     def begin(self, file: Path, last: Entry, before: Entry, pack: Callable[[], bytes]) -> None:
-        """Write a state, and the two entries of the log that it ends with."""
+        """Start to write a snapshot: the packed state, and the last two entries of the log."""
         self._whole = False
         self._thread = threading.Thread(target=self._write, args=(file, last, before, pack), name="chimera-raft-copy")
         self._thread.start()
@@ -48,7 +48,7 @@ class SnapshotWriter:
         try:
             write(draft, body)
             draft.replace(file)
-        except OSError:  # the log stays as it is until the next copy
+        except OSError:  # the log is kept until the next snapshot
             self._written(0)
             return
         self._written(len(body))

@@ -1,6 +1,6 @@
-"""What the voters of a journal agree on: a state, and the commands that change it, each voter's in the same order.
+"""The replicated state of the journal, and the commands that change it, which all voters execute in the same order.
 
-Nothing here looks at a clock to decide: a lease is taken by whoever names the one that was seen to run out.
+No decision depends on a clock: a process acquires the lease by naming the lease whose end it has seen.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from chimera.inference.journal.journal import Lease, Output
 from chimera.inference.journal.records import job_of
 
 _REPLIES = 1000
-REFUSED = "this is no command"
+REFUSED = "invalid command"
 
 
 class Acquire(Struct, tag=True, array_like=True):
-    """Take the lease over, if ``serial`` is still that of the last change of it; the reply is the epoch, or 0."""
+    """Acquire the lease if ``serial`` is still the number of its last change; the reply is the epoch, or 0."""
 
     id: bytes
     owner: str
@@ -34,7 +34,7 @@ class Acquire(Struct, tag=True, array_like=True):
 
 
 class Renew(Struct, tag=True, array_like=True):
-    """Let the lease begin anew, for so many seconds; the reply is why not, or nothing."""
+    """Renew the lease for ``lease_s`` seconds; the reply is an error text, or empty."""
 
     id: bytes
     epoch: int
@@ -42,7 +42,7 @@ class Renew(Struct, tag=True, array_like=True):
 
 
 class Append(Struct, tag=True, array_like=True):
-    """Keep records, results (job, batch, first, count, body) and inputs; the reply is why not, or nothing."""
+    """Append records, results (job, batch, first, count, body) and inputs; the reply is an error text, or empty."""
 
     id: bytes
     epoch: int
@@ -52,7 +52,7 @@ class Append(Struct, tag=True, array_like=True):
 
 
 class Drop(Struct, tag=True, array_like=True):
-    """Let nothing be left of jobs; the reply is why not, or nothing."""
+    """Delete all data of jobs; the reply is an error text, or empty."""
 
     id: bytes
     epoch: int
@@ -60,7 +60,7 @@ class Drop(Struct, tag=True, array_like=True):
 
 
 class Piece(Struct, tag=True, array_like=True):
-    """A part of a large command; the reply to the last one is that to the command."""
+    """A piece of a large command; the reply to the last piece is the reply to the command."""
 
     id: bytes
     whole: bytes
@@ -104,7 +104,7 @@ class _Numbered(NamedTuple):
 
 
 class RaftState:
-    """A voter's copy of the journal; changed in one thread, read in any."""
+    """A voter's replica of the journal. One thread changes it, any thread reads it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -115,7 +115,7 @@ class RaftState:
         self._records: list[_Numbered] = []
         self._numbered = 0
         self._add(dump.records)
-        self._since_s = time.monotonic()  # when the lease last changed, as far as is known here
+        self._since_s = time.monotonic()  # when this voter saw the last change of the lease
         self._outputs: dict[str, list[Output]] = {}
         self._done: dict[str, set[int]] = {}
         for row in dump.outputs:
@@ -125,7 +125,7 @@ class RaftState:
         self._pieces = dict(dump.pieces)
 
     def apply(self, body: bytes) -> Reply:
-        """Carry out a command, once: one that comes again has the reply of its first time."""
+        """Execute a command once; a repeated command gets the reply of its first execution."""
         try:
             command = _COMMAND.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -133,7 +133,7 @@ class RaftState:
         with self._lock:
             reply = self._replies.get(command.id)
             if reply is None:
-                reply = self._carry_out(command)
+                reply = self._execute(command)
                 self._replies[command.id] = reply
                 if len(self._replies) > _REPLIES:
                     self._replies.popitem(last=False)
@@ -149,39 +149,39 @@ class RaftState:
             return Lease(taken.owner, taken.epoch, taken.address, left_s), taken.serial
 
     def records(self, after: int, count: int) -> list[tuple[int, bytes]]:
-        """Return so many packed records that come after a number, with theirs."""
+        """Return up to ``count`` packed records after a number, each with its number."""
         with self._lock:
             at = bisect_right(self._records, after, key=_number)
             return [(one.number, one.body) for one in self._records[at : at + count]]
 
     def outputs(self, job: str, first: int, count: int) -> list[Output]:
-        """Return so many results of a job, from the batch on that has query ``first``."""
+        """Return up to ``count`` results of a job, starting with the batch of query ``first``."""
         with self._lock:
             found = self._outputs.get(job, [])
             at = max(bisect_right(found, first, key=_first) - 1, 0)
             return [one for one in found[at : at + count] if one.first + one.count > first]
 
     def inputs(self, job: str) -> list[int]:
-        """Return where the packed queries of a job begin."""
+        """Return the indices at which the chunks of a job's queries begin."""
         with self._lock:
             return sorted(first for name, first in self._inputs if name == job)
 
     def jobs_with_queries(self) -> set[str]:
-        """Return the jobs that have packed queries."""
+        """Return the jobs that have stored queries."""
         with self._lock:
             return {job for job, _ in self._inputs}
 
     def body(self, job: str, first: int) -> bytes:
-        """Return packed queries."""
+        """Return a chunk of packed queries."""
         with self._lock:
             return self._inputs[job, first]
 
     def dump(self) -> bytes:
-        """Return all of it."""
+        """Return the packed state."""
         return self.snapshot()()
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Return what packs all of it as it is now; that takes long, and holds nobody up in another thread."""
+        """Return a function that packs the present state. It is slow, but holds no lock, so another thread can call it."""
         with self._lock:
             outputs = [
                 (one.job, one.batch, one.first, one.count, one.body)
@@ -200,20 +200,20 @@ class RaftState:
         return partial(msgspec.msgpack.encode, whole)
 
     def load(self, dumped: bytes) -> None:
-        """Become what `dump` returned."""
+        """Replace the state by one that `dump` returned."""
         dump = msgspec.msgpack.decode(dumped, type=_Dump)
         with self._lock:
             self._fill(dump)
 
-    def _carry_out(self, command: Command) -> Reply:
+    def _execute(self, command: Command) -> Reply:
         if isinstance(command, Piece):
             return self._assemble(command)
         if isinstance(command, Acquire):
             return self._acquire(command)
         last = self._lease
         if last is None or last.epoch != command.epoch:
-            now = "nobody is" if last is None else f"{last.owner!r} is, in epoch {last.epoch}"
-            return f"epoch {command.epoch} is over: this process is the coordinator no more; {now}"
+            now = "there is none" if last is None else f"{last.owner!r} is, in epoch {last.epoch}"
+            return f"epoch {command.epoch} is over: this process is no longer the coordinator; {now}"
         if isinstance(command, Renew):
             self._take(msgspec.structs.replace(last, lease_s=command.lease_s))
             return ""
@@ -244,7 +244,7 @@ class RaftState:
             return 0
         epoch = 1 if last is None else last.epoch + 1
         self._take(_Taken(command.owner, epoch, command.address, command.lease_s, command.serial))
-        self._pieces.clear()  # of whoever had the lease before, and nobody completes them
+        self._pieces.clear()  # of the last owner, which will not complete them
         return epoch
 
     def _take(self, lease: _Taken) -> None:
@@ -263,7 +263,7 @@ class RaftState:
             whole = _COMMAND.decode(b"".join(held))
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return REFUSED
-        return REFUSED if isinstance(whole, Piece) else self._carry_out(whole)
+        return REFUSED if isinstance(whole, Piece) else self._execute(whole)
 
     def _put(self, output: Output) -> None:
         done = self._done.setdefault(output.job, set())

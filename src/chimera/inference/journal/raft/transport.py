@@ -28,7 +28,7 @@ _MAX_AHEAD_BYTES = 4 << 20
 
 
 class _Message(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """All that a voter may say. What pysyncobj would unpickle, parts of one entry, is not among it."""
+    """The schema of all messages. It excludes the parts of a split entry, which pysyncobj would unpickle."""
 
     type: Literal[
         "request_vote", "response_vote", "append_entries", "next_node_idx", "apply_command", "apply_command_response",
@@ -56,9 +56,9 @@ _DECODER = msgspec.msgpack.Decoder(_Message)
 
 
 class _Unauthenticated:
-    """Connections whose other end has not proved yet that it has the token; a new one drives out the oldest of too many.
+    """Connections that are not authenticated yet. If there are too many, the oldest is closed.
 
-    If newcomers were refused instead, a few slow connections would keep the other voters out.
+    If new ones were refused instead, a few slow connections could block the other voters.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class _Unauthenticated:
         self._lock = threading.Lock()
 
     def add(self, raw: socket.socket) -> None:
-        """Note a connection, and end the oldest if there are too many."""
+        """Add a connection, and close the oldest if there are too many."""
         with self._lock:
             self._open[raw] = None
             oldest = next(iter(self._open)) if len(self._open) > _MAX_STRANGERS else None
@@ -76,7 +76,7 @@ class _Unauthenticated:
             _shut_down(oldest)
 
     def remove(self, raw: socket.socket) -> None:
-        """Forget a connection that is known now, or has ended."""
+        """Remove a connection that is authenticated now, or has ended."""
         with self._lock:
             self._open.pop(raw, None)
 
@@ -90,7 +90,7 @@ class _Unauthenticated:
 
 
 def _shut_down(raw: socket.socket) -> None:
-    """Let the thread that reads from a socket find its end; that closes it."""
+    """Shut a socket down, so that the thread that reads from it ends and closes it."""
     with contextlib.suppress(OSError):
         raw.shutdown(socket.SHUT_RDWR)
 
@@ -100,11 +100,11 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
 
     Parameters
     ----------
-    node : pysyncobj's object, in whose thread all happens that it is told.
-    own : this voter; None for one that has no vote.
+    node : pysyncobj's object; its callbacks are called in its thread.
+    own : this voter; None for a follower.
     others : the other voters.
-    listener : where they reach this one (`listen`).
-    token : of the cluster.
+    listener : socket at which they connect to this one (`listen`).
+    token : token of the cluster.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
                 threading.Thread(target=self._connect_to, args=(other,), name="chimera-raft-call", daemon=True).start()
 
     def send(self, node: Node, message: dict[str, Any]) -> bool:
-        """Send a message to a voter or follower; returns whether there is a connection."""
+        """Send a message to a voter or follower; return whether it is connected."""
         connection = self._connections.get(node.id)
         if connection is None:
             return False
@@ -141,12 +141,12 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
         return True
 
     def is_behind(self, node: Node) -> bool:
-        """Whether much is still on its way to a voter or follower."""
+        """Return whether many bytes are queued for a voter or follower."""
         connection = self._connections.get(node.id)
         return connection is not None and connection.queued_bytes > _MAX_AHEAD_BYTES
 
     def commit_index_of(self, leader: Node, timeout_s: float) -> int | None:
-        """Ask the leader how much is certain; None if it does not answer. For any thread."""
+        """Request the leader's commit index; return None if it does not answer. Any thread may call it."""
         number, answered = next(self._request_numbers), (threading.Event(), list[int]())
         self._index_requests[number] = answered
         try:
@@ -208,7 +208,7 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
             self._read_messages(other, connection)
 
     def _read_messages(self, peer: str, connection: Connection) -> None:
-        """Read until the connection ends."""
+        """Read messages until the connection ends."""
         self._enqueue("connected", peer, connection)
         try:
             while True:
@@ -220,7 +220,7 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
 
     def _enqueue(self, what: str, peer: str, more: Any) -> None:
         self._events.append((what, peer, more))
-        with contextlib.suppress(OSError):  # it is full, and so will be looked at
+        with contextlib.suppress(OSError):  # the pipe is full, so the poller will wake anyway
             os.write(self._wake_in, b".")
 
     def _drain_pipe(self, descriptor: int, event: int) -> None:  # noqa: ARG002 - the poller's signature
@@ -230,7 +230,7 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
         self._dispatch_events()
 
     def _dispatch_events(self) -> None:
-        """Tell pysyncobj what has happened; in its thread."""
+        """Pass queued events to pysyncobj, in its thread."""
         while self._events:
             what, peer, more = self._events.popleft()
             if what == "connected":

@@ -1,4 +1,4 @@
-"""A voter of pysyncobj's, mended where it has no hooks: it loads no pickles, forgets nothing, sends no more than is heard."""
+"""pysyncobj's voter with overridden private methods: no pickles, no loss of log entries, and flow control."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from chimera.inference.journal.raft.state import RaftState, Reply
 from chimera.inference.journal.raft.transport import RaftTransport
 
 REGULAR = b"\x00"
-"""pysyncobj's mark of a command that is the state's; its own elections leave others in the log."""
+"""pysyncobj's type byte of a command of the application; the log also contains commands of other types."""
 
 PIECE_BYTES = 1 << 20
-"""A command is about so large at most."""
+"""Approximate maximum size of a command."""
 
 _LOG_BYTES = 64 << 20
-"""A voter's log is at most so large, or as the copy of its state before it; pysyncobj counts entries, and breaks at 4 GiB."""
+"""Minimum size at which a log is replaced by a snapshot; pysyncobj counts entries only, and fails at 4 GiB."""
 
 _REPEAT_S = 0.5
 _TIMES = {
@@ -30,9 +30,10 @@ _TIMES = {
     "leaderFallbackTimeout": 1.0,
     "connectionTimeout": 5.0,
 }
-# Who hears nothing for an election's timeout calls one, and what is heard is whole messages: each must arrive sooner than that.
+# A voter that receives no whole message for the election timeout starts an election, so each message must arrive sooner.
 _SIZES = {
-    "appendEntriesBatchSizeBytes": PIECE_BYTES + (64 << 10),  # more than a command has: it would be cut up and pickled
+    "appendEntriesBatchSizeBytes": PIECE_BYTES
+    + (64 << 10),  # larger than a command, which else would be split and pickled
     "appendEntriesUseBatch": False,
     "logCompactionMinEntries": 20_000,
     "logCompactionMinTime": 1800,
@@ -46,11 +47,11 @@ def settings(**more: Any) -> SyncObjConf:
 
 
 class _ReadyNodes(set[Node]):
-    """Who is connected, but for those who are behind: pysyncobj looks here before it sends one more message of many.
+    """The connected nodes, except those that are behind. pysyncobj checks it before each of a series of messages.
 
     Parameters
     ----------
-    is_behind : whether much is still on its way to one.
+    is_behind : returns whether many bytes are queued for a node.
     """
 
     def __init__(self, is_behind: Callable[[Node], bool]) -> None:
@@ -62,28 +63,28 @@ class _ReadyNodes(set[Node]):
 
 
 class Voter(SyncObj):  # type: ignore[misc] # of a library without types
-    """pysyncobj's object, overridden where its ways would do harm; the tests hold each of them.
+    """pysyncobj's object with some private methods overridden. Tests cover each change.
 
-    - Its state is changed by plain bytes, where its own would be by pickles of calls.
-    - Entries that the log has already stay there, where it would cut them off and append them anew: who dies in between has
-      lost what it had promised to keep.
-    - Who lacks much is sent it no faster than it hears it, and once, where each of its answers to heartbeats of before would
-      let all of it be sent again.
-    - A copy of the state of which a part may be lost is begun anew, where it would go on with the rest.
+    - Commands are plain bytes; pysyncobj's are pickles of calls.
+    - Entries that the log has already are kept. pysyncobj removes and appends them again: a voter that dies in between loses
+      entries that it has acknowledged.
+    - A node that is behind gets entries only as fast as it receives them, and once. pysyncobj sends all of them again for each
+      answer to an earlier heartbeat.
+    - The transfer of a snapshot restarts if a part may be lost. pysyncobj continues with the rest.
 
     Parameters
     ----------
-    state : what the commands change.
-    own : the address of this voter; None for one that has no vote.
-    others : those of the other voters.
-    conf : its `settings`.
-    listener : where it is reached.
-    token : of the cluster.
+    state : the state that commands change.
+    own : address of this voter; None for a follower.
+    others : addresses of the other voters.
+    conf : the `settings`.
+    listener : socket at which other nodes connect.
+    token : token of the cluster.
     """
 
     transport: RaftTransport
     _restart_snapshot: Callable[[Node], None]
-    """Forget how much of a copy somebody was sent."""
+    """Reset the progress of a snapshot's transfer to a node."""
 
     def __init__(
         self,
@@ -102,18 +103,18 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
         super().__init__(me, [Node(other) for other in others], conf, transportClass=connected)
 
     def snapshot_written(self, size: int) -> None:
-        """Take note that a copy of the state takes the place of the log; the next one comes when that is as large as this."""
+        """Note that a snapshot has replaced the log; the next one is made when the log is as large as this snapshot."""
         self._logged_bytes, self._max_logged_bytes = 0, max(size, _LOG_BYTES)
 
     def _make_transport(self, *args: Any, **kwargs: Any) -> RaftTransport:
         self.transport = RaftTransport(*args, **kwargs)
         self._SyncObj__connectedNodes = _ReadyNodes(self.transport.is_behind)
         copies = self._SyncObj__serializer
-        # pysyncobj gives a copy up for who is not connected, and takes those who are behind for such
+        # pysyncobj cancels transfers to nodes that are not connected, and those that are behind look so to it
         self._restart_snapshot, copies.cancelTransmisstion = copies.cancelTransmisstion, lambda _: None
         return self.transport
 
-    def _SyncObj__onBecomeLeader(self) -> None:  # noqa: N802 - this is its name there, as are the next
+    def _SyncObj__onBecomeLeader(self) -> None:  # noqa: N802 - pysyncobj's name, as the next ones
         for node in self.otherNodes | self.readonlyNodes:
             self._reset_peer(node)
         super()._SyncObj__onBecomeLeader()
@@ -138,14 +139,16 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
         elif message.get("reset") and self._requested_recently(node, message["next_node_idx"]):
             message = {**message, "reset": False}
         super()._SyncObj__onMessageReceived(node, message)
-        if message.get("serialized"):  # the leader would hear of the last part alone, and think nobody there until then
+        if message.get(
+            "serialized"
+        ):  # else the leader gets an answer to the last part only, and counts the node as lost
             self._SyncObj__sendNextNodeIdx(node)
         lacks_more = self._SyncObj__raftNextIndex.get(node, 0) <= self._SyncObj__getCurrentLogIndex()
         if message["type"] == "next_node_idx" and lacks_more:
-            self._SyncObj__newAppendEntriesTime = 0.0  # it has heard something: go on, and wait for no heartbeat
+            self._SyncObj__newAppendEntriesTime = 0.0  # send the next entries without waiting for a heartbeat
 
     def _reset_peer(self, node: Node) -> None:
-        """Begin anew with somebody: what was on its way may be lost, and followers come back by another name."""
+        """Reset the state of a node: messages in flight may be lost, and followers reconnect under another name."""
         self._restart_snapshot(node)
         self._last_requests.pop(node, None)
 
@@ -160,7 +163,7 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
         return {**message, "prevLogIdx": index, "prevLogTerm": term, "entries": entries[known:]}
 
     def _requested_recently(self, node: Node, index: int) -> bool:
-        """Whether a voter has just asked, in this term, for what comes from the same index on."""
+        """Return whether a node has just requested the entries from the same index on, in this term."""
         asked, now_s = (self.raftCurrentTerm, index), time.monotonic()
         *last, last_s = self._last_requests.get(node, (0, 0, 0.0))
         if asked == tuple(last) and now_s - last_s < _REPEAT_S:
