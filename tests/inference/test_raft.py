@@ -360,7 +360,7 @@ def test_who_has_not_the_token_is_turned_away_and_holds_nobody_up(voters: Voters
 
 
 def test_a_voter_says_in_a_line_what_it_was_given_wrongly(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="none of the voters"):
+    with pytest.raises(ConfigurationError, match="not one of the voters"):
         RaftJournal(["127.0.0.1:1"], "127.0.0.1:2", TOKEN, tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         own = f"127.0.0.1:{taken.getsockname()[1]}"

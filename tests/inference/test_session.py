@@ -65,7 +65,7 @@ def test_mistakes_are_told_before_anything_starts(factory: str, tmp_path: Path) 
     ):
         with pytest.raises(ConfigurationError, match=message):
             chimera.infer(*arguments)
-    with pytest.raises(ConfigurationError, match="workers is for a cluster"):
+    with pytest.raises(ConfigurationError, match="workers applies only to a cluster"):
         chimera.infer(factory, [1], cluster=tmp_path, workers=2)
     with pytest.raises(ConfigurationError, match="there is no cluster"):
         chimera.infer(factory, [1], cluster=tmp_path)

@@ -94,7 +94,7 @@ class Members:
         -------
         Whether this process still has the name: False once another process has joined with it, or this one has left.
         """
-        told = {"state": state, "epoch": epoch, "role": role}
+        changes = {"state": state, "epoch": epoch, "role": role}
         with self._lock:
             own = self._own.get(name)
             if own is None:
@@ -103,8 +103,8 @@ class Members:
             if there is not None and (there.pid, there.host) != (own.pid, own.host):
                 del self._own[name]
                 return False
-            given: Any = {key: value for key, value in told.items() if value is not None}
-            self._own[name] = own = msgspec.structs.replace(own, **given, beat_at_s=time.time())
+            changed: Any = {key: value for key, value in changes.items() if value is not None}
+            self._own[name] = own = msgspec.structs.replace(own, **changed, beat_at_s=time.time())
             with contextlib.suppress(
                 OSError
             ):  # a full disk, say: a later beat may be written, and it lives all the same

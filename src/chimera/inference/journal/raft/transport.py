@@ -1,6 +1,6 @@
-"""Messages between the voters of a journal, for pysyncobj: without pickle, raw msgpack of a fixed shape.
+"""The transport of pysyncobj's messages between voters: msgpack with a fixed schema, without pickle.
 
-They go over connections (`raft_connection`) of those peer have the cluster's token; nobody else gets as far as the decoding.
+Messages use authenticated connections (`connection`), so that no message of an unauthenticated peer is decoded.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _shut_down(raw: socket.socket) -> None:
 
 
 class RaftTransport(Transport):  # type: ignore[misc] # of a library without types
-    """Connects the voters, and those peer only follow.
+    """Connects the voters and followers.
 
     Parameters
     ----------
