@@ -1,4 +1,4 @@
-"""What every journal promises. A test class of one inherits from `JournalKit` and says how it is opened."""
+"""Tests of the interface `Journal`. The test class of a journal inherits from `JournalKit` and opens the journal."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ class JournalKit(ABC):
                 epoch, [accepted[job], *happened], outputs=outputs, inputs=[(job, 0, wire.pack([job] * number))]
             )
         journal.append(epoch, [Dropped("1", 1.0), Dropped("3", 1.0)])
-        for pieces in (1, 3, 20, 30, None):  # whoever does it may die in between
+        for pieces in (1, 3, 20, 30, None):  # the process may die in between
             for _ in itertools.islice(journal.drop(epoch, ["1", "3"]), pieces):
                 read = list(journal.records())
                 left = [record for record in read if record.job == "1"]

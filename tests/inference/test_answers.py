@@ -1,4 +1,4 @@
-"""Every query has an answer of its own, whatever the model does."""
+"""Each query gets its own answer, even if the model fails on others."""
 
 from __future__ import annotations
 

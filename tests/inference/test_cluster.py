@@ -1,4 +1,4 @@
-"""A cluster of real processes: jobs end, each query has one result, whoever is killed or hung."""
+"""A cluster of real processes: each query gets one result, even if workers or coordinators die or hang."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from inference.running import RunningCluster, cluster, command, signalled, until
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """A cluster that nobody disturbs."""
+    """A cluster without faults."""
     with cluster(tmp_path_factory.mktemp("quiet")) as running:
         yield running
 

@@ -1,4 +1,4 @@
-"""From what a user names to a stream of queries."""
+"""Inputs of jobs as streams of queries."""
 
 from __future__ import annotations
 

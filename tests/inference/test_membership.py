@@ -1,4 +1,4 @@
-"""Who belongs to the cluster, as the processes tell one another."""
+"""The members of a cluster, and their heartbeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models from their tables: real ones, tiny, of every kind."""
+"""Models from their tables: tiny real models of every kind."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def test_a_model_that_chimera_trained_answers_labels_from_raw_rows(tmp_path: Pat
     labels = [answer.get("result") for answer in answers]
     right = np.mean([label == iris.target_names[target] for label, target in zip(labels, iris.target, strict=False)])
     assert right == pytest.approx(run.metrics["accuracy"], abs=0.1)
-    assert right > 0.8  # raw rows are standardized as those that it learnt from
+    assert right > 0.8  # raw rows are standardized as the training data were
     assert "the query has shape (2,), the model takes (4,)" in answers[150]["error"]
     assert labels[151] == labels[0]
 

@@ -1,4 +1,4 @@
-"""The journal on three voters: real processes that are killed, stopped and started anew."""
+"""The journal on three voters: real processes that are killed, stopped and restarted."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class TestRaftJournal(JournalKit):
 def test_the_next_coordinator_writes_soon_after_the_leading_voter_and_its_lease_are_gone(
     voters: Voters, follower: RaftJournal, how: str
 ) -> None:
-    first = acquired(follower, "old", LEASE_S)  # it dies with its voter: nobody renews this
+    first = acquired(follower, "old", LEASE_S)  # the owner dies with its voter: the lease is not renewed
     for number in range(50):
         follower.append(first.epoch, [Cancelled("1", str(number), 0.0)])
     leader = voters.leader(follower)
@@ -197,7 +197,7 @@ def test_a_large_copy_comes_through_however_slowly_it_is_heard(tmp_path: Path) -
 
 @pytest.mark.long
 def test_a_copy_that_is_broken_off_in_the_middle_is_begun_anew(tmp_path: Path) -> None:
-    """Of what was on its way nobody knows whether it has arrived."""
+    """Whether a message in flight has arrived is unknown."""
     copy = copy_of(300)
     with voters_with(copy, tmp_path) as voters, contextlib.ExitStack() as ends:
         draft, received = (tmp_path / "0" / name for name in ("state.1.tmp", "state"))
@@ -280,7 +280,7 @@ def test_a_log_of_large_writes_is_cut_short_before_it_has_many_entries(
         return all((tmp_path / "cluster" / str(number) / "state").exists() for number in range(3))
 
     wait_until(copied)
-    assert slowest_s < LEASE_S  # nobody takes the lease from a coordinator because voters write
+    assert slowest_s < LEASE_S  # a coordinator does not lose the lease while voters write snapshots
     assert len(list(follower.outputs("1"))) == 9
 
 
@@ -298,7 +298,7 @@ def all_of(journal: Journal) -> list[Any]:
 
 
 class Harm:
-    """What a pickle does here if anybody loads it."""
+    """The effect of a pickle if it is loaded."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

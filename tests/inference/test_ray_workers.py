@@ -1,4 +1,4 @@
-"""Workers that are actors of a Ray cluster: they outlive coordinators, and their nodes and processes may die."""
+"""Workers that are actors of a Ray cluster: they survive coordinators, and their nodes and processes may die."""
 
 from __future__ import annotations
 

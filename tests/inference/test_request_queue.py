@@ -1,4 +1,4 @@
-"""What waits for a served model: each request has the answers to its own queries, in their order, whatever comes between."""
+"""The queue of a served model: each request gets the answers of its own queries, in order."""
 
 from __future__ import annotations
 

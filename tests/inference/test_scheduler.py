@@ -1,4 +1,4 @@
-"""The state of all jobs: nothing lost, nothing twice, fair charges, and the same state from the same records."""
+"""The scheduler: no query is lost or finished twice, charges are fair, and the same records give the same state."""
 
 from collections import Counter
 from dataclasses import asdict
@@ -45,7 +45,7 @@ def finish(held, batch, now_s=0.0, seconds=0.5):
 
 
 def state(held, now_s):
-    """Return all that decides how it goes on."""
+    """Return all state that affects later decisions."""
     rates = {name: job.rate(now_s) for name, job in held.jobs.items()}
     return {name: asdict(job) for name, job in held.jobs.items()}, rates
 

@@ -1,4 +1,4 @@
-"""Inference from Python: a program has a cluster for as long as it wants, and no process outlives it."""
+"""Inference from Python: clusters and jobs as objects; no process of a cluster survives the program."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_mistakes_are_told_before_anything_starts(factory: str, tmp_path: Path) 
         chimera.infer(factory, [1], cluster=tmp_path, workers=2)
     with pytest.raises(ConfigurationError, match="there is no cluster"):
         chimera.infer(factory, [1], cluster=tmp_path)
-    with pytest.raises(ConfigurationError, match="workers must be a whole number from 1"):
+    with pytest.raises(ConfigurationError, match="workers must be a whole number of at least 1"):
         chimera.InferenceCluster(workers=0)
     with pytest.raises(ConfigurationError, match="keep_days must be a number of days from 0, not -1"):
         chimera.InferenceCluster(keep_days=-1)

@@ -1,4 +1,4 @@
-"""Fairness in virtual time: the goals with ten workers and with a thousand, and what other policies make of the same jobs."""
+"""Fairness in virtual time, with ten and with a thousand workers, and a comparison of the policies."""
 
 import heapq
 import itertools
@@ -23,7 +23,7 @@ TIMES = {  # seconds a query of each job
     "five": (0.01, 0.013, 0.016, 0.02, 0.024),
 }
 SETTLE_S = 2.0
-"""What was under way when a job came is finished meanwhile; it is counted, though nobody could have shared it."""
+"""Seconds that are ignored after a job's arrival, while batches from before are finished."""
 
 
 def simulate(*jobs, policy="fair-share", **conditions):

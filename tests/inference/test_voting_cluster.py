@@ -1,4 +1,4 @@
-"""A whole cluster whose coordinators are the voters that keep the journal."""
+"""A cluster whose coordinators are voters of the journal."""
 
 from __future__ import annotations
 

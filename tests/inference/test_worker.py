@@ -1,4 +1,4 @@
-"""A worker without a transport: what it promises its coordinator."""
+"""A worker without a transport: the guarantees of its methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker as a process: its routes, its end, and the ends of those around it."""
+"""A worker as a process: its routes, its exit, and the exit of its parent and its computing process."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_batch_that_ends_the_computing_process_breaks_the_connection_off(tmp_p
         assert "computes exited with code 9" in running.process.stderr.read()
 
 
-@pytest.mark.parametrize("how", ["killed", "let go"])
+@pytest.mark.parametrize("how", ["killed", "released"])
 def test_nothing_of_a_worker_outlives_it_or_its_starter(tmp_path: Path, how: str) -> None:
     with worker_process(tmp_path) as running:
         link = running.link()

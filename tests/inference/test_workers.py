@@ -1,4 +1,4 @@
-"""What a coordinator does with workers that come, fall silent and die; they obey the test, all else is real."""
+"""A coordinator and workers that join, hang and die. The workers are fakes; all else is real."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NOW_S = 1000.0
 
 
 class Obedient(Link):
-    """A worker that has every model loaded, and is done with a batch, or dead, when it is told."""
+    """A link to a fake worker that has every model loaded; the test finishes its batches, or kills it."""
 
     def __init__(self, name: str) -> None:
         self.name, self.dead, self.hangs = name, False, False
@@ -126,7 +126,7 @@ def leader(tmp_path: Path, workers: Workers) -> Iterator[Coordinator]:
 def leads(
     journal: Journal, workers: Workers, *, lease_s: float = 60.0, keep_s: float | None = None
 ) -> Iterator[Coordinator]:
-    """Lead, while no time passes: nobody is done soon because time goes by."""
+    """Lead with a clock that stands still, so that no batch is expected to end soon."""
     lease = journal.acquire("c0", "", lease_s)
     assert lease is not None
     leading = Coordinator(
