@@ -151,7 +151,7 @@ def test_a_batch_that_ends_the_computing_process_breaks_the_connection_off(tmp_p
             watch(link)
         assert running.process.wait(LIMIT_S) == 3
         assert running.process.stderr is not None
-        assert "computes exited with code 9" in running.process.stderr.read()
+        assert "exited with code 9" in running.process.stderr.read()
 
 
 @pytest.mark.parametrize("how", ["killed", "released"])
@@ -175,7 +175,7 @@ def test_nothing_of_a_worker_outlives_it_or_its_starter(tmp_path: Path, how: str
 
 def test_a_worker_that_hangs_is_told_from_a_dead_one_and_goes_on_afterwards(tmp_path: Path) -> None:
     with worker_process(tmp_path) as running:
-        link = running.link(patience_s=0.3)
+        link = running.link(timeout_s=0.3)
         link.adopt(1, "c0")
         os.kill(running.process.pid, signal.SIGSTOP)
         with pytest.raises(TimeLimitError):
@@ -201,7 +201,7 @@ def test_a_worker_of_no_cluster_says_so_in_one_line(tmp_path: Path) -> None:
 def test_a_link_tells_silence_from_death_and_from_what_is_no_worker() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = "http://{}:{}".format(*listener.getsockname())
-        link = HttpLink(address, None, patience_s=0.1)
+        link = HttpLink(address, None, timeout_s=0.1)
         with pytest.raises(TimeLimitError):
             link.adopt(1, "c0")
         link.close()
@@ -211,7 +211,7 @@ def test_a_link_tells_silence_from_death_and_from_what_is_no_worker() -> None:
     for told, kind, said in (
         (head.format("200 OK"), Unreachable, "cut off"),
         ("SSH-2.0\r\n", Unreachable, "no answer of HTTP"),
-        (head.format("200 OK") + "{}", RunError, "no worker answers"),
+        (head.format("200 OK") + "{}", RunError, "invalid answer"),
         (head.format("404 Not Found") + "{}", RunError, "answered 404"),
     ):
         with answering(told) as address:
@@ -244,7 +244,7 @@ def answering(told: str) -> Iterator[str]:
 
 def test_closing_a_link_ends_what_is_under_way() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        link = HttpLink("http://{}:{}".format(*listener.getsockname()), None, patience_s=LIMIT_S)
+        link = HttpLink("http://{}:{}".format(*listener.getsockname()), None, timeout_s=LIMIT_S)
         found: list[Unreachable] = []
 
         def ask() -> None:
