@@ -188,7 +188,7 @@ def test_weights_that_are_no_safetensors_are_loaded_only_where_the_table_says_so
     tmp_path: Path, pictures: list[str]
 ) -> None:
     folder = tiny_vit(tmp_path, safetensors=False)
-    with pytest.raises(ConfigurationError, match="has no safetensors; if you trust"):
+    with pytest.raises(ConfigurationError, match="has no safetensors; set pickled_weights"):
         models.load(_table("image-classification", folder))
     predictor = models.load(_table("image-classification", folder, pickled_weights=True))
     assert models.answers(predictor, pictures[:1])[0]["result"]
@@ -314,7 +314,7 @@ def test_a_run_whose_files_cannot_make_its_model_again_says_so(tmp_path: Path) -
     from torch import nn
 
     chimera.train(nn.Linear(4, 3), "iris", engine="simulated", rounds=1, out=tmp_path / "run")
-    with pytest.raises(ConfigurationError, match="was given in Python, so its files cannot make it again"):
+    with pytest.raises(ConfigurationError, match="was a Python object, so the run.s files cannot make it"):
         models.load(models.read(tmp_path / "run"))
     (tmp_path / "run" / "weights.safetensors").unlink()
     with pytest.raises(ConfigurationError, match=r"it has no weights\.safetensors"):
@@ -406,7 +406,7 @@ def test_a_factory_in_a_file_makes_a_model(tmp_path: Path) -> None:
         ({"factory": "doubler.py:fails", "options": {}}, "raised RuntimeError: no weights"),
         ({"options": {"power": 3}}, "has no option 'power'"),
         ({"factory": "no.such.module:Model"}, "cannot import 'no.such.module'"),
-        ({"factory": "doubler"}, "is not of the form"),
+        ({"factory": "doubler"}, "must have the form"),
     ]:
         with pytest.raises(ConfigurationError, match=message):
             models.load(table | change, folder=tmp_path)

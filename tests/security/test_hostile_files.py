@@ -313,7 +313,7 @@ def test_a_run_folder_makes_no_model_larger_than_its_weights(kind: str, folder: 
 
 BAD_FILES = {
     "deep TOML": ("experiment.toml", b"model = " + b"[" * 50_000, "experiment"),
-    "a number for a model": ("experiment.toml", b"model = 5", "neither a name nor a table"),
+    "a number for a model": ("experiment.toml", b"model = 5", "must be a name or a table"),
     "a table without a name": ("experiment.toml", b"model = {hidden = [1]}", "needs a 'name'"),
     "deep JSON": ("signature.json", b'{"input_scaling": ' + b"[" * 100_000, "cannot be read"),
     "no numbers": ("signature.json", b'"input_scaling":[["x"],[1]]', "could not convert"),
