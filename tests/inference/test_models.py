@@ -288,7 +288,7 @@ def test_a_model_that_chimera_trained_answers_labels_from_raw_rows(tmp_path: Pat
     right = np.mean([label == iris.target_names[target] for label, target in zip(labels, iris.target, strict=False)])
     assert right == pytest.approx(run.metrics["accuracy"], abs=0.1)
     assert right > 0.8  # raw rows are standardized as the training data were
-    assert "the query has shape (2,), the model takes (4,)" in answers[150]["error"]
+    assert "the query has shape (2,), the model expects (4,)" in answers[150]["error"]
     assert labels[151] == labels[0]
 
 
@@ -314,7 +314,7 @@ def test_a_run_whose_files_cannot_make_its_model_again_says_so(tmp_path: Path) -
     from torch import nn
 
     chimera.train(nn.Linear(4, 3), "iris", engine="simulated", rounds=1, out=tmp_path / "run")
-    with pytest.raises(ConfigurationError, match="was a Python object, so the run.s files cannot make it"):
+    with pytest.raises(ConfigurationError, match="was a Python object, so the run's files cannot make it"):
         models.load(models.read(tmp_path / "run"))
     (tmp_path / "run" / "weights.safetensors").unlink()
     with pytest.raises(ConfigurationError, match=r"it has no weights\.safetensors"):
