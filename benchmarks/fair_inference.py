@@ -4,8 +4,8 @@
 written once), ``--models tiny`` two that wait 5 and 12 ms a query, so that many workers fit on a few cores. For each policy
 a cluster is started; both models are loaded by a first small job; then both jobs are submitted and run for ``--seconds``. At
 the end a third job comes, of a model that is loaded. Rates are of queries committed, in the windows of
-`chimera.inference.fairness`, which count where each job has finished at least ten batches; where none does it says nan, and a
-smaller ``--batch-size`` gives some. Workers compute on one thread each::
+`chimera.inference.scheduling.fairness`, which count where each job has finished at least ten batches; where none does it says
+nan, and a smaller ``--batch-size`` gives some. Workers compute on one thread each::
 
     python benchmarks/fair_inference.py [--models full] [--workers 2] [--seconds 90] [--policies fair-share ...]
 """
@@ -28,9 +28,9 @@ import numpy as np
 import inference_models
 from chimera.inference.client import Client
 from chimera.inference.cluster_folder import ClusterFolder
-from chimera.inference.fairness import progress, ratios
 from chimera.inference.journal.sqlite import SqliteJournal
 from chimera.inference.models import read
+from chimera.inference.scheduling.fairness import progress, ratios
 
 POLICIES = ("fair-share", "rate-ratio", "equal-split", "lowest-rate", "first-come")
 WAITING = """

@@ -17,9 +17,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from PIL import Image
 
-from chimera.inference.fairness import Progress, progress, rates, ratios
 from chimera.inference.policies.policy import POLICIES
-from chimera.inference.simulation import Conditions, Fault, Outcome, SimulatedJob, Simulation
+from chimera.inference.scheduling.fairness import Progress, progress, rates, ratios
+from chimera.inference.scheduling.simulation import Conditions, Fault, Outcome, SimulatedJob, Simulation
 
 ENDLESS = 10**9
 UNTIL_S = 180.0
@@ -36,7 +36,9 @@ def speeds() -> list[float]:
 def faults() -> list[Fault]:
     draw = random.Random(2)
     return [
-        Fault(worker=draw.randrange(10), at_s=at_s, kind=draw.choice(("kill", "hang")), for_s=draw.uniform(2.0, 6.0))
+        Fault(
+            worker=draw.randrange(10), at_s=at_s, kind=draw.choice(("kill", "hang")), duration_s=draw.uniform(2.0, 6.0)
+        )
         for at_s in np.arange(20.0, UNTIL_S, 5.0)
     ]
 
@@ -56,14 +58,14 @@ SCENARIOS: Mapping[str, tuple[list[SimulatedJob], Conditions]] = {
     ),
     "little memory, faults": (
         jobs((0.01, 0.024, 0.06), 20.0, load_s=2.0),
-        Conditions(speeds=speeds(), keeps=2, faults=faults(), until_s=UNTIL_S),
+        Conditions(speeds=speeds(), keep_models=2, faults=faults(), until_s=UNTIL_S),
     ),
 }
 
 
 def row(scenario: str, policy: str, outcome: Outcome) -> str:
     """Return a row of the table: ratios of rates, what the workers did, and how long newcomers waited."""
-    found = list(progress(outcome.happened).values())
+    found = list(progress(outcome.history).values())
     computing, loading = outcome.shares()
     waits_s = max(job.first_s - job.since_s for job in found[1:])
     firsts_s = max(job.times_s[0] - job.since_s if len(job.times_s) else math.inf for job in found[1:])
@@ -138,7 +140,7 @@ def main() -> None:
     for scenario, (work, conditions) in SCENARIOS.items():
         for policy in ORDER:
             outcome = Simulation(POLICIES.create(policy), work, conditions).run()
-            outcomes[scenario, policy] = progress(outcome.happened)
+            outcomes[scenario, policy] = progress(outcome.history)
             print(row(scenario, policy, outcome), flush=True)
     if given.picture:
         draw(outcomes, given.picture)

@@ -152,7 +152,7 @@ def test_codecs_that_are_not_chained_have_one_message_for_all() -> None:
 
 
 def test_it_is_refused_on_the_uplink_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"codec 'delta' is for the weights.*\[codec\.downlink\]") as caught:
+    with pytest.raises(ConfigurationError, match=r"codec 'delta' encodes weights.*\[codec\.downlink\]") as caught:
         chimera.train("mlp", "digits", codec={"name": "delta", "codec": "sign"}, out=tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""What every journal promises. A test class of one inherits from `JournalKit` and says how it is opened."""
+"""Tests of the interface `Journal`. The test class of a journal inherits from `JournalKit` and opens the journal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from chimera.core.errors import DataError
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
-from chimera.inference.records import Accepted, Cancelled, Committed, Dropped, Poisoned, Record
+from chimera.inference.journal.records import Accepted, Cancelled, Committed, Dropped, Poisoned, Record
 
 LIMIT_S = 30.0
 LONG_S = 60.0  # a lease that ends in no test
@@ -34,7 +34,7 @@ INHERITED = [HealthCheck.function_scoped_fixture, HealthCheck.differing_executor
 _RACER = """
 import sys
 from pathlib import Path
-from chimera.inference.records import Cancelled
+from chimera.inference.journal.records import Cancelled
 
 name, count, marker = sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
 won = 0
@@ -52,7 +52,7 @@ while won < count:
 _WRITER = """
 import sys
 from chimera.inference.journal.journal import Output
-from chimera.inference.records import Committed
+from chimera.inference.journal.records import Committed
 
 while (lease := journal.acquire("writer", "", 60.0)) is None:
     pass
@@ -67,7 +67,7 @@ while True:
 _OWNER = """
 import sys
 from chimera.inference.journal.journal import Fenced
-from chimera.inference.records import Cancelled
+from chimera.inference.journal.records import Cancelled
 
 lease = journal.acquire("old", "", 0.3)
 print(lease.epoch, flush=True)
@@ -231,7 +231,7 @@ class JournalKit(ABC):
                 epoch, [accepted[job], *happened], outputs=outputs, inputs=[(job, 0, wire.pack([job] * number))]
             )
         journal.append(epoch, [Dropped("1", 1.0), Dropped("3", 1.0)])
-        for pieces in (1, 3, 20, 30, None):  # whoever does it may die in between
+        for pieces in (1, 3, 20, 30, None):  # the process may die in between
             for _ in itertools.islice(journal.drop(epoch, ["1", "3"]), pieces):
                 read = list(journal.records())
                 left = [record for record in read if record.job == "1"]
@@ -261,7 +261,7 @@ class JournalKit(ABC):
         first = data.draw(st.integers(0, len(queries) - 1))
         count = data.draw(st.integers(1, len(queries) - first))
         assert journal.queries("1", first, count) == queries[first : first + count]
-        assert journal.given() == {"1"}
+        assert journal.jobs_with_queries() == {"1"}
         journal.close()
 
     def test_threads_may_write_and_read_at_once(self, journal: Journal) -> None:

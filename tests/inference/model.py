@@ -48,7 +48,7 @@ class Slow(Echo):
 
 def broken() -> Echo:
     """Fail to load."""
-    raise RuntimeError("the weights are missing\nand more that nobody reads")
+    raise RuntimeError("the weights are missing\nand a second line that is cut off")
 
 
 def hold_the_lock(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""A real cluster for tests: `chimera infer up` in a process, and what may be done to its members."""
+"""A real cluster for tests: `chimera infer up` in a process, and operations on its members."""
 
 from __future__ import annotations
 
@@ -103,11 +103,11 @@ def cluster(
         up.send_signal(signal.SIGINT)
         up.wait(20)
     left = [pid for pid in pids if alive(pid)]
-    assert not left, f"processes outlived their cluster: {left}"
+    assert not left, f"processes are left of the cluster: {left}"
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process runs (a dead one that nobody has waited for does not)."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -118,7 +118,7 @@ def until(found: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
     """Return the first true value that a function gives."""
     deadline_s = time.monotonic() + patience_s
     while not (value := found()):
-        assert time.monotonic() < deadline_s, "it has not come to pass in time"
+        assert time.monotonic() < deadline_s, "the condition was not met in time"
         time.sleep(0.02)
     return value
 

@@ -1,4 +1,4 @@
-"""Every query has an answer of its own, whatever the model does."""
+"""Each query gets its own answer, even if the model fails on others."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def test_an_exception_in_place_of_a_result_is_that_query_s_error_alone() -> None
         (None, "predict returned a NoneType, not a list"),
         ({"a": 1}, "predict returned a dict, not a list"),
         ("text", "predict returned a str, not a list"),
-        ([math.nan], "the result holds nan, which is no finite number"),
-        ([{"deep": [np.float32("inf")]}], "the result holds inf"),
-        ([np.array([1.0, np.nan])], "the result holds nan"),
-        ([object()], "the result holds a object, which JSON has no form for"),
+        ([math.nan], "the result contains nan, which is not a finite number"),
+        ([{"deep": [np.float32("inf")]}], "the result contains inf"),
+        ([np.array([1.0, np.nan])], "the result contains nan"),
+        ([object()], "the result contains a object, which JSON cannot represent"),
         ([{(1, 2): 3}], "has a key of type tuple"),
-        ([b"bytes"], "the result holds a bytes"),
+        ([b"bytes"], "the result contains a bytes"),
     ],
 )
 def test_what_is_no_result_is_an_error(returned: Any, error: str) -> None:

@@ -1,4 +1,4 @@
-"""A cluster of real processes: jobs end, each query has one result, whoever is killed or hung."""
+"""A cluster of real processes: each query gets one result, even if workers or coordinators die or hang."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from inference.running import RunningCluster, cluster, command, signalled, until
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """A cluster that nobody disturbs."""
+    """A cluster without faults."""
     with cluster(tmp_path_factory.mktemp("quiet")) as running:
         yield running
 
@@ -95,7 +95,7 @@ def test_mistakes_are_told_in_one_line(quiet: RunningCluster) -> None:
         quiet.client.submit(quiet.model(), [1], weight=-1)
     with pytest.raises(ConfigurationError, match="at least one query"):
         quiet.client.submit(quiet.model(), [])
-    with pytest.raises(ConfigurationError, match="a job may have 1073741824: make several jobs"):
+    with pytest.raises(ConfigurationError, match="a job at most 1073741824: submit several jobs"):
         quiet.client.submit(quiet.model(), [np.zeros(1 << 28)])
 
 

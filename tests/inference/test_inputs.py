@@ -1,4 +1,4 @@
-"""From what a user names to a stream of queries."""
+"""Inputs of jobs as streams of queries."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_large_file_is_read_as_it_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("1\n2\nno json\n")
     found = queries(tmp_path / "a.jsonl")
     assert [next(found), next(found), found.count, found.bytes] == [1, 2, 2, 16]
-    with pytest.raises(DataError, match=r"a.jsonl, line 3: no JSON"):
+    with pytest.raises(DataError, match=r"a.jsonl, line 3: not JSON"):
         next(found)
 
 
@@ -155,20 +155,20 @@ def _files(folder: Path) -> None:
     [
         ("absent.png", "there is no file or folder '.*absent.png'"),
         ("*.webp", "no file matches"),
-        ("empty", "holds no images; for other files give a pattern"),
-        ("empty.txt", "holds no queries"),
-        ("data.xyz", "is of no kind known by its ending; known: .txt, .jsonl"),
-        ("bad.jsonl", "line 1: no JSON"),
-        ("nan.jsonl", "line 1: no JSON"),
-        ("latin.txt", "line 1: no UTF-8 text"),
+        ("empty", "contains no images; for other files use a pattern"),
+        ("empty.txt", "contains no queries"),
+        ("data.xyz", "is unknown; known endings: .txt, .jsonl"),
+        ("bad.jsonl", "line 1: not JSON"),
+        ("nan.jsonl", "line 1: not JSON"),
+        ("latin.txt", "line 1: not UTF-8 text"),
         ("ragged.csv", "line 2: 3 cells, the first line has 2"),
         ("bad.npy", "cannot be read as .npy"),
         ("objects.npy", "only arrays of numbers"),
         ("scalar.npy", "has no rows"),
-        ("columns.npy", "is stored by columns"),
-        ("cut.npy", "is cut off"),
+        ("columns.npy", "is stored in column-major order"),
+        ("cut.npy", "is truncated"),
         ("bad.txt.gz", "cannot be read"),
-        ("long.txt", "line 1: a line may have 16 MiB at most"),
+        ("long.txt", "line 1: the line is longer than 16 MiB"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(name: str, message: str, tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_what_cannot_be_read_is_one_line(name: str, message: str, tmp_path: Path
     ("source", "message"),
     [
         ("nosuch://bucket/a.txt", "nosuch"),
-        ([], "the list holds no queries"),
+        ([], "the list contains no queries"),
         ([1, {2, 3}], "a set cannot be a query"),
         ([object()], "a object cannot be a query"),
         (np.array(3), "has no rows"),

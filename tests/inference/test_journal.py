@@ -13,8 +13,8 @@ import pytest
 
 from chimera.core.errors import ConfigurationError, DataError, RunError
 from chimera.inference.journal.journal import Journal, Output
+from chimera.inference.journal.records import Cancelled, Dropped
 from chimera.inference.journal.sqlite import FORMAT, SqliteJournal
-from chimera.inference.records import Cancelled, Dropped
 from inference.journal_kit import LIMIT_S, LONG_S, JournalKit, acquired, stdout
 
 _STOPS_INSIDE = """
@@ -39,7 +39,7 @@ class TestSqliteJournal(JournalKit):
             "journal = SqliteJournal(Path(sys.argv[1]))"
         )
 
-    @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells who is stopped on Linux only: run it there")
+    @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports which processes are stopped: run it there")
     def test_an_owner_stopped_inside_of_a_write_keeps_nobody_out(self, journal: Journal, place: Path) -> None:
         with self.running(_STOPS_INSIDE, place) as old:
             epoch = int(stdout(old).readline())

@@ -1,4 +1,4 @@
-"""Models from their tables: real ones, tiny, of every kind."""
+"""Models from their tables: tiny real models of every kind."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_an_id_is_found_in_the_cache_at_its_revision_without_a_network(
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     table = models.check(_table("image-classification", "google/vit-base-patch16-224", revision=commit))
     assert models.answers(models.load(table), pictures[:1])[0]["result"]
-    with pytest.raises(ConfigurationError, match="cannot be fetched and is not in the cache"):
+    with pytest.raises(ConfigurationError, match="cannot be downloaded and is not in the cache"):
         models.load(table | {"revision": "0" * 40})
 
 
@@ -190,7 +190,7 @@ def test_weights_that_are_no_safetensors_are_loaded_only_where_the_table_says_so
     tmp_path: Path, pictures: list[str]
 ) -> None:
     folder = tiny_vit(tmp_path, safetensors=False)
-    with pytest.raises(ConfigurationError, match="has no safetensors; if you trust"):
+    with pytest.raises(ConfigurationError, match="has no safetensors; set pickled_weights"):
         models.load(_table("image-classification", folder))
     predictor = models.load(_table("image-classification", folder, pickled_weights=True))
     assert models.answers(predictor, pictures[:1])[0]["result"]
@@ -222,7 +222,7 @@ def test_a_folder_loads_with_every_way_to_the_network_closed(bert: Path) -> None
         ({"task": 3}, "option 'task': 3 cannot be used"),
         ({"task": ""}, "task is empty"),
         ({"model": "./nowhere"}, "there is no folder"),
-        ({"model": "google/vit-base-patch16-224"}, "is an id: pin it"),
+        ({"model": "google/vit-base-patch16-224"}, "is an id: set revision"),
         ({"options": [1]}, "option 'options'"),
     ],
 )
@@ -240,7 +240,7 @@ def test_a_bad_table_is_refused_in_one_line_before_anything_is_loaded(
     [
         ({"task": "mind-reading"}, "cannot be loaded: KeyError: .*mind-reading"),
         ({"options": {"top_q": 3}}, "unexpected keyword argument 'top_q'"),
-        ({"options": {"trust_remote_code": True}}, "options.trust_remote_code is no option of a pipeline's call"),
+        ({"options": {"trust_remote_code": True}}, "options.trust_remote_code is not an option of a pipeline's call"),
     ],
 )
 def test_what_only_transformers_knows_is_one_line_too(change: dict[str, Any], message: str, bert: Path) -> None:
@@ -289,8 +289,8 @@ def test_a_model_that_chimera_trained_answers_labels_from_raw_rows(tmp_path: Pat
     labels = [answer.get("result") for answer in answers]
     right = np.mean([label == iris.target_names[target] for label, target in zip(labels, iris.target, strict=False)])
     assert right == pytest.approx(run.metrics["accuracy"], abs=0.1)
-    assert right > 0.8  # raw rows are standardized as those that it learnt from
-    assert "the query has shape (2,), the model takes (4,)" in answers[150]["error"]
+    assert right > 0.8  # raw rows are standardized as the training data were
+    assert "the query has shape (2,), the model expects (4,)" in answers[150]["error"]
     assert labels[151] == labels[0]
 
 
@@ -309,14 +309,14 @@ def test_a_regression_answers_in_the_units_of_its_targets(tmp_path: Path) -> Non
     red, blue, lacking = models.answers(predictor, asked)
     assert red["result"] == pytest.approx(507, abs=3)
     assert blue["result"] == pytest.approx(500, abs=3)
-    assert "lacks the column 'colour'" in lacking["error"]
+    assert "has no column 'colour'" in lacking["error"]
 
 
 def test_a_run_whose_files_cannot_make_its_model_again_says_so(tmp_path: Path) -> None:
     from torch import nn
 
     chimera.train(nn.Linear(4, 3), "iris", engine="simulated", rounds=1, out=tmp_path / "run")
-    with pytest.raises(ConfigurationError, match="was given in Python, so its files cannot make it again"):
+    with pytest.raises(ConfigurationError, match="was a Python object, so the run's files cannot make it"):
         models.load(models.read(tmp_path / "run"))
     (tmp_path / "run" / "weights.safetensors").unlink()
     with pytest.raises(ConfigurationError, match=r"it has no weights\.safetensors"):
@@ -359,7 +359,7 @@ def test_an_estimator_answers_rows_texts_and_rows_by_name(tmp_path: Path) -> Non
     assert answers("rows", [[0, 0, 0, 1], [1, 2], [0, 1, 0, float("nan")]])[0] == "z"
     assert "features" in answers("rows", [[0, 0, 0, 1], [1, 2]])[1]
     assert "NaN" in answers("rows", [[0, 1, 0, float("nan")]])[0]
-    assert answers("frame", [{"d": 0, "c": 1, "b": 0, "a": 0}, {"a": 1}]) == ["y", "the row lacks the column 'b'"]
+    assert answers("frame", [{"d": 0, "c": 1, "b": 0, "a": 0}, {"a": 1}]) == ["y", "the row has no column 'b'"]
     assert answers("texts", ["a good one", "bad"]) == [1, 0]
     (probabilities,) = answers("rows", [[0, 0, 0, 1]], method="predict_proba")
     assert np.argmax(probabilities) == 3
@@ -408,7 +408,7 @@ def test_a_factory_in_a_file_makes_a_model(tmp_path: Path) -> None:
         ({"factory": "doubler.py:fails", "options": {}}, "raised RuntimeError: no weights"),
         ({"options": {"power": 3}}, "has no option 'power'"),
         ({"factory": "no.such.module:Model"}, "cannot import 'no.such.module'"),
-        ({"factory": "doubler"}, "is not of the form"),
+        ({"factory": "doubler"}, "must have the form"),
     ]:
         with pytest.raises(ConfigurationError, match=message):
             models.load(table | change, folder=tmp_path)

@@ -1,4 +1,4 @@
-"""Each policy by itself: which of the contenders does it serve?"""
+"""Each policy alone: the choice among contenders."""
 
 import pytest
 from hypothesis import given, settings

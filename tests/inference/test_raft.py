@@ -1,4 +1,4 @@
-"""The journal on three voters: real processes that are killed, stopped and started anew."""
+"""The journal on three voters: real processes that are killed, stopped and restarted."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 from chimera.core.errors import ConfigurationError
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Journal, Output
-from chimera.inference.journal.raft import NoMajority, RaftJournal
-from chimera.inference.journal.raft_connection import Connection
-from chimera.inference.journal.raft_state import REFUSED, Acquire, Append, Piece, RaftState, Renew
-from chimera.inference.journal.raft_voter import REGULAR
-from chimera.inference.records import Cancelled
+from chimera.inference.journal.raft.connection import Connection
+from chimera.inference.journal.raft.journal import NoMajority, RaftJournal
+from chimera.inference.journal.raft.state import REFUSED, Acquire, Append, Piece, RaftState, Renew
+from chimera.inference.journal.raft.voter import REGULAR
+from chimera.inference.journal.records import Cancelled
 from inference.journal_kit import LONG_S, JournalKit, acquired, wait_until
 from inference.voters import TOKEN, Voters, following
 
@@ -68,7 +68,8 @@ class TestRaftJournal(JournalKit):
 
     def source(self) -> str:
         return (
-            "import sys, json, tempfile; from pathlib import Path; from chimera.inference.journal.raft import RaftJournal; "
+            "import sys, json, tempfile; from pathlib import Path; "
+            "from chimera.inference.journal.raft.journal import RaftJournal; "
             "voters = json.loads((Path(sys.argv[1]) / 'voters.json').read_text()); "
             f"journal = RaftJournal(voters, None, {TOKEN!r}, Path(tempfile.mkdtemp(dir=sys.argv[1])))"
         )
@@ -79,7 +80,7 @@ class TestRaftJournal(JournalKit):
 def test_the_next_coordinator_writes_soon_after_the_leading_voter_and_its_lease_are_gone(
     voters: Voters, follower: RaftJournal, how: str
 ) -> None:
-    first = acquired(follower, "old", LEASE_S)  # it dies with its voter: nobody renews this
+    first = acquired(follower, "old", LEASE_S)  # the owner dies with its voter: the lease is not renewed
     for number in range(50):
         follower.append(first.epoch, [Cancelled("1", str(number), 0.0)])
     leader = voters.leader(follower)
@@ -196,7 +197,7 @@ def test_a_large_copy_comes_through_however_slowly_it_is_heard(tmp_path: Path) -
 
 @pytest.mark.long
 def test_a_copy_that_is_broken_off_in_the_middle_is_begun_anew(tmp_path: Path) -> None:
-    """Of what was on its way nobody knows whether it has arrived."""
+    """Whether a message in flight has arrived is unknown."""
     copy = copy_of(300)
     with voters_with(copy, tmp_path) as voters, contextlib.ExitStack() as ends:
         draft, received = (tmp_path / "0" / name for name in ("state.1.tmp", "state"))
@@ -279,7 +280,7 @@ def test_a_log_of_large_writes_is_cut_short_before_it_has_many_entries(
         return all((tmp_path / "cluster" / str(number) / "state").exists() for number in range(3))
 
     wait_until(copied)
-    assert slowest_s < LEASE_S  # nobody takes the lease from a coordinator because voters write
+    assert slowest_s < LEASE_S  # a coordinator does not lose the lease while voters write snapshots
     assert len(list(follower.outputs("1"))) == 9
 
 
@@ -297,7 +298,7 @@ def all_of(journal: Journal) -> list[Any]:
 
 
 class Harm:
-    """What a pickle does here if anybody loads it."""
+    """The effect of a pickle if it is loaded."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -327,7 +328,7 @@ def test_no_voter_loads_a_pickle_even_of_one_who_has_the_token(voters: Voters, t
             with contextlib.suppress(OSError):  # it broke off, or answers this or that
                 connection._socket.settimeout(0.3)
                 while True:
-                    connection.take()
+                    connection.receive()
     assert not (tmp_path / "harmed").exists()
     assert voters.process(0).poll() is None
 
@@ -340,7 +341,7 @@ def told(address: str, token: str, who: bytes, message: bytes) -> Connection:
     except OSError:
         plain.close()
         raise
-    connection.settle()
+    connection.end_handshake()
     connection.send(who)
     connection.send(message)
     return connection
@@ -359,11 +360,11 @@ def test_who_has_not_the_token_is_turned_away_and_holds_nobody_up(voters: Voters
 
 
 def test_a_voter_says_in_a_line_what_it_was_given_wrongly(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="none of the voters"):
+    with pytest.raises(ConfigurationError, match="not one of the voters"):
         RaftJournal(["127.0.0.1:1"], "127.0.0.1:2", TOKEN, tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         own = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ConfigurationError, match=r"cannot begin.*in use"):
+        with pytest.raises(ConfigurationError, match=r"cannot start.*in use"):
             RaftJournal([own], own, TOKEN, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Workers that are actors of a Ray cluster: they outlive coordinators, and their nodes and processes may die."""
+"""Workers that are actors of a Ray cluster: they survive coordinators, and their nodes and processes may die."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from chimera.cli.infer import up
 from chimera.core.errors import ConfigurationError
 from chimera.engines.ray.session import HEALTH_CHECKS
 from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.journal.records import Committed, Dispatched, Record, Returned
 from chimera.inference.journal.sqlite import SqliteJournal
 from chimera.inference.pool.ray import DIED
-from chimera.inference.records import Committed, Dispatched, Record, Returned
 from inference.running import RunningCluster, alive, cluster, signalled, until
 
 pytestmark = pytest.mark.long
@@ -171,4 +171,4 @@ def test_a_worker_without_a_coordinator_ends() -> None:
     program = "from chimera.inference.pool.ray import WorkerActor; WorkerActor('w0', [], orphaned_s=1.0)"
     wait = "import threading; threading.Event().wait()"
     done = subprocess.run([sys.executable, "-c", f"{program}; {wait}"], capture_output=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (DIED, b"chimera: error: no coordinator has asked for 1 s\n")
+    assert (done.returncode, done.stderr) == (DIED, b"chimera: error: no coordinator has called for 1 s\n")

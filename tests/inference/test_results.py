@@ -93,7 +93,7 @@ def test_a_file_is_written_whole_or_not_at_all(ending: str, tmp_path: Path) -> N
 def test_a_path_that_cannot_be_used_is_refused_before_results_are_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigurationError, match=r"the ending says the format, one of \.jsonl"):
+    with pytest.raises(ConfigurationError, match=r"the ending must be one of \.jsonl"):
         results.check_path(tmp_path / "out.xls")
     with pytest.raises(ConfigurationError, match="there is no folder"):
         results.check_path(tmp_path / "absent" / "out.jsonl")

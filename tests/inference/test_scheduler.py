@@ -1,4 +1,4 @@
-"""The state of all jobs: nothing lost, nothing twice, fair charges, and the same state from the same records."""
+"""The scheduler: no query is lost or finished twice, charges are fair, and the same records give the same state."""
 
 from collections import Counter
 from dataclasses import asdict
@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from chimera.core.errors import ConfigurationError
-from chimera.inference import records
+from chimera.inference.journal import records
 from chimera.inference.policies.policy import POLICIES
-from chimera.inference.scheduler import LETHAL, Scheduler
+from chimera.inference.scheduling.scheduler import MAX_KILLS, Scheduler
 
 WORKERS = ("ann", "bob", "cy", "dee")
 weights = st.sampled_from((0.5, 1.0, 2.0, 3.0))
@@ -45,7 +45,7 @@ def finish(held, batch, now_s=0.0, seconds=0.5):
 
 
 def state(held, now_s):
-    """Return all that decides how it goes on."""
+    """Return all state that affects later decisions."""
     rates = {name: job.rate(now_s) for name, job in held.jobs.items()}
     return {name: asdict(job) for name, job in held.jobs.items()}, rates
 
@@ -111,7 +111,7 @@ class Cluster(RuleBasedStateMachine):
     def work(self, worker, all_loaded):
         models = {job.key for job in self.held.jobs.values() if all_loaded or int(job.id) % 2}
         found = self.held.next_for(worker, models, len(WORKERS), self.now_s)
-        waiting = [job for job in self.held.jobs.values() if job.contends(worker)]
+        waiting = [job for job in self.held.jobs.values() if job.can_use(worker)]
         assert (found is not None) == bool(waiting)
         if found is not None:
             job = self.held.job(found.job)
@@ -131,7 +131,7 @@ class Cluster(RuleBasedStateMachine):
             self.result(batch, took_s)
 
     def result(self, batch, took_s):
-        wanted = self.held.wanted(batch.job, batch.batch)
+        wanted = self.held.unfinished_batch(batch.job, batch.batch)
         if wanted is None:
             return
         job = self.held.job(batch.job)
@@ -153,9 +153,9 @@ class Cluster(RuleBasedStateMachine):
         for place, record in enumerate(lost):
             self.kills[record.job, record.batch] += died and place == 0
             poisoned = isinstance(record, records.Poisoned)
-            assert poisoned == (died and place == 0 and self.kills[record.job, record.batch] >= LETHAL)
+            assert poisoned == (died and place == 0 and self.kills[record.job, record.batch] >= MAX_KILLS)
             if poisoned:
-                batch = self.held.wanted(record.job, record.batch)
+                batch = self.held.unfinished_batch(record.job, record.batch)
                 self.results[record.job] += range(batch.first, batch.first + batch.count)
             self.note(record)
         assert not list(self.held.running_on(worker))
@@ -173,7 +173,7 @@ class Cluster(RuleBasedStateMachine):
     def cancel(self, data):
         job = data.draw(st.sampled_from(sorted(self.held.jobs)))
         self.note(records.Cancelled(job, "enough", self.now_s))
-        assert not self.held.job(job).contends("ann")
+        assert not self.held.job(job).can_use("ann")
 
     @invariant()
     def nothing_is_lost_and_nothing_twice(self):
@@ -279,12 +279,12 @@ def test_the_late_result_of_a_worker_that_hung_is_wanted_until_another_one_has_i
     batch = dispatch(held, "ann")
     for record in held.lost("ann", "it hangs", culprit=None, now_s=1.0):
         held.apply(record)
-    assert held.wanted("a", batch.batch)
+    assert held.unfinished_batch("a", batch.batch)
     dispatch(held, "bob", 1.0)
     finish(held, batch)
     assert held.job("a").ended == "done"
     assert held.job("a").charged == 10.0
-    assert held.wanted("a", batch.batch) is None
+    assert held.unfinished_batch("a", batch.batch) is None
     assert dispatch(held, "cy") is None
 
 
@@ -380,18 +380,18 @@ def test_of_a_served_model_a_successor_knows_that_it_is_there_and_numbers_its_ba
     lasting = []
     for record in happened:
         first.apply(record)
-        lasting += [record] if first.lasts(record) else []
+        lasting += [record] if first.is_durable(record) else []
     before = dispatch(first, "ann")
     assert lasting == [happened[0], happened[2]]
-    assert not first.lasts(before)
+    assert not first.is_durable(before)
     successor = Scheduler(POLICIES.create("fair-share"), first_batch=1 << 32)
     for record in [*lasting, records.Arrived("a", 5, 0.0)]:
         successor.apply(record)
-    assert successor.wanted("a", before.batch) is None
+    assert successor.unfinished_batch("a", before.batch) is None
     assert dispatch(successor, "ann").batch != before.batch
     assert successor.job("a").weight == 2.0
 
 
 def test_a_job_that_is_not_there_is_a_mistake():
-    with pytest.raises(ConfigurationError, match="there is no job '7'; the last ones: a"):
+    with pytest.raises(ConfigurationError, match="there is no job '7'; the last jobs: a"):
         scheduler(accepted("a")).job("7")

@@ -1,4 +1,4 @@
-"""Models that are served online by a real cluster: single queries are answered, whoever dies."""
+"""Models that are served online by a real cluster: queries are answered, even if workers or coordinators die."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Counted:
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """A cluster that nobody disturbs."""
+    """A cluster without faults."""
     with cluster(tmp_path_factory.mktemp("serving"), standbys=0) as running:
         yield running
 
@@ -176,12 +176,12 @@ def test_mistakes_are_told_in_one_line(quiet: RunningCluster) -> None:
         ("/v1/infer/x", {"queries": []}, "1 to 100"),
         ("/v1/infer/x", {"query": 1, "timeout_s": -1}, "timeout_s must be a number above 0"),
         ("/v1/infer/x", {"query": 1}, "no model is served as 'x'"),
-        ("/v1/infer/x", {"quest": 1}, "the body has 'quest'"),
+        ("/v1/infer/x", {"quest": 1}, "unknown fields: 'quest'"),
     ):
         status, told = request(quiet, "POST", path, body)
         assert status == 422
         assert message in told["message"]
-    with pytest.raises(ConfigurationError, match="a served model cannot be called 'jobs'"):
+    with pytest.raises(ConfigurationError, match="invalid name of a served model: 'jobs'"):
         quiet.client.serve("jobs", quiet.model())
     assert request(quiet, "POST", "/v1/infer/x", {"query": 1}, token="guessed")[0] == 401
     assert request(quiet, "POST", "/v1/infer/x", {"query": "x" * (17 << 20)})[0] == 413
@@ -227,12 +227,12 @@ def test_a_dead_worker_s_queries_are_computed_again_and_a_successor_serves_on(tm
             until(lambda: row(running, "stays")["queries"] > 4)
             signalled(first["pid"], signal.SIGKILL)
             with pytest.raises((ConnectionError, urllib.error.URLError)):
-                broken.result(60)  # who is connected to a coordinator that dies is told so by the connection
+                broken.result(60)  # the connection to a coordinator that dies fails
         until(lambda: running.member("coordinator")["epoch"] > first["epoch"])
         assert running.client.ask("stays", [100, 101]) == [
             {"result": 200},
             {"result": 202},
-        ]  # and nobody else's answers
+        ]  # and no answers of other requests
         assert row(running, "stays")["weight"] == 2.0
 
 

@@ -1,4 +1,4 @@
-"""Inference from Python: a program has a cluster for as long as it wants, and no process outlives it."""
+"""Inference from Python: clusters and jobs as objects; no process of a cluster survives the program."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_jobs_share_a_cluster_by_object_or_by_folder(factory: str, tmp_path: Pat
     with chimera.InferenceCluster(folder, workers=1, standbys=0) as cluster:
         first = chimera.infer(factory, range(100), cluster=cluster)
         second = chimera.infer(factory, range(2000), cluster=folder)
-        with pytest.raises(ConfigurationError, match="is up already"):
+        with pytest.raises(ConfigurationError, match="already runs in"):
             chimera.InferenceCluster(folder)
         first.wait(60)
         second.cancel()
@@ -63,15 +63,15 @@ def test_jobs_share_a_cluster_by_object_or_by_folder(factory: str, tmp_path: Pat
 def test_mistakes_are_told_before_anything_starts(factory: str, tmp_path: Path) -> None:
     for arguments, message in (
         ((f"{tmp_path}/nothing.py:make", [1]), "there is no file"),
-        ((factory, []), "holds no queries"),
+        ((factory, []), "contains no queries"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             chimera.infer(*arguments)
-    with pytest.raises(ConfigurationError, match="workers is for a cluster"):
+    with pytest.raises(ConfigurationError, match="workers applies only to a cluster"):
         chimera.infer(factory, [1], cluster=tmp_path, workers=2)
     with pytest.raises(ConfigurationError, match="there is no cluster"):
         chimera.infer(factory, [1], cluster=tmp_path)
-    with pytest.raises(ConfigurationError, match="workers must be a whole number from 1"):
+    with pytest.raises(ConfigurationError, match="workers must be a whole number of at least 1"):
         chimera.InferenceCluster(workers=0)
     with pytest.raises(ConfigurationError, match="keep_days must be a number of days from 0, not -1"):
         chimera.InferenceCluster(keep_days=-1)

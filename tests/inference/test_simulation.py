@@ -1,4 +1,4 @@
-"""Fairness in virtual time: the goals with ten workers and with a thousand, and what other policies make of the same jobs."""
+"""Fairness in virtual time, with ten and with a thousand workers, and a comparison of the policies."""
 
 import heapq
 import itertools
@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from chimera.core.errors import ConfigurationError
-from chimera.inference import records
-from chimera.inference.fairness import Progress, progress, ratios
+from chimera.inference.journal import records
 from chimera.inference.policies.policy import POLICIES
-from chimera.inference.scheduler import Scheduler
-from chimera.inference.simulation import Conditions, Fault, SimulatedJob, Simulation
+from chimera.inference.scheduling.fairness import Progress, progress, ratios
+from chimera.inference.scheduling.scheduler import Scheduler
+from chimera.inference.scheduling.simulation import Conditions, Fault, SimulatedJob, Simulation
 
 ENDLESS = 10**9
 TIMES = {  # seconds a query of each job
@@ -23,7 +23,7 @@ TIMES = {  # seconds a query of each job
     "five": (0.01, 0.013, 0.016, 0.02, 0.024),
 }
 SETTLE_S = 2.0
-"""What was under way when a job came is finished meanwhile; it is counted, though nobody could have shared it."""
+"""Seconds that are ignored after a job's arrival, while batches from before are finished."""
 
 
 def simulate(*jobs, policy="fair-share", **conditions):
@@ -40,7 +40,7 @@ def unequal(workers):
 
 
 def fairness_of(outcome, window_s, **more):
-    found = ratios(list(progress(outcome.happened).values()), window_s, end_s=outcome.end_s, **more)
+    found = ratios(list(progress(outcome.history).values()), window_s, end_s=outcome.end_s, **more)
     assert len(found) >= 10
     return found
 
@@ -50,7 +50,7 @@ def check_goals(outcome):
     assert fairness_of(outcome, 60.0, settle_s=SETTLE_S).max() <= 1.05
     assert np.mean(fairness_of(outcome, 10.0, settle_s=SETTLE_S) <= 1.20) >= 0.95
     assert outcome.shares()[0] >= 0.99
-    assert all(job.first_s - job.since_s <= 1.0 for job in progress(outcome.happened).values())
+    assert all(job.first_s - job.since_s <= 1.0 for job in progress(outcome.history).values())
 
 
 @pytest.mark.parametrize("times", TIMES)
@@ -68,7 +68,7 @@ def test_rates_are_as_the_weights():
     jobs = [SimulatedJob(seconds=0.01 * (1 + n), queries=ENDLESS, weight=2.0**n) for n in range(3)]
     outcome = simulate(*jobs, warm=True, until_s=80.0)
     assert fairness_of(outcome, 60.0, settle_s=SETTLE_S).max() <= 1.05
-    first, *_, last = (job.counts.sum() for job in progress(outcome.happened).values())
+    first, *_, last = (job.counts.sum() for job in progress(outcome.history).values())
     assert last / first == pytest.approx(4.0, rel=0.05)
 
 
@@ -92,7 +92,7 @@ def test_first_come_lets_the_second_job_wait():
 
 
 def test_one_model_at_a_time_in_memory_is_changed_seldom():
-    outcome = simulate(*endless(TIMES["two"], load_s=8.0), keeps=1, until_s=150.0)
+    outcome = simulate(*endless(TIMES["two"], load_s=8.0), keep_models=1, until_s=150.0)
     computing, loading = outcome.shares()
     assert computing >= 0.6  # 0.16 where any number of workers may load a model at once
     assert computing + loading >= 0.99
@@ -102,7 +102,7 @@ def test_a_model_that_never_loads_takes_no_more_than_an_even_share():
     broken = SimulatedJob(seconds=0.01, queries=ENDLESS, at_s=10.0, load_s=1e9)
     outcome = simulate(*endless((0.01,)), broken, until_s=60.0)
     assert outcome.shares()[1] <= 0.5
-    (job, _) = progress(outcome.happened).values()
+    (job, _) = progress(outcome.history).values()
     assert np.diff(job.times_s).max() < 1.0
 
 
@@ -141,27 +141,29 @@ def test_a_served_model_that_is_always_asked_and_a_job_progress_as_their_weights
 def test_no_query_is_lost_whatever_befalls_the_workers():
     draw = random.Random(3)
     faults = [
-        Fault(worker=draw.randrange(6), at_s=at_s, kind=draw.choice(("kill", "hang")), for_s=draw.uniform(0.5, 5.0))
+        Fault(
+            worker=draw.randrange(6), at_s=at_s, kind=draw.choice(("kill", "hang")), duration_s=draw.uniform(0.5, 5.0)
+        )
         for at_s in np.arange(1.0, 60.0, 0.7)
     ]
     jobs = [SimulatedJob(seconds=t, queries=2500, at_s=5.0 * n, load_s=0.5) for n, t in enumerate((0.01, 0.02, 0.05))]
     outcome = simulate(*jobs, speeds=unequal(6), faults=faults)
-    kinds = {type(record) for record in outcome.happened}
+    kinds = {type(record) for record in outcome.history}
     assert {records.Returned, records.Committed} <= kinds
     ranges = {
         (r.job, r.batch): range(r.first, r.first + r.count)
-        for r in outcome.happened
+        for r in outcome.history
         if isinstance(r, records.Dispatched)
     }
     for job in "012":
         done = [
             ranges[job, r.batch]
-            for r in outcome.happened
+            for r in outcome.history
             if isinstance(r, records.Committed | records.Poisoned) and r.job == job
         ]
         assert sorted(itertools.chain(*done)) == list(range(2500))
     again = Scheduler(POLICIES.create("fair-share"))
-    for record in outcome.happened:
+    for record in outcome.history:
         again.apply(record)
     assert [job.ended for job in again.jobs.values()] == ["done"] * 3
 
@@ -169,10 +171,10 @@ def test_no_query_is_lost_whatever_befalls_the_workers():
 def test_the_same_seed_gives_the_same_records_and_another_one_others():
     def run(seed):
         jobs = endless(TIMES["three"], 3.0, load_s=1.0)
-        return simulate(*jobs, seed=seed, keeps=2, faults=[Fault(worker=1, at_s=4.0)], until_s=15.0)
+        return simulate(*jobs, seed=seed, keep_models=2, faults=[Fault(worker=1, at_s=4.0)], until_s=15.0)
 
     assert run(7) == run(7)
-    assert run(7).happened != run(8).happened
+    assert run(7).history != run(8).history
 
 
 def test_ratios_look_at_jobs_only_while_they_run_and_finish_enough():
@@ -190,5 +192,5 @@ def test_ratios_look_at_jobs_only_while_they_run_and_finish_enough():
 
 
 def test_a_job_that_takes_no_time_is_refused():
-    with pytest.raises(ConfigurationError, match="seconds and a weight above 0"):
+    with pytest.raises(ConfigurationError, match="seconds and weight above 0"):
         SimulatedJob(seconds=0.0, queries=1)

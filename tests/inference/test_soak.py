@@ -1,4 +1,4 @@
-"""Hours of bad luck in a minute: workers and coordinators die, hang and wake up late, and each query has one result."""
+"""A soak test: workers and coordinators die and hang at random, and each query gets one result."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import pytest
 
 from chimera.engines.ray.session import HEALTH_CHECKS
 from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.journal.records import Committed, Dispatched, Record, Returned
 from chimera.inference.journal.sqlite import SqliteJournal
-from chimera.inference.records import Committed, Dispatched, Record, Returned
 from inference.running import RunningCluster, cluster, signalled
 
 QUERIES = 2500
@@ -53,7 +53,7 @@ class Chaos:
 
     @property
     def over(self) -> bool:
-        """Whether every coordinator that was to suffer has."""
+        """Return whether all planned faults of coordinators have happened."""
         return not self._leaders
 
     def strike(self, number: int) -> None:
@@ -67,7 +67,7 @@ class Chaos:
             self._harm(self._random.choice(["kill", "hang"]), self._random.choice(living))
 
     def end(self) -> None:
-        """Wait until whoever hangs was woken up."""
+        """Wait until hung processes continue."""
         for timer in self._timers:
             timer.join()
 
@@ -88,7 +88,7 @@ class Chaos:
 def _wake(pid: int) -> None:
     with suppress(
         ProcessLookupError
-    ):  # whoever took over ends one that was stopped with the journal's lock in its hands
+    ):  # the successor kills a coordinator that was stopped while it held the journal's lock
         signalled(pid, signal.SIGCONT)
 
 
@@ -155,7 +155,7 @@ def _tell(running: RunningCluster, chaos: Chaos) -> None:
         ):
             _say(f"worker {what}{word}: it is known", [one.known_s - one.struck_s for one in of if one.known_s])
             _say("    a batch that it had is dispatched again", [one.at_s - one.struck_s for one in of])
-            _say("    and begun, as its commit tells", [one.begun_s - one.struck_s for one in of if one.begun_s])
+            _say("    and begun, by its commit", [one.begun_s - one.struck_s for one in of if one.begun_s])
         starts = [record.at_s for record in records if isinstance(record, Dispatched)]
         first = [
             min(at_s for at_s in (*starts, math.inf) if at_s > s.at_s) - s.at_s for s in strikes if s.role != "worker"

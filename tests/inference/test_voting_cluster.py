@@ -1,4 +1,4 @@
-"""A whole cluster whose coordinators are the voters that keep the journal."""
+"""A cluster whose coordinators are voters of the journal."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from chimera.cli.infer import up
 from chimera.core.errors import ConfigurationError
 from chimera.engines.ray.session import HEALTH_CHECKS
 from chimera.inference.cluster_folder import ClusterFolder
-from chimera.inference.journal.raft import RaftJournal
-from chimera.inference.records import Committed, Dispatched
+from chimera.inference.journal.raft.journal import RaftJournal
+from chimera.inference.journal.records import Committed, Dispatched
 from inference.running import cluster, signalled, until
 
 QUERIES = list(range(400))
@@ -115,6 +115,7 @@ def test_the_leader_that_is_written_down_is_the_latest(tmp_path: Path) -> None:
 
 
 def test_addresses_have_their_texts_where_the_journal_votes() -> None:
-    look = "import chimera.inference.journal.raft, socket; print(socket.inet_ntop(socket.AF_INET6, bytes(15) + bytes([1])))"
+    module = "chimera.inference.journal.raft.journal"
+    look = f"import {module}, socket; print(socket.inet_ntop(socket.AF_INET6, bytes(15) + bytes([1])))"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "::1"

@@ -1,4 +1,4 @@
-"""A worker without a transport: what it promises its coordinator."""
+"""A worker without a transport: the guarantees of its methods."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.engines.http import wire
-from chimera.inference import worker as worker_module
 from chimera.inference.models.spec import key_of
-from chimera.inference.pool.link import Assignment, Collected, Finished, StaleEpoch
-from chimera.inference.worker import InferenceWorker
+from chimera.inference.worker import worker as worker_module
+from chimera.inference.worker.protocol import Assignment, Collected, Finished, StaleEpoch
+from chimera.inference.worker.worker import InferenceWorker
 from inference import model
 from inference.journal_kit import LIMIT_S
 
@@ -46,7 +46,7 @@ def results(worker: InferenceWorker, count: int, epoch: int = 1) -> list[Finishe
     found: list[Finished] = []
     while len(found) < count:
         found += collected(worker, lambda told: bool(told.results), epoch)[-1].results
-        worker.collect(epoch, [one.place for one in found], 0)
+        worker.collect(epoch, [one.batch_id for one in found], 0)
     return found
 
 
@@ -63,7 +63,7 @@ def ended() -> queue.SimpleQueue[str]:
 
 @pytest.fixture
 def worker(ended: queue.SimpleQueue[str]) -> Iterator[InferenceWorker]:
-    made = InferenceWorker("w0", died=ended.put, keep_models=2)
+    made = InferenceWorker("w0", on_exit=ended.put, keep_models=2)
     yield made
     made.close()
 
@@ -73,7 +73,7 @@ def test_batches_are_computed_in_order_and_each_query_has_its_answer(worker: Inf
     state = worker.assign(1, [batch(0, "a", "b"), batch(1, "fail", "c"), batch(0, [1, 2.5], job="2")])
     assert {*state.queued, state.computing} - {None} == {("1", 0), ("1", 1), ("2", 0)}
     found = results(worker, 3)
-    assert [one.place for one in found] == [("1", 0), ("1", 1), ("2", 0)]
+    assert [one.batch_id for one in found] == [("1", 0), ("1", 1), ("2", 0)]
     assert answers(found[0]) == [{"result": "a"}, {"result": "b"}]
     assert answers(found[1]) == [{"error": "ValueError: this query fails"}, {"result": "c"}]
     assert answers(found[2]) == [{"result": "[1, 2.5]"}]
@@ -128,12 +128,12 @@ def test_no_batch_is_computed_twice_and_results_stay_until_they_are_acknowledged
     sent: list[Finished] = []
     while len(sent) < 2:
         sent += worker.collect(1, [], 0.25).results
-    assert [one.place for one in sent] == [("1", 0), ("1", 1)]
+    assert [one.batch_id for one in sent] == [("1", 0), ("1", 1)]
     state = worker.assign(1, both)
     assert (state.queued, state.computing, state.kept) == ([], None, [("1", 0), ("1", 1)])
     assert worker.collect(1, [("1", 0)], 0).results == []
-    monkeypatch.setattr(worker_module, "_AGAIN_S", 0.0)  # as if a second had passed: the answer was lost, maybe
-    assert [one.place for one in worker.collect(1, [], 0).results] == [("1", 1)]
+    monkeypatch.setattr(worker_module, "_RESEND_S", 0.0)  # as if a second had passed: the answer was lost, maybe
+    assert [one.batch_id for one in worker.collect(1, [], 0).results] == [("1", 1)]
     assert worker.collect(1, [("1", 1)], 0).state.kept == []
 
 
@@ -142,7 +142,7 @@ def test_a_successor_gets_the_results_that_the_last_coordinator_did_not_acknowle
     worker.assign(1, [batch(0, "a")])
     (sent,) = collected(worker, lambda told: bool(told.results))[-1].results
     assert worker.collect(1, [], 0).results == []
-    assert worker.adopt(2, "c1").kept == [sent.place]
+    assert worker.adopt(2, "c1").kept == [sent.batch_id]
     assert worker.collect(2, [], 0).results == [sent]
 
 
@@ -153,9 +153,9 @@ def test_who_is_of_a_lower_epoch_is_refused(worker: InferenceWorker) -> None:
         lambda: worker.adopt(1, "c0"), lambda: worker.assign(1, [batch(1, "b")]), lambda: worker.forget(1, ["1"]),
         lambda: worker.collect(1, [("1", 0)], 0), lambda: worker.stop(1),
     ):  # fmt: skip
-        with pytest.raises(StaleEpoch, match="serves epoch 2, and this is epoch 1"):
+        with pytest.raises(StaleEpoch, match="serves epoch 2: epoch 1 is over"):
             stale()
-    assert [one.place for one in results(worker, 1, epoch=2)] == [("1", 0)]
+    assert [one.batch_id for one in results(worker, 1, epoch=2)] == [("1", 0)]
     assert worker.epoch == 2
 
 
@@ -183,30 +183,30 @@ def test_what_is_queued_is_forgotten_and_the_batch_in_hand_is_not(worker: Infere
     collected(worker, lambda told: told.state.computing is not None)
     assert worker.forget(1, ["1"]).queued == [("2", 0)]
     go.touch()
-    assert [one.place for one in results(worker, 2)] == [("1", 0), ("2", 0)]
+    assert [one.batch_id for one in results(worker, 2)] == [("1", 0), ("2", 0)]
 
 
 def test_a_batch_that_ends_the_process_is_the_death_of_the_worker(
     worker: InferenceWorker, ended: queue.SimpleQueue[str]
 ) -> None:
     worker.assign(1, [batch(0, "a"), batch(1, "die"), batch(2, "b")])
-    assert ended.get(timeout=LIMIT_S) == "the process in which worker w0 computes exited with code 9"
+    assert ended.get(timeout=LIMIT_S) == "the computing process of worker w0 exited with code 9"
     state = worker.state()
     assert (state.computing, state.queued, state.kept) == (("1", 1), [("1", 2)], [("1", 0)])
 
 
 def test_a_worker_that_is_closed_has_not_died(ended: queue.SimpleQueue[str], tmp_path: Path) -> None:
-    made = InferenceWorker("w0", died=ended.put)
+    made = InferenceWorker("w0", on_exit=ended.put)
     made.assign(1, [batch(0, f"wait:{tmp_path / 'never'}")])
     made.close()
     assert ended.empty()
 
 
 def test_what_cannot_start_is_told(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigurationError, match="keep_models = 0"):
-        InferenceWorker("w0", died=print, keep_models=0)
+    with pytest.raises(ConfigurationError, match="keep_models must be at least 1"):
+        InferenceWorker("w0", on_exit=print, keep_models=0)
     with pytest.raises(RunError, match="exited with code 2"):
-        InferenceWorker("w0", died=print, preload=["no_such_module"])
+        InferenceWorker("w0", on_exit=print, preload=["no_such_module"])
     assert "--preload: 'no_such_module' cannot be imported" in capfd.readouterr().err
 
 
@@ -224,7 +224,7 @@ def test_it_answers_at_once_while_python_is_held_up(worker: InferenceWorker) -> 
 
 def test_it_computes_where_it_is_told_to(ended: queue.SimpleQueue[str], tmp_path: Path) -> None:
     (tmp_path / "here.py").write_text("class Own:\n    def predict(self, queries):\n        return queries\n")
-    made = InferenceWorker("w0", died=ended.put, folder=tmp_path)
+    made = InferenceWorker("w0", on_exit=ended.put, folder=tmp_path)
     try:
         made.assign(1, [batch(0, "a", of={"kind": "factory", "factory": "here.py:Own", "options": {}})])
         assert answers(results(made, 1)[0]) == [{"result": "a"}]

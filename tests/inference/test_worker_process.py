@@ -1,4 +1,4 @@
-"""A worker as a process: its routes, its end, and the ends of those around it."""
+"""A worker as a process: its routes, its exit, and the exit of its parent and its computing process."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from chimera.core.errors import RunError, TimeLimitError
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Unreachable
 from chimera.inference.cluster_folder import ClusterFolder
-from chimera.inference.journal.members import Member, Members
+from chimera.inference.membership import Member, Members
 from chimera.inference.pool.http import HttpLink
-from chimera.inference.pool.link import Assignment, Finished, StaleEpoch
+from chimera.inference.worker.protocol import Assignment, Finished, StaleEpoch
 from inference import model
 from inference.journal_kit import LIMIT_S, wait_until
 
@@ -36,7 +36,7 @@ class Running:
     def __init__(self, folder: ClusterFolder, *options: str) -> None:
         self.folder, self.members = folder, Members(folder.members)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "chimera.inference.worker_process", "--cluster", str(folder.path), "--name", "w0", *options],
+            [sys.executable, "-m", "chimera.inference.worker.process", "--cluster", str(folder.path), "--name", "w0", *options],
             stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         self._links: list[HttpLink] = []
@@ -100,7 +100,7 @@ def test_a_worker_serves_its_coordinator_and_stops_within_a_second(tmp_path: Pat
         done = result(link, 3)
         assert (done.job, done.batch, done.errors) == ("1", 0, 1)
         assert wire.unpack(done.results) == [{"result": "a"}, {"error": "ValueError: this query fails"}]
-        state = link.collect(3, [done.place], 0).state
+        state = link.collect(3, [done.batch_id], 0).state
         assert (state.kept, state.pid, state.computing) == ([], running.process.pid, None)
         with pytest.raises(StaleEpoch, match="answered 409: worker w0 serves epoch 3"):
             sender.assign(2, [Assignment("1", 1, ECHO, [])])
@@ -151,10 +151,10 @@ def test_a_batch_that_ends_the_computing_process_breaks_the_connection_off(tmp_p
             watch(link)
         assert running.process.wait(LIMIT_S) == 3
         assert running.process.stderr is not None
-        assert "computes exited with code 9" in running.process.stderr.read()
+        assert "exited with code 9" in running.process.stderr.read()
 
 
-@pytest.mark.parametrize("how", ["killed", "let go"])
+@pytest.mark.parametrize("how", ["killed", "released"])
 def test_nothing_of_a_worker_outlives_it_or_its_starter(tmp_path: Path, how: str) -> None:
     with worker_process(tmp_path) as running:
         link = running.link()
@@ -175,7 +175,7 @@ def test_nothing_of_a_worker_outlives_it_or_its_starter(tmp_path: Path, how: str
 
 def test_a_worker_that_hangs_is_told_from_a_dead_one_and_goes_on_afterwards(tmp_path: Path) -> None:
     with worker_process(tmp_path) as running:
-        link = running.link(patience_s=0.3)
+        link = running.link(timeout_s=0.3)
         link.adopt(1, "c0")
         os.kill(running.process.pid, signal.SIGSTOP)
         with pytest.raises(TimeLimitError):
@@ -183,7 +183,7 @@ def test_a_worker_that_hangs_is_told_from_a_dead_one_and_goes_on_afterwards(tmp_
         os.kill(running.process.pid, signal.SIGCONT)
         link = running.link()
         link.assign(1, [Assignment("1", 0, ECHO, ["a"])])
-        assert result(link, 1).place == ("1", 0)
+        assert result(link, 1).batch_id == ("1", 0)
 
 
 def test_a_worker_of_no_cluster_says_so_in_one_line(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_worker_of_no_cluster_says_so_in_one_line(tmp_path: Path) -> None:
 def test_a_link_tells_silence_from_death_and_from_what_is_no_worker() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = "http://{}:{}".format(*listener.getsockname())
-        link = HttpLink(address, None, patience_s=0.1)
+        link = HttpLink(address, None, timeout_s=0.1)
         with pytest.raises(TimeLimitError):
             link.adopt(1, "c0")
         link.close()
@@ -211,7 +211,7 @@ def test_a_link_tells_silence_from_death_and_from_what_is_no_worker() -> None:
     for told, kind, said in (
         (head.format("200 OK"), Unreachable, "cut off"),
         ("SSH-2.0\r\n", Unreachable, "no answer of HTTP"),
-        (head.format("200 OK") + "{}", RunError, "no worker answers"),
+        (head.format("200 OK") + "{}", RunError, "invalid answer"),
         (head.format("404 Not Found") + "{}", RunError, "answered 404"),
     ):
         with answering(told) as address:
@@ -244,7 +244,7 @@ def answering(told: str) -> Iterator[str]:
 
 def test_closing_a_link_ends_what_is_under_way() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        link = HttpLink("http://{}:{}".format(*listener.getsockname()), None, patience_s=LIMIT_S)
+        link = HttpLink("http://{}:{}".format(*listener.getsockname()), None, timeout_s=LIMIT_S)
         found: list[Unreachable] = []
 
         def ask() -> None:

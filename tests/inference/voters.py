@@ -12,13 +12,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from chimera.inference.journal.raft import RaftJournal
+from chimera.inference.journal.raft.journal import RaftJournal
 
 TOKEN = "between the voters"
 _VOTER = """
 import json, sys, time
 from pathlib import Path
-from chimera.inference.journal.raft import RaftJournal
+from chimera.inference.journal.raft.journal import RaftJournal
 
 place, number = Path(sys.argv[1]), int(sys.argv[2])
 voters = json.loads((place / "voters.json").read_text())
@@ -55,7 +55,7 @@ class Voters:
             self.await_start(number)
 
     def start(self, number: int) -> None:
-        """Start a voter, for the first time or anew."""
+        """Start or restart a voter."""
         command = [sys.executable, "-c", _VOTER, str(self._place), str(number), TOKEN]
         with (self._place / f"{number}.out").open("wb") as errors:
             self.processes[number] = subprocess.Popen(
@@ -96,7 +96,7 @@ class Voters:
         self.process(number).send_signal(what)
 
     def leader(self, follower: RaftJournal) -> int:
-        """Return who leads the vote, as a follower sees it, once somebody does."""
+        """Wait until there is a leader, and return it, as a follower sees it."""
         follower.lease()
         deadline_s = time.monotonic() + 30.0
         while (leader := follower._voter._getLeader()) is None:  # they are about to elect another one

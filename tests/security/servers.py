@@ -129,11 +129,11 @@ def jobs(folder: Path, stack: ExitStack) -> Made:
 
 def inference(folder: Path, stack: ExitStack) -> Made:
     """Return the app of a coordinator of inference, with the routes of served models, that leads and has no workers."""
-    from chimera.inference.app import jobs_router
+    from chimera.inference.api.job_routes import jobs_router
+    from chimera.inference.api.serving_routes import serving_router
     from chimera.inference.cluster_folder import ClusterFolder
+    from chimera.inference.coordinator_process import Candidate
     from chimera.inference.journal.sqlite import SqliteJournal
-    from chimera.inference.member import Candidate
-    from chimera.inference.serving_app import serving_router
     from chimera.web.app import create_app
     from chimera.web.metrics import Metrics
 
@@ -144,18 +144,18 @@ def inference(folder: Path, stack: ExitStack) -> Made:
     metrics, access = Metrics(), cluster.access()
     routers = [jobs_router(candidate.leader, candidate.rows), serving_router(candidate.leader, metrics)]
     app = create_app(title="inference", settings=access, routers=routers, about={"name": "c0"}, metrics=metrics)
-    candidate.begin("http://127.0.0.1:1")
-    stack.callback(candidate.end)
+    candidate.start("http://127.0.0.1:1")
+    stack.callback(candidate.stop)
     return app, access
 
 
 def inference_worker(folder: Path, stack: ExitStack) -> Made:
     """Return the app of a worker of inference."""
-    from chimera.inference.worker import InferenceWorker
-    from chimera.inference.worker_app import create_worker_app
+    from chimera.inference.worker.routes import create_worker_app
+    from chimera.inference.worker.worker import InferenceWorker
     from chimera.web.folder import Access as FolderAccess
 
-    worker = InferenceWorker("w0", died=lambda _: None, folder=folder)
+    worker = InferenceWorker("w0", on_exit=lambda _: None, folder=folder)
     stack.callback(worker.close)
     access = FolderAccess(TOKEN)
     return create_worker_app(worker, access, lambda: None), access

@@ -209,7 +209,7 @@ def test_damaged_gzip_data_are_refused(name: str, tmp_path: Path) -> None:
 def test_a_value_nested_without_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"[" * 200_000 + b"\n")
-    refused(lambda: list(queries(str(path))), path, "line 1: no JSON")
+    refused(lambda: list(queries(str(path))), path, "line 1: not JSON")
 
 
 def tensors(told: dict[str, tuple[str, list[int]]], content: bytes = b"") -> bytes:
@@ -236,7 +236,7 @@ STRANGE = {
 def test_tensors_that_numpy_lacks_are_refused(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes(tensors({"vectors": STRANGE[kind], "words": ("U8", [2])}))
-    refused(lambda: WordVectors.load(path), path, "no safetensors file")
+    refused(lambda: WordVectors.load(path), path, "not a readable safetensors file")
     checkpoints = tmp_path / "round-1.safetensors"
     checkpoints.write_bytes(tensors({"tree": STRANGE[kind]}))
     refused(Checkpoints(str(tmp_path)).read_last, checkpoints, "is not a checkpoint")
@@ -313,7 +313,7 @@ def test_a_run_folder_makes_no_model_larger_than_its_weights(kind: str, folder: 
 
 BAD_FILES = {
     "deep TOML": ("experiment.toml", b"model = " + b"[" * 50_000, "experiment"),
-    "a number for a model": ("experiment.toml", b"model = 5", "neither a name nor a table"),
+    "a number for a model": ("experiment.toml", b"model = 5", "must be a name or a table"),
     "a table without a name": ("experiment.toml", b"model = {hidden = [1]}", "needs a 'name'"),
     "deep JSON": ("signature.json", b'{"input_scaling": ' + b"[" * 100_000, "cannot be read"),
     "no numbers": ("signature.json", b'"input_scaling":[["x"],[1]]', "could not convert"),

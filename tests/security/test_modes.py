@@ -17,7 +17,7 @@ from chimera.core.private import make_folder
 from chimera.core.sqlite_channel import Channel, Kind
 from chimera.embeddings import WordVectors
 from chimera.inference.cluster_folder import ClusterFolder
-from chimera.inference.journal.members import Members
+from chimera.inference.membership import Members
 from chimera.inference.session import InferenceCluster
 
 

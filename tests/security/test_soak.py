@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import chimera
-from chimera.inference.journal.raft_connection import place_of
+from chimera.inference.journal.raft.connection import parse_address
 from inference.voters import Voters
 from nodes.served import worker_process, write_data
 from security.attacker import BEARER, TOKEN, Attacker
@@ -137,7 +137,7 @@ def knock(address: str, count: int) -> None:
     """Connect to a voter so many times, with bytes that are no handshake."""
     rng = random.Random(0)
     for _ in range(count):
-        with contextlib.suppress(OSError), socket.create_connection(place_of(address), 10) as plain:
+        with contextlib.suppress(OSError), socket.create_connection(parse_address(address), 10) as plain:
             plain.sendall(rng.randbytes(rng.choice([1, 32, 64, 100])))
             if rng.random() < 0.5:
                 plain.shutdown(socket.SHUT_WR)

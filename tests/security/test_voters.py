@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chimera.inference.journal import raft_connection, raft_transport
-from chimera.inference.journal.raft_connection import Connection, place_of
-from chimera.inference.records import Cancelled
+from chimera.inference.journal.raft import connection as raft_connection
+from chimera.inference.journal.raft import transport as raft_transport
+from chimera.inference.journal.raft.connection import Connection, parse_address
+from chimera.inference.journal.records import Cancelled
 from inference.journal_kit import LONG_S, acquired
 from inference.voters import Voters, following
 
@@ -62,7 +63,7 @@ def test_the_deadline_covers_the_name_that_follows(monkeypatch: pytest.MonkeyPat
         connection = Connection(near, b"token", client=False)
         other.join()
         with pytest.raises(TimeoutError):
-            connection.take(300)
+            connection.receive(300)
         for one in (connection, *client):
             one.close()
 
@@ -84,7 +85,7 @@ def test_a_proof_cannot_be_reflected() -> None:
         reflecting.join()
 
 
-@pytest.mark.parametrize("size", [301, raft_connection.MOST_BYTES + 1, (1 << 32) - 1])
+@pytest.mark.parametrize("size", [301, raft_connection.MAX_BYTES + 1, (1 << 32) - 1])
 def test_a_size_beyond_the_bound_ends_the_connection_before_anything_is_read(size: int) -> None:
     with ends() as (near, far):
         client: list[Connection] = []
@@ -94,7 +95,7 @@ def test_a_size_beyond_the_bound_ends_the_connection_before_anything_is_read(siz
         other.join()
         far.sendall(struct.pack("!I", size))
         with pytest.raises(ConnectionError, match="too large"):
-            connection.take(300)
+            connection.receive(300)
         for one in (connection, *client):
             one.close()
 
@@ -127,7 +128,7 @@ def test_a_connection_with_a_bad_name_leaves_no_thread(name: bytes, port: tuple[
     connection = Connection(socket.create_connection(port), b"token", client=True)
     connection.send(name)
     with pytest.raises(ConnectionError, match=r"has ended|reset"):
-        connection.take(300)
+        connection.receive(300)
     connection.close()
     for writer in set(_writers()) - before:
         writer.join(5)
@@ -138,7 +139,7 @@ class _Crowd:
     """Slow connections to some addresses: each sends a byte now and then, and one that is ended is opened anew."""
 
     def __init__(self, addresses: list[str], count: int) -> None:
-        self._places = [place_of(address) for address in addresses]
+        self._places = [parse_address(address) for address in addresses]
         self._open = [self._opened(place) for place in self._places for _ in range(count)]
         self._over = threading.Event()
         self.ended = 0

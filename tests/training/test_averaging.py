@@ -142,6 +142,6 @@ def test_a_checkpoint_that_was_cut_within_rows_is_refused_in_one_line() -> None:
     begin, end = bounds[:2]
     assert end - begin != 65
     server = ParameterShard(np.zeros(end - begin, np.float32), TABLE.cut(begin, end), optimizer=OPTIMIZERS["sgd"])
-    with pytest.raises(ConfigurationError, match="a server with 65 parameters where there are 66 now") as caught:
+    with pytest.raises(ConfigurationError, match="a server with 65 parameters, but the server has 66 now") as caught:
         server.restore(state)
     assert "\n" not in str(caught.value)

@@ -86,7 +86,7 @@ def test_the_arguments_of_trainer_and_a_file_describe_the_same(experiment):
 def test_an_importable_function_is_written_by_its_name_and_another_object_as_a_comment():
     experiment = Experiment.of(data="digits", model=write, engine=object())
     assert experiment.tables["model"] == {"name": f"{write.__module__}:write"}
-    assert "# [engine] was given in Python" in experiment.to_toml()
+    assert "# [engine] was a Python object" in experiment.to_toml()
     assert "engine" not in tomllib.loads(experiment.to_toml())
 
 

@@ -165,7 +165,7 @@ def test_no_full_gradient_is_made_and_no_batch_is_taken_twice() -> None:
             assert applied.gradients == 1
         assert (data.taken, model.full_gradients) == (step, 0)
     worker.wanted(2)
-    with pytest.raises(CodecError, match="not the rows that were asked for"):
+    with pytest.raises(CodecError, match="not the rows that `wanted` requested"):
         worker.gradient(*weights)
 
 
@@ -190,9 +190,9 @@ def bad_rows(found: Any) -> Any:
         ({"model": bad_rows({"embedding": np.array([400])})}, "rows of 'embedding' must ascend, from 0 to 399"),
         (
             {"model": bad_rows({"embeding": np.array([1])})},
-            "no tensor 'embeding' to have rows: embedding, output, bias",
+            "no tensor 'embeding'; its tensors: embedding, output, bias",
         ),
-        ({"model": bad_rows({"embedding": np.array([1])})}, "has rows that its rows did not name for this batch"),
+        ({"model": bad_rows({"embedding": np.array([1])})}, "returned rows that its method rows did not list for this batch"),
     ],
 )
 def test_what_cannot_be_is_one_line(learnt: Learnt, options: dict[str, Any], match: str) -> None:

@@ -55,6 +55,6 @@ def test_a_run_that_failed_before_it_had_results_may_be_run_again(fit: Fit, engi
 
 def test_a_folder_that_cannot_be_made_is_one_line(fit: Fit, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Exception, match=r"cannot be made") as caught:
+    with pytest.raises(Exception, match=r"cannot be created") as caught:
         fit(out=tmp_path / "file" / "run")
     assert "\n" not in str(caught.value)

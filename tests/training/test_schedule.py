@@ -108,7 +108,7 @@ def test_epochs_say_how_long_a_run_is(fit: Fit) -> None:
         ({"schedule": {"warmup": 0.1}}, "warm_up"),
         ({"schedule": {"warm_up": 1.5}}, "warm_up must be a fraction"),
         ({"schedule": {"final": -1.0}}, "final must be a fraction"),
-        ({"schedule": 3}, "no decay"),
+        ({"schedule": 3}, "neither a decay nor a table"),
     ],
 )
 def test_mistakes_are_told_in_one_line(fit: Fit, options: dict[str, Any], message: str) -> None:

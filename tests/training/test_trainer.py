@@ -307,7 +307,7 @@ def test_parameters_that_are_no_numbers_are_never_a_checkpoint(fit: Fit, tmp_pat
         ({"strategy": {"name": "parameter-server", "quorum": 1.5}}, "quorum is a share"),
         ({"optimizer": "adamm"}, r"unknown optimizer 'adamm'; did you mean 'adam'\? known: .*adam"),
         ({"optimizer": {"name": "adam", "learning_rate": 1}}, "no option 'learning_rate'.*lr"),
-        ({"optimizer": "lbfgs"}, "cannot step a flat dense vector"),
+        ({"optimizer": "lbfgs"}, "cannot update a flat dense vector"),
         ({"codec": "zip"}, "unknown codec 'zip'; known: adaptive, binary, cast"),
         ({"codec": "int8", "strategy": "all-reduce"}, "codec 'int8', as it is set, has no form for all-reduce: use"),
         ({"codec": {"name": "identity", "downlink": "cast"}, "strategy": "single-worker"}, "codec 'cast'"),

@@ -1,4 +1,4 @@
-"""How a person's process reaches the cluster, whoever is its coordinator just now."""
+"""The client of a cluster, over REST. It finds the current coordinator and retries while that one is replaced."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _ENDED = ("done", "cancelled")
 
 
 class Client(WebClient):
-    """The operations on a cluster; each is sent again while its coordinator is being replaced, also if that hangs.
+    """The operations on a cluster. A request is retried while the coordinator hangs or is being replaced.
 
     Parameters
     ----------
-    address : returns where the coordinator answers just now, such as ``http://127.0.0.1:40123``; None while nobody leads.
-    token : of the cluster.
-    patience_s : how long to try.
+    address : returns the coordinator's address, such as ``http://127.0.0.1:40123``, or None while there is no coordinator.
+    token : token of the cluster.
+    patience_s : seconds for which a request is retried.
     """
 
     def __init__(self, address: Callable[[], str | None], token: str, *, patience_s: float = PATIENCE_S) -> None:
@@ -36,36 +36,36 @@ class Client(WebClient):
         )
 
     def submit(self, model: Mapping[str, Any], queries: Sequence[Any], **options: Any) -> str:
-        """Hand a job in, and return its number.
+        """Submit a job, and return its number.
 
         Parameters
         ----------
-        model : the table of a model.
-        queries : of values that travel: texts, numbers, lists and dictionaries of them, NumPy arrays.
+        model : table of a model.
+        queries : texts, numbers, NumPy arrays, or lists and dictionaries of these.
         options : ``name``, ``weight``, ``batch_size``, ``max_workers``.
 
         Raises
         ------
-        DataError : they are more than a job may have.
+        DataError : the queries are larger than the limit of a job.
         """
         body = wire.pack({"key": uuid.uuid4().hex, "model": dict(model), "queries": list(queries), **options})
         if len(body) > MOST_BYTES:
             raise DataError(
-                f"the queries take {len(body)} bytes, and a job may have {MOST_BYTES}: make several jobs of them, or files"
-                " whose names are the queries"
+                f"the queries take {len(body)} bytes, a job at most {MOST_BYTES}: submit several jobs, or write the data to"
+                " files and submit their names"
             )
         return str(self.object("POST", "/jobs", body)["job"])
 
-    def rows(self, what: str) -> list[dict[str, Any]]:
+    def rows(self, view: str) -> list[dict[str, Any]]:
         """Return the rows of ``jobs``, ``rate``, ``stats``, ``workers`` or ``members``."""
-        return list(self.object("GET", f"/{what}")["rows"])
+        return list(self.object("GET", f"/{view}")["rows"])
 
     def change(self, job: str, **changes: Any) -> str:
         """Change ``weight``, ``batch_size`` or ``max_workers`` of a job."""
         return str(self.object("PATCH", f"/jobs/{_quoted(job)}", wire.pack(changes))["job"])
 
     def serve(self, name: str, model: Mapping[str, Any], **options: Any) -> str:
-        """Let a model answer queries as they come, and return the number of its job.
+        """Serve a model online, and return the number of its job.
 
         Parameters
         ----------
@@ -75,30 +75,42 @@ class Client(WebClient):
         return str(self.object("PUT", f"/models/{_quoted(name)}", body)["job"])
 
     def unserve(self, name: str) -> str:
-        """Take no more queries for a model, and return the number of its job."""
+        """Stop serving a model, and return the number of its job. Waiting queries are answered."""
         return str(self.object("DELETE", f"/models/{_quoted(name)}")["job"])
 
     def ask(self, name: str, queries: Sequence[Any], *, timeout_s: float = 30.0) -> list[dict[str, Any]]:
         """Return the answers of a served model: ``{"result": value}`` or ``{"error": text}`` for each query.
 
-        It is asked again if its coordinator is replaced meanwhile.
+        The request is retried if the coordinator is replaced meanwhile.
+
+        Parameters
+        ----------
+        timeout_s : seconds to wait for the answers.
 
         Raises
         ------
-        UnavailableError : too many queries wait for it, or the cluster cannot be reached.
-        TimeLimitError : it has not answered in time.
+        UnavailableError : the model's queue is full, or the cluster cannot be reached.
+        TimeLimitError : the model did not answer in time.
         """
         body = wire.pack({"queries": list(queries), "timeout_s": timeout_s})
         return list(self.object("POST", f"/{_quoted(name)}", body, try_s=TRY_S + timeout_s)["results"])
 
     def cancel(self, job: str) -> str:
-        """Let a job go no further."""
+        """Cancel a job, and return its number. Its results so far are kept."""
         return str(self.object("DELETE", f"/jobs/{_quoted(job)}")["job"])
 
     def results(self, job: str, first: int = 0) -> Iterator[dict[str, Any]]:
         """Yield results so far, in input order: ``index``, ``query``, and ``result`` or ``error``.
 
-        If the coordinator is replaced meanwhile, it goes on with the next one.
+        If the coordinator is replaced meanwhile, reading continues at the next coordinator.
+
+        Parameters
+        ----------
+        first : index of the first query to return.
+
+        Raises
+        ------
+        UnavailableError : no coordinator has answered for ``patience_s`` seconds.
         """
         path = f"/jobs/{_quoted(job)}/results"
         deadline_s = time.monotonic() + self._patience_s
@@ -112,26 +124,37 @@ class Client(WebClient):
                         deadline_s = time.monotonic() + self._patience_s
                 return
             except ChimeraError:
-                raise  # what it says is not going to change
-            except (OSError, ValueError, http.client.HTTPException) as error:  # it died in the middle of a line, say
+                raise  # a retry would get the same answer
+            except (
+                OSError,
+                ValueError,
+                http.client.HTTPException,
+            ) as error:  # e.g. the coordinator died in the middle of a line
                 if time.monotonic() > deadline_s:
-                    raise UnavailableError(f"the results broke off, and nobody has them now: {error}") from error
+                    raise UnavailableError(
+                        f"reading the results failed, and no coordinator answers: {error}"
+                    ) from error
 
     def job(self, job: str) -> dict[str, Any]:
-        """Return the row of one job, by number or name."""
-        rows = self.rows("jobs")
-        found = [row for row in rows if row["job"] == job] or [row for row in rows if row["name"] == job]
-        if not found:
-            known = ", ".join(row["job"] for row in rows[-10:]) or "there is none yet"
-            raise ConfigurationError(f"there is no job {job!r}; the last ones: {known}")
-        return found[-1]
-
-    def wait(self, job: str, timeout_s: float | None = None) -> dict[str, Any]:
-        """Return the row of a job once it has ended.
+        """Return the row of a job, by number or name; of several jobs with the name, the last one.
 
         Raises
         ------
-        TimeLimitError : it has not, in time.
+        ConfigurationError : there is no such job.
+        """
+        rows = self.rows("jobs")
+        found = [row for row in rows if row["job"] == job] or [row for row in rows if row["name"] == job]
+        if not found:
+            known = ", ".join(row["job"] for row in rows[-10:]) or "none"
+            raise ConfigurationError(f"there is no job {job!r}; the last jobs: {known}")
+        return found[-1]
+
+    def wait(self, job: str, timeout_s: float | None = None) -> dict[str, Any]:
+        """Wait until a job is done or cancelled, and return its row.
+
+        Raises
+        ------
+        TimeLimitError : the job has not ended within ``timeout_s`` seconds.
         """
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while (row := self.job(job))["state"] not in _ENDED:

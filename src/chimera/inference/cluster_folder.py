@@ -1,4 +1,4 @@
-"""What the processes of one host share: a folder."""
+"""The folder that the processes of a cluster on one host share."""
 
 from __future__ import annotations
 
@@ -41,48 +41,51 @@ class ClusterFolder(Folder):
 
     @property
     def members(self) -> Path:
-        """The folder with a file for each process."""
+        """The folder that holds a file per process."""
         return self.path / "members"
 
     @property
-    def vote(self) -> Path:
-        """The folder in which this machine's voter keeps the journal, where voters do."""
+    def voter(self) -> Path:
+        """The folder of this machine's voter, if the journal is replicated on voters."""
         return self.path / "voter"
 
     def note_leader(self, epoch: int, address: str) -> None:
-        """Write down where the coordinator answers, unless a later one is written down."""
+        """Write the address of the coordinator, unless that of a later epoch is written already."""
         with open(self.path / "leader.lock", "w", opener=opener) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            last = self._noted()
+            last = self._last_leader()
             if last is None or epoch >= last.epoch:
                 draft = self.path / f".leader.{os.getpid()}"
                 write(draft, msgspec.json.encode(_Leader(epoch, address)))
                 draft.replace(self.path / "leader")
 
     def leader(self) -> str | None:
-        """Return where the last coordinator that was written down answers; it may be dead."""
-        last = self._noted()
+        """Return the last address that `note_leader` wrote, or None. That coordinator may be dead."""
+        last = self._last_leader()
         return None if last is None else last.address
 
-    def _noted(self) -> _Leader | None:
+    def _last_leader(self) -> _Leader | None:
         try:
             return msgspec.json.decode((self.path / "leader").read_bytes(), type=_Leader)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
     def logs(self, name: str) -> Path:
-        """Return the folder of a process's logs, which is there from now on."""
+        """Return the folder of a process's logs; create it if necessary."""
         folder = self.path / "logs" / name
         make_folder(folder)
         return folder
 
     def create(self) -> None:
-        """Make the folder, and a token that only its owner can read; what is there stays; raises as that of every cluster."""
+        """Create the folder, and a token file that only its owner can read. Existing files are kept.
+
+        Raises as `chimera.web.folder.Folder.create` does.
+        """
         super().create()
         make_folder(self.members)
 
     def access(self) -> Access:
-        """Return who may ask; raises as `token` does."""
+        """Return the access settings of the servers; raises as `token` does."""
         return Access(self.token())
 
     def client(self) -> Client:
@@ -91,7 +94,7 @@ class ClusterFolder(Folder):
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[int]:
-        """Be the one process that runs this cluster, until the context ends; nobody leads at first."""
+        """Claim the cluster for this process, until the context ends. The address of the last coordinator is removed."""
         with super().claimed() as lock:
             (self.path / "leader").unlink(missing_ok=True)
             yield lock

@@ -1,4 +1,4 @@
-"""The queries in one file, by its ending; files are read piece by piece, from any file system of fsspec's."""
+"""Readers of the queries in one file, by its ending. Files are read in pieces, from any file system of fsspec."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".p
 MAX_LINE_BYTES = 16 << 20
 MAX_ROW_BYTES = 64 << 20  # of an array
 _PIECE_BYTES = 4 << 20
-_HEAD_LINES = 20  # from which the separator of a table is found
+_HEAD_LINES = 20  # lines from which the separator of a table is detected
 
 
 def is_image(path: str) -> bool:
-    """Whether the ending is that of an image."""
+    """Return whether a file is an image, by its ending."""
     return path.lower().endswith(IMAGES)
 
 
 def check(path: str) -> None:
-    """Raise DataError if the ending says nothing of what is in the file."""
+    """Raise DataError if the ending of the file is unknown."""
     if not is_image(path) and _reader_of(path) is None:
         known = ", ".join((*_READERS, *IMAGES))
-        raise DataError(f"the file {path!r} is of no kind known by its ending; known: {known}")
+        raise DataError(f"the ending of the file {path!r} is unknown; known endings: {known}")
 
 
 def read(files: Any, path: str) -> Iterator[Any]:
@@ -44,14 +44,14 @@ def read(files: Any, path: str) -> Iterator[Any]:
 
     Raises
     ------
-    DataError : it cannot be read; with the line, where it has lines.
+    DataError : the file cannot be read; with the number of the line if it has lines.
     """
     whole = path if "file" in _protocols(files) else files.unstrip_protocol(path)
     if is_image(path):
         yield whole
         return
     reader = _reader_of(path)
-    assert reader is not None  # `check` was asked
+    assert reader is not None  # `check` was called
     try:
         with files.open(path, "rb", compression="gzip" if path.lower().endswith(".gz") else None) as file:
             yield from reader(file, whole)
@@ -69,21 +69,21 @@ def _reader_of(path: str) -> Callable[[Any, str], Iterator[Any]] | None:
 
 
 def _lines(file: Any, name: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines with their numbers, from 1, without their ends."""
+    """Yield the numbers of the lines, from 1, and the lines without their ends."""
     for number in itertools.count(1):
         line = file.readline(MAX_LINE_BYTES + 1)
         if not line:
             return
         if len(line) > MAX_LINE_BYTES:
-            raise DataError(f"{name}, line {number}: a line may have {MAX_LINE_BYTES >> 20} MiB at most")
+            raise DataError(f"{name}, line {number}: the line is longer than {MAX_LINE_BYTES >> 20} MiB")
         try:
             yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise DataError(f"{name}, line {number}: no UTF-8 text: {error}") from error
+            raise DataError(f"{name}, line {number}: not UTF-8 text: {error}") from error
 
 
 def _texts(file: Any, name: str) -> Iterator[str]:
-    """Yield each line; an empty one too, so that results have the numbers of their lines."""
+    """Yield each line, empty ones too, so that the index of a result is the number of its line."""
     for _, line in _lines(file, name):
         yield line
 
@@ -95,11 +95,11 @@ def _values(file: Any, name: str) -> Iterator[Any]:
             try:
                 yield msgspec.json.decode(line)
             except (msgspec.DecodeError, RecursionError) as error:
-                raise DataError(f"{name}, line {number}: no JSON: {error}") from error
+                raise DataError(f"{name}, line {number}: not JSON: {error}") from error
 
 
 def _rows(file: Any, name: str) -> Iterator[Any]:
-    """Yield each row of a table: a dictionary if the first line has no number in it, else a list."""
+    """Yield each row of a table: a dictionary if the first line contains no number, else a list."""
     lines = (line for _, line in _lines(file, name))
     head = list(itertools.islice(filter(str.strip, lines), _HEAD_LINES))
     separator = separator_of(head)
@@ -124,14 +124,14 @@ def _rows(file: Any, name: str) -> Iterator[Any]:
 
 
 def _with_ends(lines: Iterator[str]) -> Iterator[str]:
-    return (f"{line}\n" for line in lines)  # a cell in quotes may go over several lines
+    return (f"{line}\n" for line in lines)  # a quoted cell may span several lines
 
 
 def _cell(cell: str, *, comma: bool) -> Any:
     """Return a number, a text, or None for an empty cell."""
     if not cell:
         return None
-    if "_" in cell:  # which Python, but nobody else, reads as part of a number
+    if "_" in cell:  # Python would accept it in a number, other programs do not
         return cell
     number = cell.replace(",", ".") if comma else cell
     try:
@@ -151,22 +151,22 @@ def _array_rows(file: Any, name: str) -> Iterator[Any]:
     except ValueError as error:
         raise DataError(f"{name} cannot be read as .npy: {error}") from error
     if dtype.names is not None:
-        raise DataError(f"{name} holds {dtype}: only arrays of numbers, truth values or texts are read")
+        raise DataError(f"{name} contains {dtype}: only arrays of numbers, booleans or texts are read")
     if not shape:
-        raise DataError(f"{name} holds an array without axes, which has no rows")
+        raise DataError(f"{name} contains an array without axes, which has no rows")
     if by_columns and len(shape) > 1:
-        raise DataError(f"{name} is stored by columns: save np.ascontiguousarray(array)")
+        raise DataError(f"{name} is stored in column-major order: save np.ascontiguousarray(array)")
     each = math.prod(shape[1:]) * dtype.itemsize
     if not each:
-        raise DataError(f"{name} holds rows without elements: its shape is {shape}")
+        raise DataError(f"{name} contains rows without elements: its shape is {shape}")
     if each > MAX_ROW_BYTES:
-        raise DataError(f"{name} states rows of {each} bytes; at most {MAX_ROW_BYTES >> 20} MiB are read")
+        raise DataError(f"{name} has rows of {each} bytes; at most {MAX_ROW_BYTES >> 20} MiB are read")
     at_once = max(_PIECE_BYTES // each, 1)
     for first in range(0, shape[0], at_once):
         count = min(at_once, shape[0] - first)
         data = file.read(count * each)
         if len(data) != count * each:
-            raise DataError(f"{name} is cut off: it holds fewer rows than the {shape[0]} it says")
+            raise DataError(f"{name} is truncated: it has fewer rows than the {shape[0]} of its header")
         piece = np.frombuffer(data, dtype).reshape(count, *shape[1:])
         yield from piece.tolist() if piece.ndim == 1 else (row.copy() for row in piece)
 

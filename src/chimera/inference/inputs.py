@@ -1,4 +1,4 @@
-"""What a user names as inputs, as a stream of queries: values that JSON has a form for, and NumPy rows."""
+"""Inputs of jobs: files, arrays, data frames or iterables, read as a stream of queries."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from chimera.inference import input_files
 
 MAX_QUERIES = 10_000_000
 MAX_BYTES = 1 << 30
-"""Of all queries of a job; an image counts as its name."""
+"""Maximum bytes of all queries of a job; an image counts as its name."""
 
 
 class Queries(Iterator[Any]):
-    """The queries, one after another, counted.
+    """An iterator over queries that counts them.
 
     Parameters
     ----------
-    queries : in their order.
-    source : what messages call it.
-    max_queries, max_bytes : beyond which reading ends with an error.
+    queries : the queries, in order.
+    source : name of the source in error messages.
+    max_queries, max_bytes : limits; the iterator raises DataError beyond them.
 
     Attributes
     ----------
-    count, bytes : of those that were read so far.
+    count, bytes : number and size of the queries read so far.
 
     Raises
     ------
-    DataError : there are none.
+    DataError : there are no queries.
     """
 
     def __init__(
@@ -47,51 +47,54 @@ class Queries(Iterator[Any]):
         for first in rest:
             self._rest: Iterator[Any] = itertools.chain([first], rest)
             return
-        raise DataError(f"{source} holds no queries")
+        raise DataError(f"{source} contains no queries")
 
     def __next__(self) -> Any:
         query = next(self._rest)
         self.count += 1
         self.bytes += _size(query)
         if self.count > self._max_queries:
-            raise DataError(f"{self._source} holds more than {self._max_queries} queries: make several jobs of them")
+            raise DataError(
+                f"{self._source} contains more than {self._max_queries} queries: split them into several jobs"
+            )
         if self.bytes > self._max_bytes:
             raise DataError(
-                f"{self._source} holds queries of more than {self._max_bytes} bytes: make several jobs of them"
+                f"{self._source} contains queries of more than {self._max_bytes} bytes: split them into several jobs"
             )
         return query
 
 
 def queries(source: Any, *, max_queries: int = MAX_QUERIES, max_bytes: int = MAX_BYTES) -> Queries:
-    """Return the queries that a source holds, read as they are asked for.
+    """Return the queries of a source. They are read lazily.
 
     Parameters
     ----------
-    source : the name of a file, a folder or a pattern, a path or any URL of fsspec's; or, from Python, a list, an array (a row
-        a query), a data frame (a dictionary a row) or any iterable of queries.
+    source : a file, folder or pattern, as a path or a URL of fsspec; or a list, an array (a query per row), a data frame (a
+        dictionary per row) or any iterable of queries.
 
-        The ending of a file says what is in it: an image is a query by its name, which the worker opens; ``.txt`` has a query
-        a line; ``.jsonl`` a value a line; ``.csv`` and ``.tsv`` a row a line, a dictionary if there is a line of names, else a
-        list; ``.npy`` a row of its first axis. A folder stands for the images in it. ``.gz`` is unpacked. Files come in the
-        order of their names.
-    max_queries, max_bytes : beyond which reading ends with an error.
+        The ending of a file selects its format. An image is one query, its name; the worker opens it. ``.txt`` has a query per
+        line, ``.jsonl`` a JSON value per line. ``.csv`` and ``.tsv`` have a row per line: a dictionary if the first line has
+        column names, else a list. ``.npy`` has a query per row of its first axis. A folder means the images in it. ``.gz`` is
+        decompressed. Files are read in the order of their names.
+    max_queries, max_bytes : limits of the job.
 
     Raises
     ------
-    DataError : nothing is there, or nothing in it, or it cannot be read; in one line. What is wrong further down in a large
-        file is raised when that is reached.
+    DataError : the source is missing, empty or unreadable; one line of text. An error further down in a file is raised when
+        that line is read.
+    ConfigurationError : the source has a type that cannot be read.
     """
     limits = {"max_queries": max_queries, "max_bytes": max_bytes}
     if isinstance(source, str | os.PathLike):
         name = os.fspath(source)
         if not isinstance(name, str):
-            raise ConfigurationError("inputs are named by a text, not by bytes")
+            raise ConfigurationError("the name of inputs must be a text, not bytes")
         return Queries(_of_location(name), repr(name), **limits)
     if is_frame(source):
         return Queries(map(_plain, source.to_dict("records")), "the data frame", **limits)
     if isinstance(source, Mapping | bytes | bytearray) or not (hasattr(source, "__iter__") or hasattr(source, "numpy")):
         raise ConfigurationError(
-            f"inputs cannot be a {type(source).__name__}: give a list, an array, or the name of files"
+            f"inputs cannot be a {type(source).__name__}: use a list, an array, or the name of files"
         )
     if hasattr(source, "numpy"):  # a tensor
         source = source.numpy(force=True)
@@ -116,14 +119,14 @@ def _of_location(name: str) -> Iterator[Any]:
 
 
 def _paths(files: Any, root: str, name: str) -> list[str]:
-    """Return the files that a name stands for, in order."""
+    """Return the files that a name means, in order."""
     if files.isfile(root):
         found = [root]
     elif files.isdir(root):
         found = [path for path in files.find(root) if input_files.is_image(path) and not _hidden(path, root)]
         if not found:
             raise DataError(
-                f"the folder {name!r} holds no images; for other files give a pattern, such as '{name.rstrip('/')}/*.txt'"
+                f"the folder {name!r} contains no images; for other files use a pattern, such as '{name.rstrip('/')}/*.txt'"
             )
     elif glob.has_magic(name):
         found = [path for path in files.glob(root) if files.isfile(path)]
@@ -141,15 +144,15 @@ def _hidden(path: str, root: str) -> bool:
 
 
 def _plain(query: Any) -> Any:
-    """Return a query from Python as it can travel.
+    """Return a Python query as values that can be sent.
 
     Raises
     ------
-    DataError : it cannot.
+    DataError : its type cannot be sent.
     """
     if isinstance(query, np.ndarray):
         if query.dtype == object:
-            raise DataError("an array of objects cannot be a query: only numbers, truth values and texts can")
+            raise DataError("an array of objects cannot be a query: only numbers, booleans and texts can")
         return query
     if isinstance(query, np.generic):
         return query.item()

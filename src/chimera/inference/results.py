@@ -1,4 +1,4 @@
-"""Results in the order of their inputs, as lines of JSON or as a Parquet file."""
+"""Writers of results in input order: JSON lines, or a Parquet file."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _COLUMNS = ("query", "result")
 
 
 def row(index: int, query: Any, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is written of one query.
+    """Return the row of one query.
 
     Parameters
     ----------
-    index : its place among the inputs, from 0.
+    index : index of the query, from 0.
     answer : ``{"result": value}`` or ``{"error": text}``.
     """
     return {"index": index, "query": query, **answer}
 
 
 def lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
-    """Yield rows as lines of JSON. A number in a query that is not finite becomes ``null``."""
+    """Yield rows as JSON lines. A number in a query that is not finite becomes ``null``."""
     encode = msgspec.json.Encoder(enc_hook=_listed).encode
     for each in rows:
         yield encode(each) + b"\n"
 
 
 def write_lines(rows: Iterable[Mapping[str, Any]], stream: IO[bytes]) -> int:
-    """Write rows to a stream, such as the standard output, as lines of JSON; return how many."""
+    """Write rows to a binary stream as JSON lines; return their number."""
     count = 0
     for line in lines(rows):
         stream.write(line)
@@ -46,15 +46,15 @@ def write_lines(rows: Iterable[Mapping[str, Any]], stream: IO[bytes]) -> int:
 
 
 def check_path(path: str | os.PathLike[str]) -> Path:
-    """Return where results are to be written.
+    """Check the path of a file of results, and return it.
 
     Raises
     ------
-    ConfigurationError : its ending says no format, its folder is not there, or the library of its format is not.
+    ConfigurationError : the ending is unknown, the folder does not exist, or the library of the format is not installed.
     """
     target = Path(path).expanduser()
     if target.suffix not in ENDINGS:
-        raise ConfigurationError(f"{str(path)!r}: the ending says the format, one of {', '.join(ENDINGS)}")
+        raise ConfigurationError(f"{str(path)!r}: the ending must be one of {', '.join(ENDINGS)}")
     if not target.parent.is_dir():
         raise ConfigurationError(f"{str(path)!r}: there is no folder {str(target.parent)!r}")
     if target.suffix == ".parquet":
@@ -63,15 +63,15 @@ def check_path(path: str | os.PathLike[str]) -> Path:
 
 
 def save(rows: Iterable[Mapping[str, Any]], path: str | os.PathLike[str]) -> int:
-    """Write rows to a file, whole or not at all, in the format that its ending says; return how many.
+    """Write rows to a file atomically, in the format of its ending; return their number.
 
-    The columns of a Parquet file are ``index``, ``query``, ``result`` and ``error``. Queries, and results, have a type of
-    their own where all of them agree, else they are JSON texts. It is put together in memory.
+    The columns of a Parquet file are ``index``, ``query``, ``result`` and ``error``. Queries and results have a common type if
+    there is one, else they are JSON texts. The table is built in memory.
 
     Raises
     ------
     ConfigurationError : as for `check_path`.
-    RunError : it cannot be written; what was there before is untouched.
+    RunError : the file cannot be written; an existing file is unchanged.
     """
     target = check_path(path)
     with atomically(target) as file:
@@ -103,7 +103,7 @@ def _write_parquet(rows: Iterable[Mapping[str, Any]], file: IO[bytes]) -> int:
 
 
 def _column(pyarrow: Any, values: list[Any]) -> Any:
-    """Return values as a column of their own type, or, where they have none in common, as JSON texts."""
+    """Return values as a column of their common type, or as JSON texts if there is none."""
     listed = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
     try:
         column = pyarrow.array(listed)
@@ -116,7 +116,7 @@ def _column(pyarrow: Any, values: list[Any]) -> Any:
 
 
 def _has_empty_struct(pyarrow: Any, kind: Any) -> bool:
-    """Whether a type holds a dictionary without keys, for which Parquet has no form."""
+    """Return whether a type contains a dictionary without keys, which Parquet cannot represent."""
     if pyarrow.types.is_struct(kind) and not kind.num_fields:
         return True
     return any(_has_empty_struct(pyarrow, kind.field(i).type) for i in range(kind.num_fields))

@@ -1,4 +1,4 @@
-"""Inference from Python: a cluster for as long as a program wants it, and jobs as objects."""
+"""Inference from Python: clusters of local processes, and jobs as objects."""
 
 from __future__ import annotations
 
@@ -30,25 +30,27 @@ _POLL_S = 0.05
 
 
 class InferenceCluster:
-    """A cluster of processes on this machine; it ends with `close`, with its context, or with this process at the latest.
+    """A cluster of processes on this machine. It stops at `close`, at the end of its context, or when this process exits.
 
     Parameters
     ----------
-    folder : where the journal and the logs lie; jobs that it holds go on. By default a temporary one, which is removed.
-    workers, standbys : how many processes there are beside the coordinator.
+    folder : folder of the journal and the logs. Unfinished jobs in it are resumed. Default: a temporary folder, which `close`
+        removes.
+    workers : number of workers, at least 1.
+    standbys : number of standby coordinators, besides the coordinator itself.
     policy : how jobs share the workers.
     preload : modules that workers import before they join, separated by commas.
-    keep_days : so many days after its end a job is forgotten, with its results; None is never.
+    keep_days : days after its end until a job and its results are deleted; default: never.
 
     Attributes
     ----------
-    folder : that folder; `chimera infer --cluster` takes it as well.
-    client : all operations (`chimera.inference.client.Client`).
+    folder : the folder; `chimera infer --cluster` accepts it too.
+    client : all operations on the cluster (`chimera.inference.client.Client`).
 
     Raises
     ------
-    ConfigurationError : a value cannot be used, or the cluster of that folder is up already.
-    RunError : it did not start.
+    ConfigurationError : an argument is invalid, or a cluster already runs in the folder.
+    RunError : the cluster did not start.
     """
 
     def __init__(
@@ -61,36 +63,43 @@ class InferenceCluster:
         preload: str = "",
         keep_days: float | None = None,
     ) -> None:
-        for what, value, least in (("workers", workers, 1), ("standbys", standbys, 0)):
+        for name, value, least in (("workers", workers, 1), ("standbys", standbys, 0)):
             if type(value) is not int or value < least:
-                raise ConfigurationError(f"{what} must be a whole number from {least}, not {value!r}")
+                raise ConfigurationError(f"{name} must be a whole number of at least {least}, not {value!r}")
         keep_s(keep_days)
         POLICIES.create(policy)
         if folder is not None and ClusterFolder(Path(folder)).claimant() is not None:
-            raise ConfigurationError(f"the cluster in {folder} is up already: name it where one is asked for")
-        own = Path(tempfile.mkdtemp(prefix="chimera-inference-")) if folder is None else None
-        place = ClusterFolder(Path(folder) if folder is not None else own or Path())
-        process = _start(place, workers=workers, standbys=standbys, policy=policy, preload=preload, keep_days=keep_days)
-        self.folder = place.path
-        self._end = weakref.finalize(self, _stop, process, own)
+            raise ConfigurationError(f"a cluster already runs in {folder}: pass the folder as cluster= to use it")
+        temporary = Path(tempfile.mkdtemp(prefix="chimera-inference-")) if folder is None else None
+        files = ClusterFolder(Path(folder) if folder is not None else temporary or Path())
+        options = {
+            "workers": workers,
+            "standbys": standbys,
+            "policy": policy,
+            "preload": preload,
+            "keep_days": keep_days,
+        }
+        process = _start_supervisor(files, **options)
+        self.folder = files.path
+        self._stop = weakref.finalize(self, _stop_supervisor, process, temporary)
         try:
-            self.client: Client = _await(place, process)
+            self.client: Client = _connect(files, process)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """End all of its processes. Jobs that are not done go on when the folder has a cluster again."""
-        self._end()
+        """Stop all processes. Unfinished jobs are resumed when a cluster is started in the folder again."""
+        self._stop()
 
     def __enter__(self) -> Self:
-        """Return it."""
+        """Return the cluster."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End all of its processes."""
+        """Stop all processes."""
         self.close()
 
 
@@ -99,7 +108,7 @@ class InferenceJob:
 
     Attributes
     ----------
-    id : its number.
+    id : number of the job, as a text.
     """
 
     def __init__(self, client: Client, number: str, own: InferenceCluster | None = None) -> None:
@@ -108,7 +117,7 @@ class InferenceJob:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What `chimera infer list` shows of it: ``state``, ``queries``, ``finished``, ``errors`` and others."""
+        """The job's row of `chimera infer list`: ``state``, ``queries``, ``finished``, ``errors`` and others."""
         return self._client.job(self.id)
 
     @property
@@ -118,15 +127,15 @@ class InferenceJob:
 
     @property
     def stats(self) -> dict[str, Any]:
-        """The seconds per query: ``mean_s``, ``std_s``, ``median_s``, ``p90_s``, ``p95_s`` and ``p99_s``."""
+        """Seconds per query: ``mean_s``, ``std_s``, ``median_s``, ``p90_s``, ``p95_s`` and ``p99_s``."""
         return self._row("stats")
 
     def wait(self, timeout_s: float | None = None) -> Self:
-        """Return this job once it is done or cancelled.
+        """Wait until the job is done or cancelled, and return it.
 
         Raises
         ------
-        TimeLimitError : it is not, in time.
+        TimeLimitError : the job has not ended within ``timeout_s`` seconds.
         """
         self._client.wait(self.id, timeout_s)
         return self
@@ -140,26 +149,26 @@ class InferenceJob:
         self._client.change(self.id, **changes)
 
     def cancel(self) -> None:
-        """Let it go no further; results that it has stay."""
+        """Cancel the job. Its results so far are kept."""
         self._client.cancel(self.id)
 
     def close(self) -> None:
-        """End the cluster that was started for this job alone, if it was."""
+        """Stop the cluster if `infer` started it for this job."""
         if self._own is not None:
             self._own.close()
 
     def __enter__(self) -> Self:
-        """Return it."""
+        """Return the job."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the cluster that was started for this job alone, if it was."""
+        """Stop the cluster if `infer` started it for this job."""
         self.close()
 
-    def _row(self, what: str) -> dict[str, Any]:
-        return next(row for row in self._client.rows(what) if row["job"] == self.id)
+    def _row(self, view: str) -> dict[str, Any]:
+        return next(row for row in self._client.rows(view) if row["job"] == self.id)
 
 
 def infer(
@@ -173,65 +182,66 @@ def infer(
     name: str | None = None,
     workers: int | None = None,
 ) -> InferenceJob:
-    """Let a model answer queries; returns at once.
+    """Submit queries to a model as a job, and return the job at once.
 
     Parameters
     ----------
-    model : a table, a TOML file with one, the folder of a run, a ``.skops`` file, or ``file.py:factory``
+    model : a table, a TOML file that holds one, the folder of a run, a ``.skops`` file, or ``file.py:factory``
         (docs/inference-models.md).
     inputs : a list, an array, a data frame, or the name of files (`chimera.inference.inputs.queries`).
-    cluster : where; a folder, or one that this program keeps up. By default one is started for this job: it ends with the job's
-        `close`, with its context, or with this process.
-    weight : of the job's share of the query rate.
-    batch_size : queries a batch; ``auto`` makes batches of about 0.6 s.
-    max_workers : how many may serve the job at once; None is any number.
-    name : what to call it.
-    workers : of the cluster that is started; 2 by default.
+    cluster : a cluster, or the folder of one. Default: a new cluster for this job, which stops at the job's `close`, at the end
+        of its context, or when this process exits.
+    weight : weight of the job's share of the query rate.
+    batch_size : queries per batch; ``auto`` makes batches of about 0.6 s.
+    max_workers : maximum number of workers that serve the job at once; default: no limit.
+    name : name of the job.
+    workers : number of workers of a new cluster; default 2.
 
     Raises
     ------
-    ConfigurationError : something of this cannot be used; nothing was started then.
+    ConfigurationError : an argument is invalid. Nothing was started then.
     """
-    table, asked = read(model), list(queries(inputs))
+    table, submitted = read(model), list(queries(inputs))
     if cluster is not None and workers is not None:
-        raise ConfigurationError("workers is for a cluster that is started for this job, not for one that is there")
+        raise ConfigurationError(
+            "workers applies only to a cluster that is started for this job: leave out cluster or workers"
+        )
     own = InferenceCluster(workers=WORKERS if workers is None else workers) if cluster is None else None
-    there = own or cluster
-    client = there.client if isinstance(there, InferenceCluster) else ClusterFolder(Path(there or "")).client()
+    used = own or cluster
+    client = used.client if isinstance(used, InferenceCluster) else ClusterFolder(Path(used or "")).client()
     try:
         options = {"name": name, "weight": weight, "batch_size": batch_size, "max_workers": max_workers}
-        return InferenceJob(client, client.submit(table, asked, **options), own)
+        return InferenceJob(client, client.submit(table, submitted, **options), own)
     except BaseException:
         if own is not None:
             own.close()
         raise
 
 
-def _start(place: ClusterFolder, **options: Any) -> subprocess.Popen[bytes]:
-    place.create()
-    given = {name: value for name, value in options.items() if value is not None}
-    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-    with open(place.logs("supervisor") / "output.log", "wb", opener=opener) as log:
+def _start_supervisor(folder: ClusterFolder, **options: Any) -> subprocess.Popen[bytes]:
+    folder.create()
+    arguments = [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
+    with open(folder.logs("supervisor") / "output.log", "wb", opener=opener) as log:
         return subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
-            [sys.executable, "-m", "chimera.inference.supervisor", "--cluster", str(place.path), *words],
+            [sys.executable, "-m", "chimera.inference.supervisor", "--cluster", str(folder.path), *arguments],
             stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
 
 
-def _await(place: ClusterFolder, process: subprocess.Popen[bytes]) -> Client:
-    """Return a client once there is a coordinator."""
+def _connect(folder: ClusterFolder, process: subprocess.Popen[bytes]) -> Client:
+    """Wait until a coordinator answers, and return a client."""
     deadline_s = time.monotonic() + PATIENCE_S
-    while place.claimant() != process.pid and time.monotonic() < deadline_s:
+    while folder.claimant() != process.pid and time.monotonic() < deadline_s:
         if process.poll() is not None:
-            told = (place.logs("supervisor") / "output.log").read_text(errors="replace").strip().rpartition("\n")[2]
-            raise RunError(f"the cluster did not start: {told}")
+            output = (folder.logs("supervisor") / "output.log").read_text(errors="replace")
+            raise RunError(f"the cluster did not start: {output.strip().rpartition(chr(10))[2]}")
         time.sleep(_POLL_S)
-    client = place.client()
+    client = folder.client()
     client.rows("jobs")
     return client
 
 
-def _stop(process: subprocess.Popen[bytes], own: Path | None) -> None:
+def _stop_supervisor(process: subprocess.Popen[bytes], temporary: Path | None) -> None:
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_STOP_S)
@@ -239,5 +249,5 @@ def _stop(process: subprocess.Popen[bytes], own: Path | None) -> None:
     process.wait()
     if process.stdin is not None:
         process.stdin.close()
-    if own is not None:
-        shutil.rmtree(own, ignore_errors=True)
+    if temporary is not None:
+        shutil.rmtree(temporary, ignore_errors=True)

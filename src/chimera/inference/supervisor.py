@@ -1,6 +1,6 @@
-"""What keeps a cluster on one machine up: it starts coordinators and workers as processes, and starts the dead anew.
+"""The supervisor of a cluster's processes on one machine: it starts coordinators and workers, and restarts dead ones.
 
-``python -m chimera.inference.supervisor`` is that on a leash, for programs (`chimera.inference.session`).
+As a module, ``python -m chimera.inference.supervisor``, it serves `chimera.inference.session`. It exits when its stdin closes.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from chimera.core.private import UMASK, make_folder, opener
 from chimera.engines.leash import hold
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.policies.policy import POLICIES
-from chimera.inference.worker import KEEP_MODELS
+from chimera.inference.worker.worker import KEEP_MODELS
 from chimera.web.keeping import keep_s
 
 STOP_S = 5.0
-"""How long members have to end by themselves."""
+"""Seconds from SIGTERM to SIGKILL."""
 _POLL_S = 0.02
-_QUICK_S = 2.0  # who lives no longer than this is started anew later and later
-_LONGEST_S = 10.0
+_SHORT_RUN_S = 2.0  # a process that ran shorter is restarted with a growing pause
+_MAX_PAUSE_S = 10.0
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-class Kept(Protocol):
-    """What is kept up."""
+class Supervised(Protocol):
+    """Something that the supervisor keeps running."""
 
     def start(self) -> None:
-        """Start it."""
+        """Start its processes."""
 
-    def look(self, say: Callable[[str], None]) -> None:
-        """Start anew what has died."""
+    def check(self, say: Callable[[str], None]) -> None:
+        """Restart processes that have died."""
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to its processes."""
 
     def end(self, deadline_s: float) -> None:
-        """Let it have ended at the deadline."""
+        """Wait until its processes have ended; kill them at the deadline."""
 
 
-class Member:
-    """One process of the cluster, started again and again.
+class ManagedProcess:
+    """One process of the cluster, which is restarted whenever it ends.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Member:
     ) -> None:
         self.name = name
         self._command, self._folder, self._environment = command, folder, environment
-        self._began_s = self._at_s = self._pause_s = 0.0
+        self._began_s = self._restart_s = self._pause_s = 0.0
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -81,31 +81,31 @@ class Member:
             )
         self._began_s = time.monotonic()
 
-    def look(self, say: Callable[[str], None]) -> None:
-        """Start the process anew if it has ended."""
+    def check(self, say: Callable[[str], None]) -> None:
+        """Restart the process if it has ended."""
         now_s = time.monotonic()
         if self.process is None:
-            if now_s >= self._at_s:
+            if now_s >= self._restart_s:
                 self.start()
             return
         code = self.process.poll()
         if code is None:
             return
-        how = f"exited with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
-        quick = now_s - self._began_s < _QUICK_S
-        self._pause_s = min(max(2 * self._pause_s, 0.1), _LONGEST_S) if quick else 0.0
-        self._at_s = now_s + self._pause_s
+        how = f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+        quick = now_s - self._began_s < _SHORT_RUN_S
+        self._pause_s = min(max(2 * self._pause_s, 0.1), _MAX_PAUSE_S) if quick else 0.0
+        self._restart_s = now_s + self._pause_s
         self._release()
-        say(f"{self.name} {how}; it is started anew")
+        say(f"{self.name} {how}; it is restarted")
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process and all that it started."""
+        """Send a signal to the process and its children."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, number)
 
     def end(self, deadline_s: float) -> None:
-        """Wait for the end of the process, and make one at the deadline."""
+        """Wait until the process has ended; kill it at the deadline."""
         if self.process is None:
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -135,12 +135,12 @@ def keep_up(
     code: bool = True,
     say: Callable[[str], None],
 ) -> None:
-    """Run a cluster from a folder until SIGINT or SIGTERM; in the main thread.
+    """Run the cluster of a folder until SIGINT or SIGTERM. Main thread only. The parameters are those of `supervise`.
 
     Raises
     ------
-    MissingExtraError : a package that it needs is not installed.
-    ConfigurationError : there is no such policy, the folder cannot be written, or its cluster is up already.
+    MissingExtraError : a required package is not installed.
+    ConfigurationError : the policy is unknown, the folder cannot be written, or its cluster already runs.
     """
     require_web("a cluster for inference", "inference")
     POLICIES.create(policy)
@@ -149,7 +149,7 @@ def keep_up(
     if ray:
         from chimera.engines.ray.session import Session
 
-        Session.enter(address=ray)  # ends with this process; it sets handlers of its own for signals
+        Session.enter(address=ray)  # ends with this process; before the handlers below, because it sets its own
     ended: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: ended.append(number))
@@ -188,33 +188,41 @@ def supervise(
     say: Callable[[str], None],
     stopped: Callable[[], bool],
 ) -> None:
-    """Keep a coordinator, its standbys and the workers up, until ``stopped`` says so; then end them all.
+    """Keep a coordinator, its standbys and the workers running until ``stopped`` returns True; then stop them all.
 
     Parameters
     ----------
-    policy : by which the coordinator shares the workers.
+    policy : name of the policy by which jobs share the workers.
     preload : modules that workers import before they join, separated by commas.
-    ray : the address of a Ray, whose actors the workers are then.
-    voters : the addresses of three voters that keep the journal; those of this machine are its coordinators.
-    keep_days : so long after its end a job is forgotten, with its results; None is never.
-    keep_models : how many models stay in a worker's memory.
-    gpus : how many of Ray's GPUs each worker takes.
-    code : accept models that run code of their own: of kind 'factory', or that are trusted.
-    say : told what happens, in one line.
+    ray : address of a Ray cluster; the workers are actors there. Default: local processes.
+    voters : addresses of the three voters that replicate the journal. A coordinator runs for each voter of this machine.
+    keep_days : days after its end until a job and its results are deleted; default: never.
+    keep_models : maximum number of models in a worker's memory.
+    gpus : number of Ray GPUs per worker; may be a fraction.
+    code : whether to accept models that run code of their own: of kind 'factory', or trusted ones.
+    say : called with a line of text for each event.
     """
-    at, one_thread = ["--cluster", str(folder.path)], dict.fromkeys(THREADS, "1")
-    given = {name: value for name, value in one_thread.items() if name not in os.environ}
-    leading = ["chimera.inference.member", *at, "--policy", policy, *(["--ray", ray] if ray else [])]
+    cluster_option, one_thread = ["--cluster", str(folder.path)], dict.fromkeys(THREADS, "1")
+    thread_limits = {name: value for name, value in one_thread.items() if name not in os.environ}
+    coordinator_command = [
+        "chimera.inference.coordinator_process",
+        *cluster_option,
+        "--policy",
+        policy,
+        *(["--ray", ray] if ray else []),
+    ]
     if keep_days is not None:
-        leading += ["--keep-s", str(keep_s(keep_days))]
-    leading += [*([] if code else ["--no-code"]), "--name"]
-    working = ["chimera.inference.worker_process", *at, "--keep-models", str(keep_models)]
-    working += [*(["--preload", preload] if preload else []), "--name"]
+        coordinator_command += ["--keep-s", str(keep_s(keep_days))]
+    coordinator_command += [*([] if code else ["--no-code"]), "--name"]
+    worker_command = ["chimera.inference.worker.process", *cluster_option, "--keep-models", str(keep_models)]
+    worker_command += [*(["--preload", preload] if preload else []), "--name"]
     candidates = {f"c{i}": list[str]() for i in range(1 + standbys)}
     if voters:
         own = {f"c{i}": voter for i, voter in enumerate(voters) if is_here(voter)}
         candidates = {name: ["--voters", ",".join(voters), "--voter", voter] for name, voter in own.items()}
-    members: list[Kept] = [Member(name, [*leading, name, *more], folder, {}) for name, more in candidates.items()]
+    members: list[Supervised] = [
+        ManagedProcess(name, [*coordinator_command, name, *more], folder, {}) for name, more in candidates.items()
+    ]
     if ray:
         from chimera.inference.pool.ray import namespace_of
         from chimera.inference.pool.ray_workers import RayWorkers
@@ -223,30 +231,30 @@ def supervise(
         namespace = namespace_of(folder.token())
         members.append(RayWorkers(workers, namespace, modules, keep_models=keep_models, gpus=gpus))
     else:
-        members += [Member(f"w{i}", [*working, f"w{i}"], folder, given) for i in range(workers)]
+        members += [ManagedProcess(f"w{i}", [*worker_command, f"w{i}"], folder, thread_limits) for i in range(workers)]
     try:
         for each in members:
             each.start()
         while not stopped():
             for each in members:
-                each.look(say)
+                each.check(say)
             time.sleep(_POLL_S)
     finally:
         for each in members:
-            each.signal(signal.SIGCONT)  # who was stopped cannot end
+            each.signal(signal.SIGCONT)  # a stopped process cannot handle SIGTERM
             each.signal(signal.SIGTERM)
         deadline_s = time.monotonic() + STOP_S
         for each in members:
             each.end(deadline_s)
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Keep a cluster up until SIGTERM, or the end of whoever started this."""
+    """Run a cluster until SIGTERM, or until the parent process has ended."""
     hold()
     os.umask(UMASK)
     parser = argparse.ArgumentParser()
@@ -256,9 +264,9 @@ def main() -> None:
     parser.add_argument("--policy", required=True)
     parser.add_argument("--preload", default="")
     parser.add_argument("--keep_days", type=float)
-    given = vars(parser.parse_args())
+    options = vars(parser.parse_args())
     try:
-        keep_up(ClusterFolder(given.pop("cluster")), **given, say=_tell)
+        keep_up(ClusterFolder(options.pop("cluster")), **options, say=_print_line)
     except ChimeraError as error:
         sys.stderr.write(f"{error}\n")
         raise SystemExit(1) from None

@@ -1,1 +1,1 @@
-"""Where the coordinator writes what happens before it acts, and what says who is the coordinator."""
+"""The journal: records of all events, results of batches, queries of jobs, and the coordinator's lease."""

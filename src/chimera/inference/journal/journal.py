@@ -1,4 +1,4 @@
-"""The journal: records in order, results once each, and the lease of whoever may write."""
+"""The interface of the journal: ordered records, one result per batch, and the lease of the coordinator."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from chimera.core.errors import RunError
-from chimera.inference.records import Record
+from chimera.inference.journal.records import Record
 
 
 class Fenced(RunError):  # noqa: N818 - it says what happened
-    """Another coordinator has taken over: nothing of the write was kept, and nothing more may be done in this epoch."""
+    """Another coordinator has taken over: nothing was written, and this epoch is over."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """Who is the coordinator.
+    """The lease of the coordinator.
 
     Attributes
     ----------
-    owner : its name.
-    epoch : higher for each new owner; never used twice.
-    address : where it answers, ``http://host:port``.
-    left_s : how long the lease lasts unless it is renewed; 0 or less once it is over.
+    owner : name of the coordinator.
+    epoch : increases with each new owner; never used twice.
+    address : its address, ``http://host:port``.
+    left_s : seconds until the lease ends unless it is renewed; 0 or less once it has ended.
     """
 
     owner: str
@@ -35,7 +35,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class Output:
-    """The packed results of one batch, a value a query."""
+    """The packed results of one batch, one value per query."""
 
     job: str
     batch: int
@@ -45,28 +45,28 @@ class Output:
 
 
 class Journal(ABC):
-    """Kept by the coordinator, read by anybody. Every write checks the epoch in its own transaction."""
+    """The journal. The coordinator writes it, any process reads it. Each write checks the epoch in its transaction."""
 
     @abstractmethod
     def acquire(self, owner: str, address: str, lease_s: float) -> Lease | None:
-        """Become the coordinator for so many seconds, in a new epoch; None while another one's lease lasts."""
+        """Acquire the lease for ``lease_s`` seconds, in a new epoch; None while another coordinator's lease lasts."""
 
     @abstractmethod
     def renew(self, epoch: int, lease_s: float) -> None:
-        """Stay the coordinator for so many seconds from now.
+        """Renew the lease for ``lease_s`` seconds from now.
 
         Raises
         ------
-        Fenced : another one has taken over, though it may be dead again.
+        Fenced : another coordinator has taken over, even if its lease has ended already.
         """
 
     @abstractmethod
     def release(self, epoch: int) -> None:
-        """Let the next one take over at once; nothing if another one has."""
+        """End the lease at once; do nothing if another coordinator has taken over."""
 
     @abstractmethod
     def lease(self) -> Lease | None:
-        """Return the last lease, also when it is over; None if there never was one."""
+        """Return the last lease, even if it has ended; None if there never was one."""
 
     @abstractmethod
     def append(
@@ -77,23 +77,23 @@ class Journal(ABC):
         outputs: Sequence[Output] = (),
         inputs: Sequence[tuple[str, int, bytes]] = (),
     ) -> None:
-        """Keep records, results and inputs, all or none, so that they outlast a crash of the machine.
+        """Write records, results and inputs atomically, so that they survive a crash of the machine.
 
         Parameters
         ----------
-        outputs : results; those of a batch that has some already are left out.
-        inputs : packed queries of a job: its name, the number of the first query, the queries.
+        outputs : results; those of a batch that has results already are ignored.
+        inputs : chunks of queries: the job, the index of the first query, the packed queries.
 
         Raises
         ------
-        Fenced : another coordinator has taken over; nothing was kept.
+        Fenced : another coordinator has taken over; nothing was written.
         """
 
     @abstractmethod
     def drop(self, epoch: int, jobs: Collection[str]) -> Iterator[None]:
-        """Let nothing be left of jobs that records say are dropped; yields after each piece of that, which is short.
+        """Delete all data of dropped jobs; yield after each short transaction.
 
-        If it is not taken to its end, what is left can be read, and dropped later.
+        If the iterator is not exhausted, the rest stays readable, and can be deleted later.
 
         Raises
         ------
@@ -106,16 +106,16 @@ class Journal(ABC):
 
     @abstractmethod
     def outputs(self, job: str, first: int = 0) -> Iterator[Output]:
-        """Yield the results of a job in the order of its queries, from the batch on that has query ``first``."""
+        """Yield the results of a job in the order of its queries, starting with the batch of query ``first``."""
 
     @abstractmethod
     def queries(self, job: str, first: int, count: int) -> list[Any]:
-        """Return queries of a job."""
+        """Return ``count`` queries of a job, from index ``first`` on."""
 
     @abstractmethod
-    def given(self) -> set[str]:
-        """Return the jobs that have queries here, also those of which no record says that they were taken on."""
+    def jobs_with_queries(self) -> set[str]:
+        """Return the jobs that have stored queries, including jobs that were never accepted."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""

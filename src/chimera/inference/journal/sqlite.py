@@ -1,4 +1,4 @@
-"""The journal as a SQLite file: for processes of one host."""
+"""The journal as a SQLite file, for the processes of one host."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from chimera.core.errors import DataError
 from chimera.core.sqlite_channel import Busy, Channel, Kind
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
-from chimera.inference.journal.stopped_writer import Process, end_if_stopped
-from chimera.inference.records import Record, job_of
+from chimera.inference.journal.records import Record, job_of
+from chimera.inference.journal.stopped_writer import Process, kill_if_stopped
 
 FORMAT = 1
 _ACQUIRE_BUSY_S = 0.1
-_PAGE = 500  # rows read at a time, so that no reader keeps the file's log from being emptied
+_PAGE = 500  # rows per read; a long read would prevent the checkpoint of the WAL
 _OPEN_CHUNKS = 8
-_LARGE_ROWS = 50  # deleted at a time
-_FREED_PAGES = 1000  # given back to the disk at a time
+_LARGE_ROWS = 50  # deleted per transaction
+_FREED_PAGES = 1000  # released per transaction
 
 _TABLES = """
 CREATE TABLE lease (
@@ -47,20 +47,20 @@ _RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
 class SqliteJournal(Journal):
-    """A file in WAL mode, each write on the disk before it returns (``synchronous=FULL``).
+    """A SQLite file in WAL mode; each write is on the disk before it returns (``synchronous=FULL``).
 
-    When a lease ends is told by the clock that counts from the start of the machine, which all its processes share; a lease
-    that would end later than a lease lasts was taken before a restart of the machine, and is over.
+    The end of a lease is a time of the monotonic clock, which all processes of the machine share. A lease that ends later than
+    its duration allows is from before a restart of the machine, and is over.
 
-    It serves several threads, and several processes of one host; the file must lie on a disk of that host.
+    Several threads, and several processes of one host, may use it. The file must be on a disk of that host.
 
     Parameters
     ----------
-    path : the file; it is made if there is none.
+    path : the file; it is created if it does not exist.
 
     Raises
     ------
-    ConfigurationError : the file is no journal, is damaged, or a later version of Chimera has written it.
+    ConfigurationError : the file is not a journal, is damaged, or was written by a later version of Chimera.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,20 +68,20 @@ class SqliteJournal(Journal):
         self._chunks: OrderedDict[tuple[str, int], list[Any]] = OrderedDict()
         self._lock = threading.Lock()
         with contextlib.ExitStack() as opened:
-            self._writer, self._keeper, self._reader = (
+            self._writer, self._lease_channel, self._reader = (
                 opened.enter_context(contextlib.closing(Channel(path, _KIND))) for _ in range(3)
             )
             self._writer.prepare()
-            # The lease need not outlast the machine: renewing it waits for no disk, and leaves it to others to empty the log.
-            self._keeper.read(lambda db: db.execute("PRAGMA synchronous = NORMAL"))
-            self._keeper.read(lambda db: db.execute("PRAGMA wal_autocheckpoint = 0"))
+            # The lease need not survive the machine: its renewal does not wait for the disk, nor for a checkpoint of the WAL.
+            self._lease_channel.read(lambda db: db.execute("PRAGMA synchronous = NORMAL"))
+            self._lease_channel.read(lambda db: db.execute("PRAGMA wal_autocheckpoint = 0"))
             opened.pop_all()
 
     def acquire(self, owner: str, address: str, lease_s: float) -> Lease | None:  # noqa: D102
         last = self.lease()
         if last is not None and last.left_s > 0:
             return None
-        own = Process.this()
+        own = Process.current()
 
         def take(db: sqlite3.Connection) -> Lease | None:
             last = _lease(db)
@@ -96,19 +96,19 @@ class SqliteJournal(Journal):
         try:
             return self._writer.write(take, busy_s=_ACQUIRE_BUSY_S)
         except Busy:
-            if not end_if_stopped(self._last_owner()):
-                return None  # somebody else is writing, and may be acquiring
+            if not kill_if_stopped(self._last_owner()):
+                return None  # another process writes, and may be acquiring
             return self._writer.write(take)
 
     def renew(self, epoch: int, lease_s: float) -> None:  # noqa: D102
-        def prolong(db: sqlite3.Connection) -> None:
+        def extend(db: sqlite3.Connection) -> None:
             _check(db, epoch)
             db.execute("UPDATE lease SET lease_s = ?, ends_s = ?", (lease_s, time.monotonic() + lease_s))
 
-        self._keeper.write(prolong)
+        self._lease_channel.write(extend)
 
     def release(self, epoch: int) -> None:  # noqa: D102
-        self._keeper.write(lambda db: db.execute("UPDATE lease SET ends_s = 0 WHERE epoch = ?", (epoch,)))
+        self._lease_channel.write(lambda db: db.execute("UPDATE lease SET ends_s = 0 WHERE epoch = ?", (epoch,)))
 
     def lease(self) -> Lease | None:  # noqa: D102
         return self._reader.read(_lease)
@@ -140,7 +140,7 @@ class SqliteJournal(Journal):
                     yield
         ends, between = self._records_of(jobs)
         delete = "DELETE FROM records WHERE number = ?"
-        for last in range(len(between), 0, -_PAGE):  # so that what is left of a job is its beginning, and its end
+        for last in range(len(between), 0, -_PAGE):  # an interrupted deletion leaves the first and last record
             self._writer.write(partial(_changed, epoch, delete, between[max(0, last - _PAGE) : last]))
             yield
         self._writer.write(partial(_changed, epoch, delete, ends))
@@ -148,9 +148,9 @@ class SqliteJournal(Journal):
             yield
 
     def records(self) -> Iterator[Record]:  # noqa: D102
-        question = "SELECT number, body FROM records WHERE number > ? ORDER BY number LIMIT ?"
+        query = "SELECT number, body FROM records WHERE number > ? ORDER BY number LIMIT ?"
         last = 0
-        while rows := self._reader.rows(question, (last, _PAGE)):
+        while rows := self._reader.rows(query, (last, _PAGE)):
             for number, body in rows:
                 try:
                     yield _RECORD.decode(body)
@@ -159,10 +159,10 @@ class SqliteJournal(Journal):
             last = rows[-1][0]
 
     def outputs(self, job: str, first: int = 0) -> Iterator[Output]:  # noqa: D102
-        question = "SELECT batch, first, count, body FROM outputs WHERE job = ? AND first >= ? ORDER BY first LIMIT ?"
+        query = "SELECT batch, first, count, body FROM outputs WHERE job = ? AND first >= ? ORDER BY first LIMIT ?"
         start = "SELECT max(first) FROM outputs WHERE job = ? AND first <= ?"
         at = self._reader.rows(start, (job, first))[0][0] or 0
-        while rows := self._reader.rows(question, (job, at, _PAGE)):
+        while rows := self._reader.rows(query, (job, at, _PAGE)):
             for row in rows:
                 output = Output(job, *row)
                 if output.first + output.count > first:
@@ -170,41 +170,41 @@ class SqliteJournal(Journal):
             at = rows[-1][1] + 1
 
     def queries(self, job: str, first: int, count: int) -> list[Any]:  # noqa: D102
-        question = (
+        query = (
             "SELECT first FROM inputs WHERE job = ?1 AND first < ?3 AND first >= "
             "(SELECT max(first) FROM inputs WHERE job = ?1 AND first <= ?2) ORDER BY first"
         )
-        starts = [start for (start,) in self._reader.rows(question, (job, first, first + count))]
+        starts = [start for (start,) in self._reader.rows(query, (job, first, first + count))]
         found = [query for start in starts for query in self._chunk(job, start)[max(0, first - start) :]][:count]
         if len(found) < count:
             raise DataError(f"the journal {self._path} has no queries {first} to {first + count} of job {job!r}")
         return found
 
-    def given(self) -> set[str]:  # noqa: D102
+    def jobs_with_queries(self) -> set[str]:  # noqa: D102
         return {job for (job,) in self._reader.rows("SELECT DISTINCT job FROM inputs", ())}
 
     def close(self) -> None:  # noqa: D102
-        for channel in (self._writer, self._keeper, self._reader):
+        for channel in (self._writer, self._lease_channel, self._reader):
             channel.close()
 
     def _chunk(self, job: str, start: int) -> list[Any]:
-        """Return the queries of one chunk; batches follow one another, so the last few are kept."""
+        """Return the queries of one chunk. The last few chunks are cached, because batches are read in order."""
         with self._lock:
             found = self._chunks.pop((job, start), None)
             if found is None:
-                question = "SELECT body FROM inputs WHERE job = ? AND first = ?"
-                found = wire.unpack(self._reader.rows(question, (job, start))[0][0])
+                query = "SELECT body FROM inputs WHERE job = ? AND first = ?"
+                found = wire.unpack(self._reader.rows(query, (job, start))[0][0])
             self._chunks[job, start] = found
             if len(self._chunks) > _OPEN_CHUNKS:
                 self._chunks.popitem(last=False)
             return found
 
     def _records_of(self, jobs: Collection[str]) -> tuple[list[tuple[int]], list[tuple[int]]]:
-        """Return the numbers of the first and last records of some jobs, and those of the others between them."""
+        """Return the numbers of the first and last record of each job, and those of the records between them."""
         own: dict[str, list[tuple[int]]] = {job: [] for job in jobs}
-        question = "SELECT number, body FROM records WHERE number > ? ORDER BY number LIMIT ?"
+        query = "SELECT number, body FROM records WHERE number > ? ORDER BY number LIMIT ?"
         last = 0
-        while rows := self._reader.rows(question, (last, _PAGE)):
+        while rows := self._reader.rows(query, (last, _PAGE)):
             for number, body in rows:
                 own.get(job_of(body), []).append((number,))
             last = rows[-1][0]
@@ -226,13 +226,13 @@ def _lease(db: sqlite3.Connection) -> Lease | None:
 
 
 def _changed(epoch: int, change: str, values: Sequence[Sequence[Any]], db: sqlite3.Connection) -> int:
-    """Return how many rows were changed."""
+    """Return the number of changed rows."""
     _check(db, epoch)
     return db.executemany(change, values).rowcount
 
 
 def _shrunk(epoch: int, db: sqlite3.Connection) -> bool:
-    """Give some of the free pages back to the disk; return whether there were any."""
+    """Release free pages to the file system; return whether there were any."""
     _check(db, epoch)
     (free,) = db.execute("PRAGMA freelist_count").fetchone()
     db.execute(f"PRAGMA incremental_vacuum({_FREED_PAGES})").fetchall()
@@ -243,5 +243,5 @@ def _shrunk(epoch: int, db: sqlite3.Connection) -> bool:
 def _check(db: sqlite3.Connection, epoch: int) -> None:
     row = db.execute("SELECT owner, epoch FROM lease").fetchone()
     if row is None or row[1] != epoch:
-        now = "nobody is" if row is None else f"{row[0]!r} is, in epoch {row[1]}"
-        raise Fenced(f"epoch {epoch} is over: this process is the coordinator no more; {now}")
+        now = "there is none" if row is None else f"{row[0]!r} is, in epoch {row[1]}"
+        raise Fenced(f"epoch {epoch} is over: this process is no longer the coordinator; {now}")

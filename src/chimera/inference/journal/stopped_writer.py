@@ -1,7 +1,7 @@
-"""A process that was stopped while it held a lock of the journal's file; only its end frees the lock.
+"""Killing a coordinator that was stopped (SIGSTOP) while it held a lock of the journal's file.
 
-Leases cannot help there: it is the kernel that keeps the others out. So whoever takes over kills it, if it is the last
-coordinator, its lease is over, and the kernel says that it is stopped.
+A lease does not help, because the kernel holds the lock until the process ends. So the successor kills the last coordinator if
+its lease is over and the kernel reports it as stopped.
 """
 
 from __future__ import annotations
@@ -19,25 +19,24 @@ class Process:
 
     Attributes
     ----------
-    began : when it did, as the kernel counts; a later process with the same number has another one. Empty where the kernel does
-        not tell.
+    began : start time as the kernel counts it; it distinguishes processes with the same number. Empty if unknown.
     """
 
     pid: int
     began: str
 
     @classmethod
-    def this(cls) -> Process:
-        """Return the one that asks."""
+    def current(cls) -> Process:
+        """Return the calling process."""
         pid = os.getpid()
-        return cls(pid, _told(pid)[1])
+        return cls(pid, _stat(pid)[1])
 
 
-def end_if_stopped(process: Process | None) -> bool:
-    """Kill a process that is stopped; returns whether it did. Where the kernel does not tell (not Linux), it never does."""
+def kill_if_stopped(process: Process | None) -> bool:
+    """Kill a process if it is stopped; return whether it was killed. Only Linux reports this; elsewhere return False."""
     if process is None or process.pid == os.getpid() or not process.began:
         return False
-    state, began = _told(process.pid)
+    state, began = _stat(process.pid)
     if state != "T" or began != process.began:
         return False
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -46,8 +45,8 @@ def end_if_stopped(process: Process | None) -> bool:
     return False
 
 
-def _told(pid: int) -> tuple[str, str]:
-    """Return the state of a process, and when it began; both empty where it is not known."""
+def _stat(pid: int) -> tuple[str, str]:
+    """Return the state and the start time of a process; both empty if unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0], fields[19]

@@ -1,4 +1,4 @@
-"""From queries to answers: every query gets a result or an error of its own, whatever the others of its batch do."""
+"""Answers of a model: a result or an error for each query, independent of the other queries of its batch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from chimera.inference.models.table import Predictor
 from chimera.models.construction import first_line
 
 MAX_ERROR_CHARACTERS = 500
-"""How much of an error's text is kept."""
+"""Maximum length of an error text; the rest is cut off."""
 
 
 def answers(predictor: Predictor, queries: list[Any]) -> list[dict[str, Any]]:
     """Return ``{"result": value}`` or ``{"error": text}`` for each query; the values can be written as JSON.
 
-    A batch that the model fails on, by an exception or with another number of results, is asked again one by one, so that
-    only those queries have errors that cause them.
+    If the model raises an exception, or returns a wrong number of results, each query of the batch is computed alone. So only
+    the queries that cause errors get errors.
     """
     if not queries:
         return []
@@ -38,7 +38,7 @@ def answers(predictor: Predictor, queries: list[Any]) -> list[dict[str, Any]]:
 def _predicted(predictor: Predictor, queries: list[Any]) -> Sequence[Any] | Exception:
     try:
         found: Any = predictor.predict(list(queries))
-    except Exception as error:  # the code is the user's, and one query's failure must not end the others
+    except Exception as error:  # user code may raise anything, and one query must not fail the others
         return error
     if hasattr(found, "tolist"):  # an array or a tensor
         found = found.tolist()
@@ -66,11 +66,11 @@ def _error(error: Exception) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: arrays become lists, images ``data:`` URLs.
+    """Return a value that JSON can represent: arrays become lists, images become ``data:`` URLs.
 
     Raises
     ------
-    DataError : it holds a number that is not finite, or something that JSON has no form for.
+    DataError : the value contains a number that is not finite, or a type that JSON cannot represent.
     """
     if value is None or isinstance(value, bool | str):
         return str(value) if isinstance(value, np.str_) else value
@@ -78,7 +78,7 @@ def plain(value: Any) -> Any:
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise DataError(f"the result holds {float(value)}, which is no finite number")
+            raise DataError(f"the result contains {float(value)}, which is not a finite number")
         return float(value)
     if isinstance(value, Mapping):
         return {_key(key): plain(part) for key, part in value.items()}
@@ -88,13 +88,13 @@ def plain(value: Any) -> Any:
         return _data_url(value)
     if hasattr(value, "tolist") and not getattr(getattr(value, "dtype", None), "hasobject", False):
         return plain(value.tolist())
-    raise DataError(f"the result holds a {type(value).__name__}, which JSON has no form for")
+    raise DataError(f"the result contains a {type(value).__name__}, which JSON cannot represent")
 
 
 def _key(key: Any) -> str:
     key = key.item() if isinstance(key, np.generic) else key
     if not isinstance(key, str | int):
-        raise DataError(f"the result has a key of type {type(key).__name__}: only texts and whole numbers can be keys")
+        raise DataError(f"the result has a key of type {type(key).__name__}: keys must be texts or whole numbers")
     return str(key)
 
 

@@ -1,4 +1,4 @@
-"""Models that Chimera trained, from the folder of their run."""
+"""Models that Chimera trained, loaded from the folder of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.inside import inside
 from chimera.core.registry import load_object, registered_names_only
 from chimera.core.toml import read_toml
-from chimera.inference.models.table import KINDS, existing, stamp_of
+from chimera.inference.models.table import KINDS, existing_path, file_stamp
 from chimera.models.construction import at_most
 from chimera.models.conversion import build_model
 from chimera.models.model import MODELS, Model
@@ -30,17 +30,17 @@ _NEEDED = ("experiment.toml", "signature.json", "weights.safetensors")
 @KINDS.register("chimera")
 @dataclass(frozen=True, kw_only=True)
 class ChimeraRun:
-    """A model that Chimera trained; its run's folder has its weights and how to make it again.
+    """A model that Chimera trained. The folder of its run contains its weights, and the experiment that makes the model.
 
-    A query is one input: numbers in the shape that the model takes, or a row by name where the data were a table. If the
-    data were standardized, so are queries. A classifier answers the label, any other model the value or values.
+    A query is one input: numbers in the model's input shape, or a dictionary of columns if the data were a table. Queries are
+    standardized if the data were. The result is a label for a classifier, else a value or a list of values.
 
     Parameters
     ----------
     run : the folder.
-    trust_code : run the code that the folder's ``experiment.toml`` names by path (``file.py:factory``). A folder from
-        somebody else may name any code.
-    stamp : filled in: changes when its files are written again, and workers load the model again.
+    trust_code : whether to run the code that ``experiment.toml`` names by path (``file.py:factory``). A folder from another
+        user may name any code.
+    stamp : set automatically. It changes when the files are written again, so that workers load the model again.
     """
 
     run: str
@@ -49,28 +49,28 @@ class ChimeraRun:
 
     @property
     def code(self) -> str:
-        """The key that trusts the folder, if it does."""
+        """``trust_code`` if it is set, else empty."""
         return "trust_code" if self.trust_code else ""
 
-    def anchored(self, folder: Path) -> Self:
-        """Return it with the absolute path of the folder."""
-        whole = existing("kind 'chimera'", self.run, folder, folders=True)
+    def with_absolute_paths(self, folder: Path) -> Self:
+        """Return the same with the absolute path of the folder."""
+        whole = existing_path("kind 'chimera'", self.run, folder, folders=True)
         for name in _NEEDED:
             if not inside(Path(whole), name).is_file():
                 raise ConfigurationError(f"{whole} is not the folder of a finished run: it has no {name}")
         name = named(_model_of(Path(whole)))[0]
-        if ":" in name and not self.trust_code:  # refused here, and not in a worker
-            with replace(self, run=whole)._names():
+        if ":" in name and not self.trust_code:  # so that it is refused here already, not only in a worker
+            with replace(self, run=whole)._trusted_names():
                 load_object(name)
-        stamp = self.stamp or stamp_of(*(Path(whole) / name for name in _NEEDED))
+        stamp = self.stamp or file_stamp(*(Path(whole) / name for name in _NEEDED))
         return replace(self, run=whole, stamp=stamp)
 
     def load(self) -> RunPredictor:
-        """Make the model as the experiment says, and give it the run's weights."""
+        """Make the model of the experiment, and load the run's weights."""
         folder = Path(self.run)
         model, signature = _model_of(folder), Signature.read(folder)
         weights, (name, options) = inside(folder, "weights.safetensors"), named(model)
-        with self._names(), self._room(name, weights, signature):
+        with self._trusted_names(), self._size_limit(name, weights, signature):
             made = build_model(
                 name,
                 options,
@@ -82,25 +82,25 @@ class ChimeraRun:
         load_weights(made, weights)
         return RunPredictor(made, signature)
 
-    def _names(self) -> AbstractContextManager[None]:
-        """Refuse names by path in the folder's files, unless their code is trusted."""
+    def _trusted_names(self) -> AbstractContextManager[None]:
+        """Refuse names by path in the folder's files, unless the folder is trusted."""
         source = None if self.trust_code else f"{Path(self.run) / 'experiment.toml'}"
         return registered_names_only(source, "if you trust the folder, set trust_code = true in the model's table")
 
-    def _room(self, name: str, weights: Path, signature: Signature) -> AbstractContextManager[None]:
-        """Refuse a model larger than the weights for it, unless its code is trusted, which may do anything."""
+    def _size_limit(self, name: str, weights: Path, signature: Signature) -> AbstractContextManager[None]:
+        """Refuse a model that is larger than its file of weights, unless the folder is trusted."""
         if self.trust_code:
             return nullcontext()
-        size, said = weights.stat().st_size, f"{weights} has bytes"
+        size, limit = weights.stat().st_size, f"{weights} has bytes"
         if signature.outputs > size:
-            raise ConfigurationError(f"the model would have more outputs than {said}")
+            raise ConfigurationError(f"the model would have more outputs than {limit}")
         if (library := MODELS.find(name).requires) is not None:
-            importlib.import_module(library)  # its parameters are counted where it is there
-        return at_most(size, said)
+            importlib.import_module(library)  # parameters are counted only once it is imported
+        return at_most(size, limit)
 
 
 def _model_of(folder: Path) -> Any:
-    """Return the name or the table of the model that a run trained."""
+    """Return the name or table of the model that a run trained."""
     path = inside(folder, "experiment.toml")
     try:
         model = read_toml(path.read_text(encoding="utf-8")).get("model")
@@ -108,16 +108,16 @@ def _model_of(folder: Path) -> Any:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     if model is None:
         raise ConfigurationError(
-            f"the model of {folder} was given in Python, so its files cannot make it again: train one that has a name, "
-            "'file.py:factory', or serve it as kind = \"factory\""
+            f"the model of {folder} was a Python object, so the run's files cannot make it: train a model that has a name "
+            "('file.py:factory'), or serve it as kind = \"factory\""
         )
     if not isinstance(model, str | Mapping):
-        raise ConfigurationError(f"{path}: the model is neither a name nor a table: {model!r}")
+        raise ConfigurationError(f"{path}: model must be a name or a table, not {model!r}")
     return model
 
 
 class RunPredictor:
-    """Asks a model, from raw rows to labels."""
+    """Answers raw rows: scales them, calls the model, and decodes labels."""
 
     def __init__(self, model: Model, signature: Signature) -> None:
         self._model, self._signature = model, signature
@@ -146,14 +146,14 @@ class RunPredictor:
             raise DataError(f"a query must be numbers of shape {self._signature.input_shape}: {error}") from error
         shape = self._signature.input_shape
         if row.size != int(np.prod(shape)):
-            raise DataError(f"the query has shape {row.shape}, the model takes {shape}")
+            raise DataError(f"the query has shape {row.shape}, the model expects {shape}")
         return row.reshape(shape)
 
     def _by_name(self, query: Mapping[str, Any]) -> list[Any]:
-        """Return the numbers of a row by name; a text column is one feature ``column=text`` for each text."""
+        """Return the numbers of a dictionary of columns. A text column is one feature ``column=text`` per text."""
         features = self._signature.features
         if features is None:
-            raise DataError("the model's data had no names of columns: give numbers")
+            raise DataError("the model's data had no column names: queries must be numbers")
         row = []
         for feature in features:
             column, equals, text = feature.partition("=")
@@ -162,5 +162,5 @@ class RunPredictor:
             elif equals and column in query:
                 row.append(float(str(query[column]) == text))
             else:
-                raise DataError(f"the row lacks the column {column!r}")
+                raise DataError(f"the row has no column {column!r}")
         return row

@@ -1,4 +1,4 @@
-"""Models of the user's own code: ``package.module:name`` or ``file.py:name``."""
+"""Models that the user's own code makes: ``package.module:name`` or ``file.py:name``."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any, Self, cast
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.registry import checked_options, load_object
-from chimera.inference.models.table import KINDS, Predictor, existing
+from chimera.inference.models.table import KINDS, Predictor, existing_path
 from chimera.models.construction import construct
 
 
 @KINDS.register("factory")
 @dataclass(frozen=True, kw_only=True)
 class Factory:
-    """Whatever a class or function of the user's makes, if it has ``predict(queries: list) -> list``.
+    """A model made by a class or function of the user. It must have a method ``predict(queries: list) -> list``.
 
     Parameters
     ----------
     factory : ``package.module:name``, which the worker must be able to import, or ``file.py:name``. Its code is run.
-    options : its arguments.
+    options : keyword arguments of the factory.
     """
 
     factory: str
@@ -30,23 +30,23 @@ class Factory:
         place, colon, name = self.factory.rpartition(":")
         if not (place and colon and name.isidentifier()):
             raise ConfigurationError(
-                f"factory = {self.factory!r} is not of the form 'package.module:name' or 'file.py:name'"
+                f"factory = {self.factory!r} must have the form 'package.module:name' or 'file.py:name'"
             )
 
     @property
     def code(self) -> str:
-        """The key that names the code."""
+        """The key of the table that names code."""
         return "factory"
 
-    def anchored(self, folder: Path) -> Self:
-        """Return it with the absolute path of the file, if it is in one."""
+    def with_absolute_paths(self, folder: Path) -> Self:
+        """Return the same with an absolute path, if the factory is in a file."""
         place, _, name = self.factory.rpartition(":")
         if not place.endswith(".py"):
             return self
-        return replace(self, factory=f"{existing('factory', place, folder)}:{name}")
+        return replace(self, factory=f"{existing_path('factory', place, folder)}:{name}")
 
     def load(self) -> Predictor:
-        """Import the factory and call it."""
+        """Import the factory, and call it."""
         factory = load_object(self.factory)
         if not callable(factory):
             raise ConfigurationError(f"{self.factory!r} is a {type(factory).__name__}, not a class or function")

@@ -1,4 +1,4 @@
-"""Opening the image that a query names; the worker does it, so that only names travel."""
+"""Images that queries name. Workers open them, so that only the names are sent."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from chimera.models.construction import first_line
 
 MAX_IMAGE_BYTES = 64 << 20
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
-"""What is opened; of the others, Pillow hands EPS to another program."""
-MAX_PIXELS = 80_000_000  # below the number at which Pillow begins to warn
+"""Formats that are opened. Others are refused; Pillow would pass EPS to another program."""
+MAX_PIXELS = 80_000_000  # below the number at which Pillow warns
 
 
 def open_image(query: Any) -> Any:
-    """Return an image of Pillow in RGB, turned as its EXIF data say.
+    """Return a Pillow image in RGB, rotated as its EXIF data say.
 
     Parameters
     ----------
-    query : a path, any URL of fsspec's (``gs://``, ``https://``, ``data:image/png;base64,...``), or the pixels, uint8, shape
+    query : a path, a URL of fsspec (``gs://``, ``https://``, ``data:image/png;base64,...``), or pixels of type uint8 and shape
         (height, width), (height, width, 3) or (height, width, 4).
 
     Raises
     ------
-    DataError : there is no such image, it is too large, or it is broken.
+    DataError : the image is missing, too large or broken.
     """
     from PIL import Image, ImageOps
 
     if not isinstance(query, str):
         return _of_pixels(query)
     content, name = _content(query), query if len(query) <= 200 else f"{query[:200]}..."
-    Image.init()  # else formats that were not used yet are unknown
+    Image.init()  # registers all formats
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise DataError(f"{name} has {image.width} x {image.height} pixels; at most {MAX_PIXELS} are opened")
             return ImageOps.exif_transpose(image).convert("RGB")
-    except (OSError, ValueError, SyntaxError, EOFError) as error:  # Pillow says SyntaxError of a broken PNG
+    except (OSError, ValueError, SyntaxError, EOFError) as error:  # Pillow raises SyntaxError for a broken PNG
         if isinstance(error, DataError):
             raise
         raise DataError(f"{name} is no image, or a broken one: {first_line(error)}") from error
@@ -72,12 +72,12 @@ def _of_pixels(query: Any) -> Any:
             and pixels.size
             and 0 <= pixels.min() <= pixels.max() < 256
         ):
-            pixels = pixels.astype(np.uint8)  # of a list, which came as JSON
+            pixels = pixels.astype(np.uint8)  # from a list that was sent as JSON
     except ValueError as error:
         raise DataError(f"a {type(query).__name__} is no image: its rows differ in length") from error
     if pixels.dtype != np.uint8 or not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] in (3, 4))):
         raise DataError(
-            f"an array of {pixels.dtype} of shape {pixels.shape} is no image: it takes uint8, (height, width) or "
+            f"an array of {pixels.dtype} of shape {pixels.shape} is no image: it must be uint8, (height, width) or "
             "(height, width, 3)"
         )
     return Image.fromarray(pixels).convert("RGB")

@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn, from a file of skops: a format that runs no code when it is read."""
+"""Estimators of scikit-learn in files of skops, a format that runs no code when it is loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.npy import open_archive
-from chimera.inference.models.table import KINDS, existing, stamp_of
+from chimera.inference.models.table import KINDS, existing_path, file_stamp
 from chimera.models.construction import first_line
 
 
@@ -20,15 +20,16 @@ from chimera.models.construction import first_line
 class SklearnFile:
     """A fitted estimator or pipeline of scikit-learn, saved with ``skops.io.dump``.
 
-    A query is a row of numbers; a row by name (a CSV file's, say), where the estimator was fitted on a frame; or a text,
-    where it begins with a vectorizer.
+    A query is a row of numbers. It is a dictionary of columns if the estimator was fitted on a data frame, and a text if the
+    pipeline begins with a vectorizer.
 
     Parameters
     ----------
-    file : the file.
-    method : what is asked: ``predict``, ``predict_proba`` (a list in the order of ``classes_``) or ``decision_function``.
-    trusted : types in the file, besides those of scikit-learn and NumPy, that may be made.
-    stamp : filled in: changes when the file is written again, and workers load the model again.
+    file : path of the file.
+    method : method that answers: ``predict``, ``predict_proba`` (a list in the order of ``classes_``) or
+        ``decision_function``.
+    trusted : names of types in the file that may be loaded besides those of scikit-learn and NumPy.
+    stamp : set automatically. It changes when the file is written again, so that workers load the model again.
     """
 
     file: str
@@ -38,16 +39,16 @@ class SklearnFile:
 
     @property
     def code(self) -> str:
-        """The key that trusts types of the file, if it names any."""
+        """``trusted`` if it names types, else empty."""
         return "trusted" if self.trusted else ""
 
-    def anchored(self, folder: Path) -> Self:
-        """Return it with the absolute path of the file."""
-        whole = existing("kind 'sklearn'", self.file, folder)
-        return replace(self, file=whole, stamp=self.stamp or stamp_of(Path(whole)))
+    def with_absolute_paths(self, folder: Path) -> Self:
+        """Return the same with the absolute path of the file."""
+        whole = existing_path("kind 'sklearn'", self.file, folder)
+        return replace(self, file=whole, stamp=self.stamp or file_stamp(Path(whole)))
 
     def load(self) -> SklearnPredictor:
-        """Read the file, if it holds no types but those that are trusted."""
+        """Load the file. Raise ConfigurationError if it contains a type that is not trusted."""
         import skops.io
 
         with open_archive(Path(self.file), "a skops file") as archive:
@@ -56,7 +57,7 @@ class SklearnFile:
             unknown = sorted(set(skops.io.get_untrusted_types(file=self.file)) - set(self.trusted))
             if unknown:
                 raise ConfigurationError(
-                    f"{self.file} holds types that are not trusted: {', '.join(unknown)}; if you trust them, name them in "
+                    f"{self.file} contains types that are not trusted: {', '.join(unknown)}; if you trust them, add them to "
                     "the model's table: trusted = [...]"
                 )
             estimator = skops.io.load(self.file, trusted=list(self.trusted))
@@ -73,14 +74,14 @@ class SklearnFile:
 
 
 class SklearnPredictor:
-    """Asks one method of an estimator."""
+    """Answers queries by one method of an estimator."""
 
     def __init__(self, estimator: Any, method: str) -> None:
-        self._ask, self._columns = getattr(estimator, method), getattr(estimator, "feature_names_in_", None)
+        self._method, self._columns = getattr(estimator, method), getattr(estimator, "feature_names_in_", None)
 
     def predict(self, queries: list[Any]) -> list[Any]:
-        """Return what the estimator says of each row."""
-        found: list[Any] = self._ask(self._rows(queries)).tolist()
+        """Return the estimator's result for each row."""
+        found: list[Any] = self._method(self._rows(queries)).tolist()
         return found
 
     def _rows(self, queries: list[Any]) -> Any:
@@ -88,7 +89,7 @@ class SklearnPredictor:
             return queries
         if self._columns is None:
             if any(isinstance(query, Mapping) for query in queries):
-                raise DataError("the estimator was fitted without names of columns: give rows of numbers")
+                raise DataError("the estimator was fitted without column names: queries must be rows of numbers")
             import numpy as np
 
             return np.asarray(queries)
@@ -97,5 +98,5 @@ class SklearnPredictor:
         for query in queries:
             missing = [name for name in self._columns if isinstance(query, Mapping) and name not in query]
             if missing:
-                raise DataError(f"the row lacks the column {missing[0]!r}")
+                raise DataError(f"the row has no column {missing[0]!r}")
         return pandas.DataFrame(queries, columns=list(self._columns))

@@ -1,4 +1,4 @@
-"""A model as a table, which a worker loads."""
+"""The key of a model's table."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ import msgspec
 
 
 def key_of(model: Mapping[str, Any]) -> str:
-    """Return a short text that is the same for the same table: what a worker calls a model that it has loaded."""
+    """Return a hash of a table. Workers identify the models in their memory by it."""
     return hashlib.sha256(msgspec.json.encode(model, order="sorted")).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""A model as a table: ``kind`` says what loads it, the other keys are the options of that kind."""
+"""A model as a table: ``kind`` selects the loader, the other keys are its options."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ from chimera.models.construction import first_line
 
 
 class Predictor(Protocol):
-    """What answers queries."""
+    """A loaded model."""
 
     def predict(self, queries: list[Any]) -> Sequence[Any]:
-        """Return one result a query, in their order. An exception among them is the error of that query alone."""
+        """Return one result per query, in order. An exception in the list is the error of that query alone."""
 
 
 class Kind(Protocol):
-    """A table whose values have been checked; a frozen dataclass, its fields the keys of the table."""
+    """A checked table: a frozen dataclass whose fields are the keys of the table."""
 
     @property
     def code(self) -> str:
-        """The key of the table by which code is run that is none of the libraries'; nothing if none is."""
+        """The key of the table that makes the worker run code other than the libraries'; empty if there is none."""
 
-    def anchored(self, folder: Path) -> Self:
-        """Return it with absolute paths, relative ones taken from ``folder``.
+    def with_absolute_paths(self, folder: Path) -> Self:
+        """Return the same with absolute paths; relative paths start at ``folder``.
 
         Raises
         ------
-        ConfigurationError : a file that it needs is not there.
+        ConfigurationError : a file is missing.
         """
 
     def load(self) -> Predictor:
-        """Load the model. Only now are heavy libraries imported.
+        """Load the model. Heavy libraries are imported only here.
 
         Raises
         ------
-        ConfigurationError : it cannot be loaded, in one line.
+        ConfigurationError : the model cannot be loaded; one line of text.
         """
 
 
 KINDS: Registry[Kind] = Registry("kind of model", "chimera.inference.models")
-"""What loads models, by the ``kind`` of their tables."""
+"""The loaders of models, by ``kind``."""
 
 
 def check(table: Mapping[str, Any], *, folder: str | Path | None = None, code: bool = True) -> dict[str, Any]:
-    """Return the table complete: defaults filled in, and paths absolute. Nothing is loaded.
+    """Return the table with defaults filled in and absolute paths. Nothing is loaded.
 
     Parameters
     ----------
-    folder : where relative paths in it start; by default the present folder.
-    code : accept a model that runs code of its own.
+    folder : folder at which relative paths start; default: the current folder.
+    code : whether to accept a model that runs code of its own.
 
     Raises
     ------
-    ConfigurationError : an unknown kind or key, a value that cannot be used, a library or a file that is missing.
+    ConfigurationError : a kind or key is unknown, a value is invalid, or a library or file is missing.
     """
     kind = _kind(table, folder)
     if kind.code and not code:
@@ -75,26 +75,26 @@ def load(table: Mapping[str, Any], *, folder: str | Path | None = None) -> Predi
 
     Parameters
     ----------
-    folder : where relative paths in it start; by default the present folder.
+    folder : folder at which relative paths start; default: the current folder.
 
     Raises
     ------
-    ConfigurationError : the table cannot be used, or its model cannot be loaded.
+    ConfigurationError : the table is invalid, or the model cannot be loaded.
     """
     return _kind(table, folder).load()
 
 
 def read(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the checked table that a user means.
+    """Return the checked table of a model.
 
     Parameters
     ----------
-    source : a table, a TOML file that holds one (relative paths in it start at its folder), the folder of a run of Chimera,
+    source : a table, a TOML file with one (relative paths in it start at its folder), the folder of a run of Chimera,
         a ``.skops`` file, or a factory, ``package.module:name`` or ``file.py:name``.
 
     Raises
     ------
-    ConfigurationError : it is none of these, or its table cannot be used.
+    ConfigurationError : the source is none of these, or its table is invalid.
     """
     if isinstance(source, Mapping):
         return check(source)
@@ -108,7 +108,7 @@ def read(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     if ":" in str(source) and "://" not in str(source):
         return check({"kind": "factory", "factory": str(source)})
     raise ConfigurationError(
-        f"{str(source)!r} names no model: give a .toml file with its table, the folder of a run, a .skops file, or "
+        f"{str(source)!r} names no model: use a .toml file with its table, the folder of a run, a .skops file, "
         "'package.module:factory' or 'file.py:factory'"
     )
 
@@ -121,13 +121,15 @@ def _kind(table: Mapping[str, Any], folder: str | Path | None) -> Kind:
         raise ConfigurationError(f'the table of a model needs kind = "...", one of {known}; found {name!r}')
     made = KINDS.create(name, options)
     try:
-        return made.anchored(Path(folder or ".").resolve())
+        return made.with_absolute_paths(Path(folder or ".").resolve())
     except ChimeraError:
         raise
-    except (OSError, RuntimeError, ValueError) as error:  # too long a name, no such user, a character that no path has
-        raise ConfigurationError(
-            f"the model of kind {name!r} names a path that cannot be: {first_line(error)}"
-        ) from error
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # e.g. a name that is too long, an unknown user, an invalid character
+        raise ConfigurationError(f"the model of kind {name!r} has an invalid path: {first_line(error)}") from error
 
 
 def _of_file(path: Path) -> dict[str, Any]:
@@ -141,12 +143,12 @@ def _of_file(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path} is not valid TOML: {error}") from None
 
 
-def existing(what: str, path: str, folder: Path, *, folders: bool = False) -> str:
-    """Return the absolute path of a file (or a folder) that is there.
+def existing_path(what: str, path: str, folder: Path, *, folders: bool = False) -> str:
+    """Return the absolute path of an existing file, or folder.
 
     Raises
     ------
-    ConfigurationError : it is not.
+    ConfigurationError : it does not exist.
     """
     whole = folder / Path(path).expanduser()
     if not (whole.is_dir() if folders else whole.is_file()):
@@ -154,7 +156,7 @@ def existing(what: str, path: str, folder: Path, *, folders: bool = False) -> st
     return str(whole)
 
 
-def stamp_of(*files: Path) -> str:
-    """Return a text that changes when one of the files is written again, so that a worker loads it again."""
+def file_stamp(*files: Path) -> str:
+    """Return a text that changes when one of the files is written again, so that workers load the model again."""
     found = [file.stat() for file in files]
     return f"{sum(each.st_size for each in found)}-{max(each.st_mtime_ns for each in found)}"

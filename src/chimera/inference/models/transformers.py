@@ -1,4 +1,4 @@
-"""Models of Hugging Face, by id or folder: any task of the ``pipeline`` of transformers."""
+"""Models of Hugging Face, by id or folder, for any task of the ``pipeline`` of transformers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.inference.models.images import open_image
-from chimera.inference.models.table import KINDS, stamp_of
+from chimera.inference.models.table import KINDS, file_stamp
 from chimera.models.construction import first_line
 
 IMAGE_TASKS = frozenset(
@@ -19,7 +19,7 @@ IMAGE_TASKS = frozenset(
         *("image-segmentation", "mask-generation", "object-detection"),
     }
 )
-"""Tasks whose queries are images, which are opened here: from any URL of fsspec's, and with limits."""
+"""Tasks whose queries are images. `open_image` opens them, so that URLs of fsspec work and limits apply."""
 
 _WANTED = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
 _PICKLED = ["*.bin", "*.pt", "*.pth"]
@@ -32,15 +32,15 @@ class Transformers:
 
     Parameters
     ----------
-    task : of the pipeline: ``image-classification``, ``fill-mask``, ``text-classification``, ...
-    model : a folder, or an id such as ``google/vit-base-patch16-224``, which is fetched unless it is in the cache.
-    revision : the commit of an id; one must be given, so that all workers have the same weights. A branch or tag does, too.
-    options : of the pipeline's calls, such as ``top_k``.
-    device : ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
-    dtype : of the weights, such as ``bfloat16``; by default what the model's files say.
-    pickled_weights : also load weights that are no safetensors: reading them may run code of whoever wrote them.
-    trust_remote_code : run code that comes with the model.
-    stamp : filled in: changes when the files of a folder are written again, and workers load the model again.
+    task : task of the pipeline: ``image-classification``, ``fill-mask``, ``text-classification``, ...
+    model : a folder, or an id such as ``google/vit-base-patch16-224``, which is downloaded unless it is in the cache.
+    revision : commit of an id; required, so that all workers load the same weights. A branch or tag is accepted too.
+    options : options of the pipeline's calls, such as ``top_k``.
+    device : ``cpu``, ``cuda``, ``cuda:1``; default: a GPU if there is one.
+    dtype : type of the weights, such as ``bfloat16``; default: the type in the model's files.
+    pickled_weights : whether to load pickled weights too. Loading them may run code of their author.
+    trust_remote_code : whether to run code that comes with the model.
+    stamp : set automatically. It changes when the files of a folder are written again, so that workers load the model again.
     """
 
     task: str
@@ -60,33 +60,33 @@ class Transformers:
 
     @property
     def code(self) -> str:
-        """The first key that trusts the model's files, if one does."""
+        """The first key that makes the model's files run code; empty if there is none."""
         return next((key for key in ("trust_remote_code", "pickled_weights") if getattr(self, key)), "")
 
-    def anchored(self, folder: Path) -> Self:
-        """Return it with the absolute path of the folder, if it is one."""
+    def with_absolute_paths(self, folder: Path) -> Self:
+        """Return the same with an absolute path, if the model is a folder."""
         whole = folder / Path(self.model).expanduser()
         if whole.is_dir():
             if not (whole / "config.json").is_file():
                 raise ConfigurationError(
-                    f"the folder {str(whole)!r} holds no model of transformers: it has no config.json"
+                    f"the folder {str(whole)!r} contains no model of transformers: it has no config.json"
                 )
             files = sorted(file for file in whole.iterdir() if file.is_file())
-            return replace(self, model=str(whole), stamp=self.stamp or stamp_of(*files))
+            return replace(self, model=str(whole), stamp=self.stamp or file_stamp(*files))
         if self.model.startswith((".", "/", "~")) or self.model.count("/") > 1:
             raise ConfigurationError(f"there is no folder {str(whole)!r} with a model in it")
         if not self.revision:
             raise ConfigurationError(
-                f'model = {self.model!r} is an id: pin it, revision = "the commit" (there is no such folder here)'
+                f'model = {self.model!r} is an id: set revision = "the commit" (there is no such folder)'
             )
         return self
 
     def load(self) -> PipelinePredictor:
-        """Make the pipeline; an id is fetched first, or found in the cache."""
-        folder = self.model if Path(self.model).is_absolute() else self._fetched()
+        """Make the pipeline. An id is downloaded first, or taken from the cache."""
+        folder = self.model if Path(self.model).is_absolute() else self._downloaded()
         if not self.pickled_weights and not any(Path(folder).glob("*.safetensors")):
             raise ConfigurationError(
-                f"the model {self.model!r} has no safetensors; if you trust whoever wrote its weights: pickled_weights = true"
+                f"the model {self.model!r} has no safetensors; set pickled_weights = true if you trust their author"
             )
         from transformers import pipeline
         from transformers.utils import logging
@@ -95,7 +95,7 @@ class Transformers:
         logging.set_verbosity_error()
         taken = sorted(set(self.options) & set(inspect.signature(pipeline).parameters))
         if taken:
-            raise ConfigurationError(f"kind 'transformers': options.{taken[0]} is no option of a pipeline's call")
+            raise ConfigurationError(f"kind 'transformers': options.{taken[0]} is not an option of a pipeline's call")
         try:
             made = pipeline(
                 self.task,
@@ -106,12 +106,12 @@ class Transformers:
                 model_kwargs={} if self.pickled_weights else {"use_safetensors": True},
                 **self.options,
             )
-        except Exception as error:  # of many libraries, and of many kinds
+        except Exception as error:  # many libraries raise many types
             raise ConfigurationError(f"the model {self.model!r} cannot be loaded: {_reason(error)}") from error
         return PipelinePredictor(made, self.options)
 
-    def _fetched(self) -> str:
-        """Return the folder of the model's files in the cache; only what is missing there is fetched."""
+    def _downloaded(self) -> str:
+        """Return the folder of the model's files in the cache; download the missing ones."""
         from huggingface_hub import snapshot_download
 
         wanted = [*_WANTED, *(_PICKLED if self.pickled_weights else ()), *(["*.py"] if self.trust_remote_code else ())]
@@ -119,20 +119,20 @@ class Transformers:
             return str(snapshot_download(self.model, revision=self.revision, allow_patterns=wanted))
         except (OSError, ValueError) as error:
             raise ConfigurationError(
-                f"the model {self.model!r}, revision {self.revision!r}, cannot be fetched and is not in the cache: "
+                f"the model {self.model!r}, revision {self.revision!r}, cannot be downloaded and is not in the cache: "
                 f"{first_line(error)}"
             ) from error
 
 
 class PipelinePredictor:
-    """Asks a pipeline, with all queries in one batch.
+    """Answers queries by a pipeline, in one batch.
 
-    ``fill-mask`` answers the whole sentence, each mask filled with the likeliest token, unless ``top_k`` asks for proposals.
+    ``fill-mask`` returns the whole sentence, each mask filled with the most likely token, unless ``top_k`` is set.
 
     Parameters
     ----------
-    pipeline : of transformers.
-    options : that it was made with.
+    pipeline : a pipeline of transformers.
+    options : the options with which it was made.
     """
 
     def __init__(self, pipeline: Any, options: Mapping[str, Any]) -> None:
@@ -141,12 +141,12 @@ class PipelinePredictor:
         self._sentence = pipeline.task == "fill-mask" and "top_k" not in options
         self._tokenizing = options.get("tokenizer_kwargs", {})
         tokenizer = pipeline.tokenizer
-        self._batches = tokenizer is None or tokenizer.pad_token_id is not None  # without padding, one at a time
+        self._batches = tokenizer is None or tokenizer.pad_token_id is not None  # no padding: one at a time
         if pipeline.task == "text-generation":
-            tokenizer.padding_side = "left"  # a text is continued at its end, where no padding may be
+            tokenizer.padding_side = "left"  # text is generated at the end, so padding must be at the start
 
     def predict(self, queries: list[Any]) -> list[Any]:
-        """Return the pipeline's answers; an image that cannot be opened has its error."""
+        """Return the pipeline's results. The result of an image that cannot be opened is an exception."""
         prepared = [self._prepared(query) for query in queries]
         found = iter(self._found([query for query in prepared if not isinstance(query, Exception)]))
         return [query if isinstance(query, Exception) else next(found) for query in prepared]
@@ -166,11 +166,11 @@ class PipelinePredictor:
         batch_size = len(queries) if self._batches else 1
         found = list(self._pipeline(_one_by_one(queries), batch_size=batch_size, **options))
         if len(found) != len(queries):
-            raise DataError(f"the pipeline gave {len(found)} answers for {len(queries)} queries")
+            raise DataError(f"the pipeline returned {len(found)} results for {len(queries)} queries")
         return [self._filled(*pair) for pair in zip(queries, found, strict=True)] if self._sentence else found
 
     def _filled(self, query: str, proposals: list[Any]) -> str:
-        """Return the sentence; for each mask there is a list of proposals, or one list if there is but one mask."""
+        """Return the filled sentence. ``proposals`` has a list per mask; a single mask has one flat list."""
         if isinstance(proposals[0], Mapping):
             return str(proposals[0]["sequence"])
         tokenizer = self._pipeline.tokenizer
@@ -181,11 +181,11 @@ class PipelinePredictor:
 
 
 def _reason(error: Exception) -> str:
-    """Return what went wrong, in one line; a pipeline puts the tracebacks of all that it tried into one message."""
+    """Return the error in one line. A pipeline puts the tracebacks of all its attempts into one message."""
     text = str(error).strip()
     return text.splitlines()[-1] if "Traceback" in text else first_line(error)
 
 
 def _one_by_one(queries: list[Any]) -> Iterator[Any]:
-    """Yield the queries: a pipeline answers each item of a generator, while it takes some lists for a single query."""
+    """Yield the queries. A pipeline answers each item of a generator, but treats some lists as a single query."""
     yield from queries

@@ -1,1 +1,1 @@
-"""Which job a free worker serves next; one policy a file."""
+"""Policies: which job a free worker serves next. One policy per file."""

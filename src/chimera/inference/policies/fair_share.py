@@ -11,15 +11,15 @@ from chimera.inference.policies.policy import POLICIES, Contender, Policy
 class FairShare(Policy):
     """The job with the fewest queries dispatched per weight is next: start-time fair queueing (Goyal, Vin and Cheng 1996).
 
-    A worker keeps a model that it has loaded while that job is within one batch of the lowest, so that models are not loaded
-    for nothing. The lowest goes first all the same while nobody serves it.
+    A worker stays with a job whose model it has loaded while that job is within one batch of the lowest charge, which avoids
+    loading models. But the job with the lowest charge goes first while no other worker serves it.
 
-    A job whose model is being loaded is the lowest for as long as that takes. So that it does not draw all workers meanwhile,
-    at most an even share of them load the model of a job that has finished nothing in the last 10 s, of another half of that.
+    A job stays the lowest while its model is loaded. So that it does not take all workers meanwhile, the number of workers that
+    load its model is limited: to an even share if it has finished nothing in the last 10 s, else to half of that.
     """
 
     def choose(self, contenders: Sequence[Contender], workers: int) -> str:
-        """Return the lowest, or the lowest of those loaded that are within one batch of it."""
+        """Return the job with the lowest charge, or the lowest of the loaded jobs within one batch of it."""
         even = workers / len(contenders)
         ready = [one for one in contenders if one.loaded or one.loading + 1 <= _most_loading(one, even)] or contenders
         lowest = min(ready, key=_charge)

@@ -1,4 +1,4 @@
-"""No fairness: one job after the other."""
+"""First come, first served: one job after the other."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ class FirstCome(Policy):
     """The job that was submitted first is next, and all others wait until its last batch is dispatched."""
 
     def choose(self, contenders: Sequence[Contender], workers: int) -> str:  # noqa: ARG002 - others count them
-        """Return the first."""
+        """Return the first job."""
         return contenders[0].job

@@ -1,4 +1,4 @@
-"""Help for whoever is slowest."""
+"""The job with the lowest measured query rate first."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from chimera.inference.policies.policy import POLICIES, Contender, Policy
 class LowestRate(Policy):
     """The job with the lowest measured query rate per weight is next.
 
-    What is dispatched shows in the rate only when it is finished, and for a whole window after: the rule overshoots, first
-    for one job and then for the other.
+    A dispatched batch changes the rate only when it is finished, and then for a whole window. So the rule overshoots, for one
+    job after the other.
     """
 
     def choose(self, contenders: Sequence[Contender], workers: int) -> str:  # noqa: ARG002 - others count them
-        """Return the one with the lowest rate per weight, of equals the one with the fewest workers."""
+        """Return the job with the lowest rate per weight; ties go to the job with the fewest workers."""
         return min(contenders, key=lambda one: (one.rate / one.weight, one.workers, one.order)).job

@@ -1,4 +1,4 @@
-"""A policy decides which job a free worker serves next. It does no I/O and keeps no clock."""
+"""The interface of a policy: it decides which job a free worker serves next. No I/O and no clock."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from chimera.core.registry import Registry
 
 
 class Contender(NamedTuple):
-    """A job that has queries waiting and may have one more worker.
+    """A job that has waiting queries and may use one more worker.
 
     Attributes
     ----------
-    job : its name for the cluster.
-    order : jobs that came later have a higher one.
-    weight : of its share.
-    charged : queries dispatched, divided by the weight in force at the time; a newcomer begins at the lowest of the others.
-    batch : queries in the batch that it would dispatch next.
+    job : number of the job.
+    order : position in the order of submission.
+    weight : weight of its share.
+    charged : queries dispatched, divided by the weight at the time; a new job starts at the lowest charge of the others.
+    batch : number of queries in its next batch.
     rate : queries finished per second, over the last 10 s.
-    workers : how many others serve it now.
-    loading : batches of it under way at workers that have to load its model first.
+    workers : number of other workers that serve it.
+    loading : number of its running batches whose workers had to load the model first.
     loaded : whether the free worker has its model in memory.
     """
 
@@ -37,7 +37,7 @@ class Contender(NamedTuple):
 
 
 class Policy(ABC):
-    """Who is served next."""
+    """A policy."""
 
     @abstractmethod
     def choose(self, contenders: Sequence[Contender], workers: int) -> str:
@@ -46,7 +46,7 @@ class Policy(ABC):
         Parameters
         ----------
         contenders : at least one, in the order in which they were submitted.
-        workers : how many workers live.
+        workers : number of available workers.
         """
 
 

@@ -1,4 +1,4 @@
-"""Workers in proportion to how far a job is behind the sum of all rates."""
+"""Workers in proportion to the difference between a job's rate and the sum of all rates."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from chimera.inference.policies.policy import POLICIES, Contender, Policy
 
 @POLICIES.register("rate-ratio")
 class RateRatio(Policy):
-    """Job i should have the share ``(S - r_i) / sum_j (S - r_j)`` of the workers, with S the sum of the measured query rates r.
+    """Job i gets the share ``(S - r_i) / sum_j (S - r_j)`` of the workers, with S the sum of the measured query rates r.
 
-    The job that is furthest below its number is next. With two jobs the rule rests where the numbers of workers are as the
-    square roots of the times per query, so that the query rates stay apart by the square root of what the times are apart by.
+    The job that lacks the most workers is next. With two jobs, the equilibrium ratio of their workers is the square root of the
+    ratio of their times per query. The ratio of their query rates is then the square root of the inverse ratio of the times.
     """
 
     def choose(self, contenders: Sequence[Contender], workers: int) -> str:
-        """Return the one that lacks the most workers."""
+        """Return the job that lacks the most workers."""
         wanted = targets(contenders, workers)
         return max(contenders, key=lambda one: (wanted[one.job] - one.workers, one.loaded, -one.order)).job
 
 
 def targets(contenders: Sequence[Contender], workers: int) -> Mapping[str, int]:
-    """Return how many workers each should have: newcomers an even share, the others by the rule, leftovers one each."""
+    """Return the target number of workers of each job: an even share for new jobs, the rule for others, the rest one each."""
     found = {one.job: workers // len(contenders) for one in contenders if not one.rate}
     left = workers - sum(found.values())
     rates = {one.job: one.rate / one.weight for one in contenders if one.rate}

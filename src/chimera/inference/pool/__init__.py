@@ -1,1 +1,1 @@
-"""How the coordinator reaches workers."""
+"""Pools of workers: how the coordinator finds and reaches workers."""

@@ -1,4 +1,4 @@
-"""A worker that is a process and answers over HTTP."""
+"""Workers that are local processes and answer over HTTP."""
 
 from __future__ import annotations
 
@@ -14,92 +14,89 @@ from chimera.core.errors import DataError, RunError
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Answer, Connection, Garbage, Unreachable
 from chimera.engines.http.routes import document_of
-from chimera.inference.journal.members import Member, Members
-from chimera.inference.pool.link import Assignment, Collected, Link, Place, StaleEpoch, WorkerState
+from chimera.inference.membership import Member, Members
 from chimera.inference.pool.pool import Pool
+from chimera.inference.worker.protocol import PATH, Assignment, BatchId, Collected, Link, StaleEpoch, WorkerState
 
-PATH = "/v1/worker"
 _MOST_BYTES = 1 << 30
 
 T = TypeVar("T")
 
 
 class HttpLink(Link):
-    """A link over one kept-alive connection.
+    """A link over one keep-alive connection.
 
     Parameters
     ----------
-    address : the worker's, ``http://host:port``.
-    token : of the cluster.
-    patience_s : how long an answer may take, with what it is asked to wait.
+    address : address of the worker, ``http://host:port``.
+    token : token of the cluster.
+    timeout_s : maximum seconds until an answer, including the time that `collect` waits.
     """
 
-    def __init__(self, address: str, token: str | None, *, patience_s: float = 1.0) -> None:
+    def __init__(self, address: str, token: str | None, *, timeout_s: float = 1.0) -> None:
         self.address = address
-        self._patience_s = patience_s
-        self._closed, self._asking = False, threading.Lock()
+        self._timeout_s = timeout_s
+        self._closed, self._busy = False, threading.Lock()
         self._connection = Connection(Address.of(address), token, None, _MOST_BYTES)
 
     def adopt(self, epoch: int, owner: str) -> WorkerState:  # noqa: D102
-        return self._ask("adopt", {"epoch": epoch, "owner": owner}, WorkerState)
+        return self._call("adopt", {"epoch": epoch, "owner": owner}, WorkerState)
 
     def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:  # noqa: D102
         rows = [msgspec.structs.asdict(one) for one in assignments]
-        return self._ask("assign", {"epoch": epoch, "assignments": rows}, WorkerState)
+        return self._call("assign", {"epoch": epoch, "assignments": rows}, WorkerState)
 
-    def collect(self, epoch: int, done: Sequence[Place], wait_s: float) -> Collected:  # noqa: D102
-        body = {"epoch": epoch, "done": [list(place) for place in done], "wait_s": wait_s}
-        return self._ask("collect", body, Collected)
+    def collect(self, epoch: int, done: Sequence[BatchId], wait_s: float) -> Collected:  # noqa: D102
+        body = {"epoch": epoch, "done": [list(batch_id) for batch_id in done], "wait_s": wait_s}
+        return self._call("collect", body, Collected)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:  # noqa: D102
-        return self._ask("forget", {"epoch": epoch, "jobs": list(jobs)}, WorkerState)
+        return self._call("forget", {"epoch": epoch, "jobs": list(jobs)}, WorkerState)
 
     def stop(self, epoch: int) -> None:  # noqa: D102
-        self._ask("stop", {"epoch": epoch}, dict)
+        self._call("stop", {"epoch": epoch}, dict)
 
     def close(self) -> None:  # noqa: D102
         self._closed = True
         self._connection.break_off("the link was closed")
-        self._let_go()
+        self._close_if_idle()
 
-    def _ask(self, verb: str, body: dict[str, Any], kind: type[T]) -> T:
+    def _call(self, verb: str, body: dict[str, Any], kind: type[T]) -> T:
         where = f"the worker at {self.address}"
         try:
-            answer = self._request(verb, body, self._patience_s)
+            answer = self._request(verb, body, self._timeout_s)
             if answer.status != HTTPStatus.OK:
                 raise _refusal(where, answer.status, document_of(answer))
             return msgspec.convert(wire.unpack(answer.body), kind)
         except (Garbage, DataError, msgspec.ValidationError) as error:
-            raise RunError(f"{where} answered {verb} with what no worker answers: {error}") from error
+            raise RunError(f"{where} sent an invalid answer to {verb}: {error}") from error
         finally:
             if self._closed:
-                self._let_go()
+                self._close_if_idle()
 
     def _request(self, verb: str, body: dict[str, Any], timeout_s: float) -> Answer:
-        with self._asking:
+        with self._busy:
             try:
                 return self._connection.request(
                     "POST", f"{PATH}/{verb}", wire.pack(body), wire.CONTENT_TYPE, timeout_s=timeout_s, idempotent=True
                 )
-            except (
-                Garbage
-            ) as error:  # a worker died in the middle of its answer, or it is no worker that listens there now
+            except Garbage as error:  # the worker died while it answered, or another program listens there now
                 raise Unreachable(str(error)) from error
 
-    def _let_go(self) -> None:
-        """Close the connection, unless a thread is asking: that will, in a moment."""
-        if self._asking.acquire(blocking=False):
+    def _close_if_idle(self) -> None:
+        """Close the connection, unless a request is in progress; its thread closes it then."""
+        if self._busy.acquire(blocking=False):
             self._connection.close()
-            self._asking.release()
+            self._busy.release()
 
 
 class HttpPool(Pool):
-    """The workers that have written themselves down as members.
+    """The workers in the folder of members.
 
     Parameters
     ----------
-    members : of the cluster.
-    token : that workers ask for.
+    members : members of the cluster.
+    token : token of the cluster.
     """
 
     def __init__(self, members: Members, token: str) -> None:

@@ -1,6 +1,6 @@
 """Workers that are detached actors of Ray, on all of its nodes.
 
-Ray's values are pickles: whoever can reach the ports of a Ray cluster can run code on it, with or without Chimera.
+Ray pickles all values: any client that can reach the ports of a Ray cluster can run code on it, with or without Chimera.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from typing import Any
 from chimera.core.errors import ActorLost, RunError, TimeLimitError
 from chimera.engines.http.connection import Unreachable
 from chimera.engines.ray.failure import translated
-from chimera.inference.journal.members import Member
-from chimera.inference.pool.link import Assignment, Collected, Link, Place, WorkerState
+from chimera.inference.membership import Member
 from chimera.inference.pool.pool import Pool
-from chimera.inference.worker import KEEP_MODELS, InferenceWorker
+from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Link, WorkerState
+from chimera.inference.worker.worker import KEEP_MODELS, InferenceWorker
 
 THREADS = 16
-"""So many calls an actor answers at once: two of each coordinator that it has or had, and who asks what it is."""
+"""Maximum concurrent calls of an actor: two of each past or present coordinator, and calls of `about`."""
 ORPHANED_S = 600.0
-"""A worker that no coordinator has asked anything for so long ends."""
+"""A worker exits after this many seconds without a call of a coordinator."""
 DIED = 3
-_ABOUT_S = 0.5
+_ABOUT_TIMEOUT_S = 0.5
 
 
 def namespace_of(token: str) -> str:
-    """Return Ray's namespace of the cluster with this token, which it does not tell."""
+    """Return the Ray namespace of the cluster with a token. It does not reveal the token."""
     return "chimera-infer-" + hashlib.sha256(token.encode()).hexdigest()[:16]
 
 
@@ -41,54 +41,54 @@ class WorkerActor:
 
     Parameters
     ----------
-    name, preload, keep_models : as the worker has them.
-    orphaned_s : without a coordinator for so long, it ends.
+    name, preload, keep_models : as of `InferenceWorker`.
+    orphaned_s : the worker exits after this many seconds without a coordinator.
     """
 
     def __init__(
         self, name: str, preload: Sequence[str], keep_models: int = KEEP_MODELS, orphaned_s: float = ORPHANED_S
     ) -> None:
-        self._worker = InferenceWorker(name, died=_end, preload=preload, keep_models=keep_models)
-        self._asked_s, self._orphaned_s = time.monotonic(), orphaned_s
+        self._worker = InferenceWorker(name, on_exit=_end, preload=preload, keep_models=keep_models)
+        self._last_call_s, self._orphaned_s = time.monotonic(), orphaned_s
         threading.Thread(target=self._watch, name="chimera-orphan", daemon=True).start()
 
     def adopt(self, epoch: int, owner: str) -> WorkerState:
-        """As the worker does."""
-        return self._asked().adopt(epoch, owner)
+        """See `InferenceWorker`."""
+        return self._called().adopt(epoch, owner)
 
     def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:
-        """As the worker does."""
-        return self._asked().assign(epoch, assignments)
+        """See `InferenceWorker`."""
+        return self._called().assign(epoch, assignments)
 
-    def collect(self, epoch: int, done: Sequence[Place], wait_s: float) -> Collected:
-        """As the worker does."""
-        return self._asked().collect(epoch, done, wait_s)
+    def collect(self, epoch: int, done: Sequence[BatchId], wait_s: float) -> Collected:
+        """See `InferenceWorker`."""
+        return self._called().collect(epoch, done, wait_s)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
-        """As the worker does."""
-        return self._asked().forget(epoch, jobs)
+        """See `InferenceWorker`."""
+        return self._called().forget(epoch, jobs)
 
     def stop(self, epoch: int) -> None:
-        """As the worker does."""
+        """See `InferenceWorker`."""
         self._worker.stop(epoch)
-        threading.Timer(0.1, _end, ("its coordinator has ended it",)).start()  # once this is answered
+        threading.Timer(0.1, _end, ("the coordinator has stopped it",)).start()  # after the answer is sent
 
     def about(self, address: str) -> Member:
-        """Return what is told of this member."""
+        """Return this worker as a member."""
         state, worker = self._worker.state(), self._worker
         word = "loading" if state.loading else "busy" if state.computing else "free"
         return Member(
             "worker", worker.name, socket.gethostname(), os.getpid(), address, word, worker.epoch, time.time()
         )
 
-    def _asked(self) -> InferenceWorker:
-        self._asked_s = time.monotonic()
+    def _called(self) -> InferenceWorker:
+        self._last_call_s = time.monotonic()
         return self._worker
 
     def _watch(self) -> None:
-        while (left_s := self._asked_s + self._orphaned_s - time.monotonic()) > 0:
+        while (left_s := self._last_call_s + self._orphaned_s - time.monotonic()) > 0:
             time.sleep(left_s)
-        _end(f"no coordinator has asked for {self._orphaned_s:g} s")
+        _end(f"no coordinator has called for {self._orphaned_s:g} s")
 
 
 def _end(why: str) -> None:
@@ -102,37 +102,37 @@ class RayLink(Link):
 
     Parameters
     ----------
-    address : the actor's name, ``w0.1a2b3c4d``.
-    namespace : of the cluster.
-    patience_s : how long an answer may take, with what it is asked to wait.
+    address : name of the actor, ``w0.1a2b3c4d``.
+    namespace : Ray namespace of the cluster.
+    timeout_s : maximum seconds until an answer, including the time that `collect` waits.
     """
 
-    def __init__(self, address: str, namespace: str, *, patience_s: float = 1.0) -> None:
+    def __init__(self, address: str, namespace: str, *, timeout_s: float = 1.0) -> None:
         self.address = address
-        self._namespace, self._patience_s = namespace, patience_s
+        self._namespace, self._timeout_s = namespace, timeout_s
         self._handle: Any = None
         self._unanswered: Any = None
 
     def adopt(self, epoch: int, owner: str) -> WorkerState:
-        """See `Link`. One that timed out is waited for again: an actor that hangs, or has no room yet, piles up no calls."""
-        return self._ask("adopt", epoch, owner)  # type: ignore[no-any-return]
+        """See `Link`. After a timeout, the pending call is reused, so that calls do not pile up at an actor that hangs."""
+        return self._call("adopt", epoch, owner)  # type: ignore[no-any-return]
 
     def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:  # noqa: D102
-        return self._ask("assign", epoch, assignments)  # type: ignore[no-any-return]
+        return self._call("assign", epoch, assignments)  # type: ignore[no-any-return]
 
-    def collect(self, epoch: int, done: Sequence[Place], wait_s: float) -> Collected:  # noqa: D102
-        return self._ask("collect", epoch, done, wait_s)  # type: ignore[no-any-return]
+    def collect(self, epoch: int, done: Sequence[BatchId], wait_s: float) -> Collected:  # noqa: D102
+        return self._call("collect", epoch, done, wait_s)  # type: ignore[no-any-return]
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:  # noqa: D102
-        return self._ask("forget", epoch, jobs)  # type: ignore[no-any-return]
+        return self._call("forget", epoch, jobs)  # type: ignore[no-any-return]
 
     def stop(self, epoch: int) -> None:  # noqa: D102
-        self._ask("stop", epoch)
+        self._call("stop", epoch)
 
     def close(self) -> None:
-        """Let go; a call that is under way ends within its patience."""
+        """Do nothing; a call in progress ends within its timeout."""
 
-    def _ask(self, verb: str, *args: Any) -> Any:
+    def _call(self, verb: str, *args: Any) -> Any:
         import ray
         from ray.exceptions import GetTimeoutError, RayError
 
@@ -142,38 +142,37 @@ class RayLink(Link):
                 self._handle = ray.get_actor(self.address, self._namespace)
             earlier, self._unanswered = self._unanswered, None
             ref = earlier if verb == "adopt" and earlier is not None else getattr(self._handle, verb).remote(*args)
-            return ray.get(ref, timeout=self._patience_s)
-        except ValueError as error:  # Ray says so of a name that nobody has
-            raise Unreachable(f"{where} is not there") from error
+            return ray.get(ref, timeout=self._timeout_s)
+        except ValueError as error:  # Ray raises it for an unknown name
+            raise Unreachable(f"{where} does not exist") from error
         except GetTimeoutError as error:
             self._unanswered = ref if verb == "adopt" else None
-            raise TimeLimitError(f"{where} has not answered {verb} within {self._patience_s:g} s") from error
+            raise TimeLimitError(f"{where} has not answered {verb} within {self._timeout_s:g} s") from error
         except RayError as error:
             found = translated(error, verb, lambda _: self.address)
             if isinstance(found, ActorLost):
                 raise Unreachable(str(found)) from None
             if not isinstance(found, RunError):
-                found = RunError(f"{where} answered {verb} with what no worker answers: {found}")
+                found = RunError(f"{where} sent an invalid answer to {verb}: {found}")
             raise found from None
 
 
 class RayPool(Pool):
-    """The actors of a cluster, by the names under which Ray knows them.
+    """The actors of a cluster, found by their names in Ray.
 
-    Each look is a question to Ray's head, for all of its actors; so there are few. A death Ray tells by itself to whoever waits
-    for an answer of the actor.
+    Each poll requests all actors from Ray's head node, so polls are rare. Ray itself reports a death to callers of the actor.
 
     Parameters
     ----------
-    namespace : of the cluster.
+    namespace : Ray namespace of the cluster.
     """
 
-    look_s = 0.5
+    poll_s = 0.5
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
         self._last: dict[str, Member] = {}
-        self._asked: dict[str, Any] = {}
+        self._called: dict[str, Any] = {}
 
     def addresses(self) -> Mapping[str, str]:  # noqa: D102
         from ray.util import list_named_actors
@@ -185,21 +184,21 @@ class RayPool(Pool):
         return RayLink(address, self._namespace)
 
     def members(self) -> list[Member]:
-        """Ask all workers what they do; of who does not answer, return what it said last."""
+        """Request the state of all workers; return the last known state of those that do not answer."""
         import ray
         from ray.exceptions import RayError
 
         there = set(self.addresses().values())
-        asked = {address: ref for address, ref in self._asked.items() if address in there}
+        asked = {address: ref for address, ref in self._called.items() if address in there}
         self._last = {address: row for address, row in self._last.items() if address in there}
         for address in there - asked.keys():
             with contextlib.suppress(ValueError):  # it died just now
                 asked[address] = ray.get_actor(address, self._namespace).about.remote(address)
         refs = list(asked.values())
-        answered = set(ray.wait(refs, num_returns=len(refs), timeout=_ABOUT_S)[0] if refs else ())
+        answered = set(ray.wait(refs, num_returns=len(refs), timeout=_ABOUT_TIMEOUT_S)[0] if refs else ())
         for address, ref in asked.items():
             if ref in answered:
                 with contextlib.suppress(RayError):  # as above
                     self._last[address] = ray.get(ref)
-        self._asked = {address: ref for address, ref in asked.items() if ref not in answered}
+        self._called = {address: ref for address, ref in asked.items() if ref not in answered}
         return list(self._last.values())

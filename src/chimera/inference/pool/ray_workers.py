@@ -1,4 +1,4 @@
-"""Keeps so many workers up as actors of a Ray cluster; for the supervisor."""
+"""Supervision of workers that are actors of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -12,36 +12,37 @@ from typing import Any
 
 from chimera.engines.ray.failure import translated
 from chimera.inference.pool.ray import THREADS, RayPool, WorkerActor
-from chimera.inference.worker import KEEP_MODELS
+from chimera.inference.worker.worker import KEEP_MODELS
 
-_LOOK_S = 0.5  # each look is a question to Ray's head
-_QUICK_S = 2.0  # who lives no longer than this is started anew later and later
-_LONGEST_S = 10.0
-_NO_ROOM_S = 10.0
+_POLL_S = 0.5  # each poll is a request to Ray's head node
+_SHORT_RUN_S = 2.0  # a worker that ran shorter is restarted with a growing pause
+_MAX_PAUSE_S = 10.0
+_NO_RESOURCES_S = 10.0
 
 
 @dataclass
-class _Place:
-    """A worker's place: whoever is there now, or comes next."""
+class _Slot:
+    """The slot of one worker: the actor in it, or its next start."""
 
     began_s: float = 0.0
     pause_s: float = 0.0
-    at_s: float = 0.0
-    joining: Any = None  # Ray's ref of its first answer
+    restart_s: float = 0.0
+    joining: Any = None  # the ref of the actor's first answer
     waits: bool = False
 
 
 class RayWorkers:
-    """The workers ``w0`` to ``w{N-1}``, detached and spread over all nodes; each takes one of Ray's CPUs.
+    """The workers ``w0`` to ``w{N-1}``: detached actors, spread over all nodes; each uses one of Ray's CPUs.
 
-    Those that an earlier supervisor left in the cluster are kept, with their results and the models that they have loaded.
+    Workers of an earlier supervisor are kept, with their results and loaded models.
 
     Parameters
     ----------
-    namespace : of the cluster, in a Ray that this process has joined.
+    count : number of workers.
+    namespace : Ray namespace of the cluster; this process has joined Ray already.
     preload : modules that workers import before they join.
-    keep_models : how many models stay in a worker's memory.
-    gpus : how many of Ray's GPUs each takes; a part of one is shared. Ray lets a worker see its own only.
+    keep_models : maximum number of models in a worker's memory.
+    gpus : number of Ray GPUs per worker; a fraction shares a GPU. Ray shows a worker its own GPUs only.
     """
 
     def __init__(
@@ -49,53 +50,53 @@ class RayWorkers:
     ) -> None:
         self._namespace, self._preload = namespace, preload
         self._keep_models, self._gpus = keep_models, gpus
-        self._places = {f"w{i}": _Place() for i in range(count)}
+        self._slots = {f"w{i}": _Slot() for i in range(count)}
         self._pool = RayPool(namespace)
-        self._looked_s = 0.0
+        self._polled_s = 0.0
 
     def start(self) -> None:
-        """Start those that are not there."""
+        """Start the missing workers."""
         there = self._pool.addresses()
-        for name in self._places.keys() - there.keys():
+        for name in self._slots.keys() - there.keys():
             self._start(name)
 
-    def look(self, say: Callable[[str], None]) -> None:
-        """Start anew those that are dead."""
+    def check(self, say: Callable[[str], None]) -> None:
+        """Restart dead workers."""
         now_s = time.monotonic()
-        if now_s < self._looked_s + _LOOK_S:
+        if now_s < self._polled_s + _POLL_S:
             return
-        self._looked_s = now_s
+        self._polled_s = now_s
         there = self._pool.addresses()
-        for name, place in self._places.items():
-            self._await(name, place, say)
+        for name, slot in self._slots.items():
+            self._report_join(name, slot, say)
             if name in there:
                 continue
-            if place.at_s == 0.0:
-                quick = now_s - place.began_s < _QUICK_S
-                place.pause_s = min(max(2 * place.pause_s, 0.1), _LONGEST_S) if quick else 0.0
-                place.at_s = now_s + place.pause_s
-                say(f"{name} has died; it is started anew")
-            if now_s >= place.at_s:
+            if slot.restart_s == 0.0:
+                quick = now_s - slot.began_s < _SHORT_RUN_S
+                slot.pause_s = min(max(2 * slot.pause_s, 0.1), _MAX_PAUSE_S) if quick else 0.0
+                slot.restart_s = now_s + slot.pause_s
+                say(f"{name} has died; it is restarted")
+            if now_s >= slot.restart_s:
                 self._start(name)
 
     def signal(self, number: signal.Signals) -> None:
-        """Nothing: actors know no signals; `end` ends them."""
+        """Do nothing: actors receive no signals; `end` kills them."""
 
     def end(self, deadline_s: float) -> None:
-        """End all workers of the cluster, and wait until Ray says that they are gone."""
+        """Kill all workers of the cluster, and wait until Ray no longer lists them."""
         import ray
 
         for address in self._pool.addresses().values():
             with contextlib.suppress(ValueError):  # it is dead already
                 ray.kill(ray.get_actor(address, self._namespace))
         while self._pool.addresses() and time.monotonic() < deadline_s:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def _start(self, name: str) -> None:
         import ray
 
-        place = self._places[name]
-        place.began_s, place.at_s, place.waits = time.monotonic(), 0.0, False
+        slot = self._slots[name]
+        slot.began_s, slot.restart_s, slot.waits = time.monotonic(), 0.0, False
         address = f"{name}.{secrets.token_hex(4)}"
         actor = (
             ray.remote(WorkerActor)
@@ -106,24 +107,24 @@ class RayWorkers:
             )
             .remote(name, self._preload, self._keep_models)
         )  # fmt: skip
-        place.joining = actor.about.remote(address)
+        slot.joining = actor.about.remote(address)
 
-    def _await(self, name: str, place: _Place, say: Callable[[str], None]) -> None:
-        """Say why a worker that was started has not joined."""
+    def _report_join(self, name: str, slot: _Slot, say: Callable[[str], None]) -> None:
+        """Report why a worker has not joined."""
         import ray
         from ray.exceptions import RayError
 
-        if place.joining is None:
+        if slot.joining is None:
             return
-        if ray.wait([place.joining], timeout=0)[0]:
+        if ray.wait([slot.joining], timeout=0)[0]:
             try:
-                ray.get(place.joining)
+                ray.get(slot.joining)
             except RayError as error:
                 found = translated(error, "about", lambda _: name)
                 say(f"{name} did not start: {str(found).partition(chr(10))[0]}")
-            place.joining = None
-        elif not place.waits and time.monotonic() > place.began_s + _NO_ROOM_S:
-            place.waits = True
+            slot.joining = None
+        elif not slot.waits and time.monotonic() > slot.began_s + _NO_RESOURCES_S:
+            slot.waits = True
             free = ray.available_resources()
             wants = f"a free CPU and {self._gpus:g} of a GPU" if self._gpus else "a free CPU"
             left = ", ".join(f"{free.get(what, 0):g} {what}s" for what in ("CPU", "GPU"))

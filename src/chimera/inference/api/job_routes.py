@@ -1,0 +1,178 @@
+"""REST routes of jobs, and of views of the cluster; `chimera infer` and the Python client use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import orjson
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
+
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.engines.http import wire
+from chimera.inference.api import operations, views
+from chimera.inference.coordinator.coordinator import Coordinator
+from chimera.web.background import in_thread
+from chimera.web.body import answer, read_object, required
+from chimera.web.routing import documented, plain_router
+
+PREFIX = "/v1/infer"
+_ANY: dict[str, Any] = {"type": "object"}
+_ROWS: dict[str, Any] = {"type": "object", "properties": {"rows": {"type": "array", "items": _ANY}}}
+JOB = {"type": "object", "properties": {"job": {"type": "string"}}, "required": ["job"]}
+CHANGES: dict[str, Any] = {
+    "batch_size": {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]},
+    "weight": {"type": "number", "exclusiveMinimum": 0},
+    "max_workers": {"anyOf": [{"type": "null"}, {"type": "integer", "minimum": 1}]},
+}
+_SUBMISSION = {
+    "type": "object",
+    "required": ["key", "model", "queries"],
+    "properties": {
+        "key": {"type": "string", "minLength": 1},
+        "name": {"anyOf": [{"type": "null"}, {"type": "string"}]},
+        "model": _ANY,
+        "queries": {"type": "array", "minItems": 1},
+        **CHANGES,
+    },
+    "additionalProperties": False,
+}
+_EXAMPLE = {
+    "key": "e7c1",
+    "name": "cats",
+    "model": {"kind": "transformers", "task": "image-classification", "model": "google/vit-base-patch16-224"},
+    "queries": ["/data/images/1.png", "/data/images/2.png"],
+    "weight": 1.0,
+}
+
+
+def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[dict[str, Any]]]) -> APIRouter:
+    """Return the routes.
+
+    Parameters
+    ----------
+    leader : returns the coordinator; raises `NotCoordinator` if this process is not the coordinator.
+    members : returns a row per process of the cluster.
+    """
+    router = plain_router(prefix=PREFIX, tags=["inference"])
+
+    @router.post(
+        "/jobs",
+        **documented(
+            "Submit a job. A request with the key of an existing job returns that job.", body=_SUBMISSION, example=_EXAMPLE,
+            answer=JOB, answer_example={"job": "1"}, errors=(422, 503),
+        ),
+    )  # fmt: skip
+    async def submit(request: Request) -> Response:
+        body = await read_object(request)
+        key, model, queries = required(body, "key", "model", "queries")
+        if not isinstance(key, str) or not key or not isinstance(model, dict) or not isinstance(queries, list):
+            raise DataError("a job needs a key (a text), a model (a table) and queries (a list)")
+        more = known_fields(body, "name", "weight", "batch_size", "max_workers", besides=("key", "model", "queries"))
+        if not isinstance(more.get("name"), str | None):
+            raise DataError(f"name must be a text, not {more['name']!r}")
+        job = await in_thread(lambda: operations.submit(leader(), key=key, model=model, queries=queries, **more))
+        return answer(request, {"job": job})
+
+    for path, view, summary in (
+        ("/jobs", views.jobs, "All jobs, with their states."),
+        (
+            "/rate",
+            views.rates,
+            "The query rate of each job over the last 10 s, and the number of its finished queries.",
+        ),
+        ("/stats", views.statistics, "The processing time per query of each job."),
+        ("/workers", views.workers, "The state of each worker."),
+    ):
+        router.get(path, **documented(summary, answer=_ROWS, errors=(503,)))(_viewing(leader, view))
+
+    @router.get("/members", **documented("All processes of the cluster.", answer=_ROWS))
+    async def processes(request: Request) -> Response:
+        return answer(request, {"rows": await in_thread(members)})
+
+    @router.patch(
+        "/jobs/{job}",
+        **documented(
+            "Change a job, from its next batch on.", body={"type": "object", "properties": CHANGES}, example={"weight": 2.0},
+            answer=JOB, answer_example={"job": "1"}, errors=(422, 503),
+        ),
+    )  # fmt: skip
+    async def change(request: Request) -> Response:
+        changes = known_fields(await read_object(request), *CHANGES)
+        job = await in_thread(lambda: operations.change(leader(), _job(request), **changes))
+        return answer(request, {"job": job})
+
+    @router.delete(
+        "/jobs/{job}", **documented("Cancel a job. Its results so far are kept.", answer=JOB, errors=(422, 503))
+    )
+    async def cancel(request: Request) -> Response:
+        return answer(request, {"job": await in_thread(lambda: operations.cancel(leader(), _job(request)))})
+
+    @router.get(
+        "/jobs/{job}/results",
+        **documented(
+            "The results so far in input order, as JSON lines, from query ``first`` on.", answer={"type": "string"},
+            answer_example='{"index": 0, "query": "a [MASK] day", "result": "a fine day"}', binary=False, errors=(422, 503),
+        ),
+    )  # fmt: skip
+    async def results(request: Request) -> Response:
+        first = request.query_params.get("first", "0")
+        if not first.isascii() or not first.isdigit() or len(first) > 15:
+            raise DataError(f"first must be a whole number of at least 0, not {first[:40]!r}")
+        job = await in_thread(lambda: _found(leader(), _job(request)))
+        lines = _lines(leader(), job, int(first))
+        return StreamingResponse(lines, media_type="application/jsonl")
+
+    return router
+
+
+def _viewing(leader: Callable[[], Coordinator], view: Callable[[Coordinator], list[dict[str, Any]]]) -> Any:
+    async def show(request: Request) -> Response:
+        def rows() -> list[dict[str, Any]]:
+            coordinator = leader()
+            return coordinator.call(lambda: view(coordinator))
+
+        return answer(request, {"rows": await in_thread(rows)})
+
+    return show
+
+
+def known_fields(body: dict[str, Any], *names: str, besides: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the fields of a body with these names. Raise DataError if it has others, except those in ``besides``."""
+    unknown = [name for name in body if name not in names and name not in besides]
+    if unknown:
+        raise DataError(
+            f"unknown fields: {', '.join(map(repr, unknown))}; allowed fields: {', '.join((*besides, *names))}"
+        )
+    return {name: body[name] for name in names if name in body}
+
+
+def _job(request: Request) -> str:
+    return str(request.path_params["job"])
+
+
+def _found(leader: Coordinator, job: str) -> str:
+    return leader.call(lambda: operations.job_number(leader, job))
+
+
+def _lines(leader: Coordinator, job: str, first: int) -> Iterator[bytes]:
+    """Yield the results of a job as JSON lines, batch by batch."""
+    for output in leader.journal.outputs(job, first):
+        found = wire.unpack(output.body)
+        queries = leader.journal.queries(job, output.first, output.count)
+        rows = zip(range(output.first, output.first + output.count), queries, found, strict=True)
+        yield b"".join(
+            orjson.dumps({"index": index, "query": _plain(query), **result}, option=orjson.OPT_APPEND_NEWLINE)
+            for index, query, result in rows
+            if index >= first
+        )
+
+
+def _plain(query: Any) -> Any:
+    if isinstance(query, np.ndarray | np.generic):
+        return query.tolist()
+    if isinstance(query, bytes):
+        raise ConfigurationError("queries of type bytes cannot be written as JSON")
+    return query

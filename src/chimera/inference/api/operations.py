@@ -1,0 +1,163 @@
+"""Operations on jobs: submit, change and cancel. They check their arguments, and record the operation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from chimera.core.errors import ConfigurationError, DataError, UnavailableError
+from chimera.engines.http import wire
+from chimera.inference.coordinator.coordinator import Coordinator
+from chimera.inference.journal import records
+from chimera.inference.models import check
+
+MAX_CHUNK_QUERIES = 1000
+"""Maximum number of queries in a chunk of the journal."""
+MAX_CHUNK_BYTES = 1 << 20
+"""Maximum size of a chunk, unless a single query is larger. A write must be short compared to the lease."""
+
+
+def submit(
+    leader: Coordinator,
+    *,
+    key: str,
+    model: Mapping[str, Any],
+    queries: Sequence[Any],
+    name: str | None = None,
+    weight: float = 1.0,
+    batch_size: int | str = "auto",
+    max_workers: int | None = None,
+) -> str:
+    """Accept a job, and return its number.
+
+    Parameters
+    ----------
+    key : chosen by the client. A request with the key of an existing job returns the number of that job, so that a retry
+        submits nothing twice.
+    model : table of the model.
+    queries : values that `wire` can pack.
+    name : default: the number.
+
+    Raises
+    ------
+    DataError : there are no queries.
+    ConfigurationError : the model or an option is invalid.
+    """
+    if not queries:
+        raise DataError("a job needs at least one query")
+    table = check(model, code=leader.code)
+    size, share, most = checked_batch_size(batch_size), checked_weight(weight), checked_max_workers(max_workers)
+
+    def existing() -> str | None:
+        return next((job.id for job in leader.scheduler.jobs.values() if job.accepted.key == key), None)
+
+    def begin() -> tuple[str | None, str]:
+        return (found, found) if (found := existing()) else (None, leader.new_number())
+
+    def accept() -> str:
+        if (found := existing()) is not None:  # two requests with the same key came at once
+            leader.discard_queries(number)
+            return found
+        now_s = leader.now_s()
+        leader.record(records.Accepted(number, key, name or number, table, len(queries), share, size, most, now_s))
+        return number
+
+    earlier, number = leader.call(begin)
+    if earlier is not None:
+        return earlier
+    try:
+        for first, body in packed_chunks(queries):
+            leader.store_queries(number, first, body)
+    except BaseException:
+        leader.discard_queries(number)
+        raise
+    return leader.call(accept)
+
+
+def change(
+    leader: Coordinator,
+    job: str,
+    *,
+    weight: float | None = None,
+    batch_size: int | str | None = None,
+    max_workers: int | None = None,
+) -> str:
+    """Change the weight, batch size or maximum number of workers of a job from its next batch on; return its number."""
+    share = None if weight is None else checked_weight(weight)
+    size = None if batch_size is None else checked_batch_size(batch_size)
+    most = None if max_workers is None else checked_max_workers(max_workers)
+
+    def apply() -> str:
+        number = job_number(leader, job)
+        leader.record(records.Changed(number, leader.now_s(), share, size, most))
+        return number
+
+    return leader.call(apply)
+
+
+def cancel(leader: Coordinator, job: str) -> str:
+    """Cancel a job, and return its number. Its results so far are kept."""
+
+    def apply() -> str:
+        number = job_number(leader, job)
+        leader.record(records.Cancelled(number, "cancelled", leader.now_s()))
+        leader.store(number).fail(UnavailableError(f"job {number} was cancelled"))
+        for handle in leader.workers.values():
+            handle.cancel_job(number)
+        return number
+
+    return leader.call(apply)
+
+
+def job_number(leader: Coordinator, job: str) -> str:
+    """Return the number of a job, given its number or name; of several jobs with the name, the last one.
+
+    Raises
+    ------
+    ConfigurationError : there is no such job.
+    """
+    jobs = leader.scheduler.jobs
+    if job in jobs:
+        return job
+    found = [each.id for each in jobs.values() if each.accepted.name == job]
+    return found[-1] if found else leader.scheduler.job(job).id
+
+
+def packed_chunks(queries: Sequence[Any]) -> Iterator[tuple[int, bytes]]:
+    """Yield the queries in packed chunks, each with the index of its first query."""
+    first, count = 0, 1
+    while first < len(queries):
+        body = wire.pack(list(queries[first : first + count]))
+        if len(body) > MAX_CHUNK_BYTES and count > 1:
+            count //= 2
+            continue
+        yield first, body
+        first += count
+        if 2 * len(body) <= MAX_CHUNK_BYTES:
+            count = min(2 * count, MAX_CHUNK_QUERIES)
+
+
+def checked_batch_size(batch_size: Any) -> int:
+    """Return a batch size; 0 for ``auto``. Raise ConfigurationError if it is invalid."""
+    if batch_size == "auto":
+        return 0
+    if type(batch_size) is not int or batch_size < 1:
+        raise ConfigurationError(f"batch_size must be 'auto' or a whole number of at least 1, not {batch_size!r}")
+    return batch_size
+
+
+def checked_weight(weight: Any) -> float:
+    """Return a weight. Raise ConfigurationError if it is not a finite number above 0."""
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+        raise ConfigurationError(f"weight must be a number above 0, not {weight!r}")
+    return float(weight)
+
+
+def checked_max_workers(max_workers: Any) -> int:
+    """Return a maximum number of workers; 0 for None, which is no limit. Raise ConfigurationError if it is invalid."""
+    if max_workers is None:
+        return 0
+    if type(max_workers) is not int or max_workers < 1:
+        raise ConfigurationError(f"max_workers must be a whole number of at least 1, not {max_workers!r}")
+    return max_workers

@@ -1,0 +1,92 @@
+"""Views of the coordinator's jobs and workers, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from chimera.inference.coordinator.coordinator import Coordinator
+from chimera.inference.scheduling.job import Job
+
+PERCENTILES = (50, 90, 95, 99)
+
+
+def jobs(leader: Coordinator) -> list[dict[str, Any]]:
+    """Return a row per job: its state, progress and options."""
+    return [_job_row(job) for job in leader.scheduler.jobs.values()]
+
+
+def rates(leader: Coordinator) -> list[dict[str, Any]]:
+    """Return a row per job: its query rate over the last 10 s, and the queries finished since its start."""
+    now_s = leader.now_s()
+    return [
+        {"job": job.id, "name": job.accepted.name, "state": state_of(job), "rate": job.rate(now_s),
+         "processed": job.finished, "queries": job.queries, "weight": job.weight}
+        for job in leader.scheduler.jobs.values()
+    ]  # fmt: skip
+
+
+def statistics(leader: Coordinator) -> list[dict[str, Any]]:
+    """Return a row per job: statistics of the seconds per query."""
+    return [
+        {"job": job.id, "name": job.accepted.name, "processed": job.finished, **times(job.times)}
+        for job in leader.scheduler.jobs.values()
+    ]
+
+
+def workers(leader: Coordinator) -> list[dict[str, Any]]:
+    """Return a row per worker: its state, job, batches, number of models in memory, and busy time in seconds."""
+    return [
+        {"worker": handle.name, "state": handle.state, "job": next(iter(handle.batches), (None,))[0],
+         "batches": [list(key) for key in handle.batches], "models": len(handle.loaded),
+         "busy_s": handle.reported and handle.reported.busy_s, "up_s": handle.reported and handle.reported.up_s}
+        for handle in sorted(leader.workers.values(), key=lambda handle: handle.name)
+    ]  # fmt: skip
+
+
+def times(batches: Sequence[tuple[int, float]]) -> dict[str, float | None]:
+    """Return mean, standard deviation and percentiles of the seconds per query.
+
+    The time of a batch is divided evenly among its queries.
+
+    Parameters
+    ----------
+    batches : for each batch, its number of queries and its seconds.
+    """
+    names = ["mean_s", "std_s", "median_s", *(f"p{p}_s" for p in PERCENTILES[1:])]
+    if not batches:
+        return dict.fromkeys(names)
+    counts, seconds = np.array(batches, np.float64).T
+    each = seconds / counts
+    mean = float(np.average(each, weights=counts))
+    deviation = float(np.sqrt(np.average((each - mean) ** 2, weights=counts)))
+    order = np.argsort(each)
+    reached = np.cumsum(counts[order]) / counts.sum()
+    found = [float(each[order][np.searchsorted(reached, p / 100 - 1e-12)]) for p in PERCENTILES]
+    return dict(zip(names, (mean, deviation, *found), strict=True))
+
+
+def state_of(job: Job) -> str:
+    """Return ``serving`` (a model that is served online), ``waiting``, ``running``, ``done`` or ``cancelled``."""
+    return job.ended or ("serving" if job.open else "waiting" if job.first_s is None else "running")
+
+
+def _job_row(job: Job) -> dict[str, Any]:
+    accepted = job.accepted
+    return {
+        "job": job.id,
+        "name": accepted.name,
+        "state": state_of(job),
+        "queries": job.queries,
+        "finished": job.finished,
+        "errors": job.errors,
+        "weight": job.weight,
+        "batch_size": job.batch_size or "auto",
+        "max_workers": job.max_workers or None,
+        "model": accepted.model,
+        "why": job.why or None,
+        "accepted_s": accepted.at_s,
+        "ended_s": job.ended_s,
+    }

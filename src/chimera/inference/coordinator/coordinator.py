@@ -1,0 +1,280 @@
+"""The coordinator: it turns events into records, writes them to the journal, and acts on them only then."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
+
+from chimera.core.errors import UnavailableError
+from chimera.inference.coordinator.deletion import Deleter
+from chimera.inference.coordinator.job_store import JobStore, JournalStore
+from chimera.inference.coordinator.request_queue import RequestQueue
+from chimera.inference.coordinator.worker_handle import WorkerHandle
+from chimera.inference.coordinator.workers import Workers
+from chimera.inference.journal import records
+from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
+from chimera.inference.policies.policy import Policy
+from chimera.inference.pool.pool import Pool
+from chimera.inference.scheduling.scheduler import Scheduler
+from chimera.web.logs import status
+
+T = TypeVar("T")
+
+LEASE_S = 0.6
+"""Seconds that a lease lasts after each renewal."""
+_RENEW_S = 0.15
+_TICK_S = 0.02  # while queries wait: a worker may soon be free
+
+
+class NotCoordinator(UnavailableError):  # noqa: N818 - it states a fact
+    """The called process is not, or is no longer, the coordinator."""
+
+
+class Coordinator:
+    """The coordinator of one epoch: it leads until another process takes over, or until it is stopped.
+
+    One thread, the main thread, owns all state. Other threads post events to its queue. The main thread handles all queued
+    events, writes their records in one transaction, and then sends batches, acknowledges results and answers calls.
+
+    Parameters
+    ----------
+    journal : the journal; this coordinator has its lease.
+    lease : that lease.
+    policy : decides which job a free worker serves.
+    pool : finds the workers.
+    keep_s : seconds after its end until a job and its results are deleted; None: never.
+    code : whether to accept models that run code of their own.
+    clock : returns the wall-clock time in seconds.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        lease: Lease,
+        policy: Policy,
+        *,
+        pool: Pool,
+        keep_s: float | None = None,
+        code: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.code = code
+        self.scheduler = Scheduler(policy, first_batch=lease.epoch << 32)
+        self.lease, self.journal = lease, journal
+        self._clock, self._keep_s = clock, keep_s
+        self._workers, self._poll_s = Workers(self, pool), pool.poll_s
+        self._deleter = Deleter(journal, lease.epoch)
+        self._events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        self._lease_end_s = time.monotonic() + lease.left_s
+        self._renewed = threading.Condition()
+        self._end_reason = "it was stopped"
+        self._records: list[records.Record] = []
+        self._outputs: list[Output] = []
+        self._stores: dict[str, JobStore] = {}
+        self._last_number = 0
+        self._after_write: list[Callable[[], None]] = []
+        self._answers: list[tuple[Future[Any], Any]] = []
+
+    def lead(self) -> str:
+        """Lead until another process takes over, or until `stop`; return the reason of the end."""
+        # The renewal starts first: reading a long journal may take longer than the lease lasts.
+        threading.Thread(target=self._renew, name="chimera-lease", daemon=True).start()
+        try:
+            self._recover()
+            self._run()
+        except Fenced as error:
+            self._end_reason = str(error)
+        finally:
+            self._ended.set()
+            self._workers.close()
+            self._deleter.close()
+            self._refuse_waiting()
+        status().info("epoch %d is over for %s: %s", self.lease.epoch, self.lease.owner, self._end_reason)
+        return self._end_reason
+
+    def stop(self) -> None:
+        """End `lead`. Any thread may call it."""
+        self._ended.set()
+        self.post(lambda: None)  # wake the main thread
+
+    def call(self, function: Callable[[], T], timeout_s: float = 10.0) -> T:
+        """Run a function in the main thread, and return its result. Any other thread may call it.
+
+        The records of the function are written before this returns.
+
+        Raises
+        ------
+        NotCoordinator : this process is no longer the coordinator.
+        """
+        try:
+            return self.submit(function).result(timeout_s)
+        except TimeoutError as error:
+            raise NotCoordinator("the coordinator has not answered: it is being replaced") from error
+
+    def submit(self, function: Callable[[], T]) -> Future[T]:
+        """Do what `call` does, but return a future at once. The future cannot be cancelled."""
+        self.check_leads()
+        answer: Future[T] = Future()
+        answer.set_running_or_notify_cancel()
+        self.post(self._answer, function, answer)
+        return answer
+
+    def store(self, job: str) -> JobStore:
+        """Return the store of a job's queries and results. Main thread only."""
+        if job not in self._stores:
+            open_job = self.scheduler.job(job).accepted.open
+            self._stores[job] = RequestQueue() if open_job else JournalStore(job, self.journal, self._outputs)
+        return self._stores[job]
+
+    @property
+    def workers(self) -> dict[str, WorkerHandle]:
+        """The workers, by name."""
+        return self._workers.handles
+
+    def check_leads(self) -> None:
+        """Raise `NotCoordinator` unless this process has the lease."""
+        if self._ended.is_set() or time.monotonic() > self._lease_end_s:
+            raise NotCoordinator("this process is no longer the coordinator")
+
+    def now_s(self) -> float:
+        """Return the wall-clock time in seconds."""
+        return self._clock()
+
+    def new_number(self) -> str:
+        """Return an unused job number. Main thread only."""
+        self._last_number += 1
+        return str(self._last_number)
+
+    def store_queries(self, job: str, first: int, body: bytes) -> None:
+        """Write packed queries of a job that is not accepted yet. The thread that submits the job calls it.
+
+        So the main thread writes only records and results, however many queries a job has.
+
+        Raises
+        ------
+        NotCoordinator : this process is no longer the coordinator.
+        """
+        with self._renewed:  # many writes in a row would delay the renewal of the lease
+            self._renewed.wait_for(lambda: self._lease_end_s - time.monotonic() > LEASE_S / 2, LEASE_S)
+        self.check_leads()
+        try:
+            self.journal.append(self.lease.epoch, [], inputs=[(job, first, body)])
+        except Fenced as error:
+            raise NotCoordinator(str(error)) from error
+
+    def discard_queries(self, job: str) -> None:
+        """Delete the queries of a job that was not accepted. Any thread may call it."""
+        self._deleter.delete([job])
+
+    def record(self, *new: records.Record) -> None:
+        """Apply records, and write the durable ones before any action that depends on them. Main thread only."""
+        for record in new:
+            self.scheduler.apply(record)
+            if self.scheduler.is_durable(record):
+                self._records.append(record)
+
+    def after_write(self, action: Callable[[], None]) -> None:
+        """Run an action in the main thread after the next write."""
+        self._after_write.append(action)
+
+    def post(self, function: Callable[..., None], *args: Any) -> None:
+        """Queue a call for the main thread. Any thread may call it."""
+        self._events.put((function, args))
+
+    def _recover(self) -> None:
+        began_s = time.monotonic()
+        for record in self.journal.records():
+            self.scheduler.apply(record)
+        status().info(
+            "epoch %d: %s leads, with %d jobs, after %.3f s", self.lease.epoch, self.lease.owner,
+            len(self.scheduler.jobs), time.monotonic() - began_s,
+        )  # fmt: skip
+
+        # The last coordinator may have died during a deletion or a submission: delete what is left of both.
+        stored = self.journal.jobs_with_queries()
+        self._last_number = max(map(int, (*self.scheduler.jobs, *self.scheduler.dropped, *stored)), default=0)
+        self._deleter.delete({*self.scheduler.dropped, *stored} - {*self.scheduler.jobs})
+
+    def _run(self) -> None:
+        polled_s = 0.0
+        while not self._ended.is_set():
+            poll_in_s = max(polled_s + self._poll_s - time.monotonic(), 0.0)
+            events = self._next_events(min(poll_in_s, _TICK_S) if self.scheduler.waiting_models() else poll_in_s)
+            if time.monotonic() - polled_s >= self._poll_s:
+                self._workers.poll()
+                self._drop_expired()
+                polled_s = time.monotonic()
+            for function, args in events:
+                function(*args)
+            self._workers.dispatch()
+            self._write()
+
+    def _drop_expired(self) -> None:
+        expired = [] if self._keep_s is None else self.scheduler.expired_jobs(self.now_s() - self._keep_s)
+        for job in expired:
+            self.record(records.Dropped(job, self.now_s()))
+            self._stores.pop(job, None)
+        if expired:
+            self.after_write(partial(self._deleter.delete, expired))
+
+    def _next_events(self, wait_s: float) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
+        events = []
+        try:
+            events.append(self._events.get(timeout=wait_s))
+            while True:
+                events.append(self._events.get_nowait())
+        except queue.Empty:
+            return events
+
+    def _write(self) -> None:
+        if self._records or self._outputs:
+            self.journal.append(self.lease.epoch, self._records, outputs=self._outputs)
+            self._records.clear()
+            self._outputs.clear()
+        actions, self._after_write = self._after_write, []
+        for action in actions:
+            action()
+        answers, self._answers = self._answers, []
+        for answer, result in answers:
+            answer.set_result(result)
+
+    def _answer(self, function: Callable[[], T], answer: Future[T]) -> None:
+        try:
+            result = function()
+        except Exception as error:  # the caller gets it
+            answer.set_exception(error)
+        else:
+            self._answers.append((answer, result))
+
+    def _refuse_waiting(self) -> None:
+        refusal = NotCoordinator("this process is no longer the coordinator")
+        for answer, _ in self._answers:
+            answer.set_exception(refusal)
+        for store in self._stores.values():
+            store.fail(refusal)
+        while True:
+            try:
+                function, args = self._events.get_nowait()
+            except queue.Empty:
+                return
+            if function == self._answer:
+                args[1].set_exception(refusal)
+
+    def _renew(self) -> None:
+        while not self._ended.wait(_RENEW_S):
+            requested_s = time.monotonic()
+            try:
+                self.journal.renew(self.lease.epoch, LEASE_S)
+            except Fenced as error:
+                self._end_reason = str(error)
+                self.stop()
+            else:
+                with self._renewed:
+                    self._lease_end_s = requested_s + LEASE_S
+                    self._renewed.notify_all()

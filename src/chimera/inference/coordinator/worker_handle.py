@@ -1,0 +1,157 @@
+"""The coordinator's handle of one worker: its state, and the two threads that communicate with it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from chimera.core.errors import RunError, TimeLimitError
+from chimera.engines.http.connection import Unreachable
+from chimera.inference.worker.protocol import Assignment, BatchId, Link, StaleEpoch, WorkerState
+
+SILENT_S = 1.0
+"""A worker that has not answered for this many seconds counts as hung."""
+_POLL_S = 0.25  # a worker without news answers a collect after at most this
+_RETRY_S = 0.05  # pause between attempts to reach a worker that hangs or starts
+
+
+class WorkerHandle:
+    """One worker, as the coordinator sees it.
+
+    The watcher thread adopts the worker, and then collects results repeatedly, which serves as the heartbeat too. The sender
+    thread sends batches, so that a worker that hangs delays no other. Both post events to the coordinator, and end at `close`.
+
+    Parameters
+    ----------
+    name, address : name and address of the worker. A worker that restarts has a new address, and gets a new handle.
+    epoch, owner : epoch and name of the coordinator.
+    link : makes a link from an address; each thread has its own link.
+    post : called with this handle, the event (``adopted``, ``collected``, ``silent``, ``disconnected``, ``fenced``, ``unsent``)
+        and its argument.
+    assignment : makes the assignment of a batch; called in the sender thread.
+
+    Attributes
+    ----------
+    batches : the batches of the worker, each with the time of its dispatch; the worker computes the first.
+    sent : those of them that the worker has received for certain.
+    loaded : keys of the models in the worker's memory.
+    reported : the last state that the worker reported.
+    state : ``joining``, ``free``, ``busy``, ``loading``, ``hung`` or ``lost``.
+    seen_s : time of the last answer, by the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        *,
+        epoch: int,
+        owner: str,
+        link: Callable[[str], Link],
+        post: Callable[[WorkerHandle, str, Any], None],
+        assignment: Callable[[BatchId], Assignment],
+    ) -> None:
+        self.name, self.address = name, address
+        self.batches: dict[BatchId, float] = {}
+        self.sent: set[BatchId] = set()
+        self.loaded: frozenset[str] = frozenset()
+        self.state = "joining"
+        self.seen_s = time.monotonic()
+        self.reported: WorkerState | None = None
+        self._epoch, self._owner, self._post, self._assignment = epoch, owner, post, assignment
+        self._to_acknowledge: queue.SimpleQueue[BatchId] = queue.SimpleQueue()
+        self._to_send: queue.SimpleQueue[BatchId | str | None] = queue.SimpleQueue()
+        self._closed = threading.Event()
+        self._watch_link, self._send_link = link(address), link(address)
+        for target in (self._watch, self._send):
+            threading.Thread(target=target, name=f"chimera-{name}", daemon=True).start()
+
+    @property
+    def available(self) -> bool:
+        """Whether batches may be dispatched to the worker."""
+        return self.state in ("free", "busy", "loading")
+
+    def update(self, reported: WorkerState) -> None:
+        """Take over the state that the worker reported."""
+        self.reported, self.loaded = reported, frozenset(reported.loaded)
+        self.seen_s = time.monotonic()
+        self.state = "loading" if reported.loading else "busy" if self.batches else "free"
+
+    def send(self, batch_id: BatchId) -> None:
+        """Send a batch to the worker."""
+        self.state = "busy"
+        self._to_send.put(batch_id)
+
+    def acknowledge(self, batch_id: BatchId) -> None:
+        """Acknowledge a result, so that the worker drops it."""
+        self.sent.discard(batch_id)
+        self._to_acknowledge.put(batch_id)
+
+    def culprit(self) -> BatchId | None:
+        """Return the batch that the worker computes, as far as is known. It may have caused the worker's death."""
+        first = next(iter(self.batches), None)
+        return first if first in self.sent else None
+
+    def cancel_job(self, job: str) -> None:
+        """Drop the queued batches of a job; the worker finishes the batch that it computes."""
+        for batch_id in [batch_id for batch_id in list(self.batches)[1:] if batch_id[0] == job]:
+            del self.batches[batch_id]
+        self._to_send.put(job)
+
+    def close(self) -> None:
+        """End the threads. The worker continues to run."""
+        self._closed.set()
+        self._to_send.put(None)
+        self._watch_link.close()
+        self._send_link.close()
+
+    def _watch(self) -> None:
+        silent = False
+        while not self._closed.is_set():
+            try:
+                self._post_event("adopted", self._watch_link.adopt(self._epoch, self._owner))
+                silent = False
+                while not self._closed.is_set():
+                    done = self._take_acknowledged()
+                    self._post_event("collected", self._watch_link.collect(self._epoch, done, _POLL_S))
+            except TimeLimitError:
+                if not silent:
+                    self._post_event("silent", f"no answer for {SILENT_S:g} s")
+                silent = True
+            except StaleEpoch as error:
+                self._post_event("fenced", str(error))
+                return
+            except (Unreachable, RunError) as error:
+                self._post_event("disconnected", str(error))
+                return
+            self._closed.wait(_RETRY_S)
+
+    def _send(self) -> None:
+        while (item := self._to_send.get()) is not None:
+            try:
+                if isinstance(item, str):
+                    self._send_link.forget(self._epoch, [item])
+                else:
+                    self._send_link.assign(self._epoch, [self._assignment(item)])
+                    self.sent.add(item)
+            except StaleEpoch as error:
+                self._post_event("fenced", str(error))
+                return
+            except (Unreachable, RunError) as error:
+                if not isinstance(item, str):
+                    self._post_event("unsent", (item, str(error)))
+
+    def _take_acknowledged(self) -> list[BatchId]:
+        done = []
+        while True:
+            try:
+                done.append(self._to_acknowledge.get_nowait())
+            except queue.Empty:
+                return done
+
+    def _post_event(self, event: str, more: Any) -> None:
+        if not self._closed.is_set():
+            self._post(self, event, more)

@@ -1,0 +1,205 @@
+"""The workers of a coordinator: it polls the pool, dispatches batches, and handles the events of each worker."""
+
+from __future__ import annotations
+
+import math
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from chimera.core.errors import RunError
+from chimera.engines.http import wire
+from chimera.inference.coordinator.worker_handle import SILENT_S, WorkerHandle
+from chimera.inference.journal import records
+from chimera.inference.journal.journal import Fenced
+from chimera.inference.pool.pool import Pool
+from chimera.inference.scheduling.job import Batch
+from chimera.inference.scheduling.scheduler import BATCH_S
+from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Finished, WorkerState
+from chimera.web.logs import status
+
+if TYPE_CHECKING:
+    from chimera.inference.coordinator.coordinator import Coordinator
+
+_PREFETCH_S = 0.1  # a worker gets its next batch this long before the expected end of the last one
+_RETRY_S = 1.0  # a lost worker that has not left is contacted again after this
+
+
+class Workers:
+    """The handles of all workers. The coordinator's main thread calls everything here, except `_post` and `_assignment`.
+
+    Parameters
+    ----------
+    coordinator : the coordinator; it records what happens.
+    pool : finds the workers.
+
+    Attributes
+    ----------
+    handles : the handles, by name of the worker.
+    """
+
+    def __init__(self, coordinator: Coordinator, pool: Pool) -> None:
+        self.handles: dict[str, WorkerHandle] = {}
+        self._coordinator, self._scheduler, self._pool = coordinator, coordinator.scheduler, pool
+
+    def close(self) -> None:
+        """Disconnect from all workers. They continue to run."""
+        for handle in self.handles.values():
+            handle.close()
+
+    def dispatch(self) -> None:
+        """Dispatch batches to the workers that are free, or will be soon."""
+        now_s = self._coordinator.now_s()
+        available = [handle for handle in self.handles.values() if handle.available]
+        if self._scheduler.any_returned():
+            self._redispatch(available, now_s)
+        wanted = self._scheduler.waiting_models()
+        # Among free workers, those that have a wanted model in memory come first.
+        for handle in sorted(available, key=lambda handle: (len(handle.batches), wanted.isdisjoint(handle.loaded))):
+            if self._idle_in_s(handle, now_s) >= _PREFETCH_S:
+                continue
+            chosen = self._scheduler.next_for(handle.name, handle.loaded, len(available), now_s)
+            if chosen is None:
+                return
+            self._assign(handle, chosen)
+
+    def _redispatch(self, available: list[WorkerHandle], now_s: float) -> None:
+        """Dispatch the batches of lost workers to those that are free the soonest, even if they are still busy."""
+        soon = [(idle_s, handle) for handle in available if (idle_s := self._idle_in_s(handle, now_s)) <= BATCH_S]
+        for _, handle in sorted(soon, key=lambda pair: pair[0]):
+            batch = self._scheduler.retry_for(handle.name, handle.loaded, now_s)
+            if batch is not None:
+                self._assign(handle, batch)
+
+    def _assign(self, handle: WorkerHandle, dispatched: records.Dispatched) -> None:
+        self._coordinator.record(dispatched)
+        store = self._coordinator.store(dispatched.job)
+        store.dispatched(Batch(dispatched.batch, dispatched.first, dispatched.count))
+        handle.batches[dispatched.job, dispatched.batch] = dispatched.at_s
+        self._coordinator.after_write(partial(handle.send, (dispatched.job, dispatched.batch)))
+
+    def _idle_in_s(self, handle: WorkerHandle, now_s: float) -> float:
+        """Return the expected seconds until a worker is idle; infinite if unknown, or if it has a next batch already."""
+        if not handle.batches:
+            return 0.0
+        if len(handle.batches) > 1 or handle.state == "loading":
+            return math.inf
+        ((job_number, number),) = handle.batches
+        job = self._scheduler.jobs.get(job_number)
+        run = job.running.get(number) if job else None
+        estimate_s = job.estimate_s(run.batch.count) if job and run else None
+        if estimate_s is None:
+            return math.inf  # also for a batch of a cancelled job, which the worker still computes
+        return max(handle.batches[job_number, number] + estimate_s - now_s, 0.0)
+
+    def poll(self) -> None:
+        """Detect workers that have joined, restarted or left."""
+        addresses = self._pool.addresses()
+        for handle in self.handles.values():
+            silent_s = self._pool.silent_s(handle.name)
+            if handle.state == "joining" and silent_s > SILENT_S:  # it hung before this coordinator took over
+                self._silent(handle, f"no heartbeat for {silent_s:.1f} s")
+        for handle in list(self.handles.values()):
+            address = addresses.get(handle.name)
+            if address == handle.address and (handle.state != "lost" or time.monotonic() < handle.seen_s + _RETRY_S):
+                continue
+            if handle.state != "lost":
+                why = "it has left" if address is None else "it has restarted"
+                self._lose(handle, why, died=address is not None)
+            handle.close()
+            del self.handles[handle.name]
+        for name in addresses.keys() - self.handles.keys():
+            self.handles[name] = WorkerHandle(
+                name, addresses[name], epoch=self._coordinator.lease.epoch, owner=self._coordinator.lease.owner,
+                link=self._pool.link, post=self._post, assignment=self._assignment,
+            )  # fmt: skip
+        for name in self._scheduler.busy() - self.handles.keys():  # it left before this coordinator took over
+            self._return(name, "it has left", None)
+
+    def _post(self, handle: WorkerHandle, event: str, more: Any) -> None:
+        self._coordinator.post(getattr(self, f"_{event}"), handle, more)
+
+    def _adopted(self, handle: WorkerHandle, reported: WorkerState) -> None:
+        """Compare the batches that a worker has with those that it should have."""
+        if self.handles.get(handle.name) is not handle:
+            return
+        now_s = self._coordinator.now_s()
+        before = handle.batches
+        computing = [reported.computing] if reported.computing else []
+        present = (*reported.kept, *computing, *reported.queued)
+        handle.batches = {batch_id: before.get(batch_id, now_s) for batch_id in present}
+        handle.sent = {*computing, *reported.queued}
+        expected = {(job.id, run.batch.number) for job, run in self._scheduler.running_on(handle.name)}
+        for job, number in expected - handle.batches.keys():
+            why = "the worker does not have it"
+            self._coordinator.record(records.Returned(job, number, handle.name, why, False, now_s))
+        for job, number in handle.batches.keys() - expected:
+            batch = self._scheduler.unfinished_batch(job, number)
+            if (
+                batch is not None and number not in self._scheduler.job(job).running
+            ):  # so that no other worker computes it
+                self._coordinator.record(records.Dispatched(job, number, batch.first, batch.count, handle.name, now_s))
+        handle.update(reported)
+
+    def _collected(self, handle: WorkerHandle, collected: Collected) -> None:
+        if self.handles.get(handle.name) is not handle:
+            return
+        for result in collected.results:
+            self._commit(result, handle.name)
+            if result.batch_id in handle.batches:
+                del handle.batches[result.batch_id]
+                handle.batches = dict.fromkeys(handle.batches, self._coordinator.now_s())  # the next one begins
+            self._coordinator.after_write(partial(handle.acknowledge, result.batch_id))
+        handle.update(collected.state)
+
+    def _commit(self, result: Finished, worker: str) -> None:
+        batch = self._scheduler.unfinished_batch(*result.batch_id)
+        if batch is not None:
+            now_s = self._coordinator.now_s()
+            self._coordinator.record(records.Committed(*result.batch_id, worker, result.seconds, result.errors, now_s))
+            self._coordinator.store(result.job).deliver(batch, result.results)
+
+    def _silent(self, handle: WorkerHandle, why: str) -> None:
+        if self.handles.get(handle.name) is handle:
+            self._lose(handle, why, died=False)
+            handle.state = "hung" if handle.reported else "joining"
+
+    def _disconnected(self, handle: WorkerHandle, why: str) -> None:
+        if self.handles.get(handle.name) is handle:
+            self._lose(handle, why, died=True)
+            handle.state = "lost"
+
+    def _unsent(self, handle: WorkerHandle, more: tuple[BatchId, str]) -> None:
+        (job, number), why = more
+        handle.batches.pop((job, number), None)
+        running = {(each.id, run.batch.number) for each, run in self._scheduler.running_on(handle.name)}
+        if self.handles.get(handle.name) is handle and (job, number) in running:
+            now_s = self._coordinator.now_s()
+            self._coordinator.record(records.Returned(job, number, handle.name, why, False, now_s))
+
+    def _fenced(self, handle: WorkerHandle, why: str) -> None:
+        raise Fenced(f"{handle.name}: {why}")
+
+    def _lose(self, handle: WorkerHandle, why: str, *, died: bool) -> None:
+        """Return the batches of a lost worker to their jobs."""
+        if handle.state != "joining" or handle.batches:
+            status().warning("%s is %s: %s", handle.name, "lost" if died else "hung", why)
+        self._return(handle.name, why, handle.culprit() if died else None)
+        handle.batches.clear()
+
+    def _return(self, worker: str, why: str, culprit: BatchId | None) -> None:
+        for record in self._scheduler.lost(worker, why, culprit=culprit, now_s=self._coordinator.now_s()):
+            batch = self._scheduler.unfinished_batch(record.job, record.batch)
+            if isinstance(record, records.Poisoned) and batch is not None:
+                self._coordinator.store(record.job).deliver(batch, wire.pack([{"error": record.why}] * batch.count))
+                status().error("job %s, batch %d is not dispatched again: %s", record.job, record.batch, record.why)
+            self._coordinator.record(record)
+
+    def _assignment(self, batch_id: BatchId) -> Assignment:
+        """Return the assignment of a batch. The thread that sends it calls this."""
+        job_number, number = batch_id
+        job = self._scheduler.job(job_number)
+        batch = self._scheduler.unfinished_batch(job_number, number)
+        if batch is None:
+            raise RunError("the batch is finished or cancelled")
+        return Assignment(job_number, number, job.model, self._coordinator.store(job_number).queries(batch))

@@ -1,0 +1,231 @@
+"""The process of a coordinator or standby, run as a module. It exits when its stdin closes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from chimera.core.errors import ChimeraError
+from chimera.core.private import UMASK
+from chimera.engines.leash import hold
+from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.coordinator.coordinator import LEASE_S, Coordinator, NotCoordinator
+from chimera.inference.coordinator.worker_handle import SILENT_S
+from chimera.inference.journal.journal import Journal, Lease
+from chimera.inference.membership import HEARTBEAT_S, Member, Members
+from chimera.inference.policies.policy import POLICIES
+from chimera.inference.pool.pool import Pool
+
+POLL_S = 0.05
+"""Seconds between two attempts of a standby to acquire the lease."""
+
+
+class Candidate:
+    """A candidate for the lease: the coordinator while it has the lease, else a standby.
+
+    Parameters
+    ----------
+    name : name of this process.
+    folder : folder of the cluster.
+    policy : name of the policy.
+    ray : whether the workers are actors of the Ray cluster that this process has joined.
+    journal : opens the journal.
+    keep_s : seconds after its end until a job is deleted; default: never.
+    code : whether to accept models that run code of their own.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: ClusterFolder,
+        policy: str,
+        *,
+        ray: bool,
+        journal: Callable[[], Journal],
+        keep_s: float | None = None,
+        code: bool = True,
+    ) -> None:
+        self._keep_s, self._code = keep_s, code
+        self._open_journal, self._last_epoch = journal, 0
+        self._name, self._folder, self._policy = name, folder, policy
+        self._members = Members(folder.members)
+        self._pool = _pool(self._members, folder.token(), ray=ray)
+        self._leading: Coordinator | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="chimera-candidate")
+        self._address = ""
+
+    def start(self, address: str) -> None:
+        """Start to compete for the lease. This process answers at the address."""
+        self._address = address
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Release the lease, and stop."""
+        self._stopped.set()
+        if self._leading is not None:
+            self._leading.stop()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def leader(self) -> Coordinator:
+        """Return the coordinator of this process.
+
+        Raises
+        ------
+        NotCoordinator : this process is a standby, or has lost the lease.
+        """
+        leading = self._leading
+        if leading is None:
+            raise NotCoordinator(f"{self._name} stands by: another process is the coordinator")
+        leading.check_leads()
+        return leading
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row per process of the cluster."""
+        found = [*self._members.members(), *self._pool.members()]
+        highest = max((one.epoch for one in found if one.role == "coordinator"), default=0)
+        return [_row(one, highest) for one in found]
+
+    def _run(self) -> None:
+        journal = self._open_journal()
+        self._members.join("standby", self._name, self._address, state="stands by")
+        threading.Thread(target=self._beat, name="chimera-beat", daemon=True).start()
+        try:
+            while not self._stopped.wait(POLL_S):
+                lease = journal.acquire(self._name, self._address, LEASE_S)
+                seen = lease or journal.lease()
+                if seen is not None and seen.epoch != self._last_epoch:
+                    self._last_epoch = seen.epoch
+                    self._folder.note_leader(seen.epoch, seen.address)
+                if lease is not None:
+                    self._members.beat(self._name, role="coordinator", state="leads", epoch=lease.epoch)
+                    self._lead(journal, lease)
+                    self._members.beat(self._name, role="standby", state="stands by")
+        finally:
+            self._members.leave(self._name)
+            journal.close()
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(HEARTBEAT_S):
+            self._members.beat(self._name)
+
+    def _lead(self, journal: Journal, lease: Lease) -> None:
+        policy = POLICIES.create(self._policy)
+        leading = Coordinator(journal, lease, policy, pool=self._pool, keep_s=self._keep_s, code=self._code)
+        self._leading = leading
+        try:
+            leading.lead()
+        finally:
+            self._leading = None
+        if self._stopped.is_set():
+            journal.release(lease.epoch)
+
+
+def _pool(members: Members, token: str, *, ray: bool) -> Pool:
+    if ray:
+        from chimera.inference.pool.ray import RayPool, namespace_of
+
+        return RayPool(namespace_of(token))
+    from chimera.inference.pool.http import HttpPool
+
+    return HttpPool(members, token)
+
+
+def _journal(folder: ClusterFolder, voters: str, voter: str | None) -> Journal:
+    if voter:
+        from chimera.inference.journal.raft.journal import RaftJournal
+
+        own_folder = folder.voter / voter.replace(":", "-")
+        return RaftJournal(voters.split(","), voter, folder.token(), own_folder)
+    from chimera.inference.journal.sqlite import SqliteJournal
+
+    return SqliteJournal(folder.journal)
+
+
+def _row(member: Member, highest: int) -> dict[str, Any]:
+    """Return the row of a process. A coordinator of an earlier epoch that has not noticed its end is a standby."""
+    role: str = member.role
+    if role == "coordinator" and member.epoch < highest:
+        role = "standby"
+    age_s = member.heartbeat_age_s()
+    return {
+        "role": role,
+        "name": member.name,
+        "host": member.host,
+        "pid": member.pid,
+        "address": member.address,
+        "state": member.state if age_s < SILENT_S else "silent",
+        "epoch": member.epoch,
+        "heartbeat_age_s": age_s,
+    }
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    from chimera.inference.api.job_routes import jobs_router
+    from chimera.inference.api.metrics import ClusterMetrics
+    from chimera.inference.api.serving_routes import serving_router
+    from chimera.web.app import create_app, serve
+    from chimera.web.metrics import Metrics
+
+    hold()
+    os.umask(UMASK)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cluster", type=Path, required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--policy", default="fair-share")
+    parser.add_argument("--ray", metavar="ADDRESS", help="use actors of the Ray cluster at ADDRESS as workers")
+    parser.add_argument(
+        "--voters", default="", help="addresses of the three voters of the journal, separated by commas"
+    )
+    parser.add_argument("--voter", help="address of this process's voter")
+    parser.add_argument("--keep-s", type=float, help="seconds after its end until a job is deleted; default: never")
+    parser.add_argument("--no-code", action="store_true", help="refuse models that run code of their own")
+    options = parser.parse_args()
+    folder = ClusterFolder(options.cluster)
+    os.chdir(folder.logs(options.name))  # the logs are written there
+    access = folder.access()
+    if options.ray:
+        from chimera.engines.ray.session import Session
+
+        Session.enter(address=options.ray)
+    candidate = Candidate(
+        options.name, folder, options.policy, ray=bool(options.ray),
+        journal=lambda: _journal(folder, options.voters, options.voter), keep_s=options.keep_s,
+        code=not options.no_code,
+    )  # fmt: skip
+    metrics = Metrics()
+    metrics.registry.register(ClusterMetrics(candidate.leader))
+    host = options.voter.rpartition(":")[0].strip("[]") if options.voter else "127.0.0.1"
+    app = create_app(
+        title=f"Chimera inference {options.name}",
+        settings=access,
+        routers=[jobs_router(candidate.leader, candidate.rows), serving_router(candidate.leader, metrics)],
+        about={"name": options.name, "kind": "coordinator"},
+        metrics=metrics,
+    )
+    try:
+        serve(
+            app, host=host, port=0, settings=access,
+            on_started=lambda: candidate.start(_url(*app.state.address)),
+        )  # fmt: skip
+    except ChimeraError as error:
+        sys.stderr.write(f"{time.strftime('%H:%M:%S')} {options.name}, process {os.getpid()}: {error}\n")
+        raise SystemExit(1) from None
+    finally:
+        candidate.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The journal replicated on three voters by Raft, on top of pysyncobj."""

@@ -1,0 +1,55 @@
+"""Snapshots of a voter's state, written in a thread, because writing takes longer than an election timeout."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from chimera.core.private import write
+from chimera.inference.journal.raft.library import SERIALIZER_STATE
+
+Entry = tuple[bytes, int, int]
+
+
+class SnapshotWriter:
+    """Writes snapshots in a thread. pysyncobj polls its state, and truncates the log after a success.
+
+    Parameters
+    ----------
+    written : called with the size of each snapshot in bytes; 0 if it could not be written.
+    """
+
+    def __init__(self, written: Callable[[int], None]) -> None:
+        self._written = written
+        self._thread: threading.Thread | None = None
+        self._whole = False
+
+    def begin(self, file: Path, last: Entry, before: Entry, pack: Callable[[], bytes]) -> None:
+        """Start to write a snapshot: the packed state, and the last two entries of the log."""
+        self._whole = False
+        self._thread = threading.Thread(target=self._write, args=(file, last, before, pack), name="chimera-raft-copy")
+        self._thread.start()
+
+    def state(self) -> int:
+        """Return one of pysyncobj's words; that it has ended is said once."""
+        if self._thread is None:
+            return int(SERIALIZER_STATE.NOT_SERIALIZING)
+        if self._thread.is_alive():
+            return int(SERIALIZER_STATE.SERIALIZING)
+        self._thread = None
+        return int(SERIALIZER_STATE.SUCCESS if self._whole else SERIALIZER_STATE.FAILED)
+
+    def _write(self, file: Path, last: Entry, before: Entry, pack: Callable[[], bytes]) -> None:
+        draft = file.with_name(f"{file.name}.draft")
+        body = msgspec.msgpack.encode((last, before, pack()))
+        try:
+            write(draft, body)
+            draft.replace(file)
+        except OSError:  # the log is kept until the next snapshot
+            self._written(0)
+            return
+        self._written(len(body))
+        self._whole = True

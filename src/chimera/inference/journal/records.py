@@ -1,0 +1,164 @@
+"""The records of events of jobs, as the journal stores them. Applying all records in order gives the state of the cluster.
+
+Times are seconds since 1970; ``at_s`` is the time at which the coordinator knew of the event.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+
+class Accepted(Struct, frozen=True, tag=True):
+    """A job was accepted; its queries are stored.
+
+    Attributes
+    ----------
+    job : number of the job as a text; all other records refer to it.
+    key : chosen by the client, so that a request that is sent twice is one job.
+    model : table of the model (`chimera.inference.models`).
+    queries : number of queries.
+    weight : weight of its share of the query rate, above 0.
+    batch_size : queries per batch; 0: as many as take about the scheduler's target time.
+    max_workers : maximum number of workers that serve it at once; 0: no limit.
+    open : whether it is a model that is served online: queries arrive over time, and results go to waiting clients. The journal
+        stores only the existence and options of such a job.
+    """
+
+    job: str
+    key: str
+    name: str
+    model: dict[str, Any]
+    queries: int
+    weight: float
+    batch_size: int
+    max_workers: int
+    at_s: float
+    open: bool = False
+
+
+class Arrived(Struct, frozen=True, tag=True):
+    """``count`` queries of an open job have arrived."""
+
+    job: str
+    count: int
+    at_s: float
+
+
+class Withdrawn(Struct, frozen=True, tag=True):
+    """Clients no longer wait for ``count`` queries of an open job that are in no batch yet."""
+
+    job: str
+    count: int
+    at_s: float
+
+
+class Closed(Struct, frozen=True, tag=True):
+    """An open job accepts no more queries; the waiting ones are answered."""
+
+    job: str
+    at_s: float
+
+
+class Changed(Struct, frozen=True, tag=True):
+    """The batch size, weight or maximum number of workers of a job was changed; None: unchanged."""
+
+    job: str
+    at_s: float
+    weight: float | None = None
+    batch_size: int | None = None
+    max_workers: int | None = None
+
+
+class Dispatched(Struct, frozen=True, tag=True):
+    """A batch, the queries from ``first`` to ``first + count - 1``, was dispatched to a worker, for the first time or again.
+
+    ``cold``: the worker has to load the model first.
+    """
+
+    job: str
+    batch: int
+    first: int
+    count: int
+    worker: str
+    at_s: float
+    cold: bool = False
+
+
+class Committed(Struct, frozen=True, tag=True):
+    """The results of a batch are stored permanently.
+
+    Attributes
+    ----------
+    seconds : seconds that the worker computed.
+    errors : number of queries with an error.
+    """
+
+    job: str
+    batch: int
+    worker: str
+    seconds: float
+    errors: int
+    at_s: float
+
+
+class Returned(Struct, frozen=True, tag=True):
+    """A worker will not finish a batch; the batch will be dispatched again.
+
+    Attributes
+    ----------
+    blamed : whether the batch may have killed the worker.
+    """
+
+    job: str
+    batch: int
+    worker: str
+    why: str
+    blamed: bool
+    at_s: float
+
+
+class Poisoned(Struct, frozen=True, tag=True):
+    """A batch has killed too many workers; ``why`` is the error of each of its queries."""
+
+    job: str
+    batch: int
+    why: str
+    at_s: float
+
+
+class Cancelled(Struct, frozen=True, tag=True):
+    """A job was cancelled; its results so far are kept. ``why`` is the reason."""
+
+    job: str
+    why: str
+    at_s: float
+
+
+class Dropped(Struct, frozen=True, tag=True):
+    """An ended job was dropped. Its data in the journal are deleted soon."""
+
+    job: str
+    at_s: float
+
+
+Lasting: TypeAlias = Accepted | Changed | Closed | Cancelled | Dropped
+"""The records that are durable for every job, an open one too."""
+Record: TypeAlias = Lasting | Arrived | Withdrawn | Dispatched | Committed | Returned | Poisoned
+
+
+class _OfJob(Struct):
+    job: str
+
+
+_JOB = msgspec.json.Decoder(_OfJob)
+
+
+def job_of(packed: bytes) -> str:
+    """Return the job of a record in JSON; empty if it is no record."""
+    try:
+        return _JOB.decode(packed).job
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,234 @@
+"""The state of one job in the scheduler: waiting, running and finished batches, and measured speed."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from chimera.inference.journal.records import Accepted
+from chimera.inference.models.spec import key_of
+
+WINDOW_S = 10.0
+"""Seconds over which a query rate is measured."""
+_SMOOTHING = 0.3  # weight of the last batch in the estimate of the seconds per query
+_TIMES = 10_000  # number of batch times that are kept of an open job, which has no end
+_GROWTH = 8  # an automatic batch is at most this many times as large as the largest before
+
+
+class Batch(Struct, frozen=True):
+    """The queries from ``first`` to ``first + count - 1`` of a job."""
+
+    number: int
+    first: int
+    count: int
+
+
+class Running(NamedTuple):
+    """A running batch, and its job's charge for it."""
+
+    batch: Batch
+    worker: str
+    since_s: float
+    charge: float
+    cold: bool
+
+
+@dataclass
+class Job:
+    """A job.
+
+    Attributes
+    ----------
+    order : position in the order of submission.
+    batch_s : target seconds of a batch of automatic size.
+    queries : number of queries; of an open job, so far.
+    open : whether more queries may arrive.
+    charged : queries dispatched, divided by the weight at the time of dispatch.
+    cursor : index of the first query that was in no batch yet.
+    returned : batches to dispatch again, before new ones.
+    running : running batches, by number.
+    serving : workers of the running batches, with the number of batches of each.
+    loading : number of running batches whose worker had to load the model first.
+    key : key of its model in workers.
+    blamed : the workers that each batch may have killed.
+    finished : number of queries with a result.
+    errors : number of results that are errors.
+    ended : ``done`` or ``cancelled``; empty while the job runs.
+    times : number of queries and seconds of each finished batch; of an open job, of the last ones.
+    """
+
+    accepted: Accepted
+    order: int
+    charged: float
+    weight: float
+    batch_size: int
+    max_workers: int
+    batch_s: float
+    cursor: int = 0
+    batches: int = 0
+    returned: deque[Batch] = field(default_factory=deque)
+    running: dict[int, Running] = field(default_factory=dict)
+    serving: Counter[str] = field(default_factory=Counter)
+    loading: int = 0
+    blamed: dict[int, list[str]] = field(default_factory=dict)
+    finished: int = 0
+    errors: int = 0
+    ended: str = ""
+    why: str = ""
+    first_s: float | None = None
+    ended_s: float | None = None
+    times: deque[tuple[int, float]] = field(init=False)
+    queries: int = field(init=False)
+    open: bool = field(init=False)
+    key: str = field(init=False)
+    _recent: deque[tuple[float, int]] = field(default_factory=deque)
+    _recent_queries: int = 0  # sum of the queries in _recent
+    _seconds_per_query: float | None = None  # smoothed
+    _largest: int = 0
+
+    def __post_init__(self) -> None:
+        self.key = key_of(self.accepted.model)
+        self.queries, self.open = self.accepted.queries, self.accepted.open
+        self.times = deque(maxlen=_TIMES if self.open else None)
+        self._end_if_complete(self.accepted.at_s)
+
+    @property
+    def id(self) -> str:
+        """The number of the job, as a text."""
+        return self.accepted.job
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The table of its model."""
+        return self.accepted.model
+
+    @property
+    def waiting(self) -> int:
+        """Number of queries that are neither finished nor in a running batch."""
+        if self.ended:
+            return 0
+        return self.queries - self.cursor + sum(batch.count for batch in self.returned)
+
+    def can_use(self, worker: str) -> bool:
+        """Return whether the job has waiting queries, and may use this worker."""
+        if self.ended or not (self.returned or self.cursor < self.queries):
+            return False
+        return not self.max_workers or self.other_workers(worker) < self.max_workers
+
+    def other_workers(self, worker: str) -> int:
+        """Return the number of other workers that serve the job."""
+        return len(self.serving) - (worker in self.serving)
+
+    def next_batch(self) -> Batch:
+        """Return the batch to dispatch next. Queries must be waiting."""
+        if self.returned:
+            return self.returned[0]
+        left = self.queries - self.cursor
+        return Batch(self.batches, self.cursor, min(self.batch_size or self._timed_batch_size(), left))
+
+    def estimate_s(self, count: int) -> float | None:
+        """Return the expected seconds of ``count`` queries; None if unknown."""
+        return None if self._seconds_per_query is None else count * self._seconds_per_query
+
+    def dispatched(self, batch: Batch, worker: str, at_s: float, *, cold: bool) -> None:
+        """Note that a batch was dispatched; ``cold``: the worker has to load the model first."""
+        if batch.number == self.batches:
+            self.batches, self.cursor = batch.number + 1, batch.first + batch.count
+        else:
+            self._remove_returned(batch.number)
+        charge = batch.count / self.weight
+        self.running[batch.number] = Running(batch, worker, at_s, charge, cold)
+        self.loading += cold
+        self.serving[worker] += 1
+        self.charged += charge
+        self.first_s = at_s if self.first_s is None else self.first_s
+        self._largest = max(self._largest, batch.count)
+
+    def returns(self, number: int, worker: str, *, blamed: bool) -> None:
+        """Take a batch back, so that it is dispatched again before all others."""
+        running = self.running.get(number)
+        if running is None or running.worker != worker:
+            return  # another worker computes it by now, or it is done
+        self._remove_running(number)
+        self.charged -= running.charge
+        self.returned.appendleft(running.batch)
+        if blamed:
+            self.blamed.setdefault(number, []).append(worker)
+
+    def commits(self, batch: Batch, errors: int, seconds: float | None, at_s: float) -> None:
+        """Note that a batch is finished; ``seconds`` is None if no worker computed it."""
+        if self._remove_running(batch.number) is None:  # a late result: the batch had been taken from that worker
+            self._remove_returned(batch.number)
+            self.charged += batch.count / self.weight
+        self.blamed.pop(batch.number, None)
+        self.finished += batch.count
+        self.errors += errors
+        if seconds is not None:
+            self.times.append((batch.count, seconds))
+            self._recent.append((at_s, batch.count))
+            self._recent_queries += batch.count
+            self._expire(at_s)
+            each = seconds / batch.count
+            self._seconds_per_query = (
+                each
+                if self._seconds_per_query is None
+                else (1 - _SMOOTHING) * self._seconds_per_query + _SMOOTHING * each
+            )
+        self._end_if_complete(at_s)
+
+    def withdraws(self, count: int, at_s: float) -> None:
+        """Remove ``count`` queries that are in no batch yet."""
+        self.queries -= count
+        self._end_if_complete(at_s)
+
+    def closes(self, at_s: float) -> None:
+        """Note that no more queries arrive."""
+        self.open = False
+        self._end_if_complete(at_s)
+
+    def unfinished_batch(self, number: int) -> Batch | None:
+        """Return an unfinished batch; None if it is finished or unknown."""
+        if number in self.running:
+            return self.running[number].batch
+        return next((batch for batch in self.returned if batch.number == number), None)
+
+    def rate(self, now_s: float) -> float:
+        """Return the queries finished per second, over the last `WINDOW_S` or since the first dispatch."""
+        self._expire(now_s)
+        if self.first_s is None:
+            return 0.0
+        until_s = now_s if self.ended_s is None else min(now_s, max(self.ended_s, now_s - WINDOW_S))
+        span_s = min(max(until_s - self.first_s, 1e-9), WINDOW_S)
+        return self._recent_queries / max(span_s, 1.0)
+
+    def _end_if_complete(self, at_s: float) -> None:
+        """Set the state to ``done`` if all queries are finished and no more may arrive."""
+        if self.finished == self.queries and not self.open and not self.ended:
+            self.ended, self.ended_s = "done", at_s
+
+    def _timed_batch_size(self) -> int:
+        if self._seconds_per_query is None:
+            return max(self._largest, 1)
+        return max(1, min(round(self.batch_s / max(self._seconds_per_query, 1e-9)), _GROWTH * max(self._largest, 1)))
+
+    def _expire(self, now_s: float) -> None:
+        while self._recent and self._recent[0][0] <= now_s - WINDOW_S:
+            self._recent_queries -= self._recent.popleft()[1]
+
+    def _remove_running(self, number: int) -> Running | None:
+        running = self.running.pop(number, None)
+        if running is not None:
+            self.loading -= running.cold
+            self.serving[running.worker] -= 1
+            if not self.serving[running.worker]:
+                del self.serving[running.worker]
+        return running
+
+    def _remove_returned(self, number: int) -> None:
+        for batch in self.returned:
+            if batch.number == number:
+                self.returned.remove(batch)
+                return

@@ -1,0 +1,249 @@
+"""The scheduler: it keeps the state of all jobs, and chooses the next batch of a free worker. No I/O and no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+from chimera.core.errors import ConfigurationError
+from chimera.inference.journal import records
+from chimera.inference.policies.policy import Contender, Policy
+from chimera.inference.scheduling.job import Batch, Job, Running
+
+BATCH_S = 0.6
+"""Target seconds of a batch of automatic size."""
+OPEN_BATCH_S = 0.1
+"""The same for an open job, whose clients wait for the answers."""
+MAX_KILLS = 3
+"""Number of workers that a batch may kill until its queries get an error."""
+
+
+class Scheduler:
+    """Applies records to the state of the jobs, and chooses what to dispatch.
+
+    A job is charged for a batch when it is dispatched; the charge is refunded when the batch has to be dispatched again. No job
+    accumulates credit. A new job starts at the lowest charge of the jobs with waiting queries. A job that cannot use its share
+    (because of ``max_workers``, or while its model is loaded) stays at most one batch per worker below the served job.
+
+    Parameters
+    ----------
+    policy : decides which job a free worker serves.
+    first_batch : number of the first batch of an open job. The journal does not store these batches. So each epoch has its own
+        range of numbers, and a coordinator does not mistake a batch of an earlier epoch for its own.
+
+    Attributes
+    ----------
+    jobs : the jobs by number, in the order of their acceptance.
+    dropped : numbers of the dropped jobs.
+    """
+
+    def __init__(self, policy: Policy, *, first_batch: int = 0) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.dropped: set[str] = set()
+        self._order = 0
+        self._active: dict[str, Job] = {}  # jobs that have not ended
+        self._floor = 0.0  # minimum charge of all active jobs
+        self._policy, self._first_batch = policy, first_batch
+        self._handlers: dict[type[records.Record], Callable[[Any], None]] = {
+            records.Accepted: self._accepted,
+            records.Arrived: self._arrived,
+            records.Withdrawn: self._withdrawn,
+            records.Closed: self._closed,
+            records.Changed: self._changed,
+            records.Dispatched: self._dispatched,
+            records.Committed: self._committed,
+            records.Returned: self._returned,
+            records.Poisoned: self._poisoned,
+            records.Cancelled: self._cancelled,
+            records.Dropped: self._dropped,
+        }
+
+    def next_for(self, worker: str, loaded: Collection[str], workers: int, now_s: float) -> records.Dispatched | None:
+        """Return the next dispatch to a free worker; None if no job has a batch for it. The record is not applied yet.
+
+        Parameters
+        ----------
+        loaded : keys of the models in the worker's memory (`chimera.inference.models.spec.key_of`).
+        workers : number of available workers.
+        """
+        contending = (job for job in self._active.values() if job.can_use(worker))
+        contenders = [self._contender(job, worker, loaded, now_s) for job in contending]
+        if not contenders:
+            return None
+        job = self.jobs[self._policy.choose(contenders, workers)]
+        batch = job.next_batch()
+        return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s, job.key not in loaded)
+
+    def retry_for(self, worker: str, loaded: Collection[str], now_s: float) -> records.Dispatched | None:
+        """Return the dispatch of a returned batch to a worker, without asking the policy.
+
+        The policy has chosen its job once already, and the charge was refunded. None if no batch was returned, or if the worker
+        would have to load the model first.
+        """
+        jobs = (job for job in self._active.values() if job.returned and job.key in loaded and job.can_use(worker))
+        job = next(jobs, None)
+        if job is None:
+            return None
+        batch = job.next_batch()
+        return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s)
+
+    def any_returned(self) -> bool:
+        """Return whether any batch has to be dispatched again."""
+        return any(job.returned for job in self._active.values())
+
+    def waiting_models(self) -> set[str]:
+        """Return the keys of the models of all jobs with waiting queries."""
+        return {job.key for job in self._active.values() if job.waiting}
+
+    def running_on(self, worker: str) -> Iterator[tuple[Job, Running]]:
+        """Yield the running batches of a worker with their jobs, earliest first."""
+        serving = (job for job in self._active.values() if worker in job.serving)
+        own = [(job, run) for job in serving for run in job.running.values() if run.worker == worker]
+        yield from sorted(own, key=lambda pair: pair[1].since_s)
+
+    def busy(self) -> set[str]:
+        """Return the workers that have running batches."""
+        return {run.worker for job in self.jobs.values() for run in job.running.values()}
+
+    def lost(
+        self, worker: str, why: str, *, culprit: tuple[str, int] | None, now_s: float
+    ) -> list[records.Returned | records.Poisoned]:
+        """Return the records of a worker's loss: its batches are returned, or poisoned if they killed too many workers.
+
+        Parameters
+        ----------
+        culprit : job and number of the batch that may have killed the worker; None if unknown.
+        """
+        found: list[records.Returned | records.Poisoned] = []
+        for job, run in self.running_on(worker):
+            number = run.batch.number
+            blamed = (job.id, number) == culprit
+            killed = job.blamed.get(number, [])
+            if blamed and len(killed) + 1 >= MAX_KILLS:
+                text = f"this batch killed {MAX_KILLS} workers: {', '.join((*killed, worker))}"
+                found.append(records.Poisoned(job.id, number, text, now_s))
+            else:
+                found.append(records.Returned(job.id, number, worker, why, blamed, now_s))
+        return found
+
+    def expired_jobs(self, since_s: float) -> list[str]:
+        """Return the jobs that ended before a time, except the newest job, so that its number is not used again."""
+        older = list(self.jobs.values())[:-1]
+        return [job.id for job in older if job.ended_s is not None and job.ended_s <= since_s]
+
+    def is_durable(self, record: records.Record) -> bool:
+        """Return whether a record must be written: of an open job, only its existence and options."""
+        return isinstance(record, records.Lasting) or not self.job(record.job).accepted.open
+
+    def unfinished_batch(self, job: str, batch: int) -> Batch | None:
+        """Return a batch whose results are not committed yet; None if they are, or if the job has ended."""
+        held = self.jobs.get(job)
+        return held.unfinished_batch(batch) if held is not None and not held.ended else None
+
+    def apply(self, record: records.Record) -> None:
+        """Apply a record to the state."""
+        self._handlers[type(record)](record)
+
+    def job(self, name: str) -> Job:
+        """Return a job by its number.
+
+        Raises
+        ------
+        ConfigurationError : there is no such job.
+        """
+        if name not in self.jobs:
+            known = ", ".join(list(self.jobs)[-10:]) or "none"
+            raise ConfigurationError(f"there is no job {name!r}; the last jobs: {known}")
+        return self.jobs[name]
+
+    def _accepted(self, record: records.Accepted) -> None:
+        job = Job(
+            record, self._order, self._lowest(), record.weight, record.batch_size, record.max_workers,
+            batch_s=OPEN_BATCH_S if record.open else BATCH_S, batches=self._first_batch if record.open else 0,
+        )  # fmt: skip
+        self._order += 1
+        self.jobs[record.job] = self._active[record.job] = job
+        self._deactivate_ended(job)
+
+    def _arrived(self, record: records.Arrived) -> None:
+        self.job(record.job).queries += record.count
+
+    def _withdrawn(self, record: records.Withdrawn) -> None:
+        job = self.job(record.job)
+        job.withdraws(record.count, record.at_s)
+        self._deactivate_ended(job)
+
+    def _closed(self, record: records.Closed) -> None:
+        job = self.job(record.job)
+        job.closes(record.at_s)
+        self._deactivate_ended(job)
+
+    def _changed(self, record: records.Changed) -> None:
+        job = self.job(record.job)
+        job.weight = job.weight if record.weight is None else record.weight
+        job.batch_size = job.batch_size if record.batch_size is None else record.batch_size
+        job.max_workers = job.max_workers if record.max_workers is None else record.max_workers
+
+    def _dispatched(self, record: records.Dispatched) -> None:
+        job = self.job(record.job)
+        job.dispatched(Batch(record.batch, record.first, record.count), record.worker, record.at_s, cold=record.cold)
+        self._lift(job.charged - (1 + len(job.serving)) * record.count / job.weight)
+
+    def _committed(self, record: records.Committed) -> None:
+        job = self.job(record.job)
+        batch = job.unfinished_batch(record.batch)
+        if batch is not None:
+            job.commits(batch, record.errors, record.seconds, record.at_s)
+            self._deactivate_ended(job)
+
+    def _returned(self, record: records.Returned) -> None:
+        self.job(record.job).returns(record.batch, record.worker, blamed=record.blamed)
+        self._lift(self._floor)
+
+    def _poisoned(self, record: records.Poisoned) -> None:
+        job = self.job(record.job)
+        batch = job.unfinished_batch(record.batch)
+        if batch is not None:
+            job.commits(batch, batch.count, None, record.at_s)
+            self._deactivate_ended(job)
+
+    def _cancelled(self, record: records.Cancelled) -> None:
+        job = self.job(record.job)
+        if not job.ended:
+            job.ended, job.why, job.ended_s = "cancelled", record.why, record.at_s
+            job.running.clear()
+            job.serving.clear()
+            job.loading = 0
+            job.returned.clear()
+            self._deactivate_ended(job)
+
+    def _dropped(self, record: records.Dropped) -> None:
+        self.jobs.pop(record.job, None)
+        self._active.pop(record.job, None)
+        self.dropped.add(record.job)
+
+    def _lowest(self) -> float:
+        """Return the lowest charge of the jobs with waiting queries."""
+        return min((job.charged for job in self._active.values() if job.waiting), default=self._floor)
+
+    def _lift(self, floor: float) -> None:
+        self._floor = max(self._floor, floor)
+        for job in self._active.values():
+            job.charged = max(job.charged, self._floor)
+
+    def _deactivate_ended(self, job: Job) -> None:
+        if job.ended:
+            self._active.pop(job.id, None)
+
+    def _contender(self, job: Job, worker: str, loaded: Collection[str], now_s: float) -> Contender:
+        return Contender(
+            job=job.id,
+            order=job.order,
+            weight=job.weight,
+            charged=job.charged,
+            batch=job.next_batch().count,
+            rate=job.rate(now_s),
+            workers=job.other_workers(worker),
+            loading=job.loading,
+            loaded=job.key in loaded,
+        )

@@ -1,0 +1,1 @@
+"""Workers: the protocol with the coordinator, the process that serves it, and the process that computes."""

@@ -1,0 +1,84 @@
+"""A worker as a process: ``python -m chimera.inference.worker.process --cluster DIR --name w0``.
+
+It listens on the loopback address only, requires the cluster's token, and exits with the process that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+from pathlib import Path
+
+from chimera.core.errors import ChimeraError
+from chimera.core.private import UMASK
+from chimera.engines.leash import hold
+from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.membership import HEARTBEAT_S, Members
+from chimera.inference.worker.protocol import WorkerState
+from chimera.inference.worker.worker import KEEP_MODELS, InferenceWorker
+
+DIED = 3
+"""Exit code of a worker whose computing process has ended."""
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    hold()
+    os.umask(UMASK)
+    parser = argparse.ArgumentParser(prog="worker_process")
+    parser.add_argument("--cluster", type=Path, required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--preload", default="", help="modules to import before it joins, separated by commas")
+    parser.add_argument("--keep-models", type=int, default=KEEP_MODELS)
+    options = parser.parse_args()
+    try:
+        _serve(ClusterFolder(options.cluster), options.name, options.preload, options.keep_models)
+    except ChimeraError as error:
+        sys.stderr.write(f"chimera: error: {options.name}: {error}\n")
+        raise SystemExit(1) from None
+
+
+def _serve(folder: ClusterFolder, name: str, preload: str, keep_models: int) -> None:
+    from chimera.inference.worker.routes import create_worker_app
+    from chimera.web.app import serve
+
+    access = folder.access()
+    where = Path.cwd()
+    os.chdir(folder.logs(name))  # the logs are written there
+    modules = [module for module in preload.split(",") if module]
+    worker = InferenceWorker(name, on_exit=_end, keep_models=keep_models, preload=modules, folder=where)
+    members, left = Members(folder.members), threading.Event()
+
+    def beat() -> None:
+        while not left.wait(HEARTBEAT_S):
+            members.beat(name, state=_word(worker.state()), epoch=worker.epoch)
+
+    def join() -> None:
+        host, port = app.state.address
+        members.join("worker", name, f"http://{host}:{port}", state=_word(worker.state()))
+        threading.Thread(target=beat, name="chimera-beat", daemon=True).start()
+
+    app = create_worker_app(worker, access, lambda: app.state.stop())
+    try:
+        serve(app, host="127.0.0.1", port=0, settings=access, on_started=join)
+    finally:
+        left.set()
+        members.leave(name)
+        worker.close()
+
+
+def _word(state: WorkerState) -> str:
+    return "loading" if state.loading else "busy" if state.computing else "free"
+
+
+def _end(why: str) -> None:
+    """Exit at once without cleanup: the coordinator sees the connection break, and counts the worker as dead."""
+    sys.stderr.write(f"chimera: error: {why}\n")
+    sys.stderr.flush()
+    os._exit(DIED)
+
+
+if __name__ == "__main__":
+    main()

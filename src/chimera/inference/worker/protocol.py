@@ -1,0 +1,134 @@
+"""The protocol between coordinator and workers: messages, and the interface of a link to a worker."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from chimera.core.errors import ConflictError
+
+PATH = "/v1/worker"
+"""The prefix of a worker's REST routes."""
+
+BatchId: TypeAlias = tuple[str, int]
+"""Number of a job, and number of one of its batches."""
+
+
+class StaleEpoch(ConflictError):  # noqa: N818 - it says what the epoch is
+    """The worker serves a coordinator of a later epoch, and refuses the caller."""
+
+
+class Assignment(Struct, frozen=True):
+    """A batch to compute.
+
+    Attributes
+    ----------
+    model : table of the model (`chimera.inference.models`).
+    """
+
+    job: str
+    batch: int
+    model: dict[str, Any]
+    queries: list[Any]
+
+    @property
+    def batch_id(self) -> BatchId:
+        """The batch."""
+        return self.job, self.batch
+
+
+class WorkerState(Struct, frozen=True):
+    """The state of a worker.
+
+    Attributes
+    ----------
+    computing : the batch in progress, also while its model is loaded.
+    queued : the batches after it, in order.
+    kept : the batches whose results are not acknowledged yet.
+    loaded : keys of the models in memory (`chimera.inference.models.spec.key_of`).
+    loading : key of the model that is being loaded.
+    busy_s : total seconds with a batch in progress.
+    up_s : seconds since its start.
+    """
+
+    name: str
+    pid: int
+    computing: BatchId | None
+    queued: list[BatchId]
+    kept: list[BatchId]
+    loaded: list[str]
+    loading: str | None
+    busy_s: float
+    up_s: float
+
+
+class Finished(Struct, frozen=True):
+    """The results of a batch.
+
+    Attributes
+    ----------
+    seconds : seconds of computing, without loading the model.
+    errors : number of queries with an error.
+    results : packed list (`chimera.engines.http.wire`) of ``{"result": value}`` or ``{"error": text}``, one per query.
+    """
+
+    job: str
+    batch: int
+    seconds: float
+    errors: int
+    results: bytes
+
+    @property
+    def batch_id(self) -> BatchId:
+        """The batch."""
+        return self.job, self.batch
+
+
+class Collected(Struct, frozen=True):
+    """A worker's answer to `Link.collect`."""
+
+    state: WorkerState
+    results: list[Finished]
+
+
+class Link(ABC):
+    """The coordinator's connection to one worker, for one thread at a time.
+
+    Raises
+    ------
+    Unreachable : the connection failed: the worker is dead (`chimera.engines.http.connection`).
+    TimeLimitError : no answer came in time: the worker hangs, or the network is down.
+    StaleEpoch : a later coordinator has taken over.
+    RunError : the answer was invalid.
+    """
+
+    @abstractmethod
+    def adopt(self, epoch: int, owner: str) -> WorkerState:
+        """Become the worker's coordinator. Results that an earlier one has not acknowledged are sent again."""
+
+    @abstractmethod
+    def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:
+        """Queue batches. A batch that the worker has, or whose result it keeps, is not computed twice."""
+
+    @abstractmethod
+    def collect(self, epoch: int, done: Sequence[BatchId], wait_s: float) -> Collected:
+        """Acknowledge the results ``done``, and return the results that were not sent yet.
+
+        If there are none, wait for a result or a change of the worker's state, at most ``wait_s`` seconds. A result that is not
+        acknowledged within a second is sent again.
+        """
+
+    @abstractmethod
+    def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
+        """Drop the queued batches of these jobs. The batch in progress is finished."""
+
+    @abstractmethod
+    def stop(self, epoch: int) -> None:
+        """Stop the worker."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Abort the request in progress, and close the connection. Any thread may call it."""

@@ -1,0 +1,99 @@
+"""The members of a cluster, and their heartbeats."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from chimera.core.errors import ConfigurationError
+from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.membership import Members
+
+_JOINS = """
+import sys
+from pathlib import Path
+from chimera.inference.membership import Members
+
+members = Members(Path(sys.argv[1]))
+members.join("worker", sys.argv[2], "http://127.0.0.1:2", state="free")
+print("joined", flush=True)
+for _ in sys.stdin:
+    print(members.beat(sys.argv[2], state="busy"), flush=True)
+"""
+
+
+def test_members_join_beat_and_leave(tmp_path: Path) -> None:
+    here, there = Members(tmp_path / "members"), Members(tmp_path / "members")
+    assert there.members() == []
+    before_s = time.time()
+    here.join("worker", "w0", "http://127.0.0.1:1", state="free")
+    here.join("standby", "c0", "http://127.0.0.1:2", state="stands by")
+    standby, worker = there.members()
+    assert (standby.name, worker.name, worker.role, worker.state, worker.epoch) == ("c0", "w0", "worker", "free", 0)
+    assert worker.address == "http://127.0.0.1:1"
+    assert before_s <= worker.beat_at_s <= time.time()
+    assert worker.heartbeat_age_s(worker.beat_at_s + 2.5) == 2.5
+    assert here.beat("c0", role="coordinator", state="leads", epoch=3)
+    (leader, *_) = there.members()
+    assert (leader.role, leader.state, leader.epoch, leader.address) == ("coordinator", "leads", 3, standby.address)
+    assert leader.beat_at_s >= standby.beat_at_s
+    here.leave("w0")
+    assert [one.name for one in there.members()] == ["c0"]
+    assert not here.beat("w0")
+    assert [one.name for one in there.members()] == ["c0"]
+
+
+def test_a_name_belongs_to_the_process_that_joined_last(tmp_path: Path) -> None:
+    here = Members(tmp_path)
+    here.join("worker", "w0", "http://127.0.0.1:1", state="free")
+    with subprocess.Popen(
+        [sys.executable, "-c", _JOINS, str(tmp_path), "w0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdin is not None
+            assert other.stdout.readline() == "joined\n"
+            assert not here.beat("w0", state="busy")  # it was stopped for long, say, and has been replaced
+            here.leave("w0")
+            (member,) = here.members()
+            assert (member.pid, member.state) == (other.pid, "free")
+            other.stdin.write("\n")
+            other.stdin.flush()
+            assert other.stdout.readline() == "True\n"
+            assert here.members()[0].state == "busy"
+        finally:
+            other.kill()
+    here.leave("w0", other.pid)  # which is dead
+    assert here.members() == []
+
+
+def test_what_no_member_wrote_is_passed_over(tmp_path: Path) -> None:
+    members = Members(tmp_path)
+    members.join("worker", "w0", "", state="free")
+    (tmp_path / "w1.json").write_text("{")
+    (tmp_path / "w2.json").write_text('{"role": "king", "name": "w2"}')
+    (tmp_path / "w3.json").mkdir()
+    assert [one.name for one in members.members()] == ["w0"]
+
+
+@pytest.mark.parametrize("name", ["", "../w0", "a/b", ".w0", "w" * 64, "w0\n"])
+def test_a_name_that_is_none_of_a_file_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="invalid name of a member"):
+        Members(tmp_path).join("worker", name, "", state="free")
+
+
+def test_the_token_is_for_its_owner_alone_and_stays(tmp_path: Path) -> None:
+    folder = ClusterFolder(tmp_path / "cluster")
+    with pytest.raises(ConfigurationError, match="there is no cluster"):
+        folder.token()
+    folder.create()
+    token = folder.token()
+    assert len(token) >= 32
+    assert (tmp_path / "cluster" / "token").stat().st_mode & 0o777 == 0o600
+    ClusterFolder(tmp_path / "cluster").create()
+    assert folder.token() == token
+    assert [file.name for file in folder.path.glob("token*")] == ["token"]

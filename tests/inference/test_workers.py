@@ -1,0 +1,288 @@
+"""A coordinator and workers that join, hang and die. The workers are fakes; all else is real."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chimera.core.errors import ConfigurationError
+from chimera.engines.http import wire
+from chimera.engines.http.connection import Unreachable
+from chimera.inference.api import operations
+from chimera.inference.coordinator.coordinator import LEASE_S, Coordinator
+from chimera.inference.journal.journal import Journal
+from chimera.inference.journal.records import Dropped, Record
+from chimera.inference.journal.sqlite import SqliteJournal
+from chimera.inference.membership import Member
+from chimera.inference.models import check
+from chimera.inference.models.spec import key_of
+from chimera.inference.policies.policy import POLICIES
+from chimera.inference.pool.pool import Pool
+from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Finished, Link, WorkerState
+from inference import model
+from inference.running import until
+
+ECHO = {"kind": "factory", "factory": f"{Path(model.__file__).resolve()}:Echo", "options": {}}
+NOW_S = 1000.0
+
+
+class Obedient(Link):
+    """A link to a fake worker that has every model loaded; the test finishes its batches, or kills it."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.dead, self.hangs = name, False, False
+        self.has: list[BatchId] = []
+        self._done: list[Finished] = []
+        self._changed = threading.Condition()
+
+    def finish(self, seconds: float) -> None:
+        """Be done with the earliest batch."""
+        with self._changed:
+            job, batch = self.has.pop(0)
+            self._done.append(Finished(job, batch, seconds, 0, wire.pack([{"result": 0}] * 10)))
+            self._changed.notify_all()
+
+    def die(self) -> None:
+        """Be dead."""
+        with self._changed:
+            self.dead = True
+            self._changed.notify_all()
+
+    def adopt(self, epoch: int, owner: str) -> WorkerState:
+        with self._changed:
+            self._changed.wait_for(lambda: self.dead or not self.hangs)
+        return self._state()
+
+    def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:
+        with self._changed:
+            self.has += [one.batch_id for one in assignments]
+            self._changed.notify_all()
+        return self._state()
+
+    def collect(self, epoch: int, done: Sequence[BatchId], wait_s: float) -> Collected:
+        with self._changed:
+            self._done = [one for one in self._done if one.batch_id not in done]
+            self._changed.wait_for(lambda: self.dead or self._done, wait_s)
+            return Collected(self._state(), list(self._done))
+
+    def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
+        return self._state()
+
+    def stop(self, epoch: int) -> None:
+        self.die()
+
+    def close(self) -> None:
+        """Nothing: it is no connection."""
+
+    def _state(self) -> WorkerState:
+        if self.dead:
+            raise Unreachable("it is dead")
+        first = self.has[0] if self.has else None
+        kept = [one.batch_id for one in self._done]
+        return WorkerState(self.name, 1, first, self.has[1:], kept, [key_of(check(ECHO))], None, 0.0, 0.0)
+
+
+class Workers(Pool):
+    """Some of them, and for how long each was silent before the coordinator came."""
+
+    def __init__(self, *names: str) -> None:
+        self.silence_s: dict[str, float] = {}
+        self.by_name = {name: Obedient(name) for name in names}
+
+    def addresses(self) -> Mapping[str, str]:
+        return {name: name for name in self.by_name}
+
+    def silent_s(self, name: str) -> float:
+        return self.silence_s.get(name, 0.0)
+
+    def link(self, address: str) -> Link:
+        return self.by_name[address]
+
+    def members(self) -> list[Member]:
+        return []
+
+
+@pytest.fixture
+def workers() -> Workers:
+    return Workers("w0", "w1")
+
+
+@pytest.fixture
+def leader(tmp_path: Path, workers: Workers) -> Iterator[Coordinator]:
+    with closing(SqliteJournal(tmp_path / "journal.sqlite")) as journal, leads(journal, workers) as leading:
+        yield leading
+
+
+@contextmanager
+def leads(
+    journal: Journal, workers: Workers, *, lease_s: float = 60.0, keep_s: float | None = None
+) -> Iterator[Coordinator]:
+    """Lead with a clock that stands still, so that no batch is expected to end soon."""
+    lease = journal.acquire("c0", "", lease_s)
+    assert lease is not None
+    leading = Coordinator(
+        journal, lease, POLICIES.create("fair-share"), pool=workers, keep_s=keep_s, clock=lambda: NOW_S
+    )
+    thread = threading.Thread(target=leading.lead)
+    thread.start()
+    try:
+        yield leading
+    finally:
+        leading.stop()
+        thread.join()
+        journal.release(lease.epoch)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 50.0], ids=["soon free", "long busy"])
+def test_a_dead_workers_batch_goes_at_once_to_one_that_is_soon_free_and_else_to_the_first_that_is(
+    leader: Coordinator, workers: Workers, seconds: float
+) -> None:
+    first, second = workers.by_name.values()
+    operations.submit(leader, key="a", model=ECHO, queries=list(range(100)), batch_size=10)
+    until(lambda: first.has and second.has)
+    first.finish(seconds)  # now it is known how long a batch takes
+    until(lambda: first.has == [("1", 2)])
+    (lost,) = second.has
+    second.die()
+    if seconds > 1:
+        until(lambda: leader.workers["w1"].state == "lost")
+        assert first.has == [("1", 2)]  # it may be long, and another one may come
+        first.finish(seconds)
+        until(lambda: first.has)
+        assert first.has == [lost]
+    else:
+        until(lambda: len(first.has) == 2)
+        assert first.has == [("1", 2), lost]  # though no time has passed
+
+
+def test_a_worker_that_hung_before_the_coordinator_came_is_not_waited_for_again(
+    tmp_path: Path, workers: Workers
+) -> None:
+    first, second = workers.by_name.values()
+    with closing(SqliteJournal(tmp_path / "journal.sqlite")) as journal:
+        with leads(journal, workers) as leading:
+            operations.submit(leading, key="a", model=ECHO, queries=list(range(20)), batch_size=10)
+            until(lambda: first.has and second.has)
+        second.hangs, workers.silence_s["w1"] = True, 1.4
+        (lost,) = second.has
+        with leads(journal, workers):
+            first.finish(0.5)
+            until(lambda: first.has)
+            assert first.has == [lost]
+            second.die()
+
+
+class LongJournal(SqliteJournal):
+    """One that takes long to read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.read = threading.Event()
+
+    def records(self) -> Iterator[Record]:
+        self.read.wait(60)
+        return super().records()
+
+
+def test_who_reads_a_long_journal_keeps_its_lease_meanwhile(tmp_path: Path, workers: Workers) -> None:
+    path = tmp_path / "journal.sqlite"
+    with (
+        closing(LongJournal(path)) as journal,
+        closing(SqliteJournal(path)) as other,
+        leads(journal, workers, lease_s=LEASE_S) as leading,
+    ):
+        until_s = time.monotonic() + 2 * LEASE_S
+        while time.monotonic() < until_s:
+            assert other.acquire("c1", "", LEASE_S) is None
+        journal.read.set()
+        assert leading.call(lambda: leading.scheduler.jobs) == {}
+
+
+def test_jobs_that_ended_long_ago_are_forgotten_and_their_numbers_do_not_come_again(
+    tmp_path: Path, workers: Workers
+) -> None:
+    def submitted(leading: Coordinator) -> str:
+        job = operations.submit(leading, key=secrets.token_hex(4), model=ECHO, queries=list(range(10)), batch_size=10)
+        worker = until(lambda: next((one for one in workers.by_name.values() if one.has), None))
+        worker.finish(0.5)
+        until(lambda: leading.call(lambda: job not in leading.scheduler.jobs or leading.scheduler.jobs[job].ended))
+        return job
+
+    with closing(SqliteJournal(tmp_path / "journal.sqlite")) as journal:
+        with leads(journal, workers) as leading:
+            assert [submitted(leading), submitted(leading)] == ["1", "2"]
+            assert leading.call(lambda: list(leading.scheduler.jobs)) == ["1", "2"]  # without an order to forget
+        lease = journal.acquire("c1", "", 60.0)
+        assert lease is not None
+        journal.append(lease.epoch, [Dropped("1", 0.0)])  # its coordinator has come no further
+        journal.release(lease.epoch)
+        with leads(journal, workers, keep_s=0.0) as leading:
+            until(lambda: {record.job for record in journal.records()} == {"2"})
+            assert submitted(leading) == "3"
+            until(lambda: {record.job for record in journal.records()} == {"3"})
+            with pytest.raises(ConfigurationError, match="no job '2'"):
+                operations.change(leading, "2", weight=2.0)
+
+
+@pytest.mark.long
+def test_a_submission_of_any_size_leaves_the_lease_its_turns(tmp_path: Path, workers: Workers) -> None:
+    path, image = tmp_path / "journal.sqlite", secrets.token_bytes(1 << 20)
+    with (
+        closing(SqliteJournal(path)) as journal,
+        closing(SqliteJournal(path)) as other,
+        leads(journal, workers, lease_s=LEASE_S) as leading,
+        ThreadPoolExecutor(1) as client,
+    ):
+        job = client.submit(operations.submit, leading, key="a", model=ECHO, queries=[image] * 200)
+        while not job.done():
+            assert other.acquire("c1", "", LEASE_S) is None
+        assert job.result() == "1"
+        assert journal.queries("1", 199, 1) == [image]
+
+
+def test_of_a_submission_that_fails_or_whose_coordinator_dies_nothing_is_left(tmp_path: Path, workers: Workers) -> None:
+    with closing(SqliteJournal(tmp_path / "journal.sqlite")) as journal:
+        with leads(journal, workers) as leading:
+            with pytest.raises(ConfigurationError, match="cannot travel"):
+                operations.submit(leading, key="a", model=ECHO, queries=["fine", object()])
+            until(lambda: journal.jobs_with_queries() == set())
+            leading.store_queries(
+                leading.call(leading.new_number), 0, wire.pack(["of a job that is not accepted any more"])
+            )
+            assert journal.jobs_with_queries() == {"2"}
+        with leads(journal, workers) as leading:
+            assert operations.submit(leading, key="a", model=ECHO, queries=["fine"]) == "3"
+            until(lambda: journal.jobs_with_queries() == {"3"})
+
+
+def test_a_request_that_comes_twice_at_once_is_one_job(leader: Coordinator) -> None:
+    with ThreadPoolExecutor(4) as clients:
+        sent = [
+            clients.submit(operations.submit, leader, key="a", model=ECHO, queries=list(range(5000))) for _ in range(4)
+        ]
+        (job,) = {one.result() for one in sent}
+    until(lambda: leader.journal.jobs_with_queries() == {job})
+    assert leader.journal.queries(job, 4999, 1) == [4999]
+
+
+@given(
+    st.lists(st.integers(0, 3 * operations.MAX_CHUNK_BYTES // 2).map(lambda size: size >> 4 * (size % 4)), max_size=30)
+)
+@settings(max_examples=30, deadline=None)
+def test_pieces_hold_all_queries_and_no_more_than_fits(sizes: list[int]) -> None:
+    found = 0
+    for first, body in operations.packed_chunks([bytes(size) for size in sizes]):
+        packed = [len(query) for query in wire.unpack(body)]
+        assert (first, packed) == (found, sizes[found : found + len(packed)])
+        assert len(packed) == 1 or len(body) <= operations.MAX_CHUNK_BYTES
+        found += len(packed)
+    assert found == len(sizes)
