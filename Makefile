@@ -18,6 +18,7 @@ BIN := $(VENV)/bin
 BASE := $(VENV)/base
 INSTALLED := $(VENV)/installed
 TESTABLE := $(VENV)/testable
+unexport PYTHONDONTWRITEBYTECODE # tests start many processes: compiling modules anew in each would double their time
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
 UNTIMED := $(addprefix tests/,codecs data embeddings ensembles inference/test_raft.py remote reproductions strategies testing training)
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt

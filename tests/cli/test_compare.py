@@ -90,7 +90,7 @@ def test_json_ends_stdout_with_one_object(invoke, experiment, tmp_path):
         (["--vary", "strategy=all-reduce:shards=2"], "'all-reduce' has no option 'shards'"),
         (["--vary", "codec=identity,identity"], "are the same cell"),
         (["--vary", "codec=identity", "--jobs", "0"], "--jobs"),
-        (["--vary", "codec=identity", "--repeat", "x"], "--repeat x: give how many seeds"),
+        (["--vary", "codec=identity", "--repeat", "x"], "--repeat x: give a number of seeds"),
         (["--vary", "codec=identity", "--set", "train.epoch=3"], "[train] has no key 'epoch'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -140,7 +140,7 @@ def test_ctrl_c_ends_all_cells_with_a_checkpoint_and_resume_goes_on_to_the_same_
     assert not [cell for cell in cells if cell.is_running() and cell.status() != psutil.STATUS_ZOMBIE]
     for name in ("parameter-server", "all-reduce"):
         assert list((tmp_path / "out dir" / name / "checkpoints").iterdir())
-    found = re.search(r"^to go on: (.+)$", stderr, re.MULTILINE)
+    found = re.search(r"^to resume: (.+)$", stderr, re.MULTILINE)
     assert found
     assert found[1].endswith("--jobs 2 --out 'out dir' --resume")
     assert json.loads((tmp_path / "out dir" / "comparison.json").read_text())["rows"][0]["state"] == "interrupted"

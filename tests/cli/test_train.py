@@ -190,7 +190,7 @@ def test_ctrl_c_names_the_last_checkpoint_and_how_to_go_on(start, experiment):
         limit.cancel()
     assert begun, stderr
     assert process.returncode == 130, stderr
-    found = re.search(r"^interrupted; the last checkpoint is (.+)\nto go on: (.+)\n", stderr)
+    found = re.search(r"^interrupted; the last checkpoint is (.+)\nto resume: (.+)\n", stderr)
     assert found, stderr
     assert "Traceback" not in stderr
     assert (experiment.parent / found[1]).exists()

@@ -78,7 +78,7 @@ def test_voters_lead_workers_on_two_nodes_of_ray_while_a_voter_and_a_node_die(tm
 
 
 def test_standbys_beside_voters_are_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="--standbys has no meaning beside --voters"):
+    with pytest.raises(ConfigurationError, match="--standbys has no effect with --voters"):
         up(voters=",".join(free_addresses()), standbys=1, cluster=tmp_path / "cluster")
     assert not (tmp_path / "cluster").exists()
 

@@ -55,7 +55,7 @@ def test_a_job_goes_on_after_ctrl_c_and_its_files_stay_after_the_cluster(
         _, errors = watcher.communicate(timeout=LIMIT_S)
         assert (watcher.returncode, errors) == (
             130,
-            "job 2 goes on; to look again: chimera follow 2 --folder cluster\n",
+            "job 2 continues; to follow it again: chimera follow 2 --folder cluster\n",
         )
         before = cluster.client.job("2")
         deadline_s = time.monotonic() + LIMIT_S

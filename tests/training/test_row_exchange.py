@@ -192,7 +192,10 @@ def bad_rows(found: Any) -> Any:
             {"model": bad_rows({"embeding": np.array([1])})},
             "no tensor 'embeding'; its tensors: embedding, output, bias",
         ),
-        ({"model": bad_rows({"embedding": np.array([1])})}, "returned rows that its method rows did not list for this batch"),
+        (
+            {"model": bad_rows({"embedding": np.array([1])})},
+            "returned rows that its method rows did not list for this batch",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_line(learnt: Learnt, options: dict[str, Any], match: str) -> None:

@@ -1,4 +1,4 @@
-"""``chimera cluster``: workers that wait for jobs, on this machine."""
+"""``chimera cluster``: start, inspect and stop a cluster of workers that run jobs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from chimera.core.errors import ConfigurationError
 if TYPE_CHECKING:
     from chimera.jobs.folder import ClusterFolder
 
-app = typer.Typer(help="Keep workers up that run jobs; see 'chimera submit'.", no_args_is_help=True)
+app = typer.Typer(help="Run a cluster of workers for jobs; see 'chimera submit'.", no_args_is_help=True)
 
 Folder = Annotated[
-    Path, typer.Option("--folder", metavar="DIR", envvar="CHIMERA_CLUSTER_FOLDER", help="The folder of the cluster.")
+    Path,
+    typer.Option("--folder", metavar="DIR", envvar="CHIMERA_CLUSTER_FOLDER", help="Use the cluster of this folder."),
 ]
 Where = Annotated[
     str,
@@ -25,7 +26,7 @@ Where = Annotated[
         "--folder",
         metavar="DIR|URL",
         envvar="CHIMERA_CLUSTER_FOLDER",
-        help="The folder of the cluster; or its address, with its token in CHIMERA_CLUSTER_TOKEN.",
+        help="Use the cluster of this folder or URL; a URL needs its token in CHIMERA_CLUSTER_TOKEN.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
@@ -34,29 +35,36 @@ HERE = "runs/cluster"
 
 @app.command("up")
 def up(
-    workers: Annotated[int, typer.Option("--workers", min=1, metavar="N", help="How many workers.")] = 2,
+    workers: Annotated[int, typer.Option("--workers", min=1, metavar="N", help="Start N workers.")] = 2,
     address: Annotated[
-        str, typer.Option("--address", metavar="HOST:PORT", help="Where it answers; port 0 is any that is free.")
+        str, typer.Option("--address", metavar="HOST:PORT", help="Listen at this address; port 0 is any free port.")
     ] = "127.0.0.1:0",
     limit_per_user: Annotated[
-        int | None, typer.Option("--limit-per-user", min=1, metavar="N", help="So many workers a user has at once.")
+        int | None,
+        typer.Option(
+            "--limit-per-user", min=1, metavar="N", help="Give each user at most N workers at once; default: no limit."
+        ),
     ] = None,
     keep_days: Annotated[
         float | None,
-        typer.Option("--keep-days", min=0, metavar="D", help="Forget a job, and its run, so long after its end."),
+        typer.Option(
+            "--keep-days", min=0, metavar="D", help="Delete a job and its run D days after its end; default: keep them."
+        ),
     ] = None,
     ray: Annotated[
-        str, typer.Option("--ray", metavar="ADDRESS", help="Let the Ray there run the jobs: 'auto' or HOST:PORT.")
+        str, typer.Option("--ray", metavar="ADDRESS", help="Run the jobs on this Ray cluster: 'auto' or HOST:PORT.")
     ] = "",
     hosts: Annotated[
         Path | None,
-        typer.Option("--hosts", metavar="FILE", help="Start a Ray on the machines of this file, for the jobs."),
+        typer.Option(
+            "--hosts", metavar="FILE", help="Start a Ray cluster on the machines of this file, and run the jobs there."
+        ),
     ] = None,
-    page: Annotated[bool, typer.Option("--page", help="Show a web page, too.")] = False,
+    page: Annotated[bool, typer.Option("--page", help="Serve a web page, too.")] = False,
     as_json: Json = False,
     folder: Folder = Path(HERE),
 ) -> None:
-    """Start a daemon and its workers, which live on until `chimera cluster down`; the terminal may be closed."""
+    """Start a daemon and its workers in the background, until `chimera cluster down`."""
     from chimera.jobs.folder import ClusterFolder, Options
     from chimera.jobs.session import up as start
     from chimera.web.keeping import keep_s
@@ -101,7 +109,7 @@ def status(as_json: Json = False, folder: Where = HERE) -> None:
 
 @app.command("down")
 def down(as_json: Json = False, folder: Folder = Path(HERE)) -> None:
-    """End the cluster; its jobs and their runs stay, and go on with the next `chimera cluster up`."""
+    """Stop the cluster. Its jobs and runs are kept, and continue after the next `chimera cluster up`."""
     from chimera.jobs.session import down as end
 
     place = _folder(folder)
@@ -113,7 +121,7 @@ def down(as_json: Json = False, folder: Folder = Path(HERE)) -> None:
 
 
 def _page(place: ClusterFolder, address: str, *, terminal: bool) -> str:
-    """Return where the page is: with the token, unless the line goes into a file or a log that others may read."""
+    """Return the line with the page's address: with the token only on a terminal, since others may read a file or a log."""
     if terminal:
         return f"the page: {address}/#token={place.token()} (the address holds the token: keep it to yourself)"
     return f"the page: {address}/ asks for the token, which is in {place.path / 'token'}"
@@ -126,10 +134,12 @@ def _folder(folder: Path) -> ClusterFolder:
 
 
 def _ray(address: str, hosts: Path | None) -> str:
-    """Return the address of the Ray that is to run the jobs, once it takes some; empty for none."""
+    """Return the address of the Ray cluster for the jobs, once it accepts them; empty without one."""
     if hosts is not None:
         if address:
-            raise ConfigurationError("--hosts starts a Ray, and --ray names one that runs: give one of them")
+            raise ConfigurationError(
+                "--hosts starts a Ray cluster and --ray names a running one: give only one of them"
+            )
         from chimera.jobs.hosts import Hosts
 
         address = Hosts.load(hosts).start()

@@ -1,4 +1,4 @@
-"""``chimera compare``: run an experiment over a grid of settings, and compare what came of it."""
+"""``chimera compare``: run an experiment over a grid of settings and compare the results."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def compare(
         typer.Option(
             "--vary",
             metavar="KEY=VALUE,...",
-            help="What varies: --vary codec=identity,top-k:ratio=0.01 or --vary train.batch_size=16,32. Repeatable: every"
-            " combination is run.",
+            help="Run with each of these values, e.g. codec=identity,top-k:ratio=0.01 or train.batch_size=16,32."
+            " Repeatable: every combination is run.",
         ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the file for all runs. Repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a value of the file in all runs. Repeatable."),
     ] = None,
     jobs: Annotated[
         int | None,
@@ -38,25 +38,25 @@ def compare(
             "--jobs",
             metavar="N",
             min=1,
-            help="Runs at a time; by default one a core on the engine simulated, and one by one in real time, where they would"
-            " slow each other.",
+            help="Run N cells at a time; default: one per core on the engine simulated, else 1, since runs in real time slow"
+            " each other.",
         ),
     ] = None,
     repeat: Annotated[
         str | None,
-        typer.Option("--repeat", metavar="N|SEED,...", help="Run each cell with so many seeds, or with these."),
+        typer.Option("--repeat", metavar="N|SEED,...", help="Run each cell with N seeds, or with these seeds."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="The folder of the comparison; a new one below runs/ if not given."),
+        typer.Option(
+            "--out", metavar="DIR", help="Write the comparison to this folder; default: a new folder below runs/."
+        ),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Skip runs that are finished, go on with those that were begun.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Skip finished runs and resume unfinished ones.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run every combination of settings, and leave a table, a page and the folder of each run."""
+    """Run every combination of settings; write a table, an HTML page and a folder for each run."""
     from chimera.training.experiment.experiment import Experiment
 
     command = ["chimera", "compare", str(file)]
@@ -90,9 +90,9 @@ def run_grid(
     command: list[str],
     leave: Callable[[Path], None] | None = None,
 ) -> None:
-    """Run the grid and show it; ``command`` is what a person would type to start it again.
+    """Run the grid and show its progress; ``command`` is the command line that starts it again.
 
-    ``leave`` leaves more in the folder of each run that is finished.
+    ``leave`` writes further files to the folder of each finished run.
     """
     from chimera.cli.grid_display import GridDisplay
     from chimera.training.comparison.comparison import compare as run_comparison
@@ -120,7 +120,7 @@ def run_grid(
         answers.flush()
     if comparison.interrupted:
         again = shlex.join([*command, "--out", str(comparison.folder), "--resume"])
-        typer.echo(f"interrupted; what was begun has its checkpoints\nto go on: {again}", err=True)
+        typer.echo(f"interrupted; unfinished runs have their checkpoints\nto resume: {again}", err=True)
         raise typer.Exit(130)
     failed = [run for run in comparison.runs if run["state"] == "failed"]
     for run in failed:
@@ -135,6 +135,6 @@ def _seeds(repeat: str) -> int | list[int]:
 
     parts = [part.strip() for part in repeat.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise ConfigurationError(f"--repeat {repeat}: give how many seeds, or the seeds between commas")
+        raise ConfigurationError(f"--repeat {repeat}: give a number of seeds, or a list of seeds separated by commas")
     numbers = [int(part) for part in parts]
     return numbers if len(numbers) > 1 else numbers[0]

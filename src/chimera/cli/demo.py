@@ -1,4 +1,4 @@
-"""``chimera demo``: something to watch at once, with no file and no network."""
+"""``chimera demo``: a short training run that needs no file and no network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live picture on a terminal, plain lines in a pipe, nothing on demand."""
+"""Displays of a run: a live view on a terminal, plain lines in a pipe, nothing with --quiet."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from chimera.training.artifacts.result import Run
     from chimera.training.experiment.experiment import Experiment
 
-REFRESH_S = 0.1  # the shortest time between two pictures
-SHARE = 0.01  # how much of the driver's time drawing may take
-QUIET_S = 10.0  # how long plain lines may be silent between evaluations
-EVENTS = 5  # how many events stay in the picture
+REFRESH_S = 0.1  # minimum time between two refreshes
+SHARE = 0.01  # maximum share of the driver's time for drawing
+QUIET_S = 10.0  # plain output prints a line at least this often
+EVENTS = 5  # number of events in the live view
 _BOLD = ("metrics", "lost workers", "lost rounds")
 _LEAST_VALUE = 24  # the width of figures beside their names
 
 
 class Display(Callback):
-    """The base, which shows nothing; also a context manager, in which the run takes place."""
+    """The base class, which shows nothing; a context manager around the run."""
 
     @classmethod
     def of(cls, title: str, *, quiet: bool = False) -> Display:
-        """Choose what suits stdout (stderr, while stdout is kept for an answer); ``title`` is that of the run."""
+        """Return the display that suits ``sys.stdout``; ``title`` is that of the run."""
         if quiet:
             return Display()
         console = ReaderMayGo(file=sys.stdout, highlight=False)
@@ -54,17 +54,17 @@ class Display(Callback):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End the picture, however the run ended."""
+        """End the live view, also after a failure."""
 
     def say(self, text: str) -> None:
-        """Show a line that the run has printed elsewhere."""
+        """Show a line that a process of the run printed."""
 
     def finish(self, summary: Mapping[str, Any], report: Path | None) -> None:
-        """Show the outcome of a run and where its report is, if it is here."""
+        """Show the outcome of a run, and the path of its report if there is one."""
 
 
 class PlainDisplay(Display):
-    """A line at the start, at every evaluation and event, and now and then between."""
+    """A line at the start, at every evaluation and event, and every `QUIET_S` between."""
 
     def __init__(self, console: Console, title: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._title, self._clock = console, title, clock
@@ -74,7 +74,7 @@ class PlainDisplay(Display):
         self._virtual = False
 
     def on_start(self, progress: Progress) -> None:
-        """Say what begins."""
+        """Write a line that training starts."""
         self._rate.add(progress)
         self._virtual = progress.virtual_time
         self._silent_until = self._clock() + QUIET_S
@@ -82,7 +82,7 @@ class PlainDisplay(Display):
         self._line(f"training {self._title}{since}")
 
     def on_progress(self, progress: Progress) -> None:
-        """Write a line if there was an evaluation, or none for long."""
+        """Write a line after an evaluation, or if the last line is `QUIET_S` old."""
         evaluated = progress.metrics != self._metrics
         now = self._clock()
         if not evaluated and now < self._silent_until:
@@ -94,11 +94,11 @@ class PlainDisplay(Display):
         self._line("  ".join(figures))
 
     def on_event(self, event: Event) -> None:
-        """Write what happened."""
+        """Write the event as a line."""
         self._line(event_line(event, virtual=self._virtual))
 
     def say(self, text: str) -> None:
-        """Write a line that the run has printed elsewhere."""
+        """Write a line that a process of the run printed."""
         self._line(text)
 
     def finish(self, summary: Mapping[str, Any], report: Path | None) -> None:
@@ -113,7 +113,7 @@ class PlainDisplay(Display):
 
 
 class LiveDisplay(Display):
-    """A picture that is drawn again at most every `REFRESH_S`, and less often if drawing is slow."""
+    """A live view, refreshed at most every `REFRESH_S`, and less often if drawing is slow."""
 
     def __init__(self, console: Console, title: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._title, self._clock = console, title, clock
@@ -130,44 +130,44 @@ class LiveDisplay(Display):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Leave the last picture if the run failed, so that one sees how far it came."""
+        """Keep the last view if the run failed, to show how far it got."""
         if kind is not None and self._progress is not None:
             self._live.transient = False
             self._live.update(self._picture(self._progress))
         self._live.stop()
 
     def on_wait(self, what: str) -> None:
-        """Draw what the run waits for, below where it stood if it had begun before."""
+        """Draw what the run waits for, below its last progress if there is any."""
         waits = Text(f"{self._title}: starting, waits for {what} ...")
         self._live.update(Group(*([self._picture(self._progress)] if self._progress else []), waits), refresh=True)
 
     def on_start(self, progress: Progress) -> None:
-        """Draw the first picture."""
+        """Draw the first view."""
         self._draw(progress)
 
     def on_progress(self, progress: Progress) -> None:
-        """Draw, if it is time."""
+        """Draw if the next refresh is due."""
         self._progress = progress
         if self._clock() >= self._next:
             self._draw(progress)
 
     def on_event(self, event: Event) -> None:
-        """Keep the event in the picture."""
+        """Add the event to the view."""
         self._events.append(event)
         if self._progress is not None:
             self._draw(self._progress)
 
     def on_end(self, run: Run) -> None:  # noqa: ARG002
-        """Draw the last picture."""
+        """Draw the last view."""
         if self._progress is not None:
             self._draw(self._progress)
 
     def say(self, text: str) -> None:
-        """Print a line that the run has printed elsewhere, above the picture."""
+        """Print a line of a process of the run above the view."""
         self._console.print(text, markup=False, soft_wrap=True)
 
     def finish(self, summary: Mapping[str, Any], report: Path | None) -> None:
-        """Print what happened, the outcome, and where the report is."""
+        """Print the last events, the outcome and the path of the report."""
         for event in self._events:
             self._console.print(self._event_text(event))
         rows = [
@@ -222,11 +222,11 @@ class LiveDisplay(Display):
 
 
 def title_of(experiment: Experiment) -> str:
-    """Name what makes this run what it is."""
+    """Return the title of a run: data, model, strategy, codec, engine and workers."""
     named = {name: table.get("name") for name, table in experiment.tables.items() if isinstance(table, Mapping)}
     parts = [named.get(table) for table in ("data", "model", "strategy", "codec", "engine")]
     workers = experiment.tables["train"].get("workers")
-    names = [str(part).rpartition("/")[2] for part in parts if part]  # of a factory in a file, not where the file is
+    names = [str(part).rpartition("/")[2] for part in parts if part]  # of a factory in a file, drop the path
     return " · ".join(names + ([f"{workers} workers"] if workers else []))
 
 
@@ -246,9 +246,9 @@ def _time(progress: Progress) -> str:
 
 
 class ReaderMayGo(Console):
-    """A console whose reader may go away: the run goes on without it."""
+    """A console that drops its output after its reader has closed the pipe, so that the run continues."""
 
     def on_broken_pipe(self) -> None:
-        """Write to nowhere from now on, and keep the interpreter from failing when it flushes stdout at its end."""
+        """Drop all further output, and keep the interpreter from failing when it flushes stdout at exit."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())

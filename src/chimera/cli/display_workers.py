@@ -1,4 +1,4 @@
-"""What the live picture says of workers: who is there, how fast each is, and how full the queues before them are."""
+"""Workers in the live view: their states, their rates, and the fill of their queues."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from rich.text import Text
 
 from chimera.training.progress.callback import Progress
 
-DOTS = 32  # with more workers than this, they are counted and not drawn
-NAMED = 8  # with more workers or queues than this, the least, the median and the most are told
+DOTS = 32  # more workers than this are counted, not drawn
+NAMED = 8  # for more workers or queues than this, show minimum, median and maximum
 
 _COLOURS = {"running": "green", "lost": "red"}
 _BAR, _LABEL, _GAP = 8, 10, 3  # widths
 
 
 class Rate:
-    """Samples per second over the last few looks; their number, not their time, bounds the memory."""
+    """Samples per second over the last 20 progress reports."""
 
     def __init__(self) -> None:
-        self._looks: deque[tuple[float, int, Mapping[str, int]]] = deque(maxlen=20)
+        self._reports: deque[tuple[float, int, Mapping[str, int]]] = deque(maxlen=20)
 
     def add(self, progress: Progress) -> None:
-        """Look at where the run stands."""
-        self._looks.append((progress.seconds, progress.samples, progress.samples_by_worker))
+        """Record a progress report."""
+        self._reports.append((progress.seconds, progress.samples, progress.samples_by_worker))
 
     @property
     def samples_per_second(self) -> float | None:
-        """The rate of all workers between the first look that is kept and the last."""
+        """The rate of all workers between the first and the last report kept."""
         if not self._lasted():
             return None
-        return (self._looks[-1][1] - self._looks[0][1]) / self._lasted()
+        return (self._reports[-1][1] - self._reports[0][1]) / self._lasted()
 
     @property
     def by_worker(self) -> dict[str, float]:
-        """The rate of each worker between the same looks; none before there are two."""
+        """The rate of each worker between the same reports; empty before the second."""
         if not self._lasted():
             return {}
-        few, many = self._looks[0][2], self._looks[-1][2]
+        few, many = self._reports[0][2], self._reports[-1][2]
         return {name: (samples - few.get(name, 0)) / self._lasted() for name, samples in many.items()}
 
     def _lasted(self) -> float:
-        return self._looks[-1][0] - self._looks[0][0] if self._looks else 0.0
+        return self._reports[-1][0] - self._reports[0][0] if self._reports else 0.0
 
 
 def workers_text(workers: Mapping[str, str], *, unicode: bool = True) -> Text:
-    """Return a dot for each worker, coloured by its state, and how many are in each; only the numbers for many."""
+    """Return a dot for each worker, coloured by its state, and the count of each state; no dots above `DOTS`."""
     states = list(workers.values())
     text = Text("workers ", style="dim")
     if len(states) <= DOTS:
@@ -59,7 +59,7 @@ def workers_text(workers: Mapping[str, str], *, unicode: bool = True) -> Text:
 
 
 def rates_of_workers(progress: Progress, rate: Rate, width: int) -> Text | None:
-    """Return samples per second of each running worker; nothing where a single one makes up the whole rate."""
+    """Return samples per second of each running worker; None with fewer than two workers."""
     known = rate.by_worker
     rates = {name: known.get(name, 0.0) for name, state in progress.workers.items() if state == "running"}
     if len(progress.workers) < 2 or not any(rates.values()):
@@ -72,7 +72,7 @@ def rates_of_workers(progress: Progress, rate: Rate, width: int) -> Text | None:
 
 
 def queues(fill: Mapping[str, float], width: int, *, unicode: bool = True) -> Text | None:
-    """Return a bar for each queue before the workers, from empty (they wait for it) to full; nothing where there are none."""
+    """Return a bar for the fill of each queue; workers wait for an empty one. None without queues."""
     if not fill:
         return None
     if len(fill) > NAMED:

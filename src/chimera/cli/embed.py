@@ -1,4 +1,4 @@
-"""``chimera embed``: word vectors from text, and what they know."""
+"""``chimera embed``: train word vectors from text, query and evaluate them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _LearnsByDefault(typer.core.TyperGroup):
 
 app = typer.Typer(
     cls=_LearnsByDefault,
-    help="Learn word vectors from text: 'chimera embed TEXT... [OPTIONS]', see 'chimera embed learn --help'.",
+    help="Train word vectors from text: 'chimera embed TEXT... [OPTIONS]', see 'chimera embed learn --help'.",
     no_args_is_help=True,
 )
 
@@ -38,7 +38,9 @@ def learn(
     learners: Annotated[
         str,
         typer.Option(
-            "--learners", metavar="N|N,N,...", help="How many learn at once; several numbers are run and compared."
+            "--learners",
+            metavar="N|N,N,...",
+            help="Train with N learners at once; with several numbers, run and compare each.",
         ),
     ] = "2",
     pipelines: Annotated[
@@ -47,106 +49,159 @@ def learn(
             "--pipelines",
             min=0,
             metavar="N",
-            help="Readers for them; 0: each reads its own part by itself. 1 for softmax, 0 for faster outputs.",
+            help="Start N pipelines that read text for the learners; 0: each learner reads its own part."
+            " Default: 1 for softmax, else 0.",
         ),
     ] = None,
     stages: Annotated[
-        str, typer.Option("--stages", metavar="fused|apart", help="A pipeline is one actor, or three with queues.")
+        str,
+        typer.Option("--stages", metavar="fused|apart", help="Run a pipeline as one actor, or as three with queues."),
     ] = "fused",
     model: Annotated[
-        str, typer.Option("--model", metavar="cbow|skip-gram", help="What is predicted from what.")
+        str,
+        typer.Option(
+            "--model",
+            metavar="cbow|skip-gram",
+            help="Predict a word from its context (cbow), or the context from a word (skip-gram).",
+        ),
     ] = "cbow",
     output: Annotated[
         str,
         typer.Option(
             "--output",
             metavar="NAME",
-            help="softmax, negative-sampling or hierarchical-softmax; the last two are fast.",
+            help="Use softmax, negative-sampling or hierarchical-softmax; the last two are fast.",
         ),
     ] = "softmax",
-    dim: Annotated[int, typer.Option("--dim", min=1, metavar="N", help="Elements of a vector.")] = 32,
+    dim: Annotated[int, typer.Option("--dim", min=1, metavar="N", help="Train vectors of N elements.")] = 32,
     target_loss: Annotated[
-        float | None, typer.Option("--target-loss", metavar="NATS", help="Stop at this loss on the test windows.")
+        float | None,
+        typer.Option("--target-loss", metavar="NATS", help="Stop at this loss on the test windows; default: not set."),
     ] = None,
-    epochs: Annotated[float | None, typer.Option("--epochs", metavar="N", help="Passes over the text.")] = None,
-    rounds: Annotated[int | None, typer.Option("--rounds", metavar="N", help="Averages.")] = None,
-    max_seconds: Annotated[float | None, typer.Option("--max-seconds", metavar="S", help="Time of training.")] = None,
-    vocab: Annotated[Path | None, typer.Option("--vocab", metavar="FILE", help="The words to know.")] = None,
+    epochs: Annotated[
+        float | None, typer.Option("--epochs", metavar="N", help="Stop after N passes over the text.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", metavar="N", help="Stop after N rounds.")] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option("--max-seconds", metavar="S", help="Stop after S seconds of training.")
+    ] = None,
+    vocab: Annotated[
+        Path | None,
+        typer.Option("--vocab", metavar="FILE", help="Read the vocabulary from this file; default: from the text."),
+    ] = None,
     vocab_size: Annotated[
-        int | None, typer.Option("--vocab-size", min=2, metavar="N", help="Know the most frequent words only.")
+        int | None,
+        typer.Option("--vocab-size", min=2, metavar="N", help="Keep only the N most frequent words; default: all."),
     ] = None,
-    min_count: Annotated[int, typer.Option("--min-count", min=1, metavar="N", help="Know words this frequent.")] = 1,
+    min_count: Annotated[
+        int, typer.Option("--min-count", min=1, metavar="N", help="Keep only words that occur at least N times.")
+    ] = 1,
     stop_words: Annotated[
-        str | None, typer.Option("--stop-words", metavar="english|FILE", help="Words not to know.")
+        str | None, typer.Option("--stop-words", metavar="english|FILE", help="Leave out these words; default: none.")
     ] = None,
     number_token: Annotated[
-        str | None, typer.Option("--number-token", metavar="WORD", help="Stands for every number, such as <num>.")
+        str | None,
+        typer.Option(
+            "--number-token",
+            metavar="WORD",
+            help="Replace every number by this word, e.g. <num>; default: keep numbers.",
+        ),
     ] = None,
     longest: Annotated[
-        int | None, typer.Option("--longest", min=1, metavar="N", help="Leave out words with more letters.")
+        int | None,
+        typer.Option(
+            "--longest", min=1, metavar="N", help="Leave out words of more than N letters; default: no limit."
+        ),
     ] = None,
     test: Annotated[
-        Path | None, typer.Option("--test", metavar="FILE", help="Test windows: a line each, the target in the middle.")
+        Path | None,
+        typer.Option(
+            "--test", metavar="FILE", help="Read test windows from this file: one a line, the target in the middle."
+        ),
     ] = None,
     test_windows: Annotated[
-        int, typer.Option("--test-windows", min=1, metavar="N", help="Without a file, draw so many from the text.")
+        int,
+        typer.Option(
+            "--test-windows", min=1, metavar="N", help="Draw N test windows from the text if there is no --test."
+        ),
     ] = 1000,
-    width: Annotated[int, typer.Option("--width", min=3, metavar="N", help="Words in a window; odd.")] = 5,
+    width: Annotated[int, typer.Option("--width", min=3, metavar="N", help="Use windows of N words; odd.")] = 5,
     stride: Annotated[
         str | None,
-        typer.Option("--stride", metavar="sliding|disjoint", help="A window for every word, or side by side."),
+        typer.Option(
+            "--stride", metavar="sliding|disjoint", help="Take a window for every word, or windows that do not overlap."
+        ),
     ] = None,
     bounds: Annotated[
-        str | None, typer.Option("--bounds", metavar="lines|sentences", help="What no window reaches across.")
+        str | None,
+        typer.Option(
+            "--bounds", metavar="lines|sentences", help="Let no window cross the end of a line, or of a sentence."
+        ),
     ] = None,
     sample: Annotated[
         float,
-        typer.Option("--sample", min=0, metavar="X", help="Thin out frequent words, as word2vec does; 1e-3, say."),
+        typer.Option(
+            "--sample", min=0, metavar="X", help="Subsample frequent words as word2vec does, e.g. 1e-3; 0: keep all."
+        ),
     ] = 0.0,
     negatives: Annotated[
-        int | None, typer.Option("--negatives", min=1, metavar="N", help="For negative-sampling: words drawn for each.")
+        int | None,
+        typer.Option(
+            "--negatives", min=1, metavar="N", help="Draw N negative words per target, for negative-sampling."
+        ),
     ] = None,
     local_steps: Annotated[
-        int | None, typer.Option("--local-steps", min=1, metavar="N", help="Batches between two averages.")
+        int | None, typer.Option("--local-steps", min=1, metavar="N", help="Average every N batches.")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", min=1, metavar="N", help="Windows in a batch.")
+        int | None, typer.Option("--batch-size", min=1, metavar="N", help="Use N windows per batch.")
     ] = None,
-    optimizer: Annotated[str | None, typer.Option("--optimizer", metavar="NAME", help="Of each learner.")] = None,
+    optimizer: Annotated[
+        str | None, typer.Option("--optimizer", metavar="NAME", help="Use this optimizer in each learner.")
+    ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option("--learning-rate", metavar="X", help="Its rate; that of word2vec's sgd is per word.")
+        float | None,
+        typer.Option("--learning-rate", metavar="X", help="Set the learning rate; that of word2vec's sgd is per word."),
     ] = None,
     strategy: Annotated[
-        str, typer.Option("--strategy", metavar="NAME", help="How learners work together.")
+        str, typer.Option("--strategy", metavar="NAME", help="Train with this strategy; see 'chimera list strategies'.")
     ] = "fed-avg",
-    engine: Annotated[str, typer.Option("--engine", metavar="NAME", help="Where they run.")] = "local",
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of all that is drawn.")] = 0,
+    engine: Annotated[
+        str, typer.Option("--engine", metavar="NAME", help="Run on this engine; see 'chimera list engines'.")
+    ] = "local",
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed all random numbers.")] = 0,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change the experiment: --set strategy.shards=2. Repeatable."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override a value of the experiment, e.g. strategy.shards=2. Repeatable."
+        ),
     ] = None,
     repeat: Annotated[
         str | None,
-        typer.Option("--repeat", metavar="N|SEED,...", help="With several numbers of learners: seeds of each."),
+        typer.Option(
+            "--repeat",
+            metavar="N|SEED,...",
+            help="Run each number of learners with N seeds, or with these seeds. Needs several numbers in --learners.",
+        ),
     ] = None,
     faults: Annotated[
         list[str] | None,
-        typer.Option("--fault", metavar="FAULT", help="Let it happen: 'kill worker 1 at step 500'. Repeatable."),
+        typer.Option("--fault", metavar="FAULT", help="Inject a fault, e.g. 'kill worker 1 at step 500'. Repeatable."),
     ] = None,
-    hdf5: Annotated[bool, typer.Option("--hdf5", help="Leave embeddings.h5, too.")] = False,
+    hdf5: Annotated[bool, typer.Option("--hdf5", help="Write embeddings.h5, too.")] = False,
     out: Out = None,
     resume: Resume = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Learn word vectors: several learners read a text, and average what they have learnt."""
+    """Train word vectors with several learners that average their weights."""
     from chimera.core.errors import ConfigurationError
     from chimera.embeddings.leaves import Leaves, leave_vectors
     from chimera.embeddings.recipe import Recipe
 
     counts = [part.strip() for part in learners.split(",")]
     if not all(part.isdecimal() and int(part) for part in counts):
-        raise ConfigurationError(f"--learners {learners}: give a number of at least 1, or several between commas")
+        raise ConfigurationError(f"--learners {learners}: give a number of at least 1, or several separated by commas")
     data = {
         "vocabulary_path": _absolute(vocab),
         "vocabulary_size": vocab_size,
@@ -224,7 +279,7 @@ def _absolute(path: Path | None) -> str | None:
 
 
 def _again() -> list[str]:
-    """Return the command of this process, without where its files go: that is said anew."""
+    """Return the command line of this process without --out and --resume, which the caller adds."""
     words = iter(["chimera", *sys.argv[1:]])
     kept = []
     for word in words:

@@ -1,4 +1,4 @@
-"""What ``chimera embed`` says of word vectors that were learnt: neighbours, analogies, how good they are, other files."""
+"""Commands of ``chimera embed`` on trained word vectors: neighbours, analogies, evaluation, conversion to other files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from chimera.embeddings.word_vectors import WordVectors
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or a file of vectors.")]
-Count = Annotated[int, typer.Option("--count", min=1, metavar="N", help="How many words to show.")]
+Count = Annotated[int, typer.Option("--count", min=1, metavar="N", help="Show N words.")]
 
 
 def neighbours(run: Run, word: Annotated[str, typer.Argument()], count: Count = 10, as_json: Json = False) -> None:
-    """Show the words most like a word."""
+    """Show the words most similar to a word."""
     _show(_vectors(run).neighbours(word, count), as_json)
 
 
@@ -30,7 +30,7 @@ def analogy(
     count: Count = 5,
     as_json: Json = False,
 ) -> None:
-    """Show what is to the third word as the second is to the first."""
+    """Complete an analogy: MAN relates to KING as WOMAN to the words shown."""
     _show(_vectors(run).analogy(a, b, c, count), as_json)
 
 
@@ -42,7 +42,7 @@ def evaluate_files(
     ],
     as_json: Json = False,
 ) -> None:
-    """Say how good the vectors are, by the judgements of people on pairs of words, and by analogies."""
+    """Evaluate the vectors on human similarity scores of word pairs, and on analogies."""
     from chimera.embeddings.evaluation import Similarities, evaluate
 
     vectors = _vectors(run)

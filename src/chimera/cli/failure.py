@@ -1,4 +1,4 @@
-"""What a failure looks like to the person at the terminal: one line, a traceback only of foreign code, an exit code."""
+"""Reports of failures on the terminal: one line, a traceback for errors of user code only, and an exit code."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from chimera.core.errors import (
 
 
 def exit_code_of(error: BaseException) -> int:
-    """Say on stderr what happened, and return the exit code for it.
+    """Report an error on stderr, and return its exit code.
 
-    A `ChimeraError` is one line. What the user's own code raised (a model's factory, say) is one line and, below it, the
-    traceback of the place where it ran, which for an actor is the remote one.
+    A `ChimeraError` is one line. An error of user code, e.g. of a model's factory, is one line followed by its
+    traceback; for an actor that is the remote one.
     """
     code, line, details = _described(error)
     if line:
@@ -41,7 +41,7 @@ def _described(error: BaseException) -> tuple[int, str, str]:
         return 2, _one_line(str(error)), ""
     remote = error if isinstance(error, ActorError) else error.__cause__
     if isinstance(remote, ActorError) and (remote is error or not isinstance(error, ChimeraError)):
-        line, _, rest = str(remote).strip().partition("\n")  # who, in which call, raised what; then the traceback
+        line, _, rest = str(remote).strip().partition("\n")  # actor, call and error; then the traceback
         line, message = line.rstrip(": "), "" if remote is error else _one_line(str(error))
         return 1, f"the run failed: {line}" + (f": {message}" if message not in line else ""), rest.strip()
     if isinstance(error, ConflictError | NoSpaceError | UnavailableError):
@@ -54,7 +54,7 @@ def _described(error: BaseException) -> tuple[int, str, str]:
 
 
 def _traceback(error: BaseException) -> str:
-    """Return the traceback from below the command on, where there is something below."""
+    """Return the traceback without the frames of the command, unless it has no others."""
     inner = below = error.__traceback__
     while inner is not None:
         if inner.tb_frame.f_globals.get("__name__", "").startswith("chimera.cli."):

@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 REFRESH_S = 0.25
 _COLOURS = {"running": "cyan", "finished": "green", "failed": "red", "interrupted": "yellow"}
-_METRICS = (3, 6, 7)  # how important the first metrics besides the loss are; the others are left out
-_OTHER_LINES = 8  # of the terminal, besides those of cells
+_METRICS = (3, 6, 7)  # column importance of the first metrics besides the loss; others are left out
+_OTHER_LINES = 8  # lines of the terminal not available for cells
 
 
 class GridDisplay(GridCallback):
-    """The base, which shows nothing; also a context manager, in which the comparison takes place."""
+    """The base class, which shows nothing; a context manager around the comparison."""
 
     @classmethod
     def of(cls, *, quiet: bool) -> GridDisplay:
-        """Choose what suits stdout (stderr, while stdout is kept for an answer)."""
+        """Return the display that suits ``sys.stdout``."""
         if quiet:
             return GridDisplay()
         console = ReaderMayGo(file=sys.stdout, highlight=False)
@@ -53,14 +53,14 @@ class GridDisplay(GridCallback):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End the picture, however the comparison ended."""
+        """End the live view, also after a failure."""
 
     def finish(self, comparison: Comparison) -> None:
-        """Show the table and where the page is."""
+        """Show the table and the path of the page."""
 
 
 class PlainGrid(GridDisplay):
-    """A line when a cell begins, ends or is evaluated, and now and then between."""
+    """A line when a cell starts, ends or is evaluated, and every `QUIET_S` between."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -68,11 +68,11 @@ class PlainGrid(GridDisplay):
         self._silent_until: dict[str, float] = {}
 
     def on_start(self, cell: Cell) -> None:
-        """Say what begins."""
+        """Write a line that the cell starts."""
         self._line(cell, "begins")
 
     def on_progress(self, cell: Cell, progress: Progress) -> None:
-        """Write a line if there was an evaluation, or none for long."""
+        """Write a line after an evaluation, or if the last line is `QUIET_S` old."""
         now = time.monotonic()
         if progress.metrics == self._metrics.get(cell.name, {}) and now < self._silent_until.get(cell.name, now):
             self._silent_until.setdefault(cell.name, now + QUIET_S)
@@ -81,19 +81,19 @@ class PlainGrid(GridDisplay):
         self._line(cell, "  ".join(f"{name} {value}" for name, value in _figures(cell, progress)))
 
     def on_event(self, cell: Cell, event: Event) -> None:
-        """Write what happened."""
+        """Write the event as a line."""
         self._line(cell, event_line(event, virtual=cell.is_virtual))
 
     def on_end(self, cell: Cell, state: State, why: str) -> None:
-        """Say how it ended."""
+        """Write the final state of the cell."""
         self._line(cell, f"{state}: {why}" if why else state)
 
     def on_interrupt(self) -> None:
-        """Say what is going on."""
+        """Show that the runs stop and write their checkpoints."""
         self._console.print("interrupted: the runs under way write their checkpoints", markup=False)
 
     def finish(self, comparison: Comparison) -> None:
-        """Write the table as lines, and where the page is."""
+        """Write the table as lines, and the path of the page."""
         for line in ("", *comparison.table().splitlines(), *comparison.notes, f"page: {comparison.report}"):
             self._console.print(line, markup=False, soft_wrap=True)
 
@@ -103,7 +103,7 @@ class PlainGrid(GridDisplay):
 
 @dataclass
 class _Shown:
-    """What the picture says of one cell."""
+    """The row of one cell in the view."""
 
     cell: Cell
     state: State = "waiting"
@@ -112,7 +112,7 @@ class _Shown:
 
 
 class LiveGrid(GridDisplay):
-    """A line for each cell: how far it is, loss, accuracy, bytes and time."""
+    """A live table with a row for each cell: progress, loss, metrics, bytes and time."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -122,7 +122,7 @@ class LiveGrid(GridDisplay):
         self._next = 0.0
 
     def on_cells(self, cells: Sequence[Cell]) -> None:
-        """Add a line for each."""
+        """Add a row for each cell."""
         self._cells = {cell.name: _Shown(cell) for cell in cells}
 
     def __enter__(self) -> Self:
@@ -133,38 +133,38 @@ class LiveGrid(GridDisplay):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Take the picture away; a table follows, or an error."""
+        """Remove the view; the final table or an error follows."""
         self._live.stop()
 
     def on_start(self, cell: Cell) -> None:
-        """Show that it runs."""
+        """Mark the cell as running."""
         self._cells[cell.name].state = "running"
 
     def on_progress(self, cell: Cell, progress: Progress) -> None:
-        """Keep the progress for the next picture."""
+        """Keep the progress for the next refresh."""
         self._cells[cell.name].progress = progress
 
     def on_event(self, cell: Cell, event: Event) -> None:  # noqa: ARG002
-        """Count it."""
+        """Count the event."""
         self._cells[cell.name].events += 1
 
     def on_end(self, cell: Cell, state: State, why: str) -> None:  # noqa: ARG002 - the table in the end says why
-        """Show how it ended."""
+        """Set the final state of the cell."""
         self._cells[cell.name].state = state
 
     def on_interrupt(self) -> None:
-        """Say what is going on."""
+        """Show that the runs stop and write their checkpoints."""
         self._note = "interrupted: the runs under way write their checkpoints; Ctrl-C again kills them"
 
     def on_look(self) -> None:
-        """Draw, if it is time."""
+        """Draw if the next refresh is due."""
         if time.monotonic() >= self._next:
             begin = time.monotonic()
             self._live.update(self.picture(), refresh=True)
             self._next = time.monotonic() + max(REFRESH_S, 20 * (time.monotonic() - begin))
 
     def finish(self, comparison: Comparison) -> None:
-        """Print the table, and where the page is."""
+        """Print the table and the path of the page."""
         from chimera.report.comparison_table import as_rich, baseline_told
 
         print_table(as_rich(comparison.plain()), self._console)
@@ -175,18 +175,18 @@ class LiveGrid(GridDisplay):
         self._console.print(Text(f"page: {comparison.report}", style=f"cyan link {page.as_uri()}"))
 
     def picture(self) -> Group:
-        """Return what is drawn: the table of the cells, and what there is to note."""
+        """Return the view: the table of the cells and a note."""
         room = max(self._console.height - _OTHER_LINES, 4)
         lines = list(self._cells.values())
         ended = [line for line in lines if line.state not in ("running", "waiting")]
-        hidden = ended[: max(len(lines) - room, 0)]  # those that ended first give way
+        hidden = ended[: max(len(lines) - room, 0)]  # hide the cells that ended first
         table = _table([line for line in lines if line not in hidden])
         more = f"and {len(hidden)} more that have ended\n" if hidden else ""
         return Group(table, Text(more, style="dim").append(self._note, style="yellow"))
 
 
 def _table(lines: Sequence[_Shown]) -> TextTable:
-    """Return a row for each cell; its figures are those of its last progress."""
+    """Return a row for each cell; its figures are from its last progress report."""
     told = [dict(_figures(line.cell, line.progress)) if line.progress else {} for line in lines]
     metrics = dict.fromkeys(name for line in lines for name in (line.progress.metrics if line.progress else ()))
     more = [name for name in metrics if name != "loss"]

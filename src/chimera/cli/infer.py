@@ -1,4 +1,4 @@
-"""``chimera infer``: a cluster that several inference jobs share fairly, and the operations on it."""
+"""``chimera infer``: commands of a cluster that serves queries with several models."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from chimera.core.errors import ConfigurationError, MissingExtraError
 if TYPE_CHECKING:
     from chimera.inference.client import Client
 
-app = typer.Typer(help="Answer queries with several models that share one cluster fairly.", no_args_is_help=True)
+app = typer.Typer(help="Serve several models on one cluster that they share fairly.", no_args_is_help=True)
 
 Cluster = Annotated[
-    Path, typer.Option("--cluster", metavar="DIR", envvar="CHIMERA_CLUSTER", help="The folder of the cluster.")
+    Path, typer.Option("--cluster", metavar="DIR", envvar="CHIMERA_CLUSTER", help="Use the cluster of this folder.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Show it live, until Ctrl-C.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Refresh the view until Ctrl-C.")]
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's number or name.")]
 HERE = Path("runs/inference")
 STOP_S = 30.0
@@ -33,57 +33,69 @@ STOP_S = 30.0
 
 @app.command("up")
 def up(
-    workers: Annotated[int, typer.Option("--workers", min=0, metavar="N", help="How many workers.")] = 2,
+    workers: Annotated[int, typer.Option("--workers", min=0, metavar="N", help="Start N workers.")] = 2,
     standbys: Annotated[
-        int | None, typer.Option("--standbys", min=0, metavar="N", help="How many hot standbys; 1 by default.")
+        int | None,
+        typer.Option(
+            "--standbys", min=0, metavar="N", help="Start N hot standby coordinators; default: 1. Not with --voters."
+        ),
     ] = None,
-    policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="How jobs share the workers.")] = "fair-share",
+    policy: Annotated[
+        str, typer.Option("--policy", metavar="NAME", help="Share workers by this policy; see 'chimera list policies'.")
+    ] = "fair-share",
     preload: Annotated[
         str,
-        typer.Option("--preload", metavar="MODULES", help="What workers import at once, such as torch,transformers."),
+        typer.Option(
+            "--preload", metavar="MODULES", help="Import these modules when a worker starts, e.g. torch,transformers."
+        ),
     ] = "",
     ray: Annotated[
         str | None,
-        typer.Option("--ray", metavar="ADDRESS", help="Workers are actors of this Ray: 'auto' or 'host:port'."),
+        typer.Option(
+            "--ray", metavar="ADDRESS", help="Run workers as actors of this Ray cluster: 'auto' or HOST:PORT."
+        ),
     ] = None,
     voters: Annotated[
         str,
         typer.Option(
             "--voters",
             metavar="A,B,C",
-            help="Keep the journal on three voters, each 'host:port'; those of this machine are started, and lead in turn.",
+            help="Replicate the journal on three voters, each HOST:PORT, and start those of this machine.",
         ),
     ] = "",
     keep_days: Annotated[
         float | None,
-        typer.Option("--keep-days", min=0, metavar="D", help="Forget a job, and its results, so long after its end."),
+        typer.Option(
+            "--keep-days",
+            min=0,
+            metavar="D",
+            help="Delete a job and its results D days after its end; default: keep them.",
+        ),
     ] = None,
     keep_models: Annotated[
-        int, typer.Option("--keep-models", min=1, metavar="N", help="So many models stay in a worker's memory.")
+        int, typer.Option("--keep-models", min=1, metavar="N", help="Keep at most N models in the memory of a worker.")
     ] = 4,
     gpus: Annotated[
-        float, typer.Option("--gpus", min=0, metavar="G", help="How many of Ray's GPUs each worker takes, such as 0.5.")
+        float, typer.Option("--gpus", min=0, metavar="G", help="Reserve G of Ray's GPUs for each worker, e.g. 0.5.")
     ] = 0.0,
     code: Annotated[
         bool | None,
         typer.Option(
             "--code/--no-code",
             help="Accept models that run code: kind 'factory', or keys that trust a file. "
-            "By default, unless a voter listens beyond this machine.",
+            "Default: --code, unless a voter listens beyond this machine.",
         ),
     ] = None,
     cluster: Cluster = HERE,
 ) -> None:
-    """Start a coordinator, standbys and workers, and keep them up until Ctrl-C or `chimera infer down`."""
+    """Start a coordinator, standbys and workers; run until Ctrl-C or `chimera infer down`."""
     from chimera.inference.cluster_folder import ClusterFolder
     from chimera.inference.supervisor import keep_up
 
     if gpus and not ray:
         raise ConfigurationError("--gpus is for workers of Ray (--ray); CUDA_VISIBLE_DEVICES says which others see")
     if voters and standbys is not None:
-        raise ConfigurationError(
-            "--standbys has no meaning beside --voters: all voters but the one that leads stand by"
-        )
+        raise ConfigurationError("--standbys has no effect with --voters: all voters but the leader are standbys")
     addresses = _voters(voters)
     keep_up(
         ClusterFolder(cluster), workers=workers, standbys=1 if standbys is None else standbys, policy=policy,
@@ -114,7 +126,7 @@ def _voters(given: str) -> list[str]:
 
 
 def takes_code_by_default(addresses: Sequence[str]) -> bool:
-    """Return whether a cluster with these voters accepts models that run code, unless told otherwise."""
+    """Return whether a cluster with these voters accepts models that run code by default."""
     from chimera.core.address import is_loopback
 
     return all(is_loopback(address.rpartition(":")[0].strip("[]")) for address in addresses)
@@ -122,7 +134,7 @@ def takes_code_by_default(addresses: Sequence[str]) -> bool:
 
 @app.command("down")
 def down(cluster: Cluster = HERE) -> None:
-    """End the cluster; its jobs and results stay, and go on with the next `chimera infer up`."""
+    """Stop the cluster. Its jobs and results are kept; jobs continue after the next `chimera infer up`."""
     from chimera.inference.cluster_folder import ClusterFolder
 
     folder = ClusterFolder(cluster)
@@ -139,18 +151,27 @@ def down(cluster: Cluster = HERE) -> None:
 
 @app.command("submit")
 def submit(
-    model: Annotated[Path, typer.Option("--model", metavar="FILE", help="A TOML file that says what model answers.")],
-    inputs: Annotated[str, typer.Option("--inputs", metavar="WHAT", help="Files, a glob, a folder or a URL.")],
-    batch_size: Annotated[str, typer.Option("--batch-size", metavar="N|auto", help="Queries a batch.")] = "auto",
-    weight: Annotated[float, typer.Option("--weight", metavar="W", help="Of its share of the query rate.")] = 1.0,
+    model: Annotated[
+        Path, typer.Option("--model", metavar="FILE", help="Use the model that this TOML file describes.")
+    ],
+    inputs: Annotated[
+        str, typer.Option("--inputs", metavar="WHAT", help="Read queries from files, a glob, a folder or a URL.")
+    ],
+    batch_size: Annotated[
+        str, typer.Option("--batch-size", metavar="N|auto", help="Put N queries in a batch.")
+    ] = "auto",
+    weight: Annotated[
+        float, typer.Option("--weight", metavar="W", help="Set the weight of its share of the query rate.")
+    ] = 1.0,
     max_workers: Annotated[
-        int | None, typer.Option("--max-workers", min=1, metavar="N", help="How many may serve it at once.")
+        int | None,
+        typer.Option("--max-workers", min=1, metavar="N", help="Use at most N workers at once; default: no limit."),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="What to call it.")] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Set the name of the job.")] = None,
     as_json: Json = False,
     cluster: Cluster = HERE,
 ) -> None:
-    """Hand a job in; its number is printed at once."""
+    """Submit a job, and print its number at once."""
     from chimera.inference.inputs import queries
     from chimera.inference.models import read
 
@@ -164,19 +185,24 @@ def submit(
 
 @app.command("serve")
 def serve(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="By what it is asked: POST /v1/infer/NAME.")],
-    model: Annotated[Path, typer.Option("--model", metavar="FILE", help="A TOML file that says what model answers.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name in its route: POST /v1/infer/NAME.")],
+    model: Annotated[
+        Path, typer.Option("--model", metavar="FILE", help="Use the model that this TOML file describes.")
+    ],
     batch_size: Annotated[
-        str, typer.Option("--batch-size", metavar="N|auto", help="At most so many together.")
+        str, typer.Option("--batch-size", metavar="N|auto", help="Put at most N queries in a batch.")
     ] = "auto",
-    weight: Annotated[float, typer.Option("--weight", metavar="W", help="Of its share of the query rate.")] = 1.0,
+    weight: Annotated[
+        float, typer.Option("--weight", metavar="W", help="Set the weight of its share of the query rate.")
+    ] = 1.0,
     max_workers: Annotated[
-        int | None, typer.Option("--max-workers", min=1, metavar="N", help="How many may serve it at once.")
+        int | None,
+        typer.Option("--max-workers", min=1, metavar="N", help="Use at most N workers at once; default: no limit."),
     ] = None,
     as_json: Json = False,
     cluster: Cluster = HERE,
 ) -> None:
-    """Let a model answer queries as they come, beside the jobs; `chimera infer list` shows it among them."""
+    """Serve a model that answers single queries; `chimera infer list` shows it as a job."""
     from chimera.inference.models import read
 
     size = _size(batch_size)
@@ -186,24 +212,24 @@ def serve(
 
 @app.command("unserve")
 def unserve(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of a served model.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a served model.")],
     as_json: Json = False,
     cluster: Cluster = HERE,
 ) -> None:
-    """Take no more queries for a served model; those that wait are answered."""
+    """Stop serving a model. Pending queries are still answered."""
     job = _client(cluster).unserve(name)
     typer.echo(line({"job": job, "name": name}) if as_json else f"{name} is served no more")
 
 
 @app.command("ask")
 def ask(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of a served model.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a served model.")],
     queries: Annotated[list[str], typer.Argument(metavar="QUERY...", help="Texts, or paths of images.")],
-    timeout_s: Annotated[float, typer.Option("--timeout", metavar="S", help="Wait at most so long.")] = 30.0,
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="S", help="Wait at most S seconds.")] = 30.0,
     as_json: Json = False,  # noqa: ARG001 - they are JSON lines anyway
     cluster: Cluster = HERE,
 ) -> None:
-    """Ask a served model, and print a JSON line a query."""
+    """Send queries to a served model, and print one JSON line for each."""
     for query, answer in zip(queries, _client(cluster).ask(name, queries, timeout_s=timeout_s), strict=True):
         typer.echo(line({"query": query, **answer}))
 
@@ -228,7 +254,7 @@ def stats(as_json: Json = False, watch: Watch = False, cluster: Cluster = HERE) 
 
 @app.command("workers")
 def workers(as_json: Json = False, watch: Watch = False, cluster: Cluster = HERE) -> None:
-    """Show which worker serves which job, and who is free, loading, hung or lost."""
+    """Show the job and the state of each worker: free, loading, hung, lost, ..."""
     show(_client(cluster), "workers", as_json=as_json, watch=watch)
 
 
@@ -241,13 +267,19 @@ def members(as_json: Json = False, watch: Watch = False, cluster: Cluster = HERE
 @app.command("set")
 def change(
     job: Job,
-    batch_size: Annotated[str | None, typer.Option("--batch-size", metavar="N|auto", help="Queries a batch.")] = None,
-    weight: Annotated[float | None, typer.Option("--weight", metavar="W", help="Of its share.")] = None,
-    max_workers: Annotated[int | None, typer.Option("--max-workers", min=1, metavar="N", help="At once.")] = None,
+    batch_size: Annotated[
+        str | None, typer.Option("--batch-size", metavar="N|auto", help="Put N queries in a batch.")
+    ] = None,
+    weight: Annotated[
+        float | None, typer.Option("--weight", metavar="W", help="Set the weight of its share of the query rate.")
+    ] = None,
+    max_workers: Annotated[
+        int | None, typer.Option("--max-workers", min=1, metavar="N", help="Use at most N workers at once.")
+    ] = None,
     as_json: Json = False,
     cluster: Cluster = HERE,
 ) -> None:
-    """Change a job, from its next batch on."""
+    """Change options of a job, from its next batch on."""
     given = {
         "batch_size": None if batch_size is None else _size(batch_size),
         "weight": weight,
@@ -262,7 +294,7 @@ def change(
 
 @app.command("cancel")
 def cancel(job: Job, as_json: Json = False, cluster: Cluster = HERE) -> None:
-    """Let a job go no further; the results that it has stay."""
+    """Cancel a job. Its results so far are kept."""
     number = _client(cluster).cancel(job)
     typer.echo(line({"job": number}) if as_json else f"job {number} is cancelled")
 
@@ -270,11 +302,13 @@ def cancel(job: Job, as_json: Json = False, cluster: Cluster = HERE) -> None:
 @app.command("wait")
 def wait(
     job: Job,
-    timeout_s: Annotated[float | None, typer.Option("--timeout", min=0, metavar="S", help="At most so long.")] = None,
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout", min=0, metavar="S", help="Wait at most S seconds; default: no limit.")
+    ] = None,
     as_json: Json = False,
     cluster: Cluster = HERE,
 ) -> None:
-    """Return when a job has ended; with exit code 1 if it was cancelled or the time is over."""
+    """Wait until a job has ended; exit with 1 if it was cancelled or the timeout expired."""
     row = _client(cluster).wait(job, timeout_s)
     typer.echo(
         line(row) if as_json else f"job {row['job']} is {row['state']}: {row['finished']} of {row['queries']} queries"
@@ -287,12 +321,13 @@ def wait(
 def results(
     job: Job,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="FILE", help="A .jsonl or .parquet file; else stdout.")
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="Write a .jsonl or .parquet file; default: stdout."),
     ] = None,
     as_json: Json = False,  # noqa: ARG001 - on stdout they are JSON lines anyway
     cluster: Cluster = HERE,
 ) -> None:
-    """Print the results so far, in input order, a JSON line each."""
+    """Print the results so far in input order, one JSON line each."""
     from chimera.inference.results import check_path, save
 
     if out is not None:

@@ -1,4 +1,4 @@
-"""``chimera submit`` and what follows it: jobs that nobody has to wait for."""
+"""``chimera submit`` and related commands: jobs that run on a cluster in the background."""
 
 from __future__ import annotations
 
@@ -36,27 +36,29 @@ _COLUMNS = (
 
 def submit(
     file: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment file.")],
-    workers: Annotated[int | None, typer.Option("--workers", min=1, metavar="N", help="How many workers.")] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="What to call it.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Show how it goes, until it is over or Ctrl-C.")] = False,
-    after: Annotated[
-        list[str] | None, typer.Option("--after", metavar="JOB", help="Begin when this job is done. Repeatable.")
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, metavar="N", help="Use N workers; default: that of the file.")
     ] = None,
-    priority: Annotated[int, typer.Option("--priority", metavar="P", help="Higher ones go first.")] = 0,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Set the name of the job.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Show its progress until it ends or Ctrl-C.")] = False,
+    after: Annotated[
+        list[str] | None, typer.Option("--after", metavar="JOB", help="Start after this job is done. Repeatable.")
+    ] = None,
+    priority: Annotated[int, typer.Option("--priority", metavar="P", help="Run jobs of higher priority first.")] = 0,
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change a value of the file, as for 'chimera train'. Repeatable."
+            "--set", metavar="KEY=VALUE", help="Override a value of the file, as for 'chimera train'. Repeatable."
         ),
     ] = None,
     include: Annotated[
         list[Path] | None,
-        typer.Option("--include", metavar="PATH", help="Let this file or folder travel with it, too. Repeatable."),
+        typer.Option("--include", metavar="PATH", help="Send this file or folder to the cluster, too. Repeatable."),
     ] = None,
     as_json: Json = False,
     folder: Where = HERE,
 ) -> None:
-    """Hand an experiment in to the cluster, with the code beside it; its number is printed at once."""
+    """Submit an experiment to the cluster, with the code next to it, and print its number at once."""
     from chimera.jobs.handle import submit as hand_in
 
     job = hand_in(
@@ -69,7 +71,7 @@ def submit(
 
 
 def jobs(as_json: Json = False, folder: Where = HERE) -> None:
-    """List all jobs: their state, how far they are, their workers, since when; also while the cluster is down."""
+    """List all jobs with state, progress and workers; also while the cluster is down."""
     rows = _reader(folder).jobs()
     if as_json:
         typer.echo(line(rows))
@@ -79,24 +81,26 @@ def jobs(as_json: Json = False, folder: Where = HERE) -> None:
 
 def follow(
     job: Job,
-    now: Annotated[bool, typer.Option("--now", help="From now on, and not from the start.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Show only new output, not that from the start.")] = False,
     as_json: Json = False,
     folder: Where = HERE,
 ) -> None:
-    """Show what a job prints and how it goes, until it is over; after Ctrl-C the job goes on."""
+    """Show the output and the progress of a job until it ends. Ctrl-C does not stop the job."""
     _follow(_client(folder), job, folder, as_json=as_json, from_start=not now)
 
 
 def fetch(
     job: Job,
-    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR", help="Where to; runs/job-JOB.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="Write to this folder; default: runs/job-JOB.")
+    ] = None,
     most_gib: Annotated[
-        int, typer.Option("--most-gib", metavar="N", min=0, help="Refuse a run with more bytes in all.")
+        int, typer.Option("--most-gib", metavar="N", min=0, help="Refuse a run of more than N GiB in all.")
     ] = 64,
     as_json: Json = False,
     folder: Where = HERE,
 ) -> None:
-    """Get the folder of a job's run: logs, metrics, trace, weights, report; as far as they are there."""
+    """Download the folder of a job's run: the logs, metrics, trace, weights and report that exist."""
     from chimera.jobs.handle import fetch_run
 
     reader = _reader(folder)
@@ -123,7 +127,7 @@ def jobs_table(rows: Iterable[Mapping[str, Any]]) -> TextTable:
 
 
 def _reader(cluster: str) -> Reader:
-    """Return what reads jobs; say so where that is the files of a cluster that is down."""
+    """Return a reader of jobs; print a note if it reads the files of a cluster that is down."""
     from chimera.jobs.handle import reader_of
     from chimera.jobs.local import LocalJobs
 
@@ -145,9 +149,9 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _follow(client: Client, job: str, cluster: str, *, as_json: bool, from_start: bool) -> None:
-    """Show what a job tells, and what can be done next; with exit code 1 if it was not done at last.
+    """Show the messages of a job, and then the next commands; exit with 1 unless the job is done.
 
-    Ctrl-C ends the showing, with exit code 130.
+    Ctrl-C ends the display with exit code 130.
     """
     from chimera.cli.display import Display
 
@@ -164,17 +168,17 @@ def _follow(client: Client, job: str, cluster: str, *, as_json: bool, from_start
                 else:
                     _show(told, display, begun=begun)
     except KeyboardInterrupt:
-        typer.echo(f"job {job} goes on; to look again: chimera follow {job}{at}", err=True)
+        typer.echo(f"job {job} continues; to follow it again: chimera follow {job}{at}", err=True)
         raise typer.Exit(130) from None
     if not as_json:
-        again = "" if state == "done" else f"; to go on from its checkpoint: chimera retry {job}{at}"
+        again = "" if state == "done" else f"; to resume from its checkpoint: chimera retry {job}{at}"
         typer.echo(f"to get its files: chimera fetch {job}{at}{again}", err=True)
     if state != "done":
         raise typer.Exit(1)
 
 
 def _waits_for(row: Mapping[str, Any], *, begun: bool) -> str:
-    """Return what a job waits for before its training begins; nothing where it does not."""
+    """Return what a job waits for before its training begins; empty if it does not wait."""
     if row["state"] == "queued":
         return f"its turn: {row['reason']}" if row["reason"] else "its turn in the queue"
     if row["state"] == "starting":

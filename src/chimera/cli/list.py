@@ -1,4 +1,4 @@
-"""``chimera list``: what can be named in an experiment file or on a command line."""
+"""``chimera list``: the plug-ins that an experiment file or a command line can name."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ FAMILIES = {
 }
 GIVEN = {
     "models": ("input_shape", "outputs", "task", "counts")
-}  # what the trainer passes itself, since it knows the data
+}  # the trainer passes these arguments, since it knows the data
 
 
 def list_plugins(
     family: Annotated[
-        str | None, typer.Argument(metavar=f"[{'|'.join(FAMILIES)}]", show_default=False, help="Only this family.")
+        str | None,
+        typer.Argument(
+            metavar=f"[{'|'.join(FAMILIES)}]", show_default=False, help="List only this family; default: all."
+        ),
     ] = None,
 ) -> None:
     """List strategies, topologies, aggregations, codecs, engines, partitions, models, data sets and policies."""
@@ -57,7 +60,7 @@ def list_plugins(
 
 
 def _row(entry: Entry[Any], given: Collection[str]) -> dict[str, str]:
-    """Return what there is to say about a plug-in, by column."""
+    """Return the row of a plug-in, by column."""
     return {
         "name": entry.name,
         "family": getattr(entry.factory, "family", ""),

@@ -1,7 +1,7 @@
-"""The program ``chimera``: its commands, and how each kind of failure leaves it.
+"""The program ``chimera``: its commands and exit codes.
 
-Exit codes: 0 success, 1 a run that failed, 2 a mistake in the command line or the configuration, 130 Ctrl-C. Heavy
-modules are imported by the command that needs them, so that ``--help`` and mistakes are answered at once.
+Exit codes: 0 success, 1 failed run, 2 mistake in the command line or the configuration, 130 Ctrl-C. Each command
+imports the heavy modules that it needs, so that ``--help`` and mistakes are answered at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from chimera.version import __version__
 
 
 class _Program(typer.core.TyperGroup):
-    """The group of commands; it turns every exception into one line on stderr and an exit code."""
+    """The group of commands; reports every exception on stderr and as an exit code."""
 
     def main(
         self,
@@ -82,7 +82,7 @@ def _print_version(wanted: bool) -> None:
 def _program(
     context: typer.Context,
     version: Annotated[  # noqa: ARG001 - its callback does the work
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:
@@ -90,7 +90,7 @@ def _program(
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
-    """Tell of a warning in a line, without the code that gave it."""
+    """Print a warning as one line on stderr, without the source line that raised it."""
     typer.echo(f"warning: {message}", err=True)
 
 

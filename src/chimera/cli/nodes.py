@@ -1,4 +1,4 @@
-"""``chimera nodes``: start, stop and look at the REST nodes of a folder."""
+"""``chimera nodes``: start, stop and inspect the REST nodes of a folder."""
 
 from __future__ import annotations
 
@@ -17,23 +17,28 @@ from chimera.core.errors import ConfigurationError
 POLL_S = 0.05
 STOP_S = 60.0
 
-app = typer.Typer(help="Start, stop and look at REST nodes: a master and its workers.", no_args_is_help=True)
+app = typer.Typer(help="Start, stop and inspect REST nodes: a master and its workers.", no_args_is_help=True)
 
-Folder = Annotated[Path, typer.Option("--folder", metavar="DIR", help="The folder that the nodes run from.")]
+Folder = Annotated[Path, typer.Option("--folder", metavar="DIR", help="Use the nodes of this folder.")]
 
 
 @app.command("up")
 def up(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="The master's file; without one, chimera.toml says what runs."),
+        typer.Argument(metavar="[FILE]", help="The file of the master; default: the nodes of chimera.toml."),
     ] = None,
     launcher: Annotated[
-        str | None, typer.Option("--launcher", metavar="NAME", help="auto, docker or process; as CHIMERA_LAUNCHER.")
+        str | None,
+        typer.Option(
+            "--launcher", metavar="NAME", help="Start workers by auto, docker or process; default: CHIMERA_LAUNCHER."
+        ),
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Return once the master serves, and let it run on.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return once the master serves; it keeps running in the background.")
+    ] = False,
 ) -> None:
-    """Start the workers and the master, and serve until Ctrl-C; a FILE runs in the folder it lies in."""
+    """Start the workers and the master, and serve until Ctrl-C; a FILE runs in its own folder."""
     if file is not None and not file.is_file():
         raise ConfigurationError(f"there is no file {str(file)!r}")
     if launcher is not None:
@@ -46,14 +51,14 @@ def up(
 
     try:
         run_table() if file is None else run_file(file)
-    except LauncherError as error:  # its further lines are the log of a worker
+    except LauncherError as error:  # lines after the first are the log of a worker
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
 
 
 @app.command("down")
 def down(folder: Folder = Path()) -> None:
-    """Stop the master that runs from this folder, and its workers with it."""
+    """Stop the master of this folder and its workers."""
     from chimera.nodes.state import read_state
 
     state = read_state(folder)
@@ -72,7 +77,7 @@ def down(folder: Folder = Path()) -> None:
 
 @app.command("status")
 def status(folder: Folder = Path()) -> None:
-    """Show each node with its address and whether it is well; exits with 1 unless all are."""
+    """Show the address and the health of each node; exit with 1 unless all are healthy."""
     from chimera.cli.rows import Shown, printed, table
     from chimera.nodes.health import unwell
     from chimera.nodes.state import read_state
@@ -99,11 +104,15 @@ def status(folder: Folder = Path()) -> None:
 
 @app.command("logs")
 def logs(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="This worker only, or 'master'.")] = None,
-    lines: Annotated[int | None, typer.Option("--lines", min=1, metavar="N", help="Only the last N lines.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Show only this worker, or 'master'; default: all.")
+    ] = None,
+    lines: Annotated[
+        int | None, typer.Option("--lines", min=1, metavar="N", help="Show only the last N lines; default: all.")
+    ] = None,
     folder: Folder = Path(),
 ) -> None:
-    """Show what the nodes have written; that of processes also when they run no more."""
+    """Show the logs of the nodes; logs of processes also after they have stopped."""
     from chimera.nodes.launchers.launcher import read_log
 
     places = _log_places(folder)
@@ -118,10 +127,10 @@ def logs(
 @app.command("init")
 def init(
     folder: Annotated[
-        Path, typer.Argument(metavar="[FOLDER]", help="A new folder, or one without these files.")
+        Path, typer.Argument(metavar="[FOLDER]", help="The folder to write; it must not contain these files yet.")
     ] = Path("chimera_nodes"),
 ) -> None:
-    """Write a folder that runs as it is: a master, two workers with data of their own, a client."""
+    """Write a runnable example: a master, two workers with their own data, and a client."""
     from chimera.nodes.project import write_project
 
     for file in write_project(folder):
@@ -158,7 +167,7 @@ def _serving(folder: Path, process: subprocess.Popen[bytes]) -> dict[str, Any] |
     """Wait until the master of this process serves, and return its state; None if the process ended."""
     from chimera.nodes.state import read_state
 
-    while process.poll() is None:  # it ends by itself when the workers do not come up in time
+    while process.poll() is None:  # the master exits if the workers do not start in time
         state = read_state(folder)
         if state and state.get("serving"):
             return state

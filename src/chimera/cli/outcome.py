@@ -1,4 +1,4 @@
-"""What is told of a run and of its end, as texts."""
+"""Texts on a run: its final figures, its events, durations and rates."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from chimera.training.progress.callback import Event
 
 
 def _packing(summary: Mapping[str, Any]) -> str:
-    """Return how small an element was on its way, where messages were sent and a codec made them smaller."""
+    """Return the bits per element of messages as text; empty unless a codec compressed some."""
     found = [(way, summary.get(f"bits_per_element_{way}")) for way in ("up", "down")]
-    told = [f"{way} {bits:.3g}" for way, bits in found if bits is not None and bits != 32]
-    return f"  bits per element: {', '.join(told)}" if told else ""
+    compressed = [f"{way} {bits:.3g}" for way, bits in found if bits is not None and bits != 32]
+    return f"  bits per element: {', '.join(compressed)}" if compressed else ""
 
 
 def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the final figures of a run's summary, as names and texts."""
+    """Return the final figures of a run's summary as pairs of name and text."""
     metrics = "  ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items())
     known, virtual = beside_unigram(summary), bool(summary.get("virtual_time"))
     rows = [
@@ -42,20 +42,20 @@ def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _privacy(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what a private run guarantees, and what its guarantee does not cover."""
-    told = summary.get("privacy", {})
-    outside = [("not covered", "; ".join(told["outside"]))] if "outside" in told else []
-    return [("privacy", str(told["guarantee"])), *outside] if told else []
+    """Return the privacy guarantee of a private run, and what it does not cover; empty for other runs."""
+    privacy = summary.get("privacy", {})
+    outside = [("not covered", "; ".join(privacy["outside"]))] if "outside" in privacy else []
+    return [("privacy", str(privacy["guarantee"])), *outside] if privacy else []
 
 
 def event_line(event: Event, *, virtual: bool = False) -> str:
-    """Return an event as one line; ``virtual`` is its time where that of the run is."""
+    """Return an event as one line; ``virtual`` marks its time as virtual."""
     what = "  ".join(part for part in (event.event, event.actor, event.detail) if part)
     return f"{seconds(event.seconds, virtual=virtual)}  round {event.round}  {what}"
 
 
 def seconds(value: float, *, virtual: bool = False) -> str:
-    """Return a duration as a person reads it, and whether it is virtual."""
+    """Return a duration in seconds as ms, s or h:mm:ss, marked if it is virtual."""
     minutes, rest = divmod(int(value), 60)
     whole = f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
     text = f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s" if value < 60 else whole

@@ -1,4 +1,4 @@
-"""``chimera report``: write the report of a run again."""
+"""``chimera report``: write the HTML report of a run again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import typer
 
 
 def report(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder that a run left, such as runs/demo.")],
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run, e.g. runs/demo.")],
 ) -> None:
-    """Write report.html from the files of a run, and print where it is."""
+    """Write report.html from the files of a run, and print its path."""
     from chimera.core.errors import ConfigurationError
 
     if not run_dir.is_dir():

@@ -1,4 +1,4 @@
-"""Answers of a command: as a table, or as JSON."""
+"""Output of commands: tables and lines of JSON."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def _text(value: Any, *, none: str) -> str:
 
 
 def terminal() -> Console:
-    """Return the console of stdout; a terminal only where it is one."""
+    """Return the console of stdout; with control codes only if stdout is a terminal."""
     from rich.console import Console
 
     return Console(force_terminal=None if sys.stdout.isatty() else False, highlight=False)
 
 
 def printed(table: TextTable) -> None:
-    """Print a table, in full where stdout is no terminal."""
+    """Print a table; in full if stdout is no terminal."""
     from chimera.report.text_table import print_table
 
     print_table(table, terminal())

@@ -19,40 +19,47 @@ if TYPE_CHECKING:
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="The folder of the run; a new one below runs/ if not given."),
+    typer.Option("--out", metavar="DIR", help="Write the run to this folder; default: a new folder below runs/."),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint of this run.")]
-Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on stdout; all else goes to stderr.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing while it runs.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume from the last checkpoint of this run.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on stdout at the end; all other output goes to stderr.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 
 def train(
     file: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment file.")],
     engine: Annotated[
-        str | None, typer.Option("--engine", metavar="NAME", help="Run on this engine; see 'chimera list engines'.")
+        str | None,
+        typer.Option(
+            "--engine",
+            metavar="NAME",
+            help="Run on this engine instead of that of the file; see 'chimera list engines'.",
+        ),
     ] = None,
     workers: Annotated[
         str | None,
         typer.Option(
-            "--workers", metavar="N|URL,...", help="How many workers; or, for the engine http, where they are."
+            "--workers", metavar="N|URL,...", help="Set the number of workers; for the engine http, their URLs."
         ),
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change a value of the file: --set strategy.shards=2. Repeatable."
+            "--set", metavar="KEY=VALUE", help="Override a value of the file, e.g. strategy.shards=2. Repeatable."
         ),
     ] = None,
     faults: Annotated[
         list[str] | None,
-        typer.Option("--fault", metavar="FAULT", help="Let it happen: 'kill worker 2 at step 50'. Repeatable."),
+        typer.Option("--fault", metavar="FAULT", help="Inject a fault, e.g. 'kill worker 2 at step 50'. Repeatable."),
     ] = None,
     out: Out = None,
     resume: Resume = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train as an experiment file says, and leave the model, the figures and a report."""
+    """Run an experiment file; write the model, the metrics and a report."""
     from chimera.training.experiment.experiment import Experiment
 
     experiment = Experiment.load(file)
@@ -82,9 +89,9 @@ def run_experiment(
     command: list[str],
     leaves: Callable[[Path], Callback] | None = None,
 ) -> None:
-    """Run the experiment and show it; ``command`` is what a person would type to start it again.
+    """Run the experiment and show its progress; ``command`` is the command line that starts it again.
 
-    ``leaves`` makes a callback that leaves more in the folder of the run.
+    ``leaves`` makes a callback that writes further files to the folder of the run.
     """
     from chimera.cli.display import Display, title_of
 
@@ -107,7 +114,7 @@ def run_experiment(
 
 @contextlib.contextmanager
 def _answers(alone: bool) -> Iterator[TextIO]:
-    """Yield stdout. With ``alone``, whatever else this process and its children print there goes to stderr meanwhile."""
+    """Yield stdout. With ``alone``, redirect all other output of this process and its children to stderr meanwhile."""
     if not alone:
         yield sys.stdout
         return
@@ -134,7 +141,7 @@ def _say_interrupted(run_dir: Path, again: str) -> None:
 
     checkpoints = Checkpoints(str(run_dir / "checkpoints")).paths()
     if checkpoints:
-        typer.echo(f"interrupted; the last checkpoint is {checkpoints[-1]}\nto go on: {again}", err=True)
+        typer.echo(f"interrupted; the last checkpoint is {checkpoints[-1]}\nto resume: {again}", err=True)
     else:
         typer.echo("interrupted before the first checkpoint", err=True)
 
@@ -148,7 +155,7 @@ def _report_of(run_dir: Path) -> Path:
 
     try:
         return write_report(run_dir)
-    except (ChimeraError, OSError) as error:  # the run itself went well, and its files are there
+    except (ChimeraError, OSError) as error:  # the run itself succeeded, and its files are complete
         typer.echo(f"no report: {error}", err=True)
         return run_dir
 
