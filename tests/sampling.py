@@ -3,12 +3,16 @@
 ``@pytest.mark.sampled`` on a test, or in ``pytestmark``, keeps a sample of its combinations in the default run and marks the
 others ``long``. Each value of each parameter is in the sample; with ``sampled(4)``, as many as four combinations hold. The day
 selects the combinations, so that others are tried every day; ``CHIMERA_TESTS_DAY=2026-11-23`` repeats the sample of a day.
+
+In the folders of `VIRTUAL`, a test with variants for the engine ``simulated`` and for other engines runs in virtual time in the
+default run; the other variants are ``long``. The conformance tests hold all engines to the same behaviour.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -17,6 +21,8 @@ import pytest
 
 DAY = "CHIMERA_TESTS_DAY"
 OUTSIDE = {"sampled", "long", "slow"}
+VIRTUAL = {"codecs", "embeddings", "ensembles", "strategies", "training"}
+_ENGINE = re.compile(r"(?<![a-z])(simulated|local|http|ray)(?![a-z]|-sgd)")
 
 
 def covering(combinations: list[dict[str, int]], seed: str, limit: int | None = None) -> set[int]:
@@ -32,8 +38,23 @@ def covering(combinations: list[dict[str, int]], seed: str, limit: int | None = 
     return chosen
 
 
-def mark(items: Iterable[pytest.Item]) -> None:
-    """Mark the combinations ``long`` that are not in the sample of the day."""
+def leave_real_engines(items: Iterable[pytest.Item]) -> None:
+    """Mark the variants of tests in `VIRTUAL` for other engines ``long`` if there is one for the engine ``simulated``."""
+    variants: dict[str, dict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
+    for item in items:
+        name, _, parameters = item.nodeid.partition("[")
+        engine = _ENGINE.search(parameters)
+        if engine and VIRTUAL & set(name.split("/")):
+            variants[name][engine.group()].append(item)
+    for found in variants.values():
+        if "simulated" in found:
+            for item in (item for engine, some in found.items() if engine != "simulated" for item in some):
+                item.add_marker(pytest.mark.long)
+
+
+def mark(items: list[pytest.Item]) -> None:
+    """Mark the tests ``long`` that the default run leaves out today."""
+    leave_real_engines(items)
     day = os.environ.setdefault(DAY, datetime.now(tz=UTC).date().isoformat())  # for the processes of xdist too
     functions: dict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:

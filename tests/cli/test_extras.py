@@ -50,6 +50,7 @@ def test_the_fixture_has_no_extra(bare):
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.long
 def test_the_demo_and_its_report_need_no_extra(run, tmp_path):
     done = run("demo", "--json")
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,7 @@ from chimera.core.errors import ConfigurationError
 from conformance.actors import Counter, Holder, Relay
 from conformance.worlds import World
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(2)
 
 
 @pytest.mark.sampled(4)

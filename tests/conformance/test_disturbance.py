@@ -12,7 +12,7 @@ from chimera.core.errors import ActorLost
 from conformance.actors import Counter, Member, Relay
 from conformance.worlds import World
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(2)
 
 AFTER_S = 2.0
 NAMED_WITHIN_S = AFTER_S + 1.5

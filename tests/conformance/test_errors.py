@@ -9,7 +9,7 @@ from chimera.core.errors import ActorError
 from conformance.actors import Faulty, OddError, Relay
 from conformance.worlds import World
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(2)
 
 
 def test_an_exception_arrives_as_itself_with_the_remote_traceback(engine: Engine, world: World) -> None:

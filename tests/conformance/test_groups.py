@@ -13,7 +13,7 @@ from chimera.core.errors import ActorLost, ConfigurationError
 from conformance.actors import Member, Relay
 from conformance.worlds import World
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(2)
 
 Crew: TypeAlias = tuple[Engine, list[Any]]
 SIZES = [0, 1, 2, 3, 5, 63, 64, 65, 1000, 10_007]

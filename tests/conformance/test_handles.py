@@ -14,7 +14,7 @@ from conformance.actors import Box, Caller, Counter, Faulty, Holder, OddError, P
 from conformance.test_trace import rows_of_calls
 from conformance.worlds import World
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(2)
 
 
 @pytest.mark.parametrize("size", [3, 50_000])

@@ -12,7 +12,7 @@ from chimera.core.message import Encoded
 from conformance.actors import Holder, Relay
 from conformance.worlds import World
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(2)
 
 SIZES = [1, 1000, 100_000]
 

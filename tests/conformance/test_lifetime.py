@@ -17,7 +17,7 @@ from chimera.core.errors import EngineClosedError
 from conformance.actors import Relay
 from conformance.worlds import World
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(2)
 
 LIMIT_S = 240  # guards against hanging; on a busy machine a Ray takes a minute to start and to end
 

@@ -9,7 +9,7 @@ from chimera.core.errors import ActorLost
 from conformance.actors import Counter, Relay
 from conformance.worlds import World
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(2)
 
 
 def test_refs_that_do_not_stand_raise_actor_lost_after_a_kill(engine: Engine, world: World) -> None:

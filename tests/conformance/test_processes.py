@@ -16,7 +16,7 @@ from conformance.test_disturbance import silent_names
 from conformance.test_lifetime import assert_scene_leaves_nothing
 from conformance.worlds import World
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(2)
 
 KNOWN_WITHIN_S = 3.0
 

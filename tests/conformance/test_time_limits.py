@@ -11,7 +11,7 @@ from chimera.core.errors import ActorLost, TimeLimitError
 from conformance.actors import Relay
 from conformance.worlds import World
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(2)
 
 SLACK_S = 1.0
 

@@ -12,7 +12,7 @@ from chimera.core.trace import TraceRow
 from conformance.actors import Faulty, Member, OddError, Relay
 from conformance.worlds import World
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(2)
 
 
 def rows_of_calls(engine: Engine) -> list[TraceRow]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import signal
 import socket
@@ -9,6 +11,7 @@ import sys
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -170,6 +173,22 @@ def test_queries_whose_client_has_gone_are_not_computed(quiet: RunningCluster) -
     quiet.client.cancel("left")
 
 
+def status_of_large_request(running: RunningCluster, path: str) -> int:
+    """Announce a body of 17 MiB, send what the server reads of it, and return the status.
+
+    The server closes the connection at the first byte beyond its limit. A reset for further bytes could overtake its answer.
+    """
+    address = urllib.parse.urlsplit(running.member("coordinator")["address"])
+    connection = http.client.HTTPConnection(address.netloc, timeout=60)
+    connection.putrequest("POST", path)
+    connection.putheader("Authorization", f"Bearer {(running.folder / 'token').read_text()}")
+    connection.putheader("Content-Type", "application/json")
+    connection.putheader("Content-Length", str(17 << 20))
+    connection.endheaders(bytes((16 << 20) + 1))
+    with contextlib.closing(connection), connection.getresponse() as answer:
+        return answer.status
+
+
 def test_mistakes_are_told_in_one_line(quiet: RunningCluster) -> None:
     for path, body, message in (
         ("/v1/infer/x", {"query": 1, "queries": [1]}, "either 'query' or 'queries'"),
@@ -184,7 +203,7 @@ def test_mistakes_are_told_in_one_line(quiet: RunningCluster) -> None:
     with pytest.raises(ConfigurationError, match="invalid name of a served model: 'jobs'"):
         quiet.client.serve("jobs", quiet.model())
     assert request(quiet, "POST", "/v1/infer/x", {"query": 1}, token="guessed")[0] == 401
-    assert request(quiet, "POST", "/v1/infer/x", {"query": "x" * (17 << 20)})[0] == 413
+    assert status_of_large_request(quiet, "/v1/infer/x") == 413
 
 
 def test_pages_and_figures_tell_of_what_is_served(quiet: RunningCluster) -> None:

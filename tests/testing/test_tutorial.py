@@ -35,7 +35,9 @@ def test_it_has_one_strategy_in_under_40_lines() -> None:
     assert len(COMMANDS) == 5
 
 
-@pytest.mark.parametrize("command", [pytest.param(c, marks=pytest.mark.long if "ray" in c else []) for c in COMMANDS])
+@pytest.mark.parametrize(
+    "command", [pytest.param(c, marks=[] if "simulated" in c else pytest.mark.long) for c in COMMANDS]
+)
 def test_its_commands_do_what_it_says(command: str, tmp_path: Path) -> None:
     shown = run(command, tmp_path)
     if command.startswith("chimera"):

@@ -87,6 +87,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         )
     ],
 )
+@pytest.mark.sampled(1)
 def test_killed_and_resumed_it_leaves_the_same_bytes(
     tmp_path: Path, whole: Callable[[str], Path], case: str, dies_at: int
 ) -> None:

@@ -230,6 +230,7 @@ def test_distributed_logistic_regression_is_within_1_percent_of_a_single_machine
     assert log_loss(targets, fitted) == pytest.approx(log_loss(targets, single.predict_proba(inputs)), rel=0.01)
 
 
+@pytest.mark.long
 def test_what_init_writes_runs_as_it_is(tmp_path, environment):
     done = subprocess.run(
         [sys.executable, "-m", "chimera", "nodes", "init", "new"],
