@@ -25,19 +25,27 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that runs this 
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SHARED = re.compile(r"(?<![a-z])(ray|docker)(?![a-z])")
+_FIXTURES = re.compile(
+    r"tests/(inference/test_(cluster|models|serving)|jobs/test_mistakes|nodes/test_masters|security/test_static_rules"
+    r"|training/test_comparison)\.py"
+)
 
 
 class _Turns(LoadScopeScheduling):
-    """All tests on Ray go to one process, so that none finds the Ray of another; those with containers too."""
+    """Scheduling that keeps some tests in one process.
+
+    All tests on Ray share one process, so that none finds the Ray of another; so do tests with containers. Files whose
+    fixtures take seconds run in one process each, which makes these fixtures once.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        shared = _SHARED.search(nodeid)
+        shared = _SHARED.search(nodeid) or _FIXTURES.match(nodeid)
         return shared.group() if shared else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Turns:
-    """Say which process runs which tests, under ``-n``."""
+    """Return the scheduling of tests under ``-n``."""
     return _Turns(config, log)
 
 

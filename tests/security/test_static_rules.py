@@ -47,7 +47,7 @@ REVIEWED = {
     "engines/http/engine.py": "a constant",
     "engines/local/forkserver.py": "what the driver preloads, from its own command line",
     "engines/ray/link.py": "constants",
-    "inference/compute_process.py": "what the worker preloads, from its own command line",
+    "inference/worker/compute_process.py": "what the worker preloads, from its own command line",
     "inference/models/chimera.py": "a factory that a run's folder names, if the table of the model trusts its code",
     "inference/models/factory.py": "a factory that the user names; by-path names of others go through load_object",
     "jobs/bundle.py": "the function of a submission, in the process of the job, after its token was checked",

@@ -8,7 +8,7 @@ from chimera.strategies.strategy import STRATEGIES
 from chimera.testing.test_strategies import *  # noqa: F403
 from chimera.testing.training import heeds_time
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(3)
 
 AT_THEIR_OWN_PACE = {"ad-psgd", "async-parameter-server", "delay-compensated", "fed-buff", "stale-synchronous"}
 MAKES_DO = {"approximate-coding"}  # with those who have answered first
