@@ -25,7 +25,7 @@ def test_its_tables_list_every_package_and_no_other():
     assert {name.rstrip("/") for name in table("package of `src/chimera`")} == packages(SOURCE)
     listed = table("package of `training`")
     assert {name.rstrip("/") for name in listed if name.endswith("/")} == packages(SOURCE / "training") | {
-        "worker/parts"
+        "worker/extensions"
     }
     assert {name for name in listed if name.endswith(".py")} <= {path.name for path in SOURCE.glob("training/*.py")}
 

@@ -177,14 +177,18 @@ def test_no_string_of_a_drivers_message_makes_a_node_import_or_call(
     assert tried > 20
 
 
-def test_a_codec_by_path_is_refused_with_the_reason(
-    tmp_path: Path, canary: tuple[list[str], Callable[[], bool]]
+@pytest.mark.parametrize("option", ["downlink", "extensions"])
+def test_code_by_path_is_refused_with_the_reason(
+    tmp_path: Path, canary: tuple[list[str], Callable[[], bool]], option: str
 ) -> None:
     """One POST with a codec named by path ran any function."""
     (name, _), sang = canary
     host = Host(node(tmp_path).actors())
     counterpart = DriverSchema(((3, 4), (3,), (2, 3), (2,)), ("0", "1"), None)
-    options = {"optimizer": OptimizerSettings("sgd", {"lr": 0.1}), "downlink": (name, {})}
+    options = {
+        "optimizer": OptimizerSettings("sgd", {"lr": 0.1}),
+        option: (name, {}) if option == "downlink" else [name],
+    }
     made = {
         "kind": "chimera.training.worker.learner.Learner",
         "call": [[0, counterpart, None, OwnOrder(4, 1)], options],

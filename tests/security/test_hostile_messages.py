@@ -173,7 +173,7 @@ def neighbour(rank: int = 0) -> Learner:
         "mlp", {"hidden": [4]}, seed=rank, input_shape=train.input_shape, outputs=train.outputs, task=train.task
     )
     order = orders(PARTITIONERS.create("iid"), train, 3, 8, 0)[rank]
-    return Learner(rank, model, train, order, optimizer=OptimizerSettings("sgd", {"lr": 0.1}))
+    return Learner(rank, model, train, order, optimizer=OptimizerSettings("sgd", {"lr": 0.1}), extensions=("gossip",))
 
 
 def one_step(call: str, wrong: str = "") -> tuple[Flat, Applied]:

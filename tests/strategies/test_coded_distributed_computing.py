@@ -18,7 +18,7 @@ from chimera.core.errors import ConfigurationError, TooFewWorkersError
 from chimera.core.parameters import Flat, Layout, reduce_in_order
 from chimera.strategies.shuffle import Shuffle
 from chimera.training.messages.message_key import Key, keyed, merged
-from chimera.training.worker.parts.mapped_blocks import MappedBlocks
+from chimera.training.worker.extensions.mapped_blocks import MappedBlocks
 
 Fit = Callable[..., chimera.Run]
 LAYOUT = Layout(("a", "b"), ((7, 5), (13,)))

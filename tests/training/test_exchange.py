@@ -78,7 +78,9 @@ def one_of(rank: int, codec: tuple[str, dict[str, Any]], dropout: float = 0.0) -
     order = orders(PARTITIONERS.create("iid"), data, 1, 16, 0)[0]
     layers = lambda: nn.Sequential(nn.Linear(20, 200), nn.Dropout(dropout), nn.Linear(200, 3))  # noqa: E731
     sgd = OptimizerSettings("sgd", {"lr": 0.1})
-    return Learner(rank, TorchModel(layers, seed=1), data, order, optimizer=sgd, codec=codec, seed=7)
+    return Learner(
+        rank, TorchModel(layers, seed=1), data, order, optimizer=sgd, codec=codec, seed=7, extensions=("gossip",)
+    )
 
 
 def drawn_by(rank: int, codec: tuple[str, dict[str, Any]], dropout: float) -> np.ndarray:

@@ -55,7 +55,10 @@ class Reference:
 
         parts = orders(PARTITIONERS.create("iid"), train, WORKERS, BATCH, seed)
         settings = OptimizerSettings("sgd", {"lr": RATE})
-        self.workers = [Learner(r, made(), train, parts[r], optimizer=settings, seed=seed) for r in range(WORKERS)]
+        self.workers = [
+            Learner(r, made(), train, parts[r], optimizer=settings, seed=seed, extensions=("gossip",))
+            for r in range(WORKERS)
+        ]
         self.layout = made().layout
         self.start = np.repeat(made().parameters()[None], WORKERS, axis=0)
 

@@ -38,6 +38,7 @@ class CodedDistributedComputing(AllReduce):
     family = "redundant work"
     sends = "peers"
     counts = True
+    worker_extensions = ("coded-shuffle",)
 
     def __init__(self, *, copies: int = 2, coded: bool = True, timeout_s: float | None = None) -> None:
         if copies < 1:

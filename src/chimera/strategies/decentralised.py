@@ -21,6 +21,7 @@ class Decentralised(Strategy):
     family = "decentralised"
     sends = "peers"
     replicas = "own"
+    worker_extensions = ("gossip",)
 
     def __init__(self, *, topology: Any = "ring") -> None:
         self.topology = topology_of(topology)

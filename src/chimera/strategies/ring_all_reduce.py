@@ -17,6 +17,7 @@ class RingAllReduce(AllReduce):
     """
 
     sends = "nothing"
+    worker_extensions = ("chunked-sum",)
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one step of all workers a round."""

@@ -186,6 +186,8 @@ class Strategy(ABC):
         by `Cluster.soonest`: so that it can be clipped, get noise, and be added under masks.
     local_optimizer : a table of the optimizer by which workers step between two messages, where they do.
     server_optimizer : a table of the optimizer that servers step by, where the strategy brings it, and not the experiment.
+    worker_extensions : the extensions whose calls this strategy makes at workers, by registered name or as classes derived from
+        `chimera.training.worker.extension.WorkerExtension`.
     sgd_learning_rate : that of the experiment's ``sgd`` where the experiment says none; without it, torch's.
     """
 
@@ -199,6 +201,7 @@ class Strategy(ABC):
     local_optimizer: Mapping[str, Any] | None = None
     server_optimizer: Mapping[str, Any] | None = None
     sgd_learning_rate: ClassVar[float | None] = None
+    worker_extensions: ClassVar[Sequence[str | type]] = ()
 
     @abstractmethod
     def rounds(self, cluster: Cluster) -> Iterator[Round]:

@@ -30,6 +30,7 @@ class StreamingDiLoCo(DiLoCo):
     by_rows = False
     replicas = "own"
     private = False
+    worker_extensions = ("fragments",)
 
     def __init__(
         self,

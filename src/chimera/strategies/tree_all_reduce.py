@@ -18,6 +18,7 @@ class TreeAllReduce(AllReduce):
     """
 
     sends = "nothing"
+    worker_extensions = ("chunked-sum",)
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one step of all workers a round."""

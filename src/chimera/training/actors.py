@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from chimera.codecs.codec import CODECS
@@ -22,6 +22,7 @@ from chimera.training.privacy.settings import Privacy
 from chimera.training.privacy.worker import PrivateWorker
 from chimera.training.server.parameter_shard import ParameterShard
 from chimera.training.worker.driver_schema import DriverSchema
+from chimera.training.worker.extension import ExtensionName, to_send
 from chimera.training.worker.learner import Learner
 from chimera.training.worker.row_exchange import check_rows
 from chimera.training.worker.shared_parameters import SharedParameters
@@ -40,6 +41,7 @@ class Actors(cluster.Actors):
     personal : indices, in the model's layout, of the tensors that stay with each worker.
     worker_resources, server_resources : resources of each worker and server.
     privacy : protection of the workers' updates.
+    extensions : the worker extensions that the strategy declares.
     shared : workers in one process may use one model object, one after another, since each call sets all parameters.
 
     Attributes
@@ -68,6 +70,7 @@ class Actors(cluster.Actors):
         worker_resources: Resources,
         server_resources: Resources,
         privacy: Privacy | None = None,
+        extensions: Sequence[ExtensionName] = (),
         shared: bool = False,
     ) -> None:
         if worker_resources.gpus:
@@ -77,6 +80,7 @@ class Actors(cluster.Actors):
         self._engine, self._optimizer, self._seed = engine, optimizer, seed
         self._local_optimizer, self._codec, self._downlink = local_optimizer, codec, downlink
         self._privacy = privacy
+        self._extensions = [to_send(one, by_name=engine.nodes_own_data) for one in extensions]
         sends = CODECS.create(*downlink)
         self.addressed, self.by_rows = sends.chained, sends.by_rows
         if self.by_rows:
@@ -104,6 +108,7 @@ class Actors(cluster.Actors):
     def worker(self, rank: int, order: Order) -> Any:
         """Start the worker of a rank."""
         private = {} if self._privacy is None else {"privacy": self._privacy}
+        extensions = {"extensions": tuple(self._extensions)} if self._extensions else {}
         return self._engine.spawn(
             PrivateWorker if private else Learner,
             rank,
@@ -116,6 +121,7 @@ class Actors(cluster.Actors):
             downlink=self._downlink,
             seed=self._seed,
             **private,
+            **extensions,
             device=self._device,
             personal=self._personal,
             resources=self._worker_resources,

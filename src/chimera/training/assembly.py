@@ -95,6 +95,7 @@ class Assembly:
             worker_resources=settings.worker_resources,
             server_resources=settings.server_resources,
             privacy=settings.privacy,
+            extensions=settings.strategy.worker_extensions,
             # A worker that waits for batches during a call lets other workers run, which would overwrite a shared model.
             shared=settings.strategy.replicas == "none" and not hasattr(self.train, "supply"),
         )

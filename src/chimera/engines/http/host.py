@@ -268,19 +268,25 @@ class _Hosted:
         if method == CONSTRUCT:
             self._target = self._kind(*given, **named)
             return [None]
-        _check_is_method(type(self._target), method)
-        return results(getattr(self._target, method)(*given, **named), self._name, method, returns)
+        call = _method_of(self._target, method)
+        return results(call(*given, **named), self._name, method, returns)
 
 
-def _check_is_method(kind: type, method: str) -> None:
-    """Refuse functions that an actor holds in its attributes; a class that has ``__getattr__`` decides itself.
+def _method_of(target: Any, method: str) -> Callable[..., Any]:
+    """Return a method of the actor's class, or what the class's ``__getattr__`` returns.
+
+    A peer must not call functions or objects that the actor holds in its attributes.
 
     Raises
     ------
     AttributeError : the class defines no such method.
     """
-    if not inspect.isfunction(getattr(kind, method, None)) and not hasattr(kind, "__getattr__"):
-        raise AttributeError(f"{kind.__name__} has no method {method!r}")
+    kind = type(target)
+    if inspect.isfunction(getattr(kind, method, None)):
+        return getattr(target, method)  # type: ignore[no-any-return]
+    if (dynamic := getattr(kind, "__getattr__", None)) is not None:
+        return dynamic(target, method)  # type: ignore[no-any-return]
+    raise AttributeError(f"{kind.__name__} has no method {method!r}")
 
 
 def error_reply(status: int, error: BaseException) -> Reply:

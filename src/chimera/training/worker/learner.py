@@ -28,19 +28,17 @@ from chimera.training.privacy.masking import Masking
 from chimera.training.privacy.settings import Privacy
 from chimera.training.worker.attack import Attacker
 from chimera.training.worker.exchange import Exchange
+from chimera.training.worker.extension import ExtensionName, Extensions, WorkerContext
 from chimera.training.worker.gradients import Gradients
 from chimera.training.worker.group_gradient import GroupGradient
 from chimera.training.worker.last_result import LastResult
+from chimera.training.worker.local_rounds import LocalRounds
 from chimera.training.worker.local_training import LocalTraining
-from chimera.training.worker.parts.chunked_sum import ChunkedSum
-from chimera.training.worker.parts.coded_shuffle import CodedShuffle
-from chimera.training.worker.parts.fragments import Fragments
-from chimera.training.worker.parts.gossip import Gossip
 from chimera.training.worker.row_exchange import RowExchange
 from chimera.training.worker.shared_parameters import SharedParameters
 
 
-class Learner(GroupGradient, Gossip, ChunkedSum, CodedShuffle, Attacker, Masking, Fragments):
+class Learner(GroupGradient, Attacker, Masking, LocalRounds):
     """One worker. Where nodes own the data, it is made there, see `chimera.nodes.workers.learner`.
 
     Parameters
@@ -57,6 +55,7 @@ class Learner(GroupGradient, Gossip, ChunkedSum, CodedShuffle, Attacker, Masking
     privacy : what becomes of its updates, see `Masking`.
     device : where the model computes, see `chimera.models.device`; by default where it is.
     personal : the places, in the model's layout, of the parameters that stay here.
+    extensions : the worker extensions that the strategy declares; the worker answers their calls, too.
 
     Raises
     ------
@@ -82,6 +81,7 @@ class Learner(GroupGradient, Gossip, ChunkedSum, CodedShuffle, Attacker, Masking
         privacy: Privacy | None = None,
         device: str | None = None,
         personal: Sequence[int] = (),
+        extensions: Sequence[ExtensionName] = (),
     ) -> None:
         if device is not None:
             move(model, device, rank)
@@ -103,6 +103,13 @@ class Learner(GroupGradient, Gossip, ChunkedSum, CodedShuffle, Attacker, Masking
         self._step = 0
         self._tally = Tally()
         self._own: Flat | None = None  # the gradient as it was before the group's; kept once a step had to be repeated
+        self._extensions = Extensions(extensions, WorkerContext(self))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a method of a worker extension."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._extensions.call(name)
 
     def wanted(self, shards: int, batches: int = 1, first: int | None = None) -> list[NDArray[np.uint32]]:
         """Return the numbers of the rows, in each shard, that so many ``batches`` need; the next call is to get these.
@@ -217,13 +224,13 @@ class Learner(GroupGradient, Gossip, ChunkedSum, CodedShuffle, Attacker, Masking
         self._model.load_buffers(flat)
 
     def state(self) -> dict[str, Any]:
-        """Return the replica: parameters, optimizer, step, what the codecs of a group share, and what is for its neighbours."""
+        """Return the replica: parameters, optimizer, step, the codecs' state that the group shares, states of extensions."""
         return {
             "step": self._step,
             "weights": self._model.parameters(),
             "optimizer": self._own_optimizer().state(),
             "codec": self._kept_shared if self._reduction is None else self._reduction.shared(),
-            "gossip": self._gossip_state(),
+            **self._extensions.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -234,7 +241,7 @@ class Learner(GroupGradient, Gossip, ChunkedSum, CodedShuffle, Attacker, Masking
         self._kept_shared = state.get("codec", {})  # older checkpoints have none
         if self._reduction is not None:
             self._reduction.restore_shared(self._kept_shared)
-        self._restore_gossip(state.get("gossip", {}))
+        self._extensions.restore(state)
 
     def codec_states(self) -> list[State]:
         """Return what its codecs remember, one for each shard or one for its group; unused they have what was restored."""

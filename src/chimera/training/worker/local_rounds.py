@@ -19,6 +19,7 @@ from chimera.training.messages.rejection import Rejected, fault
 from chimera.training.messages.tally import Tally
 from chimera.training.privacy.settings import Privacy
 from chimera.training.worker.exchange import Exchange
+from chimera.training.worker.extension import Extensions
 from chimera.training.worker.gradients import Gradients
 from chimera.training.worker.last_result import LastResult
 from chimera.training.worker.local_training import RULE, LocalTraining
@@ -42,6 +43,7 @@ class LocalRounds:
     _last: LastResult
     _tally: Tally
     _privacy: Privacy | None
+    _extensions: Extensions
 
     def _load(self, weights: Sequence[Encoded]) -> tuple[Any, Any]:
         raise NotImplementedError
@@ -130,9 +132,9 @@ class LocalRounds:
         self._last.forget()
 
     def local_state(self) -> Mapping[str, Any]:
-        """Return the state of the local optimizer, and the personal parameters."""
+        """Return the state of the local optimizer, the personal parameters, and the local states of worker extensions."""
         own = {} if self._part is None else {_PERSONAL: self.personal()}
-        return {**self._local.state(), **own}
+        return {**self._local.state(), **own, **self._extensions.local_state()}
 
     def momenta(self) -> Mapping[str, Any]:
         """Return the state of the local optimizer, for a worker that joins."""
@@ -153,7 +155,8 @@ class LocalRounds:
 
     def restore_local(self, state: Mapping[str, Any]) -> None:
         """Restore what `local_state` returned."""
-        self._local.restore({key: value for key, value in state.items() if key != _PERSONAL})
+        rest = self._extensions.restore_local(state)
+        self._local.restore({key: value for key, value in rest.items() if key != _PERSONAL})
         if self._part is not None and _PERSONAL in state:
             self._part.put_rest(state[_PERSONAL], self._model.parameters())
 

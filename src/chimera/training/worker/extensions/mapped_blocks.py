@@ -1,4 +1,4 @@
-"""The gradients of the blocks that a worker holds, and what it makes of them in a shuffle (Li et al. 2018)."""
+"""The gradients of the blocks that a worker holds, and its packets and sums of a shuffle (Li et al. 2018)."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ class MappedBlocks:
         return keyed(Encoded("xor", elements, (_xor(segments),), lengths), self._key._replace(block=number))
 
     def sums(self, there: tuple[int, ...], packets: Mapping[int, Encoded]) -> list[Encoded]:
-        """Return the sum over all blocks of each part that is this worker's when those at these places are there."""
+        """Return the sum over all blocks of each part that this worker sums if the workers at ``there`` participate."""
         return [self._sum(part, there, packets) for part in self._shuffle.parts(self._place, there)]
 
     def _sum(self, part: int, there: tuple[int, ...], packets: Mapping[int, Encoded]) -> Encoded:
         values = []
-        for block in range(self._shuffle.count):  # in this order, whoever adds up: the same bits
+        for block in range(self._shuffle.count):  # the same order on every worker gives the same bits
             if block in self._gradients:
                 values.append(self._value(part, block))
             else:
@@ -91,13 +91,13 @@ class MappedBlocks:
         return _xor([message.arrays[0], *known])[: end - begin]
 
     def _value(self, part: int, block: int) -> Bytes:
-        """Return a part of a block as it travels: the same bytes from all who hold it; none of what was rejected."""
+        """Return a part of a block, encoded: the same bytes on all workers that hold it; empty if the gradient was rejected."""
         if (part, block) not in self._values:
             gradient, begin, end = self._gradients[block], self.bounds[part], self.bounds[part + 1]
             if gradient is None:
                 self._values[part, block] = np.empty(0, np.uint8)
             else:
-                # Made anew each time: what it remembers would differ between those who hold the block.
+                # A new codec each time: the memory of a codec would differ between the workers that hold the block.
                 seed = ((self._seed * 1_000_003 + self._key.step) * 1_000_003 + block) * 1_000_003 + part
                 message = CODECS.create(*self._codec, seed=seed).pack(gradient[begin:end], self._layout.cut(begin, end))
                 self._values[part, block] = _bytes_of(message)

@@ -1,4 +1,4 @@
-"""What a worker does among neighbours: mix, track, keep public copies (docs/decentralised.md)."""
+"""Calls of workers with neighbours and without servers: mix, track, keep public copies (docs/decentralised.md)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from chimera.core.call import work
 from chimera.core.errors import CodecError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, reduce_in_order
-from chimera.models.model import Model
 from chimera.training.messages.rejection import Applied, Rejected, fault
-from chimera.training.messages.tally import Tally
-from chimera.training.optimizers.optimizer import Stepper
+from chimera.training.worker.extension import WorkerExtension, worker_extension
 
 _STREAMS = "models", "trackers"
 """What is sent; each has a codec of its own, since these remember."""
@@ -25,11 +23,11 @@ _STREAMS = "models", "trackers"
 
 @dataclass
 class Memory:
-    """What a worker holds besides its model, where each has its own.
+    """State of a worker with neighbours, besides its model.
 
     Attributes
     ----------
-    members : the ranks of all for whom the rest is right; nobody at first.
+    members : the ranks for which the other attributes are valid; empty at first.
     codecs : by stream.
     tracker, before : of gradient tracking, y_i and the gradient of the last step, shape (P,).
     copies : the public copies, of its own model and its neighbours', by rank.
@@ -42,39 +40,28 @@ class Memory:
     copies: dict[int, Flat] = field(default_factory=dict)
 
 
-class Gossip:
-    """The part of a `Learner` that needs neighbours and no centre. Its vectors are on the host."""
+@worker_extension("gossip")
+class Gossip(WorkerExtension):
+    """The calls of decentralised strategies: a worker exchanges models with its neighbours. Vectors are on the host."""
 
-    _rank: int
-    _model: Model
-    _step: int
-    _seed: int
-    _codec: tuple[str, Mapping[str, Any]]
-    _tally: Tally
     _gossip: Memory | None = None
-    _kept_streams: Mapping[str, State] = {}  # what codecs remembered that are not made yet
-    _sent: Flat | None = None  # by how much the last message moves this worker's public copy
+    _kept_streams: Mapping[str, State] = {}  # restored states of codecs that are not created yet
+    _sent: Flat | None = None  # the change of this worker's public copy by its last message
     _computed_gradient: tuple[Flat, Rejected | None] | None = None
-    _unread: tuple[str, ...] = ()  # why messages since the last step were left out
-
-    def _next_gradient(self, model: Any) -> tuple[Any, Rejected | None]:
-        raise NotImplementedError
-
-    def _own_optimizer(self) -> Stepper:
-        raise NotImplementedError
+    _unread: tuple[str, ...] = ()  # why messages since the last step were dropped
 
     def known(self) -> tuple[tuple[int, ...], int]:
         """Return for which ranks and which step that is right which it holds besides its model."""
-        return self._memory.members, self._step
+        return self._memory.members, self.worker.step
 
     def message(self) -> Encoded:
         """Return its model, encoded."""
-        return self._pack("models", self._model.parameters())
+        return self._pack("models", self.worker.model.parameters())
 
     def mix_and_step(self, row: Sequence[tuple[int, float]], *messages: Encoded) -> tuple[Encoded, Applied]:
         """Step by the gradient at its model from where neighbours and itself meet; ``row`` has its weight, then theirs."""
-        gradient, rejected = self._next_gradient(self._model)
-        self._mix(self._model.parameters(), row, self._opened(messages))
+        gradient, rejected = self.worker.next_gradient()
+        self._mix(self.worker.model.parameters(), row, self._opened(messages))
         applied = self._descend(gradient, rejected)
         return self.message(), applied
 
@@ -85,7 +72,7 @@ class Gossip:
         if memory.before is not None:
             memory.tracker = memory.before.copy()
         else:
-            memory.before, memory.tracker = np.zeros((2, self._model.layout.size), np.float32)
+            memory.before, memory.tracker = np.zeros((2, self.worker.model.layout.size), np.float32)
 
     def tracked_messages(self) -> tuple[Encoded, Encoded]:
         """Return its model and its tracker, encoded."""
@@ -94,7 +81,7 @@ class Gossip:
     def track_and_step(self, row: Sequence[tuple[int, float]], *messages: Encoded) -> tuple[Encoded, Encoded, Applied]:
         """Mix tracker and model, and step by the tracker; ``messages`` are the neighbours' models, then their trackers."""
         tracker, before = self._tracked
-        gradient, rejected = self._next_gradient(self._model)
+        gradient, rejected = self.worker.next_gradient()
         opened = self._opened(messages)
         self._mix(tracker, row, opened[len(row) - 1 :])
         if rejected is None:
@@ -103,14 +90,14 @@ class Gossip:
                 tracker -= before
             np.copyto(before, gradient)
             work(elements=3 * len(tracker))
-        self._mix(self._model.parameters(), row, opened[: len(row) - 1])
+        self._mix(self.worker.model.parameters(), row, opened[: len(row) - 1])
         # Without a gradient of its own, it goes where the others' point all the same.
-        self._own_optimizer().step(tracker.copy(), self._step)
+        self.worker.optimizer.step(tracker.copy(), self.worker.step)
         return *self.tracked_messages(), self._stepped(rejected)
 
     def know(self, members: Sequence[int], ranks: Sequence[int], *whole: Encoded) -> None:
         """Begin with public copies of itself and neighbours, of these ``ranks``: their models, or its own if all are equal."""
-        memory, own = self._memory, self._model.parameters()
+        memory, own = self._memory, self.worker.model.parameters()
         memory.members = tuple(members)
         models = self._opened(whole) if whole else [own] * (len(ranks) - 1)
         given = [own, *[own if model is None else model for model in models]]
@@ -118,9 +105,9 @@ class Gossip:
 
     def difference(self) -> Encoded:
         """Return how its model has moved from its public copy, encoded; `move_and_step` moves the copy by that."""
-        model = self._model.parameters()
+        model = self.worker.model.parameters()
         with np.errstate(over="ignore", invalid="ignore"):
-            message = self._pack("models", model - self._memory.copies[self._rank])
+            message = self._pack("models", model - self._memory.copies[self.worker.rank])
         self._sent = decode(message, model.size).copy()
         work(elements=2 * model.size)
         return message
@@ -129,9 +116,9 @@ class Gossip:
         self, row: Sequence[tuple[int, float]], gamma: float, *messages: Encoded
     ) -> tuple[Encoded, Applied]:
         """Move the public copies by what was sent, go towards the neighbours', and step; ``row`` has ranks and weights."""
-        model, copies, sent = self._model.parameters(), self._memory.copies, self._sent
+        model, copies, sent = self.worker.model.parameters(), self._memory.copies, self._sent
         assert sent is not None
-        own = copies[self._rank]
+        own = copies[self.worker.rank]
         with np.errstate(over="ignore", invalid="ignore"):
             own += sent
             for (rank, _), moved in zip(row[1:], self._opened(messages), strict=True):
@@ -140,13 +127,13 @@ class Gossip:
             for rank, weight in row[1:]:
                 model += np.float32(gamma * weight) * (copies[rank] - own)
         work(elements=(3 * len(row) - 2) * len(model))
-        applied = self._descend(*self._next_gradient(self._model))
+        applied = self._descend(*self.worker.next_gradient())
         return self.difference(), applied
 
     def compute(self) -> int:
         """Compute the gradient of the next batch and keep it; return how many it has computed."""
-        self._computed_gradient = self._next_gradient(self._model)
-        return self._step + 1
+        self._computed_gradient = self.worker.next_gradient()
+        return self.worker.step + 1
 
     def step_computed(self) -> tuple[Encoded, Applied]:
         """Step by the gradient that was computed; return the model, encoded."""
@@ -156,7 +143,7 @@ class Gossip:
 
     def approach(self, own: Encoded, theirs: Encoded) -> None:
         """Go half the way from its model to a neighbour's, as both were when they were sent."""
-        model, neighbour = self._model.parameters(), self._vector_of(theirs, "the message")
+        model, neighbour = self.worker.model.parameters(), self._vector_of(theirs, "the message")
         if neighbour is not None:
             with np.errstate(over="ignore", invalid="ignore"):
                 model += np.float32(0.5) * (neighbour - decode(own, model.size))
@@ -164,31 +151,31 @@ class Gossip:
 
     def mean(self, *weights: Encoded) -> Encoded:
         """Return the mean of the models that can be read; of its own where none can."""
-        size = self._model.layout.size
-        models = self._readable(weights) or [self._model.parameters()]
+        size = self.worker.model.layout.size
+        models = self._readable(weights) or [self.worker.model.parameters()]
         return Encoded("identity", size, (reduce_in_order(models, np.empty(size, np.float32), 1 / len(models)),))
 
     def consensus_distance(self, *weights: Encoded) -> float:
         """Return the root of the mean squared distance of the models that can be read from their mean."""
         mean = self.mean(*weights).arrays[0]
         with np.errstate(over="ignore", invalid="ignore"):
-            apart = [model - mean for model in self._readable(weights) or [self._model.parameters()]]
+            apart = [model - mean for model in self._readable(weights) or [self.worker.model.parameters()]]
             return float(np.sqrt(np.mean([np.dot(each, each) for each in apart], dtype=np.float64)))
 
     def _readable(self, weights: Sequence[Encoded]) -> list[Flat]:
         found = []
         for each in weights:
             with contextlib.suppress(CodecError):
-                found.append(decode(each, self._model.layout.size))
+                found.append(decode(each, self.worker.model.layout.size))
         return found
 
-    def _gossip_state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return what it holds besides its model; nothing where there are no neighbours."""
         memory = self._gossip
         if memory is None:
             return {}
         return {
-            "rank": self._rank,
+            "rank": self.worker.rank,
             "members": memory.members,
             # A stream that was not used since a restart has what was restored.
             "codecs": {**self._kept_streams, **{stream: codec.state() for stream, codec in memory.codecs.items()}},
@@ -196,10 +183,10 @@ class Gossip:
             "copies": {str(rank): copy for rank, copy in memory.copies.items()},
         }
 
-    def _restore_gossip(self, state: Mapping[str, Any]) -> None:
-        """Take back what `_gossip_state` returned; what is another rank's, of whose model this is a copy, does not fit."""
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` returned; what is another rank's, of whose model this is a copy, does not fit."""
         self._gossip, self._kept_streams, self._sent = None, {}, None
-        if not state or state["rank"] != self._rank:
+        if not state or state["rank"] != self.worker.rank:
             return
         tracking = {name: np.array(vector, np.float32) for name, vector in state["tracking"].items()}
         copies = {int(rank): np.array(copy, np.float32) for rank, copy in state["copies"].items()}
@@ -224,15 +211,15 @@ class Gossip:
     def _descend(self, gradient: Flat, rejected: Rejected | None) -> Applied:
         """Step, unless the gradient was rejected."""
         if rejected is None:
-            self._own_optimizer().step(gradient, self._step)
+            self.worker.optimizer.step(gradient, self.worker.step)
         return self._stepped(rejected)
 
     def _stepped(self, rejected: Rejected | None) -> Applied:
         """Count a step, and return what was done and left out in it."""
         left_out = [] if rejected is None else [rejected]
-        left_out += [Rejected(self._rank, self._step, why) for why in self._unread]
-        self._step, self._unread = self._step + 1, ()
-        return Applied(self._step, int(rejected is None), tuple(left_out))
+        left_out += [Rejected(self.worker.rank, self.worker.step, why) for why in self._unread]
+        self.worker.step, self._unread = self.worker.step + 1, ()
+        return Applied(self.worker.step, int(rejected is None), tuple(left_out))
 
     def _mix(self, vector: Flat, row: Sequence[tuple[int, float]], others: Sequence[Flat | None]) -> None:
         """Replace a vector by the weighted sum of itself and others; it has the weight of those that are missing."""
@@ -254,8 +241,8 @@ class Gossip:
     def _vector_of(self, message: Encoded, name: str) -> Flat | None:
         why = ""
         try:
-            vector = decode(message, self._model.layout.size)
-            self._tally.got([message])
+            vector = decode(message, self.worker.model.layout.size)
+            self.worker.tally.got([message])
             why = fault(vector, "it")
         except CodecError as error:
             why = str(error)
@@ -266,12 +253,11 @@ class Gossip:
     def _pack(self, stream: str, vector: Flat) -> Encoded:
         codecs = self._memory.codecs
         if stream not in codecs:
-            own = (
-                self._seed * 1_000_003 + self._rank
-            ) * 1_000_003  # no two codecs of a run draw the same random numbers
-            codecs[stream] = CODECS.create(*self._codec, seed=own + _STREAMS.index(stream))
+            # No two codecs of a run draw the same random numbers.
+            own = (self.worker.seed * 1_000_003 + self.worker.rank) * 1_000_003
+            codecs[stream] = CODECS.create(*self.worker.codec, seed=own + _STREAMS.index(stream))
             if stream in self._kept_streams:
                 codecs[stream].restore(self._kept_streams[stream])
-        message = codecs[stream].pack(vector, self._model.layout)
-        self._tally.sent([message])
+        message = codecs[stream].pack(vector, self.worker.model.layout)
+        self.worker.tally.sent([message])
         return message

@@ -1,9 +1,8 @@
-"""A gradient in chunks that workers pass on to one another: what all-reduce is made of, by hand."""
+"""Sums of gradients in chunks that workers send to one another: all-reduce by single messages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -12,20 +11,18 @@ from chimera.core.call import work
 from chimera.core.errors import NonFiniteError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, shard_bounds, shard_views
-from chimera.models.model import Model
 from chimera.training.messages.rejection import ADVICE, Applied, Rejected, fault
-from chimera.training.messages.tally import Tally
-from chimera.training.optimizers.optimizer import Stepper
+from chimera.training.worker.extension import WorkerExtension, worker_extension
 
 
 @dataclass
 class PartialSum:
-    """A gradient on its way to the sum of all.
+    """A gradient that becomes the sum of all gradients.
 
     Attributes
     ----------
     chunks : views of it.
-    gradients : how many gradients are in each.
+    gradients : the number of gradients in each chunk.
     """
 
     gradient: Flat
@@ -34,23 +31,15 @@ class PartialSum:
     rejected: Rejected | None
 
 
-class ChunkedSum:
-    """The part of a `Learner` that sums its gradient with others', message by message. A rejected one counts for nothing."""
+@worker_extension("chunked-sum")
+class ChunkedSum(WorkerExtension):
+    """The calls that sum gradients of workers message by message. A rejected gradient counts as zero."""
 
-    _model: Model
-    _step: int
-    _tally: Tally
     _summing: PartialSum
 
-    def _next_gradient(self, model: Any) -> tuple[Any, Rejected | None]:
-        raise NotImplementedError
-
-    def _own_optimizer(self) -> Stepper:
-        raise NotImplementedError
-
     def contribute(self, parts: int, part: int | None = None) -> Encoded | None:
-        """Compute the gradient of the next batch, in so many chunks; return one of them, if told which."""
-        gradient, rejected = self._next_gradient(self._model)
+        """Compute the gradient of the next batch, in so many chunks; return chunk ``part``, if it is given."""
+        gradient, rejected = self.worker.next_gradient()
         if rejected is not None:
             gradient.fill(0)
         bounds = shard_bounds(gradient.size, parts)
@@ -58,7 +47,7 @@ class ChunkedSum:
         return None if part is None else self._chunk(part)
 
     def add(self, part: int, *messages: Encoded) -> Encoded:
-        """Add others' sums to a chunk, and return it."""
+        """Add sums of other workers to a chunk, and return it."""
         held = self._summing
         for message in messages:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -68,12 +57,12 @@ class ChunkedSum:
         return self._chunk(part)
 
     def take(self, part: int, message: Encoded) -> Encoded:
-        """Put the sum of all in the place of a chunk, and return it."""
+        """Replace a chunk by the sum of all workers, and return it."""
         self._replace(part, message)
         return self._chunk(part)
 
     def step_reduced(self, part: int | None = None, message: Encoded | None = None) -> Applied:
-        """Step by the mean, once the last chunk is there, which may be given.
+        """Step by the mean; ``part`` and ``message`` are the last chunk, if it is still missing.
 
         Raises
         ------
@@ -85,22 +74,22 @@ class ChunkedSum:
         count = min(held.gradients)
         if count:
             if why := fault(held.gradient, "the sum of all gradients"):
-                raise NonFiniteError(f"step {self._step}: {why}: {ADVICE}")
+                raise NonFiniteError(f"step {self.worker.step}: {why}: {ADVICE}")
             held.gradient *= np.float32(1 / count)
-            self._own_optimizer().step(held.gradient, self._step)
-        self._step += 1
-        return Applied(self._step, count, () if held.rejected is None else (held.rejected,))
+            self.worker.optimizer.step(held.gradient, self.worker.step)
+        self.worker.step += 1
+        return Applied(self.worker.step, count, () if held.rejected is None else (held.rejected,))
 
     def _replace(self, part: int, message: Encoded) -> None:
         np.copyto(self._summing.chunks[part], self._open(part, message))
         self._summing.gradients[part] = int(message.meta["gradients"])
 
     def _open(self, part: int, message: Encoded) -> Flat:
-        self._tally.got([message])
+        self.worker.tally.got([message])
         return decode(message, self._summing.chunks[part].size)
 
     def _chunk(self, part: int) -> Encoded:
         held = self._summing
         message = Encoded("identity", held.chunks[part].size, (held.chunks[part],), {"gradients": held.gradients[part]})
-        self._tally.sent([message])
+        self.worker.tally.sent([message])
         return message
