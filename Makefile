@@ -32,7 +32,7 @@ demo: $(BASE)
 	$(BIN)/chimera demo
 
 test: check
-	$(PYTEST)
+	$(PYTEST) --durations=15 --durations-min=2
 
 test-long: test-long-parallel test-long-serial
 

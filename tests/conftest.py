@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,6 +54,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Turns:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave combinations of parameters to the long run."""
     sampling.mark(items)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Report the seconds that the tests of each folder took, if ``--durations`` is set."""
+    if config.option.durations is None:
+        return
+    seconds: Counter[str] = Counter()
+    for report in (one for found in terminalreporter.stats.values() for one in found if hasattr(one, "duration")):
+        seconds["/".join(report.nodeid.split("::")[0].split("/")[1:2])] += report.duration
+    terminalreporter.section("seconds by folder")
+    terminalreporter.write_line(", ".join(f"{name} {spent:.0f}" for name, spent in seconds.most_common() if spent >= 1))
 
 
 def pytest_runtest_setup() -> None:

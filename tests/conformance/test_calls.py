@@ -17,7 +17,7 @@ from conformance.worlds import World
 pytestmark = pytest.mark.sampled(2)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 def test_an_actor_runs_its_calls_in_the_order_of_issue(engine: Engine, world: World) -> None:
     counter = engine.spawn(Counter, 100)
     refs = [counter.add(number) for number in range(50)]
@@ -25,7 +25,7 @@ def test_an_actor_runs_its_calls_in_the_order_of_issue(engine: Engine, world: Wo
     assert engine.get(counter.history(), timeout_s=world.limit_s) == [100, *range(50)]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 def test_a_call_whose_argument_is_late_still_runs_before_those_after_it(engine: Engine, world: World) -> None:
     first, second = engine.spawn(Counter), engine.spawn(Counter)
     for number in range(20):
@@ -177,7 +177,7 @@ def test_get_keeps_the_order_asked_for(engine: Engine, world: World) -> None:
     assert engine.get([], timeout_s=world.limit_s) == []
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 def test_wait_divides_refs_into_done_and_pending(engine: Engine, world: World) -> None:
     actors = [engine.spawn(Relay) for _ in range(4)]
     refs = [actor.echo(rank) for rank, actor in enumerate(actors)]

@@ -35,7 +35,7 @@ def spawned(engine: Engine, world: World, count: int = 2) -> list[Any]:
     return relays
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("what", ["hang", "cut off"])
 def test_one_that_hangs_or_is_cut_off_answers_nothing_is_not_lost_and_is_named(
     engine: Engine, world: World, what: Any

@@ -33,7 +33,7 @@ def test_an_actor_goes_on_after_it_raised(engine: Engine, world: World) -> None:
     assert engine.lost() == []
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 def test_dependents_raise_what_their_argument_raised_and_do_not_run(engine: Engine, world: World) -> None:
     class Watch:
         def __init__(self) -> None:

@@ -78,7 +78,7 @@ def assert_nothing_left(report: dict[str, Any], folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("scene", ["success", "failure", "busy", "kill", "disturbed", "between_actors"])
 def test_nothing_is_left_after(world: World, scene: str, tmp_path: Path) -> None:
     assert_scene_leaves_nothing(world, scene, tmp_path)
@@ -94,7 +94,7 @@ def assert_scene_leaves_nothing(world: World, scene: str, folder: Path) -> None:
     assert_nothing_left(report, folder)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "scene",
     [

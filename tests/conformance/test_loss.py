@@ -36,7 +36,7 @@ def test_what_stood_before_the_kill_still_stands(engine: Engine, world: World) -
     assert engine.get([ref, taken], timeout_s=world.limit_s) == [5, 5]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 def test_others_go_on(engine: Engine, world: World) -> None:
     actors = [engine.spawn(Counter) for _ in range(3)]
     engine.get([actor.add(1) for actor in actors], timeout_s=world.limit_s)

@@ -33,7 +33,7 @@ def test_the_spread_is_that_of_the_clients(values: list[float]) -> None:
     assert found["client_loss_worst_tenth"] == pytest.approx(-np.mean(sorted(values)[:tenth]))  # the largest losses
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 @pytest.mark.parametrize(
     "options",

@@ -56,7 +56,7 @@ def told(run: chimera.Run) -> list[tuple[str, str]]:
     return [(event.event, event.actor) for event in run.events]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("strategy", "policy"),
     [*((strategy, "respawn") for strategy in STRATEGIES), ("parameter-server", "drop"), ("all-reduce", "drop")],
@@ -81,7 +81,7 @@ def test_one_of_four_workers_is_killed_and_the_run_finishes(fit: Fit, strategy: 
     assert psutil.Process().children() == []
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("strategy", SYNCHRONOUS, ids=str)
 def test_a_synchronous_run_ends_the_same_whoever_was_killed_or_hung(fit: Fit, engine: str, strategy: Any) -> None:
@@ -112,7 +112,7 @@ def test_a_synchronous_run_ends_the_same_whoever_was_killed_or_hung(fit: Fit, en
     assert psutil.Process().children() == []
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_a_killed_server_goes_on_from_its_snapshot_never_from_zero(fit: Fit, engine: str, strategy: Any) -> None:
@@ -146,7 +146,7 @@ def test_a_server_that_dies_too_often_is_one_line_that_says_how_to_go_on(fit: Fi
     assert np.array_equal(run.trained.parameters(), fit("whole").trained.parameters())
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("strategy", ["parameter-server", "all-reduce", "async-parameter-server"])
 @pytest.mark.parametrize("partition", ["iid", "dirichlet"])
@@ -185,7 +185,7 @@ class Adder(chimera.Callback):
                 self.trainer.add_worker()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_workers_join_a_run_under_way(tmp_path: Any, engine: str, strategy: Any) -> None:

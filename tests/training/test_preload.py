@@ -22,7 +22,7 @@ class Witness:
         return module in sys.modules
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("parts", "module", "ready"),
     [

@@ -72,7 +72,7 @@ def poisoned(fit: Fit) -> Callable[..., chimera.Run]:
     return train
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 @pytest.mark.parametrize("strategy", [*SHARDED, "all-reduce", "d-psgd"])
 def test_a_rank_with_poison_is_named_and_the_run_ends_accurate(
@@ -141,7 +141,7 @@ def test_a_rejected_batch_leaves_no_trace_in_a_worker(fit: Fit) -> None:
         assert run.metrics["accuracy"] > 0.85
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("strategy", [*DISTRIBUTED, "single-worker"])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_run_that_has_diverged_ends_in_one_line(fit: Fit, strategy: str, workers: int) -> None:

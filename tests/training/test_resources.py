@@ -224,7 +224,7 @@ DOWNLINKS: list[dict[str, Any]] = [
 BY_SUMS = {"onebit", "sign", "powersgd"}  # added up otherwise on a device, see tests/codecs/test_device.py
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @on_each_device
 @pytest.mark.parametrize("uplink", UPLINKS)
 def test_a_run_with_moved_models_is_the_one_without(
@@ -239,7 +239,7 @@ def test_a_run_with_moved_models_is_the_one_without(
     assert moved.cost.bytes_up == plain.cost.bytes_up
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @on_each_device
 @pytest.mark.parametrize("downlink", DOWNLINKS, ids=str)
 def test_weights_that_build_upon_others_reach_moved_models(
@@ -272,7 +272,7 @@ LITTLE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @on_each_device
 @pytest.mark.parametrize("strategy", [entry.name for entry in STRATEGIES.entries()])
 def test_every_strategy_learns_on_a_device_what_it_learns_here(
