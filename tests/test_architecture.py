@@ -46,3 +46,12 @@ def test_its_files_exist(path):
 
 def test_it_has_at_most_two_hundred_lines():
     assert len(TEXT.splitlines()) <= 200
+
+
+def test_the_index_lists_every_decision_with_its_title() -> None:
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    for record in sorted(folder.glob("0*.md")):
+        number, _, title = record.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ").partition(": ")
+        assert number == record.name[:4]
+        assert f"| [{number}]({record.name}) | {title} |" in index
