@@ -1,7 +1,8 @@
 """The default run takes a sample of tests with many combinations of parameters; the long run takes all of them.
 
 ``@pytest.mark.sampled`` on a test, or in ``pytestmark``, keeps a sample of its combinations in the default run and marks the
-others ``long``. Each value of each parameter is in the sample; with ``sampled(4)``, as many as four combinations hold. The day
+others ``long``. Each value of each parameter is in the sample; with ``sampled(4)``, as many as four combinations hold.
+``always=["d-psgd"]`` adds the combinations in which a parameter has this value, e.g. because a planted bug needs them. The day
 selects the combinations, so that others are tried every day; ``CHIMERA_TESTS_DAY=2026-11-23`` repeats the sample of a day.
 
 In the folders of `VIRTUAL`, a test with variants for the engine ``simulated`` and for other engines runs in virtual time in the
@@ -63,8 +64,9 @@ def mark(items: list[pytest.Item]) -> None:
             functions[item.nodeid.partition("[")[0]].append(item)
     for name, found in functions.items():
         marker = found[0].get_closest_marker("sampled")
-        limit = marker.args[0] if marker is not None and marker.args else None
+        assert marker is not None
+        limit, always = marker.args[0] if marker.args else None, marker.kwargs.get("always", ())
         sample = covering([dict(item.callspec.indices) for item in found], f"{day} {name}", limit)
         for place, item in enumerate(found):
-            if place not in sample:
+            if place not in sample and not set(always) & set(map(str, item.callspec.params.values())):
                 item.add_marker(pytest.mark.long)

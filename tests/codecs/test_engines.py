@@ -195,7 +195,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     return count
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1, always=["d-psgd", "gossip-sgd", "parameter-server"])
 @pytest.mark.parametrize("strategy", PACKING)
 def test_each_codec_keeps_its_promises_in_virtual_time(strategy: str, told: Counter[int]) -> None:
     fitting = [codec for codec in NAMES if goes_with(strategy, codec)]

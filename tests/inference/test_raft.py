@@ -50,6 +50,8 @@ def follower(voters: Voters, tmp_path: Path) -> Iterator[RaftJournal]:
     journal.close()
 
 
+# Voters draw random numbers in threads while hypothesis draws: it takes that for a draw by the test.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
 @pytest.mark.long
 class TestRaftJournal(JournalKit):
     """All that a journal promises, to processes that follow three voters."""
