@@ -89,14 +89,14 @@ class LowRank(Reduction):
         if layout != self._layout:
             self._arrange(layout)
         self._next = {}
-        with np.errstate(over="ignore", invalid="ignore"):  # who called looks at the result
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller checks the result
             for tensor, p, _ in self._matrices:
                 q = begin_q(self._q.get(str(tensor.place)), tensor, self._seed)
                 np.matmul(_matrix(vector, tensor), q.T, out=p)
             for tensor, piece in self._plain:
                 np.copyto(piece, vector[tensor.begin : tensor.end])
             mean(self._first)
-            if not all_finite(self._first):  # all members see the same, and none goes on
+            if not all_finite(self._first):  # all members have the same bits, and none continues
                 vector.fill(np.nan)
                 return vector
             bases = [orthonormal(p) for _, p, _ in self._matrices]
@@ -114,7 +114,7 @@ class LowRank(Reduction):
             np.copyto(vector[tensor.begin : tensor.end], piece)
         return vector
 
-    def commit(self, took_part: bool = True) -> None:  # noqa: ARG002 - Q is everybody's
+    def commit(self, took_part: bool = True) -> None:  # noqa: ARG002 - Q is shared
         """Keep the Q of this step for the next one."""
         self._q, self._next = {**self._q, **self._next}, {}
 

@@ -1,4 +1,4 @@
-"""What one pass tells of a vector: largest magnitudes, sums, norms."""
+"""Largest magnitudes, sums and norms of a vector, in one pass."""
 
 from __future__ import annotations
 
@@ -168,10 +168,10 @@ def largest_bits(x: Any) -> Any:
 
 @njit
 def abs_max(x: Any) -> Any:
-    """Return the largest magnitude; what is not finite counts as larger than all numbers.
+    """Return the largest magnitude; nonfinite values count as larger than all numbers.
 
-    It begins with the last block, so that the first is in the cache for the pass that comes next. Of a block it reads four
-    parts at once, for which more of the memory is fetched ahead.
+    It starts with the last block, so that the first is in the cache for the next pass. It reads four parts of a block at once,
+    for which processors prefetch more memory.
     """
     begin = min(to_line(x), x.size)
     full = (x.size - begin) // BLOCK
@@ -183,11 +183,11 @@ def abs_max(x: Any) -> Any:
 
 @njit
 def look(x: Any, bounds: Any, backwards: Any, columns: Any, signs: Any, table: Any) -> None:
-    """Write what is known of each tensor: sums of x, |x| and x squared, largest magnitude, count of sign bits.
+    """Write the moments of each tensor: sums of x, |x| and x squared, largest magnitude, count of sign bits.
 
-    ``bounds`` says where the tensors begin and end, ``table`` has shape (tensors, 5); ``columns`` says which of them are
-    wanted (see `layout`), and others are zero. Sums are added stretch by stretch, within each in lanes of float32, its
-    quarters at once, and exactly where that was too short. If ``signs`` has room, the sign bits go there too.
+    ``bounds`` holds the bounds of the tensors, and ``table`` has shape (tensors, 5). ``columns`` selects moments (see
+    `layout`); the others are zero. Sums are added stretch by stretch, within each in lanes of float32, with its quarters at
+    once. They are recomputed exactly if float32 does not suffice. If ``signs`` has room, it receives the sign bits.
     """
     table[:] = 0
     room = np.empty(69, F)
@@ -201,7 +201,7 @@ def look(x: Any, bounds: Any, backwards: Any, columns: Any, signs: Any, table: A
             while bounds[t] < high:
                 _look_at(x[max(low, bounds[t]) : min(high, bounds[t + 1])], columns, room, table[t])
                 t += 1
-            t -= bounds[t] > high  # a tensor that goes on in the next stretch
+            t -= bounds[t] > high  # a tensor that continues in the next stretch
             if signs.size:
                 pack_signs(x[low:high], signs[low // 8 :])
     for t in range(bounds.size - 1):
