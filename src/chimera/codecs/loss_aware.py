@@ -26,7 +26,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @CODECS.register("loss-aware")
 class LossAware(Codec):
-    """Hou and Kwok, 2018: Loss-aware Weight Quantization of Deep Networks. For weights: the server keeps them in full precision.
+    """Hou and Kwok, 2018: Loss-aware Weight Quantization of Deep Networks. For weights: the server keeps full precision.
 
     Each tensor w becomes a b, with a scale a and levels b that minimise sum d (a b - w)**2. d is the curvature of the loss; as
     in the paper, it is the root of Adam's second moment. If the server's optimizer has none (plain SGD), d is 1, and this is

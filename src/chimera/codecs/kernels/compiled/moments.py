@@ -31,7 +31,7 @@ _LITTLE = 1e-30
 
 
 class _Term(NamedTuple):
-    """What is made of 16 elements, given as words, and how that is added to a total of its kind."""
+    """The value computed from 16 elements, given as words, and the operation that adds it to a total."""
 
     kind: Any
     make: Callable[[Lanes], Lanes]
@@ -54,10 +54,10 @@ _NEGATIVE = _Term(WORDS, lambda words: words >> 31, Lanes.__add__)
 
 
 class _Totals:
-    """Four vectors for each term; the order in which elements are added to them is the caller's, on any machine.
+    """Four vectors for each term. The caller fixes the order of additions, on any machine.
 
-    They stay in registers. Without leave to reorder, LLVM keeps sums of floats scalar; with it, the sum would depend on the
-    machine.
+    The vectors stay in registers. LLVM does not vectorize sums of floats unless it may reorder them; with reordering, the sum
+    would depend on the machine.
     """
 
     def __init__(self, builder: Any, terms: Sequence[_Term]) -> None:
@@ -68,9 +68,9 @@ class _Totals:
                 builder.store(ir.Constant(term.kind, [0] * LANES), place)
 
     def add(self, source: Any, steps: Any, *, quarters: bool) -> None:
-        """Add 64 elements a step: the i-th in lane i modulo 64, or 16 of each of four ``quarters``.
+        """Add 64 elements a step: element i in lane i modulo 64, or 16 of each of four ``quarters``.
 
-        Of four places at once more is fetched by what fetches memory ahead by itself; in order, it has to be asked for.
+        With four places at once, the hardware prefetches more memory; in order, this function prefetches it.
         """
         builder = self._builder
         apart = builder.mul(steps, LONG(LANES))
@@ -222,7 +222,7 @@ def _keep_only(columns: Any, row: Any) -> None:
 
 @inlined
 def _padded(x: Any, pad: Any) -> Any:
-    """Copy what is behind the last 64 times n elements, among zeros; return n, and whether there is any."""
+    """Copy the elements after the last 64 * n to ``pad``, padded with zeros; return n, and whether there are any."""
     steps = x.size // 64
     rest = x[steps * 64 :]
     if rest.size:
@@ -234,7 +234,7 @@ def _padded(x: Any, pad: Any) -> Any:
 
 @njit
 def _look_at(x: Any, columns: Any, room: Any, row: Any) -> None:
-    """Add what is in a piece of a tensor to its row; ``room`` is for 64 elements and five sums."""
+    """Add the moments of a piece of a tensor to its row; ``room`` is scratch memory for 64 elements and five sums."""
     pad, found = room[:64], room[64:]
     steps, more = _padded(x, pad)
     words, top = found.view(U), U(0)
@@ -256,7 +256,7 @@ def _look_at(x: Any, columns: Any, room: Any, row: Any) -> None:
 
 @inlined
 def square_sum(x: Any, room: Any) -> Any:
-    """Return the sum of squares of a block, in order; ``room`` is for 64 elements and a sum."""
+    """Return the sum of squares of a block, in order; ``room`` is scratch memory for 64 elements and a sum."""
     pad, found = room[:64], room[64:]
     steps, more = _padded(x, pad)
     _add_block_squares(x, steps, pad, more, found)
