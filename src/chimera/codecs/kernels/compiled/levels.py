@@ -18,7 +18,7 @@ _ROUND = F(12582912.0)  # 1.5 * 2**23: added and taken away again, it rounds to 
 _TINY, _LIFT, _DROP = F(2.0**-60), F(2.0**64), F(2.0**-64)
 _HUGE = F(3.4028e38)
 _FLT_MAX = 3.4028234663852886e38
-_SMALL, _LARGE = F(2.0**-80), F(2.0**80)  # limits of sums of squares that float32 adds up without loss by its range
+_SMALL, _LARGE = F(2.0**-80), F(2.0**80)  # sums of squares within these limits are accurate in float32
 
 
 @inlined
