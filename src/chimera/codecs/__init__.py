@@ -1,1 +1,1 @@
-"""Codecs: what travels instead of a vector. One codec a file."""
+"""Codecs, one a file: encodings of vectors for messages."""

@@ -1,4 +1,4 @@
-"""A codec chosen anew for each message."""
+"""A choice between codecs for each message."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ _QSGD = ({"name": "qsgd", "levels": 1}, {"name": "qsgd", "levels": 7})
 
 @CODECS.register("adaptive")
 class Adaptive(Codec):
-    """Agarwal et al., 2021 (Accordion), by norm; Xin et al., 2023 (Kimad), by speed. Chooses one of several codecs a message.
+    """Agarwal et al., 2021 (Accordion), by norm; Xin et al., 2023 (Kimad), by speed. A codec chosen for each message.
 
-    By ``norm``: the last codec while training changes fast, else the first. It changes fast where the mean norm of the last
-    ``every`` vectors differs from that of those before by at least ``change`` times the latter, and at the beginning. (The
-    paper takes the norm of a sum over epochs, layer by layer.) By ``speed``: the last codec whose message takes at most
-    ``seconds`` on the link, as long as its latest message was, or the first if none does.
+    - ``norm``: the last codec while training changes fast, else the first. Training changes fast at its start, and when the
+      mean norm of the last ``every`` vectors differs from that of the ``every`` before by at least ``change`` times the latter.
+      (The paper uses the norm of a sum over epochs, layer by layer.)
+    - ``speed``: the last codec whose latest message takes at most ``seconds`` on the link; the first if none does.
 
     Parameters
     ----------
-    codecs : two or more, coarsest first; exactly two for ``norm``.
-    by : what decides.
-    change : for ``norm``: relative, 0.5 in the paper.
-    every : for ``norm``: messages between two looks.
-    seconds : for ``speed``: how long a message may be on the link.
-    bandwidth_bytes_s : for ``speed``: that of the link; the engine ``simulated`` knows it, elsewhere it has to be given.
+    codecs : two or more codecs, coarsest first; exactly two for ``norm``.
+    by : ``norm`` (default) or ``speed``.
+    change : for ``norm``: relative change; 0.5 in the paper.
+    every : for ``norm``: number of messages between two decisions.
+    seconds : for ``speed``: longest time of a message on the link.
+    bandwidth_bytes_s : for ``speed``: bandwidth of the link in bytes per second. The engine ``simulated`` knows it; it is
+        required on others.
     """
 
     on_device = True
@@ -77,11 +78,11 @@ class Adaptive(Codec):
 
     @property
     def carries(self) -> bool:
-        """Whether one of the codecs does."""
+        """Whether one of the codecs carries errors over."""
         return any(codec.carries for codec in self._codecs)
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
-        """Choose a codec; the message is its own."""
+        """Choose a codec, and encode by it."""
         place = self._by_norm(vector) if self._seconds is None else self._by_speed(self._seconds, vector, layout)
         encoded = self._codecs[place].pack(vector, layout)
         if self._seconds is not None:
@@ -93,28 +94,28 @@ class Adaptive(Codec):
         return decode(encoded, encoded.size, out)
 
     def decode_pieces(self, encoded: Encoded, like: Flat, scratch: Scratch) -> Iterator[tuple[slice, Flat]]:
-        """Decode a message of one of the codecs as that does."""
+        """Decode a message of one of the codecs piece by piece."""
         return decode_pieces(encoded, like, scratch)
 
     def use_curvature(self, curvature: Curvature) -> None:
-        """Tell all codecs."""
+        """Pass the curvature to all codecs."""
         for codec in self._codecs:
             codec.use_curvature(curvature)
 
     def reseed(self, seed: int) -> None:
-        """Begin the random numbers of another seed."""
+        """Restart the random numbers with another seed."""
         super().reseed(seed)
         for place, codec in enumerate(self._codecs):
             codec.reseed(seed + place)
 
     def state(self) -> State:
-        """Return what it knows of norms and lengths, and what the codecs remember."""
+        """Return norms, lengths of messages, and the states of the codecs."""
         own = {"norms": np.array([self._fine, self._norms, self._before]), "bytes": self._bytes}
         states = {f"{i}.{key}": value for i, codec in enumerate(self._codecs) for key, value in codec.state().items()}
         return super().state() | own | states
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned."""
+        """Restore a state that `state` returned."""
         super().restore(state)
         fine, self._norms, self._before = map(float, state["norms"])
         self._fine, self._bytes = bool(fine), np.array(state["bytes"])
@@ -123,7 +124,7 @@ class Adaptive(Codec):
             codec.restore({key[len(own) :]: value for key, value in state.items() if key.startswith(own)})
 
     def _by_norm(self, vector: Flat) -> int:
-        """Return which codec; every so many messages, look how the mean norm has changed."""
+        """Return the number of the codec; every ``every`` messages, compare the mean norms."""
         if self.count and self.count % self._every == 0:
             self._fine = not abs(self._norms - self._before) < self._change * self._before
             self._norms, self._before = 0.0, self._norms
@@ -133,7 +134,7 @@ class Adaptive(Codec):
         return int(self._fine)
 
     def _by_speed(self, seconds: float, vector: Flat, layout: Layout) -> int:
-        """Return which codec, by the lengths of messages; before the first ones, by trial."""
+        """Return the number of the codec by the lengths of its messages; the first ones are measured by trial."""
         bandwidth_bytes_s = self._bandwidth_bytes_s or speed_here()
         if bandwidth_bytes_s is None:
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""The sign of each element times the standard deviation."""
+"""The sign of each element times the standard deviation of its tensor."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from chimera.core.parameters import Flat, Layout
 class Binary(Piecewise):
     """Rastegari et al., 2016: XNOR-Net, for gradients: signs times a scale, which is the standard deviation here.
 
-    Each element becomes plus or minus the standard deviation of its tensor: what a sign says of a normal distribution, and a
-    quarter more than `sign` sends. 1 bit.
+    Each element becomes plus or minus the standard deviation of its tensor; 1 bit for each element. For a normal distribution
+    this is a quarter more than the mean magnitude that `sign` uses.
     """
 
     def __init__(self) -> None:
         self._scratch = Scratch()
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
-        """Pack signs and deviations."""
+        """Encode signs and deviations."""
         return encode_signs("binary", vector, layout, _deviations, self._scratch)
 
     def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
-        """Return the deviations."""
+        """Yield the deviations."""
         return decode_signs(encoded, target)
 
 

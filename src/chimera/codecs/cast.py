@@ -1,4 +1,4 @@
-"""Half the bits of each float."""
+"""Floats of 16 bits."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Cast(Codec):
 
     Parameters
     ----------
-    to : ``fp16`` keeps 11 significant bits of magnitudes from 6e-8 to 65504, ``bf16`` 8 bits of all that float32 has. What is
-        too large becomes the largest.
+    to : ``fp16`` (default) keeps 11 significant bits of magnitudes from 6e-8 to 65504; ``bf16`` keeps 8 bits over the range of
+        float32. Larger magnitudes become the largest one.
     """
 
     on_device = True

@@ -1,4 +1,4 @@
-"""The codec's protocol, the registry of codecs, and the decoding of whatever any codec packed."""
+"""The protocol of codecs, their registry, and the decoding of messages of any codec."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ Curvature: TypeAlias = Callable[[], Flat | None]
 
 @dataclass(frozen=True)
 class Held:
-    """What a receiver has of one sender's messages, where they build upon one another; sender and receiver keep the same.
+    """A receiver's state about one sender's messages, if these depend on one another. Sender and receiver keep equal copies.
 
     Attributes
     ----------
-    number : of the last message, from 1; 0 before the first.
-    reference : what the next difference is taken from and added to, shape (n,); nobody writes to it.
-    value : the vector that the last message stood for, shape (n,).
+    number : number of the last message, from 1; 0 before the first.
+    reference : vector that the next difference is taken from and added to, shape (n,); read-only by convention.
+    value : the vector of the last message, shape (n,).
     """
 
     number: int = 0
@@ -51,18 +51,18 @@ _MASK = (1 << 64) - 1
 
 
 class Codec(ABC):
-    """Packs vectors for the way. There is one instance per sender and key, so it may remember; decoding remembers nothing.
+    """Encodes vectors for messages. There is one instance for each sender and key, which may keep state; decoding is stateless.
 
     Attributes
     ----------
-    seed : of whatever is random; whoever makes the codec sets it by `reseed`.
-    count : how many random messages it has made. Seed and count decide a message's random numbers, on any engine.
-    feedback : whether `CODECS` puts error feedback around it unless told otherwise.
-    on_device : whether its methods take tensors of torch too, in place of arrays, and do their work where those are; for any
-        other codec `pack` and `unpack` bring the vector to the host.
-    chained : whether a message builds upon those that its receiver got before. Such a codec has to know its receivers, and
-        so it is for the downlink, and nothing can be wrapped around it.
-    by_rows : whether, on the downlink, it sends each worker those rows that the worker asks for.
+    seed : seed of random numbers; the owner of the codec sets it by `reseed`.
+    count : number of random messages so far. Seed and count determine a message's random numbers, on any engine.
+    feedback : whether `CODECS` adds error feedback by default.
+    on_device : whether its methods accept torch tensors besides arrays, and compute on their device. For any other codec,
+        `pack` and `unpack` copy the vector to the host.
+    chained : whether a message depends on those that its receiver got before. Such a codec must know its receivers. It is for
+        the downlink only, and cannot be wrapped.
+    by_rows : whether, on the downlink, it sends each worker only the rows that the worker asks for.
     """
 
     seed: int = 0
@@ -75,36 +75,36 @@ class Codec(ABC):
 
     @property
     def carries(self) -> bool:
-        """Whether it keeps what a message leaves out for the next one."""
+        """Whether the codec carries what a message leaves out over to the next one."""
         return False
 
     @property
     def makes_model(self) -> bool:
-        """Whether weights as it packs them are the model that is trained, to be evaluated and saved; else they stand for it."""
+        """Whether the encoded weights are the model that is trained, evaluated and saved, and not an approximation of it."""
         return False
 
     @abstractmethod
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
-        """Pack ``vector``, shape (n,). ``layout`` tells the tensors in it.
+        """Encode ``vector``, shape (n,), whose tensors ``layout`` describes.
 
-        The result may view the vector's memory, or memory of the codec's: it holds until the next call.
+        The result may view memory of the vector or of the codec, and is valid until the next call.
 
         Raises
         ------
-        CodecError : the vector holds NaN or infinity, and the codec cannot pack that.
+        CodecError : the vector holds NaN or infinity, and the codec cannot encode that.
         """
 
     @abstractmethod
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
-        """Return the vector, shape (n,), possibly read-only; in ``out`` if that is given and the message has it not at hand.
+        """Return the vector, shape (n,), possibly read-only. It is in ``out``, if given, unless the message already holds it.
 
         Raises
         ------
-        CodecError : no codec can have made this message.
+        CodecError : the message is invalid.
         """
 
     def pack(self, vector: Any, layout: Layout) -> Encoded:
-        """Encode a vector, an array or a tensor on any device; only the message comes from there, if the codec can do that."""
+        """Encode a vector, an array or a tensor on any device. If the codec computes there, only the message is copied."""
         if self.on_device or on_host(vector):
             return self.encode(vector, layout)
         if self._landing is None or len(self._landing) != len(vector):
@@ -112,11 +112,11 @@ class Codec(ABC):
         return self.encode(to_host(vector, self._landing), layout)
 
     def unpack(self, encoded: Encoded, out: Any = None) -> Flat:
-        """Decode into ``out``, an array or a tensor on any device; a tensor is filled even if the vector is at hand."""
+        """Decode into ``out``, an array or a tensor on any device. A tensor is always filled."""
         return self.unpack_with(_NOTHING, encoded, out)[0]
 
     def unpack_with(self, held: Held, encoded: Encoded, out: Any = None) -> tuple[Flat, Held]:
-        """Do the same for a receiver who has ``held``, see `decode_with`."""
+        """Decode into ``out`` for a receiver with the state ``held``, see `decode_with`."""
         if out is None or isinstance(out, np.ndarray):
             return self.decode_with(held, encoded, out)
         found, held = self.decode_with(held, encoded, room(encoded, out) if self.on_device else None)
@@ -125,52 +125,53 @@ class Codec(ABC):
         return out, held
 
     def decode_pieces(self, encoded: Encoded, like: Flat, scratch: Scratch) -> Iterator[tuple[slice, Flat]]:
-        """Decode piece by piece, in order: yield which elements these are, and their values, which hold until the next piece.
+        """Decode piece by piece, in order: yield slices of the vector and their values, which are valid until the next piece.
 
-        Who adds them to a vector finds them in the cache, and needs no memory of the vector's size. Here all is one piece.
+        A caller that adds pieces to a vector finds them in the processor's cache, and needs no second vector. By default there
+        is one piece.
 
         Parameters
         ----------
         encoded : a message of this codec.
-        like : a vector that lies where the pieces are to be.
-        scratch : memory of the caller's, for the pieces.
+        like : a vector on the device where the pieces must be.
+        scratch : the caller's memory for the pieces.
         """
         yield slice(0, encoded.size), self.unpack(encoded, scratch.beside(like, "decoded", encoded.size, "float32"))
 
     def rows(self, encoded: Encoded, layout: RowLayout) -> SparseRows | None:  # noqa: ARG002 - most messages hold all rows
-        """Return the rows that a message consists of, if it leaves out others; None if it has to be decoded.
+        """Return the rows in a message that omits other rows; None if the message must be decoded.
 
         Raises
         ------
-        CodecError : no codec can have made this message, or its rows are not those of ``layout``.
+        CodecError : the message is invalid, or its rows are not those of ``layout``.
         """
         return None
 
     def reduction(self) -> Reduction | None:
-        """Return its all-reduce form, for where workers meet in a group and send no messages; None if it has none."""
+        """Return the form of the codec for collectives of a group; None if it has none."""
         return None
 
     def encode_for(self, held: Held, vector: Flat, layout: Layout) -> tuple[Encoded, Held]:
-        """Pack ``vector`` for a receiver who has ``held``; return the message, and what he has with it.
+        """Encode ``vector`` for a receiver with the state ``held``; return the message, and the receiver's state after it.
 
-        For most codecs that is nothing, and the message is the same for all. A chained codec's messages hold for ever.
+        For most codecs the state is empty, and the message is the same for all. Messages of a chained codec stay valid.
         """
         return self.encode(vector, layout), held
 
     def decode_with(self, held: Held, encoded: Encoded, out: Flat | None = None) -> tuple[Flat, Held]:
-        """Return the vector of a message, as `decode` does, and what its receiver has from now on.
+        """Return the vector of a message, as `decode` does, and the receiver's state after it.
 
         Raises
         ------
-        CodecError : no codec can have made this message, or it builds upon another one than the receiver has.
+        CodecError : the message is invalid, or it depends on another message than the receiver's last one.
         """
         return self.decode(encoded, out), held
 
     def use_curvature(self, curvature: Curvature) -> None:  # noqa: B027 - most codecs do without
-        """Take note of where the curvature of the loss is to be had; the server calls it once, before the first message."""
+        """Set the source of the curvature of the loss. The server calls this once, before the first message."""
 
     def reseed(self, seed: int) -> None:
-        """Begin the random numbers of another seed."""
+        """Restart the random numbers with another seed."""
         self.seed, self.count = seed, 0
 
     def next_key(self) -> tuple[np.uint32, np.uint32]:
@@ -180,16 +181,16 @@ class Codec(ABC):
         return key
 
     def state(self) -> State:
-        """Return what it remembers, for a checkpoint."""
+        """Return the state of the codec, for a checkpoint."""
         return {"count": np.array([self.count], np.int64)}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned."""
+        """Restore a state that `state` returned."""
         self.count = int(state["count"][0])
 
 
 def key_of(seed: int, count: int) -> tuple[np.uint32, np.uint32]:
-    """Return two words that seed and count are mixed into (SplitMix64)."""
+    """Return two words computed from seed and count (SplitMix64)."""
     x = _mixed(_mixed(seed & _MASK) + count)
     return np.uint32(x & 0xFFFFFFFF), np.uint32(x >> 32)
 
@@ -202,14 +203,14 @@ def _mixed(x: int) -> int:
 
 
 class Codecs(Registry[Codec]):
-    """The codecs by name. Any of them takes the options ``error_feedback`` and ``lossless`` too, which wrap it."""
+    """The codecs by name. All accept the options ``error_feedback`` and ``lossless``, which wrap the codec."""
 
     def create(self, name: str, options: Mapping[str, Any] | None = None, /, *, seed: int = 0, **given: Any) -> Codec:
-        """Make the codec ``name`` with a user's ``options``, checked, with wrappers around it, and with a seed.
+        """Create the codec ``name`` with a user's ``options``, checked, with its wrappers and a seed.
 
         Raises
         ------
-        ConfigurationError : an option that the codec does not take, lacks, or that is of the wrong type.
+        ConfigurationError : an option is missing, unknown, or of the wrong type.
         """
         own = dict(options or {})
         wrap = {key: own.pop(key) for key in ("error_feedback", "lossless") if key in own}
@@ -218,7 +219,7 @@ class Codecs(Registry[Codec]):
                 raise ConfigurationError(f"codec {name!r}, option {key!r}: {value!r} is neither true nor false")
         codec = super().create(name, own, **given)
         if ":" in name:
-            # Messages bear the name of a file and its class, whatever folder an experiment has put before it.
+            # Messages have the name of a file and its class, without the folder that an experiment has put before it.
             _decoders[name] = _decoders[name.rpartition("/")[2]] = codec
         if wrap.get("error_feedback", codec.feedback):
             codec = super().create("error-feedback", {"codec": codec})
@@ -228,11 +229,11 @@ class Codecs(Registry[Codec]):
         return codec
 
     def reduction(self, name: str, options: Mapping[str, Any] | None = None, /, *, seed: int = 0) -> Reduction:
-        """Make the all-reduce form of the codec ``name``; ``seed`` must be the same on all members of a group.
+        """Create the all-reduce form of the codec ``name``; ``seed`` must be the same on all members of a group.
 
         Raises
         ------
-        ConfigurationError : it has none; or see `create`.
+        ConfigurationError : the codec has none; or see `create`.
         """
         made = self.create(name, options, seed=seed).reduction()
         if made is None:
@@ -242,7 +243,7 @@ class Codecs(Registry[Codec]):
         return made
 
     def of(self, table: Any) -> Codec:
-        """Make a codec of a name or of a table with ``name`` and options; one that is made already stays what it is."""
+        """Create a codec from a name, or from a table with ``name`` and options. Return a codec object unchanged."""
         if isinstance(table, Codec):
             return table
         options = {"name": table} if isinstance(table, str) else dict(table)
@@ -252,7 +253,7 @@ class Codecs(Registry[Codec]):
         return self.create(name, options)
 
     def inside(self, outer: str, table: Any) -> Codec:
-        """Make the codec that the codec ``outer`` is to be put around, see `of`."""
+        """Create the codec that the codec ``outer`` wraps, see `of`."""
         codec = self.of(table)
         if codec.chained:
             name = table if isinstance(table, str) else type(codec).__name__.lower()
@@ -266,20 +267,20 @@ _decoders: dict[str, Codec] = {}
 
 
 def decode(encoded: Encoded, size: int, out: Any = None) -> Flat:
-    """Unpack what any codec packed; the message names its codec, ``size`` says how many elements there must be.
+    """Decode a message of any codec. The message names its codec; ``size`` is the expected number of elements.
 
-    The vector is in ``out``, if that is given and is a tensor, or the message has it not at hand. A codec that is no registered
-    one must have been made in this process before: a message cannot make it import anything.
+    The vector is in ``out`` if that is a tensor, or if the message does not already hold it. A codec that is not registered
+    must have been created in this process before: a message cannot cause an import.
 
     Raises
     ------
-    CodecError : no codec can have made this message.
+    CodecError : the message is invalid.
     """
     return decode_with(_NOTHING, encoded, size, out)[0]
 
 
 def decode_with(held: Held, encoded: Encoded, size: int, out: Any = None) -> tuple[Flat, Held]:
-    """Unpack, as `decode` does, for a receiver who has ``held`` of this sender; return what he has from now on, too."""
+    """Decode as `decode` does, for a receiver with the state ``held``; return also its state after the message."""
     if (
         type(encoded) is Encoded
         and encoded.plain
@@ -291,12 +292,12 @@ def decode_with(held: Held, encoded: Encoded, size: int, out: Any = None) -> tup
 
 
 def decode_pieces(encoded: Encoded, like: Flat, scratch: Scratch) -> Iterator[tuple[slice, Flat]]:
-    """Unpack a message of any codec piece by piece, see `Codec.decode_pieces`; as many elements as ``like`` has."""
+    """Decode a message of any codec piece by piece, see `Codec.decode_pieces`. It must have as many elements as ``like``."""
     return _decoder_of(encoded, len(like)).decode_pieces(encoded, like, scratch)
 
 
 def rows_of(encoded: Encoded, layout: RowLayout) -> SparseRows | None:
-    """Return the rows of a vector with these rows that a message of any codec consists of, see `Codec.rows`."""
+    """Return the rows in a message of any codec, see `Codec.rows`."""
     return _decoder_of(encoded, layout.size).rows(encoded, layout)
 
 

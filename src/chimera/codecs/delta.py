@@ -1,4 +1,4 @@
-"""What has changed since the receiver's last message."""
+"""Differences from the receiver's last message."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ _SUM = (1 << 48) - 1
 class Delta(Codec):
     """Philippenko and Dieuleveut, 2021: Preserved central model for faster bidirectional compression (MCM). For the downlink.
 
-    Server and receiver keep the same reference h. The server packs w - h by the codec; the receiver computes with
-    h + decoded, and on both sides h moves by ``rate`` times the decoded. What a message leaves out is in the next difference.
-    Whoever has no reference yet gets the weights as they are. Both are arrays on the host, wherever the receiver's model
-    computes: they must be the same to the bit, and what a device decodes need not be.
+    Server and receiver keep the same reference h. The server encodes w - h; the receiver computes with h + decoded. Both then
+    update h <- h + ``rate`` * decoded. What a message leaves out is part of the next difference. A receiver without a reference
+    gets the full weights. References are arrays on the host, on any engine and device: they must be equal bit for bit, and
+    devices may decode with other bits.
 
     Parameters
     ----------
-    codec : of the difference, by name or as a table; without error feedback, since the error is carried already.
-    rate : 1 for codecs that shrink the error (``top-k``, ``sign``, ``int8``). One without bias, of relative variance v, wants
-        1 / (1 + v), and diverges above twice that: ``terngrad``, ``qsgd`` with few levels, ``random-k`` with ``scaled``.
+    codec : codec of the difference, by name or as a table; default ``identity``. Without error feedback, since the difference
+        carries the error already.
+    rate : default 1, for codecs that shrink the error (``top-k``, ``sign``, ``int8``). An unbiased codec with relative variance
+        v needs 1 / (1 + v), and diverges above twice that: ``terngrad``, ``qsgd`` with few levels, ``random-k`` with
+        ``scaled``.
     """
 
     chained = True
@@ -49,16 +51,16 @@ class Delta(Codec):
 
     @property
     def carries(self) -> bool:
-        """Yes, in the difference."""
+        """True: the difference keeps what was not sent."""
         return True
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
-        """Pack the vector for the one receiver who got all messages of this method."""
+        """Encode the vector for a single receiver that gets all messages of this method."""
         encoded, self._held = self.encode_for(self._held, vector, layout)
         return encoded
 
     def encode_for(self, held: Held, vector: Flat, layout: Layout) -> tuple[Encoded, Held]:
-        """Pack the difference from what the receiver has, or all if he has nothing."""
+        """Encode the difference from the receiver's reference, or the full vector if there is none."""
         old = held.reference
         meta: dict[str, float]
         if old is None or old.size != vector.size:
@@ -78,11 +80,11 @@ class Delta(Codec):
         return Encoded("delta", vector.size, arrays, {"number": self.count, **meta}), Held(self.count, reference, value)
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
-        """Return the vector, if the message builds upon nothing."""
+        """Return the vector, if the message does not depend on another one."""
         return self.decode_with(Held(), encoded, out)[0]
 
     def decode_with(self, held: Held, encoded: Encoded, out: Flat | None = None) -> tuple[Flat, Held]:
-        """Return the vector, if the message builds upon nothing or upon what the receiver has."""
+        """Return the vector, if the message depends on none or on the receiver's last one."""
         if not encoded.arrays:
             raise CodecError(
                 "these weights are a note without them: a strategy asks for each worker's, `Cluster.addressed`"
@@ -112,21 +114,21 @@ class Delta(Codec):
         return value, Held(own, reference)
 
     def use_curvature(self, curvature: Curvature) -> None:
-        """Tell the codec: the curvature at the weights weighs their differences too."""
+        """Pass the curvature to the codec: the curvature at the weights also applies to their differences."""
         self._inner.use_curvature(curvature)
 
     def reseed(self, seed: int) -> None:
-        """Begin the random numbers of another seed."""
+        """Restart the random numbers with another seed."""
         super().reseed(seed)
         self._inner.reseed(seed)
 
     def state(self) -> State:
-        """Return what the codec remembers, and what the receiver of `encode` has."""
+        """Return the state of the codec, and that of the receiver of `encode`."""
         own = super().state() | {f"codec.{name}": value for name, value in self._inner.state().items()}
         return own if self._held.reference is None else own | {"reference": self._held.reference}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned."""
+        """Restore a state that `state` returned."""
         super().restore(state)
         reference = np.array(state["reference"], np.float32) if "reference" in state else None
         self._held = Held() if reference is None else Held(self.count, reference)
@@ -136,9 +138,9 @@ class Delta(Codec):
 def _moved(
     reference: Flat, said: Iterator[tuple[slice, Flat]], rate: float, out: Flat | None = None
 ) -> tuple[Flat, Flat, int]:
-    """Return the vector of a message, the next reference, and the sum over the last one's bits.
+    """Return the vector of a message, the next reference, and the checksum of the last one.
 
-    By the same operations, so the same bits, on both sides. The vector is in ``out``, if that is given, and then apart from the
+    Both sides use the same operations, and so get the same bits. The vector is in ``out``, if given, and then apart from the
     reference.
     """
     value, total = np.empty_like(reference) if out is None else out, 0
@@ -158,9 +160,9 @@ def _moved(
 
 
 def _sum_of(piece: Flat, begin: int) -> int:
-    """Return a sum over the bits of elements from number ``begin`` on, by which two references that drifted apart are told.
+    """Return a checksum of the bits of elements from number ``begin`` on; it detects references that differ.
 
-    It is that of all pairs of elements as numbers of 64 bits, the first of a pair below, wherever pieces begin.
+    It is the sum of all pairs of elements as 64-bit numbers, with the first of a pair as the low half, for any cut in pieces.
     """
     bits = piece[begin % 2 :]
     pairs = bits.size // 2

@@ -1,4 +1,4 @@
-"""The largest elements of a velocity."""
+"""The largest elements of accumulated momentum."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from chimera.core.parameters import Flat, Layout
 class DGC(Piecewise):
     """Lin et al., 2018: Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed Training.
 
-    Each worker has the momentum, and sends the largest elements of what its momentum adds up to; those are then forgotten in
-    both (momentum factor masking). The server's optimizer is to be plain SGD without momentum.
+    Each worker accumulates u <- momentum u + gradient and v <- v + u, and sends the largest elements of v. The elements sent
+    are set to 0 in u and v (momentum factor masking). The server's optimizer must be plain SGD without momentum.
 
     Parameters
     ----------
-    ratio : which part of the elements travels in the end.
-    momentum : of the velocity.
-    clip : the Euclidean norm that a gradient is cut to first; 0 cuts nothing. The paper takes that of the whole divided by
-        the root of the number of workers.
-    warm_up : messages over which the ratio falls from 0.25 to its end, by equal factors.
+    ratio : final share of the elements that is sent; default 0.001.
+    momentum : momentum factor; default 0.9.
+    clip : Euclidean norm to which a gradient is clipped first; default 0, no clipping. The paper divides the norm for the whole
+        cluster by the root of the number of workers.
+    warm_up : number of messages in which the ratio falls from 0.25 to ``ratio``, by equal factors; default 0.
     """
 
     def __init__(self, *, ratio: float = 0.001, momentum: float = 0.9, clip: float = 0.0, warm_up: int = 0) -> None:
@@ -49,11 +49,11 @@ class DGC(Piecewise):
 
     @property
     def carries(self) -> bool:
-        """Yes, in its total."""
+        """True: the accumulated sum keeps what was not sent."""
         return True
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
-        """Add the gradient to the velocity, that to the total, and send the largest elements of the total."""
+        """Accumulate the gradient, and encode the largest elements of the total."""
         if len(self._velocity) != len(vector):
             self._velocity, self._total = (namespace(vector).zeros_like(vector) for _ in range(2))
         self._velocity, self._total = beside(self._velocity, vector), beside(self._total, vector)
@@ -69,7 +69,7 @@ class DGC(Piecewise):
         return encoded
 
     def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
-        """Return the elements among zeros."""
+        """Yield the vector, with zeros for all other elements."""
         return decode_places(encoded, target)
 
     def state(self) -> State:
@@ -77,7 +77,7 @@ class DGC(Piecewise):
         return {**super().state(), "velocity": to_host(self._velocity), "total": to_host(self._total)}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned."""
+        """Restore a state that `state` returned."""
         super().restore(state)
         self._velocity, self._total = (np.array(state[name], np.float32) for name in ("velocity", "total"))
 

@@ -1,4 +1,4 @@
-"""Messages inside a message: a header that describes them, and behind it their arrays."""
+"""Messages inside a message: a header that describes them, followed by their arrays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _nesting = _Nesting()
 
 
 class Described(msgspec.Struct, array_like=True):
-    """One message in a header: its codec, its size, its meta data, and type and length of each array."""
+    """The description of one message in a header: codec, size, meta data, and type and length of each array."""
 
     codec: str
     size: int
@@ -49,7 +49,7 @@ def header_of(messages: Sequence[Encoded]) -> NDArray[np.uint8]:
 
 
 def read_header(header: Any, without: Sequence[str]) -> list[Described]:
-    """Undo `header_of`; the messages may not be of the codecs ``without``."""
+    """Decode a header of `header_of`. Messages of the codecs ``without`` are not allowed."""
     try:
         found = _DECODER.decode(header)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
@@ -63,12 +63,12 @@ def read_header(header: Any, without: Sequence[str]) -> list[Described]:
 
 
 def weight_of(described: Sequence[Described]) -> int:
-    """Return how many bytes the arrays take."""
+    """Return the size of the arrays in bytes."""
     return sum(_TYPES[kind] * length for each in described for kind, length in each.arrays)
 
 
 def decode_parts(described: Sequence[Described], arrays: Sequence[NDArray[Any]], out: Flat) -> Flat:
-    """Decode messages one after the other into ``out``; ``arrays`` are those of all messages."""
+    """Decode messages one after another into ``out``; ``arrays`` holds the arrays of all messages."""
     if sum(each.size for each in described) != len(out):
         raise CodecError(f"the parts of a message do not add up to {len(out)} elements")
     if _nesting.depth >= _MAX_DEPTH:

@@ -1,4 +1,4 @@
-"""What a codec left out, sent later."""
+"""Error feedback: what a message leaves out is added to the next one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from chimera.core.parameters import Flat, Layout, all_finite
 
 @CODECS.register("error-feedback")
 class ErrorFeedback(Codec):
-    """Stich, Cordonnier and Jaggi, 2018: Sparsified SGD with Memory. Any codec, with what it left out added the next time.
+    """Stich, Cordonnier and Jaggi, 2018: Sparsified SGD with Memory. Any codec; its error is added to the next vector.
 
-    ``error_feedback = true`` in the table of a codec is the same. The memory starts at zero, and is lost with its worker.
+    Message t encodes v_t + m_t, and m_(t+1) = v_t + m_t - decoded, with m_0 = 0. ``error_feedback = true`` in the table of a
+    codec does the same. The memory is lost with its worker.
 
     Parameters
     ----------
-    codec : the codec, by name or as a table.
+    codec : the codec, by name or as a table; default ``identity``.
     """
 
     on_device = True
@@ -38,19 +39,19 @@ class ErrorFeedback(Codec):
 
     @property
     def carries(self) -> bool:
-        """Yes."""
+        """True."""
         return True
 
     @property
     def memory(self) -> Flat | None:
-        """What was left out so far, shape (n,)."""
+        """The sum of what messages left out so far, shape (n,)."""
         return self._memory
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
-        """Encode the sum of the vector and the memory, and keep what of it the message does not say.
+        """Encode the sum of vector and memory, and keep what the message leaves out.
 
-        The memory is the float32 difference of the sum and what the message says: where that difference has no more digits
-        than float32, nothing at all is lost.
+        The memory is the float32 difference of that sum and the decoded message. Nothing is lost if float32 represents it
+        exactly.
         """
         xp = namespace(vector)
         if self._memory is None or len(self._memory) != len(vector):
@@ -69,35 +70,35 @@ class ErrorFeedback(Codec):
                 if not all_finite(piece):
                     raise CodecError("the error that is to be fed back is not finite")
         except CodecError:
-            self._memory = None  # the sum was written over it, and cannot be packed
+            self._memory = None  # it was overwritten by the sum, which cannot be encoded
             raise
         self._memory = left
         return encoded
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
-        """Decode what the codec made."""
+        """Decode a message of the codec."""
         return self._inner.unpack(encoded, out)
 
     def reduction(self) -> FeedbackReduction | None:
-        """Return the all-reduce form of the codec with a memory, if it has one."""
+        """Return the all-reduce form of the codec, with a memory; None if the codec has none."""
         inner = self._inner.reduction()
         return None if inner is None else FeedbackReduction(inner)
 
     def use_curvature(self, curvature: Curvature) -> None:
-        """Tell the codec."""
+        """Pass the curvature to the codec."""
         self._inner.use_curvature(curvature)
 
     def reseed(self, seed: int) -> None:
-        """Begin the random numbers of another seed."""
+        """Restart the random numbers with another seed."""
         self._inner.reseed(seed)
 
     def state(self) -> State:
-        """Return the memory, and what the codec itself remembers."""
+        """Return the memory and the state of the codec."""
         own = {} if self._memory is None else {"memory": to_host(self._memory)}
         return own | {f"codec.{name}": value for name, value in self._inner.state().items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned."""
+        """Restore a state that `state` returned."""
         self._memory = self._spare = None
         if "memory" in state:
             self._memory = np.array(state["memory"], np.float32)
@@ -105,15 +106,15 @@ class ErrorFeedback(Codec):
 
 
 def _views(encoded: Encoded, vector: Flat) -> bool:
-    """Return whether a message holds memory of the vector that it was made of, which must not be written to then."""
+    """Return whether a message views memory of its vector, which then must not be written to."""
     return on_host(vector) and any(np.may_share_memory(array, vector) for array in encoded.arrays)
 
 
 class FeedbackReduction(Reduction):
-    """A codec's all-reduce form, with what it left out of this member's vectors added the next time.
+    """The all-reduce form of a codec with error feedback of this member's vectors.
 
-    As in Vogels et al., 2019, algorithm 2, a member keeps the error of what it contributed itself, not that of the mean: the
-    sum over the members is the same, and the memory does not grow by how members differ (decisions/0013).
+    As in Vogels et al., 2019, algorithm 2, a member keeps the error of its own contribution, not that of the mean. The sum over
+    members is the same, and the memory does not grow with the differences between members (decisions/0013).
     """
 
     def __init__(self, inner: Reduction) -> None:
@@ -133,24 +134,24 @@ class FeedbackReduction(Reduction):
         return self._inner.all_reduce(vector, layout, mean, self._next)
 
     def commit(self, took_part: bool = True) -> None:
-        """Remember what was left out; a member whose vector is not in the mean still has its old memory to send."""
+        """Keep what was left out. A member whose vector is not in the mean keeps its old memory."""
         if took_part:
             self._memory, self._next = self._next, self._memory
         self._inner.commit(took_part)
 
     def shared(self) -> State:
-        """Return what the codec shares."""
+        """Return the shared state of the codec."""
         return self._inner.shared()
 
     def restore_shared(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take what another member's codec shares."""
+        """Restore the shared state of another member's codec."""
         self._inner.restore_shared(state)
 
     def state(self) -> State:
-        """Return the memory, and what the codec has of its own."""
+        """Return the memory and the member's own state of the codec."""
         return {"memory": self._memory, **{f"codec.{name}": value for name, value in self._inner.state().items()}}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned."""
+        """Restore a state that `state` returned."""
         self._memory = np.array(state["memory"], np.float32)
         self._inner.restore({name[6:]: value for name, value in state.items() if name.startswith("codec.")})

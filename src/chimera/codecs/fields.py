@@ -1,4 +1,4 @@
-"""The parts of a message, as a receiver takes them: each is looked at before anything is made of it."""
+"""Validation of the fields of a received message, before decoding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST = 2.0**63
 
 
 def room(encoded: Encoded, out: Flat | None) -> Flat:
-    """Return memory for the decoded vector: ``out``, wherever it lies, if that is given."""
+    """Return memory for the decoded vector: ``out``, on any device, if given."""
     if out is None:
         return np.empty(encoded.size, np.float32)
     if out.shape != (encoded.size,) or out.dtype != namespace(out).float32:
@@ -46,7 +46,7 @@ def array(
 
 
 def count_arrays(encoded: Encoded, *allowed: int) -> int:
-    """Return how many arrays there are, if it is one of the numbers allowed."""
+    """Return the number of arrays, if it is one of the allowed numbers."""
     if len(encoded.arrays) not in allowed:
         raise _wrong_count(encoded, *allowed)
     return len(encoded.arrays)
@@ -57,7 +57,7 @@ def _wrong_count(encoded: Encoded, *allowed: int) -> CodecError:
 
 
 def number(encoded: Encoded, key: str, low: float = -math.inf, high: float = math.inf) -> float:
-    """Return a finite number of the meta data that lies between these."""
+    """Return a finite number of the meta data within the limits."""
     value = encoded.meta.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not -_MOST < value < _MOST:
         raise CodecError(f"{key} of a {encoded.codec} message is {value!r}")
@@ -67,7 +67,7 @@ def number(encoded: Encoded, key: str, low: float = -math.inf, high: float = mat
 
 
 def whole(encoded: Encoded, key: str, low: int, high: int) -> int:
-    """Return a whole number of the meta data that lies between these."""
+    """Return an integer of the meta data within the limits."""
     value = number(encoded, key, low, high)
     if value != int(value):
         raise CodecError(f"{key} of a {encoded.codec} message is {value!r}, no whole number")
@@ -82,25 +82,25 @@ def finite(encoded: Encoded, values: NDArray[Any], what: str) -> NDArray[Any]:
 
 
 def packable(values: Any) -> None:
-    """Raise `CodecError` if one of these, found in a vector that is to be packed, is NaN or infinite."""
+    """Raise `CodecError` if one of these values, found in a vector to encode, is NaN or infinite."""
     if not np.isfinite(values).all():
         raise CodecError("a vector with NaN or infinity cannot be packed")
 
 
 def tensor_bounds(layout: Layout, size: int) -> list[int]:
-    """Return where the tensors of a vector begin and end, leaving out empty ones."""
+    """Return the bounds of the tensors in a vector, without empty tensors."""
     if layout.size != size:
         raise CodecError(f"a vector of {size} elements does not fit a layout of {layout.size}")
     return sorted({0, *layout.offsets, size}) if size else [0]
 
 
 def lengths_of(bounds: Sequence[int]) -> tuple[NDArray[np.uint32], ...]:
-    """Return the array of lengths that tells a receiver the bounds; none where there is one tensor."""
+    """Return the array of lengths from which a receiver computes the bounds; none if there is one tensor."""
     return (np.diff(bounds).astype(np.uint32),) if len(bounds) > 2 else ()
 
 
 def bounds_of(encoded: Encoded, index: int) -> list[int]:
-    """Undo `lengths_of`, where the array would be number ``index``, and the last."""
+    """Return the bounds from the array of `lengths_of`, which is number ``index`` and the last one."""
     if not encoded.size:
         count_arrays(encoded, index)
         return [0]

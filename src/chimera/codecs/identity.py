@@ -1,4 +1,4 @@
-"""The codec that changes nothing: 32 bits per element."""
+"""The codec that changes nothing: 32 bits for each element."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FLOAT32 = np.dtype(np.float32)
 
 @CODECS.register("identity", preload=())
 class Identity(Codec):
-    """Send float32 as it is."""
+    """Plain float32 vectors."""
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
         """Wrap the vector without a copy."""
@@ -24,7 +24,7 @@ class Identity(Codec):
         return message
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:  # noqa: ARG002 - it is at hand
-        """Return the vector that was wrapped."""
+        """Return the vector in the message."""
         return array(encoded, 0, np.float32, encoded.size, of=1)
 
     def reduction(self) -> Whole:

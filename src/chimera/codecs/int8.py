@@ -1,4 +1,4 @@
-"""Eight bits per element."""
+"""Eight bits for each element."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Int8(Piecewise):
 
     Parameters
     ----------
-    block : elements that share a scale, a power of two; with 0 each tensor has one. Shorter blocks are more exact and cost
-        ``32 / block`` bits per element.
-    stochastic : round to a neighbouring level at random, without bias, instead of to the nearest.
+    block : number of elements that share a scale, a power of two; default 0, one scale for each tensor. Shorter blocks are more
+        exact, and cost ``32 / block`` bits for each element.
+    stochastic : whether to round at random to one of the two nearest levels, without bias; default False, to the nearest level.
     """
 
     def __init__(self, *, block: int = 0, stochastic: bool = False) -> None:
@@ -33,5 +33,5 @@ class Int8(Piecewise):
         return encode_levels("int8", vector, bounds, self._how, self._scratch, key=key)
 
     def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
-        """Return the levels' values."""
+        """Yield the values of the levels."""
         return decode_levels(encoded, target)

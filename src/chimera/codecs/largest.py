@@ -1,4 +1,4 @@
-"""Finds the elements of largest magnitude without sorting and without a copy of the vector."""
+"""Selection of the elements of largest magnitude, without sorting and without a copy of the vector."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _DIGITS = ((20, 11), (10, 10), (0, 10))  # of a magnitude's bits: where each beg
 
 
 def kth_largest(vector: Flat, count: int) -> tuple[int, int]:
-    """Return the bits of the magnitude that is number ``count`` from the top, and how many of its equals are among those.
+    """Return the bits of the ``count``-th largest magnitude, and how many elements equal to it are among the largest ``count``.
 
-    It counts magnitudes by their upper bits, then those that share them by the next ones: three passes.
+    Three passes: it counts magnitudes by their upper bits, then those in the right group by the next bits.
     """
     k, prefix, left = kernels(vector), 0, count
     for shift, digits in _DIGITS:
@@ -32,15 +32,15 @@ def kth_largest(vector: Flat, count: int) -> tuple[int, int]:
 
 
 def room_for(count: int, vector: Flat) -> tuple[NDArray[np.int64], Flat]:
-    """Return memory for so many places and values, where the vector lies."""
+    """Return memory for ``count`` places and values, on the device of the vector."""
     return empty(count, "int64", vector), empty(count, "float32", vector)
 
 
 def exactly(vector: Flat, count: int) -> tuple[NDArray[np.int64], Flat]:
     """Return places and values of the ``count`` largest magnitudes; of equal ones, the first.
 
-    They are looked for among those above a threshold of which a sample says that somewhat more will be; if fewer are, in the
-    whole vector.
+    Candidates are elements above a threshold that a sample gives, with a margin. If there are too few, the whole vector is
+    used.
     """
     near = _candidates(vector, count)
     values = vector if near is None else near[1]
@@ -63,9 +63,9 @@ def _candidates(vector: Flat, count: int) -> tuple[NDArray[np.int64], Flat] | No
 
 
 def by_sample(vector: Flat, count: int, offset: int) -> tuple[NDArray[np.int64], Flat]:
-    """Return about ``count`` of the largest magnitudes: those above a threshold that a sample of the vector gave.
+    """Return about ``count`` of the largest magnitudes: those above a threshold that a sample of the vector gives.
 
-    Where that misses by more than half, they are found exactly. ``offset`` moves the sample.
+    If the number is wrong by more than half, the selection is exact. ``offset`` shifts the sample.
     """
     stride = len(vector) // _SAMPLE
     if stride < 2 or not count:
@@ -77,12 +77,12 @@ def by_sample(vector: Flat, count: int, offset: int) -> tuple[NDArray[np.int64],
 
 
 def _above(vector: Flat, bits: int, at_least: int, at_most: int) -> tuple[NDArray[np.int64], Flat] | None:
-    """Return places and values from a magnitude on, if there are neither fewer nor more than these."""
+    """Return places and values from a magnitude on, if their number is within the limits; else None."""
     places, values = room_for(at_most, vector)
     found = kernels(vector).select(vector, np.uint32(bits), len(vector), places, values)
     return (places[:found], values[:found]) if at_least <= found <= at_most else None
 
 
 def share(size: int, ratio: float) -> int:
-    """Return how many elements a ratio is, at least one of any."""
+    """Return the number of elements for a ratio, at least one."""
     return min(max(round(ratio * size), 1), size)

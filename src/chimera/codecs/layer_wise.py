@@ -23,12 +23,13 @@ from chimera.core.parameters import Flat, Layout
 class LayerWise(Codec):
     """A codec for each layer, as examined by Dutta et al., 2020 (AAAI, on theory and practice of compressed communication).
 
-    The tensors whose names match a pattern are packed by a codec of their own; neighbours that share a pattern go together.
+    Tensors whose names match a pattern are encoded by the pattern's codec. Neighbouring tensors with one pattern are encoded
+    together.
 
     Parameters
     ----------
-    layers : a table from patterns, as for file names (``*.bias``, ``conv?.*``), to codecs; the first that matches counts.
-    default : the codec of the rest.
+    layers : a table from patterns, as for file names (``*.bias``, ``conv?.*``), to codecs. The first match counts.
+    default : codec of all other tensors; default ``identity``.
     """
 
     on_device = True
@@ -44,11 +45,11 @@ class LayerWise(Codec):
         self._curvature: Curvature | None = None
         self._codecs: list[tuple[int, int, Codec]] = []
         self._layout: Layout | None = None
-        self._kept: dict[str, dict[str, NDArray[Any]]] = {}  # what codecs remembered that are not made yet
+        self._kept: dict[str, dict[str, NDArray[Any]]] = {}  # states of codecs that are not created yet
 
     @property
     def carries(self) -> bool:
-        """Whether one of the codecs does."""
+        """Whether one of the codecs carries errors over."""
         return self._carries
 
     @property
@@ -75,22 +76,22 @@ class LayerWise(Codec):
         return decode_parts(described, arrays, room(encoded, out))
 
     def use_curvature(self, curvature: Curvature) -> None:
-        """Tell each codec of its stretch, when it is made."""
+        """Pass its part of the curvature to each codec on its creation."""
         self._curvature = curvature
 
     def reseed(self, seed: int) -> None:
-        """Begin the random numbers of another seed."""
+        """Restart the random numbers with another seed."""
         super().reseed(seed)
         for place, (_, _, codec) in enumerate(self._codecs):
             codec.reseed(seed + place)
 
     def state(self) -> State:
-        """Return what the codecs remember, by place and name."""
+        """Return the states of the codecs, by place and name."""
         states = {str(place): codec.state() for place, (_, _, codec) in enumerate(self._codecs)} or self._kept
         return {f"{place}.{name}": value for place, state in states.items() for name, value in state.items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned; at once, or when the codecs are made."""
+        """Restore a state that `state` returned, at once or on creation of the codecs."""
         self._kept = {}
         for key, value in state.items():
             place, _, name = key.partition(".")

@@ -1,4 +1,4 @@
-"""Uniform levels from -m to m: what `int8`, `terngrad` and `qsgd` have in common."""
+"""Uniform levels from -m to m: the common part of `int8`, `terngrad` and `qsgd`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MAX_LEVELS = 32767
 
 @dataclass(frozen=True, kw_only=True)
 class Levels:
-    """How a vector is quantized.
+    """Settings of a uniform quantization.
 
     Attributes
     ----------
-    levels : above zero, and as many below.
-    block : elements that share a scale, a power of two; with 0 each tensor has one.
-    stochastic : a neighbouring level at random, so that its expectation is the element, instead of the nearest.
-    euclidean : the outermost level is the Euclidean norm of the block, not its largest magnitude.
+    levels : number of levels above zero, and as many below.
+    block : number of elements that share a scale, a power of two; 0 gives one scale for each tensor.
+    stochastic : whether to round at random to one of the two nearest levels, without bias, and not to the nearest.
+    euclidean : whether the outermost level is the Euclidean norm of the block, and not its largest magnitude.
     """
 
     levels: int
@@ -52,7 +52,7 @@ class Levels:
 
 
 def check_block(block: int) -> None:
-    """Raise `ConfigurationError` if blocks cannot be so long."""
+    """Raise `ConfigurationError` if ``block`` is not a valid length."""
     if block and (block < 16 or block > SPAN or block & (block - 1)):
         raise ConfigurationError(f"block must be a power of two from 16 to {SPAN}, or 0 for whole tensors, not {block}")
 
@@ -67,7 +67,7 @@ def encode_levels(
     key: tuple[np.uint32, np.uint32],
     norms: NDArray[np.float32] | None = None,
 ) -> Encoded:
-    """Quantize a vector, with one scale a tensor (``norms`` if they are known), or one a block of the whole vector."""
+    """Quantize a vector, with one scale for each tensor (``norms`` if known) or for each block of the whole vector."""
     k, size, width = kernels(vector), len(vector), how.width
     if how.block:
         bounds, norms = [0, size], None
@@ -104,7 +104,7 @@ def _norms(vector: Flat, bounds: list[int], euclidean: bool) -> NDArray[np.float
 
 
 def decode_levels(encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
-    """Undo `encode_levels`, piece by piece."""
+    """Decode a message of `encode_levels`, piece by piece."""
     how = Levels(levels=whole(encoded, "levels", 1, MAX_LEVELS), block=_block(encoded))
     bounds, width = bounds_of(encoded, 2), how.width
     if how.block and len(bounds) > 2:

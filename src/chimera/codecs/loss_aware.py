@@ -1,4 +1,4 @@
-"""Weights on few levels, placed where the loss suffers least."""
+"""Quantization of weights to few levels with the least increase of the loss."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @CODECS.register("loss-aware")
 class LossAware(Codec):
-    """Hou and Kwok, 2018: Loss-aware Weight Quantization of Deep Networks. For weights: the server steps its own in full.
+    """Hou and Kwok, 2018: Loss-aware Weight Quantization of Deep Networks. For weights: the server keeps full precision.
 
-    Each tensor w becomes a b, with a scale a and levels b that minimise sum d (a b - w)**2. d is the curvature of the loss,
-    for which the paper takes the root of Adam's second moment; where the server's optimizer keeps none (plain SGD), d is 1:
-    then this is quantization by least squares. As in the paper, it is the network on few levels that is trained: so it is
-    evaluated and saved, and not the weights in full, which serve to take small steps.
+    Each tensor w becomes a b, with a scale a and levels b that minimise sum d (a b - w)**2. d is the curvature of the loss; as
+    in the paper, it is the root of Adam's second moment. If the server's optimizer has none (plain SGD), d is 1, and this is
+    least squares quantization. As in the paper, the quantized network is the one that is trained, evaluated and saved. The
+    weights in full precision only accumulate small steps.
 
     Parameters
     ----------
-    bits : of an element, 2 to 8. With 2, the levels are -1, 0 and 1 (the paper's LAT).
-    levels : ``linear``, or ``logarithmic``: 1, 1/2, 1/4 and so on, besides 0 and the signs (its LAQ).
-    exact : find the best scale of all, by sorting, for 2 bits only (LATe), and not by turns with the levels (LATa): these
-        begin on a sample of each tensor, at the best of 40 scales, and end with one turn over all of it.
+    bits : bits of an element, 2 to 8; default 2, with the levels -1, 0 and 1 (the paper's LAT).
+    levels : ``linear`` (default), or ``logarithmic``: 1, 1/2, 1/4 and so on, besides 0 and the signs (its LAQ).
+    exact : whether to find the best scale by sorting, for 2 bits only (LATe); default False. Else scale and levels are
+        optimized in turns (LATa). The turns start on a sample of each tensor, at the best of 40 scales, and end with one turn
+        over all of it.
     """
 
     on_device = True
@@ -58,15 +59,15 @@ class LossAware(Codec):
 
     @property
     def makes_model(self) -> bool:
-        """Whether weights as it packs them are the model: they are."""
+        """True: the encoded weights are the model."""
         return True
 
     def use_curvature(self, curvature: Curvature) -> None:
-        """Ask there before each message."""
+        """Set the source of the curvature, which is read before each message."""
         self._curvature = curvature
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
-        """Find the scales, and choose the levels: on the host, for that is where servers have weights and curvature."""
+        """Find the scales and choose the levels, on the host: servers have weights and curvature there."""
         vector = to_host(vector)
         bounds, d = tensor_bounds(layout, vector.size), self._curvature()
         if d is not None and d.shape != vector.shape:
@@ -89,13 +90,13 @@ class LossAware(Codec):
         if top == 0:
             return 0.0
         if d is not None and not (np.isfinite(d).all() and d.min() >= 0 and d.max() > 0):
-            d = None  # before the first step, say
+            d = None  # for instance before the first step
         if self._exact:
             return best_scale(w, d)
         stride = -(-w.size // _SAMPLE)
         few = np.ascontiguousarray(w[::stride])
         weights = None if d is None else np.ascontiguousarray(d[::stride])
-        # Turns end at the nearest of many minima, so they begin at the best of some scales.
+        # Turns converge to a local minimum, so they start at the best of several scales.
         scale = max(
             (top * 2.0 ** (-i / 8) for i in range(_STARTS)), key=lambda each: _turn(few, weights, each, self._table)[1]
         )
@@ -113,8 +114,9 @@ def _unknown() -> None:
 def best_scale(w: Flat, d: Flat | None) -> float:
     """Return the scale a that minimises sum d (a b - w)**2 over a and b of -1, 0 and 1.
 
-    For any a, the best b is 0 where ``|w| <= a / 2``, so that those with b = 1 or -1 are the largest ones. For the k largest,
-    the best a is A / D, with sums A of d |w| and D of d over them, and lowers the sum by A**2 / D: the best k is sought.
+    For any a, the best b is 0 if ``|w| <= a / 2``; elements with b = 1 or -1 are thus the largest ones. For the k largest
+    elements, let A be the sum of d |w| and D that of d. The best a is A / D, and it lowers the sum by A**2 / D. The best k
+    maximises this.
     """
     magnitudes = np.abs(w.astype(np.float64))
     order = np.argsort(-magnitudes, kind="stable")
@@ -126,9 +128,9 @@ def best_scale(w: Flat, d: Flat | None) -> float:
 
 
 def _turn(w: Flat, d: Flat | None, scale: float, table: NDArray[np.float32]) -> tuple[float, float]:
-    """Return the best scale for the levels that are nearest at this ``scale``, and by how much it lowers the sum d w**2.
+    """Return the best scale for the levels nearest at this ``scale``, and the decrease of the sum d w**2.
 
-    Both are 0 if these levels are.
+    Both are 0 if all levels are.
     """
     nothing = np.empty(0, np.float32)
     above, below = kernels(w).fit_table(w, nothing if d is None else d, np.float32(scale), table)

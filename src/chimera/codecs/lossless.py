@@ -1,4 +1,4 @@
-"""Whatever a codec made, compressed without loss."""
+"""Lossless compression of the messages of any codec."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SPARE = 1 << 20  # bytes that a message may hold in any case
 
 @CODECS.register("lossless")
 class Lossless(Codec):
-    """Collet and Kucherawy, 2021: Zstandard Compression (RFC 8878). Any codec, its message compressed.
+    """Collet and Kucherawy, 2021: Zstandard Compression (RFC 8878). Any codec, with compressed messages.
 
-    ``lossless = true`` in the table of a codec is the same.
+    ``lossless = true`` in the table of a codec does the same.
 
     Parameters
     ----------
-    codec : the codec, by name or as a table.
-    level : 1 is the fastest, 19 the smallest.
+    codec : the codec, by name or as a table; default ``identity``.
+    level : compression level, from 1 (fastest, default) to 19 (smallest).
     """
 
     on_device = True
@@ -63,7 +63,7 @@ class Lossless(Codec):
         return Encoded("lossless", len(vector), (np.frombuffer(packed, np.uint8),))
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
-        """Decompress, and decode what the codec made."""
+        """Decompress and decode."""
         count_arrays(encoded, 1)
         body = _decompressed(array(encoded, 0, np.uint8), 16 * encoded.size + _SPARE)
         length = int.from_bytes(body[:4], "little")
@@ -79,24 +79,24 @@ class Lossless(Codec):
         return decode_parts(described, arrays, room(encoded, out))
 
     def use_curvature(self, curvature: Curvature) -> None:
-        """Tell the codec."""
+        """Pass the curvature to the codec."""
         self._inner.use_curvature(curvature)
 
     def reseed(self, seed: int) -> None:
-        """Begin the random numbers of another seed."""
+        """Restart the random numbers with another seed."""
         self._inner.reseed(seed)
 
     def state(self) -> State:
-        """Return what the codec remembers."""
+        """Return the state of the codec."""
         return self._inner.state()
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned."""
+        """Restore a state that `state` returned."""
         self._inner.restore(state)
 
 
 def _decompressed(packed: NDArray[np.uint8], at_most: int) -> bytes:
-    """Return what was compressed, if its frame says that it is not longer than it may be."""
+    """Return the decompressed bytes, if the frame states a length within the limit."""
     import zstandard
 
     try:

@@ -1,6 +1,6 @@
-"""One step of subspace iteration: what both forms of PowerSGD share, and the one of them that reduces P and Q over a group.
+"""One step of subspace iteration: the common part of both forms of PowerSGD, and the form for collectives.
 
-What they share takes arrays and tensors; groups add arrays, and so the latter form has no others.
+The common part accepts arrays and tensors. Groups reduce arrays only, and so does the form for collectives.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _TINY = 1e-30
 
 
 class Tensor(NamedTuple):
-    """A tensor taken for a matrix: its first dimension by the others.
+    """A tensor as a matrix: its first dimension by the others.
 
     Attributes
     ----------
-    place : which of the layout's tensors.
-    begin, end : where it lies in the flat vector.
-    rank : columns of its P and Q; 0 if they would not be shorter than the tensor, which is then left alone.
+    place : number of the tensor in the layout.
+    begin, end : its bounds in the flat vector.
+    rank : number of columns of its P and Q; 0 if they would not be shorter than the tensor, which is then unchanged.
     """
 
     place: int
@@ -50,7 +50,7 @@ def tensors(layout: Layout, rank: int) -> Iterator[Tensor]:
 
 
 def begin_q(q: NDArray[np.float32] | None, tensor: Tensor, seed: int) -> NDArray[np.float32]:
-    """Return what an iteration begins with, shape (rank, columns), at most 1: the last Q, or random numbers of the seed."""
+    """Return the start of an iteration, shape (rank, columns), at most 1: the last Q, or random numbers of the seed."""
     if q is None or q.shape != (tensor.rank, tensor.columns):
         rng = np.random.default_rng([seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF, tensor.place])
         q = rng.standard_normal((tensor.rank, tensor.columns), np.float32)
@@ -58,7 +58,7 @@ def begin_q(q: NDArray[np.float32] | None, tensor: Tensor, seed: int) -> NDArray
 
 
 def leads_on(q: NDArray[np.float32]) -> bool:
-    """Return whether another iteration can begin with this Q: from zeros there is no way on."""
+    """Return whether another iteration can start from this Q; from zeros it cannot."""
     return float(abs(q).max()) > _TINY
 
 
@@ -73,9 +73,9 @@ def orthonormal(p: NDArray[np.float32]) -> NDArray[np.float32]:
 class LowRank(Reduction):
     """Vogels et al., 2019, algorithm 1: the mean of P over all members, made orthonormal, then the mean of Q.
 
-    One collective takes the Ps of all matrices, and the tensors that are left alone with them; a second one takes the Qs. The Q
-    that the next step begins with is shared. Each member computes P and the product by itself, from the same bits and so to
-    the same bits, where their libraries of linear algebra are the same.
+    One collective reduces P of all matrices, together with the tensors that stay unchanged; a second one reduces Q. The Q from
+    which the next step starts is shared. Each member computes P and the product itself. Equal linear algebra libraries give
+    equal bits.
     """
 
     def __init__(self, rank: int, seed: int) -> None:
@@ -85,18 +85,18 @@ class LowRank(Reduction):
         self._layout: Layout | None = None
 
     def all_reduce(self, vector: Flat, layout: Layout, mean: Mean, left: Flat | None = None) -> Flat:
-        """Reduce in two collectives, or in one where there is no matrix to shorten."""
+        """Reduce in two collectives; in one if there is no matrix to shorten."""
         if layout != self._layout:
             self._arrange(layout)
         self._next = {}
-        with np.errstate(over="ignore", invalid="ignore"):  # who called looks at the result
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller checks the result
             for tensor, p, _ in self._matrices:
                 q = begin_q(self._q.get(str(tensor.place)), tensor, self._seed)
                 np.matmul(_matrix(vector, tensor), q.T, out=p)
             for tensor, piece in self._plain:
                 np.copyto(piece, vector[tensor.begin : tensor.end])
             mean(self._first)
-            if not all_finite(self._first):  # all members see the same, and none goes on
+            if not all_finite(self._first):  # all members have the same bits, and none continues
                 vector.fill(np.nan)
                 return vector
             bases = [orthonormal(p) for _, p, _ in self._matrices]
@@ -114,20 +114,20 @@ class LowRank(Reduction):
             np.copyto(vector[tensor.begin : tensor.end], piece)
         return vector
 
-    def commit(self, took_part: bool = True) -> None:  # noqa: ARG002 - Q is everybody's
-        """Begin the next step with the Qs of this one."""
+    def commit(self, took_part: bool = True) -> None:  # noqa: ARG002 - Q is shared
+        """Keep the Q of this step for the next one."""
         self._q, self._next = {**self._q, **self._next}, {}
 
     def shared(self) -> State:
-        """Return the Qs."""
+        """Return Q of each matrix."""
         return {f"q{place}": q for place, q in self._q.items()}
 
     def restore_shared(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take another member's Qs."""
+        """Restore Q of another member."""
         self._q = {name[1:]: np.array(q, np.float32) for name, q in state.items()}
 
     def _leave(self, vector: Flat, bases: list[NDArray[np.float32]], left: Flat) -> None:
-        """Write each matrix less its projection, which is what this member's P and Q say of it; nothing else is left out."""
+        """Write each matrix minus its projection, which is what this member's P and Q represent; nothing else is left out."""
         for tensor, _ in self._plain:
             left[tensor.begin : tensor.end] = 0
         for basis, (tensor, _, q) in zip(bases, self._matrices, strict=True):
@@ -136,7 +136,7 @@ class LowRank(Reduction):
             np.subtract(_matrix(vector, tensor), rest, out=rest)
 
     def _arrange(self, layout: Layout) -> None:
-        """Lay P of all matrices and the other tensors out in one vector, and Q of all matrices in another."""
+        """Place P of all matrices and the other tensors in one vector, and Q of all matrices in another."""
         found = list(tensors(layout, self._rank))
         short, plain = [t for t in found if t.rank], [t for t in found if not t.rank]
         bounds = np.cumsum([0, *(t.rows * t.rank for t in short), *(t.end - t.begin for t in plain)]).tolist()

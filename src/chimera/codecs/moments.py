@@ -1,4 +1,4 @@
-"""What one pass over a vector tells of its tensors."""
+"""Moments of the tensors of a vector, in one pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALL = TOTAL | ABSOLUTE | SQUARE | TOP | NEGATIVE
 
 
 class Moments(NamedTuple):
-    """Of a tensor: its size, the sums of x, of |x| and of x squared, the largest magnitude, and how many sign bits are set."""
+    """Moments of one tensor: size, sums of x, of |x| and of x squared, largest magnitude, and number of sign bits set."""
 
     size: int
     total: float
@@ -41,10 +41,10 @@ def moments(
     columns: int = ALL,
     again: bool = False,
 ) -> list[Moments]:
-    """Return the moments of each tensor; ``signs`` takes the packed sign bits. The sums are good to about six digits.
+    """Return the moments of each tensor; ``signs`` receives the packed sign bits. Sums are exact to about six digits.
 
-    Those that ``columns`` does not name (`TOTAL`, `ABSOLUTE` and so on, see `layout`) are 0.
-    With ``again`` the vector is read from its end, so that its beginning is in the cache for the pass that follows.
+    Moments that ``columns`` does not name (`TOTAL`, `ABSOLUTE` and so on, see `layout`) are 0. With ``again`` the vector is
+    read from its end, so that its start is in the cache for the next pass.
 
     Raises
     ------

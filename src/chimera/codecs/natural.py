@@ -1,4 +1,4 @@
-"""Powers of two."""
+"""Stochastic rounding to powers of two."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from chimera.core.parameters import Flat, Layout
 class Natural(Codec):
     """Horvath, Ho, Horvath, Sahu, Canini and Richtarik, 2019: Natural Compression for Distributed Deep Learning.
 
-    Each magnitude becomes the power of two below or above it at random, such that its expectation stays; sign and exponent
-    travel, 9 bits. The variance is at most 1/8 of the square. Magnitudes above 2**127 become that.
+    Each magnitude becomes one of the two nearest powers of two at random, without bias. Sign and exponent are sent: 9 bits for
+    each element. The variance is at most 1/8 of the square. Magnitudes above 2**127 become 2**127.
     """
 
     on_device = True
@@ -28,7 +28,7 @@ class Natural(Codec):
         self._scratch = Scratch()
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
-        """Draw the exponents."""
+        """Round the elements at random, and encode the exponents."""
         exponents = self._scratch.array("exponents", len(vector), np.uint8)
         signs = self._scratch.array("signs", packed_size(len(vector), 1), np.uint8)
         packable(kernels(vector).to_exponents(vector, *self.next_key(), exponents, signs))

@@ -1,4 +1,4 @@
-"""Levels from a table that is given, or fitted to the data."""
+"""Quantization to levels of a table, given or fitted to the data."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _ROUNDS = 12
 class Nonuniform(Codec):
     """Ramezani-Kebrya et al., 2021: NUQSGD: Provably Communication-efficient Data-parallel SGD via Nonuniform Quantization.
 
-    Each magnitude, in units of the largest of its tensor, becomes one of a few levels between 0 and 1.
+    Each magnitude, divided by the largest of its tensor, becomes one of a few levels between 0 and 1.
 
     Parameters
     ----------
-    levels : the levels, ascending from 0 to 1; by default as many as ``count`` are fitted to each vector (Lloyd, 1982: Least
-        Squares Quantization in PCM), on a sample, and travel with it. NUQSGD's own are ``[0, 0.125, 0.25, 0.5, 1]``.
-    count : how many to fit, 2 to 128.
-    stochastic : take one of the two levels around a magnitude at random, without bias, instead of the nearest.
+    levels : the levels, ascending from 0 to 1; NUQSGD uses ``[0, 0.125, 0.25, 0.5, 1]``. Default: ``count`` levels are fitted
+        to a sample of each vector (Lloyd, 1982: Least Squares Quantization in PCM), and sent with it.
+    count : number of levels to fit, from 2 to 128; default 8.
+    stochastic : whether to round at random to one of the two nearest levels, without bias; default False, to the nearest level.
     """
 
     on_device = True
@@ -47,7 +47,7 @@ class Nonuniform(Codec):
         self._count, self._stochastic, self._scratch = count, stochastic, Scratch()
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
-        """Choose the levels."""
+        """Choose the levels, and quantize the vector."""
         k, bounds = kernels(vector), tensor_bounds(layout, len(vector))
         spans = list(itertools.pairwise(bounds))
         norms = np.array([k.abs_max(vector[begin:end]) for begin, end in spans], np.float32)
@@ -58,7 +58,7 @@ class Nonuniform(Codec):
         )
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
-        """Return the levels' values."""
+        """Return the values of the levels."""
         return decode_table(encoded, out)
 
     def _fitted(self, vector: Flat, spans: list[tuple[int, int]], norms: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -91,9 +91,9 @@ def encode_table(
     scratch: Scratch,
     next_key: Callable[[], tuple[np.uint32, np.uint32]] | None = None,
 ) -> Encoded:
-    """Pack each element as the sign and the level of ``table`` that its magnitude is nearest to, in units of its tensor's norm.
+    """Encode each element as its sign and the nearest level of ``table``, in units of its tensor's norm.
 
-    With ``next_key`` it is one of the two levels around it, at random.
+    With ``next_key``, round at random to one of the two nearest levels.
     """
     k, codes = kernels(vector), scratch.beside(vector, "codes", len(vector), "uint8")
     for norm, begin, end in zip(norms, bounds, bounds[1:], strict=False):

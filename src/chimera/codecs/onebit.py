@@ -1,4 +1,4 @@
-"""The sign of each element, and what the elements of each sign are on average."""
+"""The sign of each element, with the mean of each sign's elements."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from chimera.core.parameters import Flat, Layout
 class OneBit(Piecewise):
     """Seide, Fu, Droppo, Li and Yu, 2014: 1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Training.
 
-    Each element becomes the mean of the elements of its sign in its tensor (in the paper, in its column). 1 bit. The error is
-    fed back, as in the paper, unless ``error_feedback = false``.
+    Each element becomes the mean of the elements of its sign in its tensor (in the paper, in its column); 1 bit for each
+    element. Error feedback is on, as in the paper, unless ``error_feedback = false``.
     """
 
     feedback = True
@@ -27,11 +27,11 @@ class OneBit(Piecewise):
         self._scratch = Scratch()
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
-        """Pack signs and means."""
+        """Encode signs and means."""
         return encode_signs("onebit", vector, layout, _means, self._scratch)
 
     def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
-        """Return the means."""
+        """Yield the means."""
         return decode_signs(encoded, target)
 
 

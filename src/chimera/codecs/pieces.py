@@ -1,4 +1,4 @@
-"""Messages that are unpacked piece by piece: whoever adds them to something finds each piece in the cache."""
+"""Messages that are decoded piece by piece, so that a caller that adds them up finds each piece in the cache."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from chimera.core.parameters import Flat
 
 @dataclass(frozen=True)
 class Target:
-    """Where pieces are unpacked to.
+    """The memory that pieces are decoded to.
 
     Attributes
     ----------
-    memory : as long as the vector, shape (n,), or as long as the longest piece.
-    step : elements of the longest piece.
-    whole : whether there is memory for all of the vector; else all pieces share it.
+    memory : as long as the vector, shape (n,), or as the longest piece.
+    step : number of elements of the longest piece.
+    whole : whether the memory holds the whole vector; if not, all pieces share it.
     """
 
     memory: Flat
@@ -31,7 +31,7 @@ class Target:
     whole: bool
 
     def cut(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield where the pieces between two elements begin and end."""
+        """Yield the bounds of the pieces between two elements."""
         for low in range(begin, end, max(self.step, 1)):
             yield low, min(low + self.step, end)
 
@@ -41,17 +41,17 @@ class Target:
 
 
 class Piecewise(Codec):
-    """A codec whose messages can be unpacked piece by piece."""
+    """A codec whose messages can be decoded piece by piece."""
 
     on_device = True
 
     @abstractmethod
     def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
-        """Unpack a message, in order; yield which elements, and ``target``'s memory with their values.
+        """Decode a message, in order; yield slices of the vector, and ``target``'s memory with their values.
 
         Raises
         ------
-        CodecError : no codec can have made this message.
+        CodecError : the message is invalid.
         """
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
@@ -62,6 +62,6 @@ class Piecewise(Codec):
         return out
 
     def decode_pieces(self, encoded: Encoded, like: Flat, scratch: Scratch) -> Iterator[tuple[slice, Flat]]:
-        """Return pieces that stay in the cache; on a device, where there is none to speak of, all in one."""
+        """Yield pieces that fit into the cache; on a device, one piece."""
         step = min(PIECE, encoded.size) if on_host(like) else encoded.size
         return self.pieces(encoded, Target(scratch.beside(like, "piece", step, "float32"), step, whole=False))

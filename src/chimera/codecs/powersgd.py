@@ -1,4 +1,4 @@
-"""Matrices as products of thin ones."""
+"""Low-rank approximations of matrices."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 
-_LARGE = 2.0**50  # such matrices are left alone too: their products could overflow
+_LARGE = 2.0**50  # matrices with such elements are sent unchanged: their products could overflow
 
 
 @CODECS.register("powersgd")
 class PowerSGD(Codec):
     """Vogels, Karimireddy and Jaggi, 2019: PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization.
 
-    A tensor is taken for a matrix M (its first dimension by the others). One step of subspace iteration from the Q of the
-    message before gives P and Q with ``M ~ P Q'``; they travel. Tensors that this does not shorten are left alone. The error
-    is fed back, as in the paper, unless ``error_feedback = false``. With all-reduce P and Q are reduced over the workers, as in
-    the paper; to servers each worker sends its own P and Q, and the server averages the products.
+    A tensor is a matrix M, its first dimension by the others. One step of subspace iteration, from the Q of the last message,
+    gives P and Q with ``M ~ P Q'``, which are sent. Tensors that this does not shorten are sent unchanged. Error feedback is
+    on, as in the paper, unless ``error_feedback = false``. With an all-reduce strategy, P and Q are reduced over the workers,
+    as in the paper. With servers, each worker sends its own P and Q, and the server averages the products.
 
     Parameters
     ----------
-    rank : columns of P and Q; more are more exact.
+    rank : number of columns of P and Q; default 2. More columns are more exact.
     """
 
     feedback = True
@@ -44,7 +44,7 @@ class PowerSGD(Codec):
         self._q: dict[str, NDArray[np.float32]] = {}  # by the place of the tensor
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
-        """Factorize the matrices."""
+        """Compute the factors of the matrices."""
         thin, plain, shapes = [], [], []
         for tensor in tensors(layout, self._rank):
             flat = vector[tensor.begin : tensor.end]
@@ -88,15 +88,15 @@ class PowerSGD(Codec):
         return out
 
     def reduction(self) -> LowRank:
-        """Return the form of the paper."""
+        """Return the all-reduce form of the paper."""
         return LowRank(self._rank, self.seed)
 
     def state(self) -> State:
-        """Return the Qs that the next iteration starts from."""
+        """Return the Q of each matrix, from which the next iteration starts."""
         return {**super().state(), **{f"q{place}": to_host(q) for place, q in self._q.items()}}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned."""
+        """Restore a state that `state` returned."""
         super().restore(state)
         self._q = {name[1:]: np.array(value, np.float32) for name, value in state.items() if name.startswith("q")}
 

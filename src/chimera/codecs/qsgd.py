@@ -1,4 +1,4 @@
-"""Few levels, chosen at random and without bias."""
+"""Stochastic quantization to few levels, without bias."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from chimera.core.parameters import Flat, Layout
 class QSGD(Piecewise):
     """Alistarh, Grubic, Li, Tomioka, Vojnovic, 2017: QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding.
 
-    An element x becomes one of the two levels around it at random, such that its expectation is x. Levels travel as numbers of
-    fixed width; where most are zero, ``lossless = true`` takes the place of the paper's Elias code.
+    An element x becomes one of the two nearest levels at random, with expectation x. Levels have fixed width. If most are zero,
+    ``lossless = true`` compresses them, in place of the paper's Elias code.
 
     Parameters
     ----------
-    levels : above zero, and as many below; 4 take 4 bits, 1 takes 2.
-    block : elements that share a scale (the paper's bucket), a power of two; with 0 each tensor has one.
-    norm : what the outermost level stands for: the largest magnitude in the block (``max``), as in the paper's experiments, or
-        the block's Euclidean norm (``l2``), as in its analysis: more variance, and more zeros for ``lossless`` to shorten.
+    levels : number of levels above zero, and as many below; default 4. 4 levels take 4 bits, 1 level takes 2.
+    block : number of elements that share a scale (the paper's bucket), a power of two; default 512. 0 gives one scale for each
+        tensor.
+    norm : value of the outermost level. ``max`` (default) is the block's largest magnitude, as in the paper's experiments.
+        ``l2`` is its Euclidean norm, as in the analysis: it gives more variance, and more zeros for ``lossless`` to compress.
     """
 
     def __init__(self, *, levels: int = 4, block: int = 512, norm: Literal["l2", "max"] = "max") -> None:
@@ -39,5 +40,5 @@ class QSGD(Piecewise):
         return encode_levels("qsgd", vector, bounds, self._how, self._scratch, key=self.next_key())
 
     def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
-        """Return the levels' values."""
+        """Yield the values of the levels."""
         return decode_levels(encoded, target)

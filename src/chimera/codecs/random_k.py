@@ -1,4 +1,4 @@
-"""Elements drawn at random, the same ones at both ends."""
+"""Elements drawn at random, with the same draw at sender and receiver."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _FACTOR_1, _FACTOR_2 = 0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 <
 class RandomK(Codec):
     """Konecny et al., 2016: Federated Learning: Strategies for Improving Communication Efficiency (random mask).
 
-    No index travels: a seed and the number of the message say which elements they are.
+    No indices are sent: the receiver computes them from the seed and the number of the message.
 
     Parameters
     ----------
-    ratio : which part of the elements travels; 0.01 takes 0.32 bits per element.
-    scaled : divide them by the ratio, which leaves no bias and much variance. Without it, it is meant for ``error_feedback =
-        true``.
+    ratio : share of the elements that is sent; default 0.01, 0.32 bits for each element of the vector.
+    scaled : whether to divide the elements by the ratio, which gives no bias and a large variance; default False, meant for
+        ``error_feedback = true``.
     """
 
     on_device = True
@@ -38,7 +38,7 @@ class RandomK(Codec):
         self._ratio, self._scaled = ratio, scaled
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
-        """Draw the elements."""
+        """Draw and encode the elements."""
         count, size = self.count, len(vector)
         key = self.next_key()
         values = to_host(vector[places_of(size, share(size, self._ratio), key, vector)])
@@ -50,7 +50,7 @@ class RandomK(Codec):
         return Encoded("random-k", size, (values,), {**meta, "values": values.size})
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
-        """Return the elements among zeros."""
+        """Return the vector, with zeros for all other elements."""
         count_arrays(encoded, 1)
         values = finite(encoded, array(encoded, 0, np.float32), "values")
         if values.size != whole(encoded, "values", 0, encoded.size):
@@ -65,9 +65,9 @@ class RandomK(Codec):
 
 
 def places_of(size: int, count: int, key: tuple[np.uint32, np.uint32], vector: Flat) -> NDArray[np.int64]:
-    """Return the first ``count`` of a permutation of ``size`` places, which the key decides, where ``vector`` lies.
+    """Return the first ``count`` of a permutation of ``size`` places that the key determines, on the device of ``vector``.
 
-    A Feistel network permutes the numbers below a power of four; those beyond ``size`` go through it until they are not.
+    A Feistel network permutes the numbers below a power of four. It is applied again to results of ``size`` or more.
     """
     half = max((max(size - 1, 1).bit_length() + 1) // 2, 1)
     places = _permuted(count_up(count, vector), half, key)
@@ -79,7 +79,7 @@ def places_of(size: int, count: int, key: tuple[np.uint32, np.uint32], vector: F
 
 
 def _permuted(numbers: NDArray[np.int64], half: int, key: tuple[np.uint32, np.uint32]) -> NDArray[np.int64]:
-    """Permute them; int64 keeps the lower half of products and sums as uint64 would, and torch has only that."""
+    """Apply the permutation. int64 keeps the lower half of products and sums as uint64 would; torch has int64 only."""
     mask = (1 << half) - 1
     left, right = numbers >> half, numbers & mask
     for i in range(_ROUNDS):

@@ -1,4 +1,4 @@
-"""What a codec does where workers meet in a group: means of less than the whole vector."""
+"""All-reduce forms of codecs: approximate means by collectives of fewer elements."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ Mean: TypeAlias = Callable[[Flat], object]
 class Reduction(ABC):
     """The all-reduce form of a codec, see `Codec.reduction`. Each member of a group has one.
 
-    What it remembers is shared, and then the same on all members and part of the model's replica, or its own. A collective may
-    fail in the middle of a step, and a mean that is not finite is thrown away: nothing that it remembers changes before
-    `commit`, and who does not come to that calls `all_reduce` again.
+    Its state is either shared (the same on all members and part of the model's replica) or the member's own. A collective may
+    fail within a step, and a mean that is not finite is dropped. The state therefore changes only in `commit`, and a member
+    that does not reach `commit` calls `all_reduce` again.
     """
 
     @abstractmethod
     def all_reduce(self, vector: Flat, layout: Layout, mean: Mean, left: Flat | None = None) -> Flat:
-        """Return what stands for the mean of all members' vectors, shape (n,); the same bits on all of them.
+        """Return the approximate mean of all members' vectors, shape (n,); the same bits on all members.
 
         Parameters
         ----------
-        vector : this member's; it is overwritten, and may be the result.
-        layout : of the tensors in it.
-        mean : the collective. Which calls of it are made, and with how many elements, must follow from what all share.
-        left : if given, what of this member's vector did not enter the result is written there: the sum of these over the
-            members is the sum of their vectors less that many times the result.
+        vector : this member's vector. It is overwritten, and may be the result.
+        layout : the tensors in it.
+        mean : the collective. Number and sizes of its calls must follow from shared state only.
+        left : if given, receives what of this member's vector is not in the result. The sum of these over the members is the
+            sum of their vectors minus the number of members times the result.
 
-        If a vector is not finite, then the result is not either, on any member.
+        If a vector is not finite, the result is not finite either, on any member.
         """
 
     def commit(self, took_part: bool = True) -> None:  # noqa: B027 - most remember nothing
-        """Remember what the last `all_reduce` brought: its step is taken. ``took_part`` if this member's vector is in it."""
+        """Keep the state of the last `all_reduce`; ``took_part`` is whether this member's vector is in the mean."""
 
     def shared(self) -> State:
-        """Return what is the same on all members."""
+        """Return the state that is the same on all members."""
         return {}
 
     def restore_shared(self, state: Mapping[str, NDArray[Any]]) -> None:  # noqa: B027
-        """Take what another member's `shared` returned; nothing stands for the beginning."""
+        """Restore what another member's `shared` returned; an empty state means the initial one."""
 
     def state(self) -> State:
-        """Return what is this member's own, for a checkpoint."""
+        """Return this member's own state, for a checkpoint."""
         return {}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:  # noqa: B027
-        """Take back what `state` returned."""
+        """Restore a state that `state` returned."""
 
 
 class Whole(Reduction):
     """The mean of whole vectors."""
 
     def all_reduce(self, vector: Flat, layout: Layout, mean: Mean, left: Flat | None = None) -> Flat:  # noqa: ARG002
-        """Reduce all of it in one collective, which leaves nothing out."""
+        """Reduce the whole vector in one collective, without error."""
         mean(vector)
         if left is not None:
             left.fill(0)

@@ -1,4 +1,4 @@
-"""The rows that hold something."""
+"""The rows of a vector that are not zero."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from chimera.core.rows import Numbers, RowLayout, SparseRows
 class Rows(Codec):
     """After Li et al. 2014: Scaling Distributed Machine Learning with the Parameter Server. The rows that are not all zero.
 
-    Nothing is lost. For gradients that touch few rows of large tables: embeddings. A row is what an index on the first axis of
-    a tensor selects, in a tensor of one dimension an element. Where leaving out rows would save nothing, all are sent.
+    The codec is lossless. It suits gradients with few nonzero rows in large tables, such as embeddings. A row is what an index
+    on the first axis of a tensor selects; in a tensor of one dimension it is an element. If rows save nothing, all are sent.
 
-    As the downlink too (``downlink = "rows"``), workers pull only the rows that their next batches need, of a model that can
-    tell which. Of any other model, ``downlink = { name = "delta", codec = "rows" }`` sends the rows that have changed.
+    With ``downlink = "rows"``, workers pull only the rows that their next batches need, if the model can report these. For
+    other models, ``downlink = { name = "delta", codec = "rows" }`` sends the rows that have changed.
     """
 
     by_rows = True
@@ -33,7 +33,7 @@ class Rows(Codec):
         self._scratch = Scratch()
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
-        """Look for the rows, and pack them if that is shorter."""
+        """Find the nonzero rows, and encode them if that is shorter."""
         rows = layout.rows
         if rows.size != vector.size:
             raise CodecError(f"a vector of {vector.size} elements does not fit a layout of {layout.size}")
@@ -46,7 +46,7 @@ class Rows(Codec):
         return Encoded("rows", vector.size, (vector,))
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
-        """Return the rows among zeros, or the vector, if that was wrapped."""
+        """Return the vector, with zeros in all other rows."""
         if count_arrays(encoded, 1, 3, 4) == 1:
             return finite(encoded, array(encoded, 0, np.float32, encoded.size), "values")
         layout = _layout_of(encoded)
@@ -56,7 +56,7 @@ class Rows(Codec):
         return out
 
     def rows(self, encoded: Encoded, layout: RowLayout) -> SparseRows | None:
-        """Return the rows, if there are others."""
+        """Return the rows of the message; None if it holds the whole vector."""
         if count_arrays(encoded, 1, 3, 4) == 1:
             return None
         if _layout_of(encoded) != layout:
@@ -65,7 +65,7 @@ class Rows(Codec):
 
 
 def nonzero_rows(vector: Flat, layout: RowLayout, flags: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Write to ``flags``, shape (rows,), for each row 1 if one of its bits is set, else 0; return it."""
+    """Write 1 to ``flags``, shape (rows,), for each row with a bit set, else 0; return it."""
     kernel = kernels(vector).nonzero_rows
     for i, width in enumerate(layout.widths):
         kernel(vector[layout.offsets[i] : layout.offsets[i + 1]], width, flags[layout.firsts[i] : layout.firsts[i + 1]])
@@ -73,7 +73,7 @@ def nonzero_rows(vector: Flat, layout: RowLayout, flags: NDArray[np.uint8]) -> N
 
 
 def pack_rows(rows: SparseRows, layout: RowLayout) -> Encoded:
-    """Pack some rows of a vector; they need not be other than zero."""
+    """Encode some rows of a vector; they may be zero."""
     packable(rows.values)
     places, meta = pack_places(rows.numbers, layout.rows)
     runs = np.array([*layout.counts, *layout.widths], np.uint32)
@@ -81,7 +81,7 @@ def pack_rows(rows: SparseRows, layout: RowLayout) -> Encoded:
 
 
 def check_numbers(numbers: NDArray[np.uint32], layout: RowLayout) -> Numbers:
-    """Return the numbers of rows that somebody asks for, if they are numbers of rows of ``layout``, ascending.
+    """Return requested row numbers, if they are ascending numbers of rows of ``layout``.
 
     Raises
     ------

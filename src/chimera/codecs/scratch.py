@@ -1,4 +1,4 @@
-"""Memory that a codec keeps from message to message, since fresh memory costs more than what is written to it."""
+"""Memory that a codec reuses between messages: allocating memory takes longer than writing to it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _LINE = 64
 
 
 class Scratch:
-    """Arrays by name; each is made anew only when its size or type changes."""
+    """Arrays by name; an array is allocated again only if its size or type changes."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, Any] = {}
 
     def array(self, name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
-        """Return an array of this name, shape (size,), holding anything; it begins where a line of the cache does."""
+        """Return the array of this name, shape (size,), uninitialised and aligned to a cache line."""
         found = self._arrays.get(name)
         if not isinstance(found, np.ndarray) or found.size != size or found.dtype != dtype:
             found = self._arrays[name] = _aligned(size, np.dtype(dtype))
         return found
 
     def beside(self, vector: Any, name: str, size: int, dtype: str) -> Any:
-        """Return the same where ``vector`` lies: an array, or a tensor."""
+        """Return such memory on the device of ``vector``: an array or a tensor."""
         if isinstance(vector, np.ndarray):
             return self.array(name, size, dtype)
         found = self._arrays.get(name)

@@ -18,26 +18,26 @@ from chimera.core.parameters import Flat, Layout
 class Sign(Piecewise):
     """Karimireddy, Rebjock, Stich and Jaggi, 2019: Error Feedback Fixes SignSGD and other Gradient Compression Schemes. 1 bit.
 
-    Elements become plus or minus the mean magnitude of their tensor. Unscaled they become plus or minus 1, as in Bernstein,
+    Elements become plus or minus the mean magnitude of their tensor. Unscaled, they become plus or minus 1, as in Bernstein,
     Wang, Azizzadenesheli and Anandkumar, 2018: signSGD: Compressed Optimisation for Non-Convex Problems. The server averages
-    votes: its step is as large as the majority, where the paper's majority vote takes the sign of the sum. A zero counts as
+    the signs, so that its step grows with the majority; the paper's majority vote takes the sign of the sum. A zero counts as
     positive, a negative zero as negative.
 
     Parameters
     ----------
-    scaled : send the mean magnitude of each tensor. Without it, learning rates are of another order, and error feedback makes
-        no sense.
+    scaled : whether to send the mean magnitude of each tensor; default True. Without it, learning rates have another order of
+        magnitude, and error feedback is not meaningful.
     """
 
     def __init__(self, *, scaled: bool = True) -> None:
         self._scaled, self._scratch = scaled, Scratch()
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
-        """Pack the signs."""
+        """Encode the signs."""
         return encode_signs("sign", vector, layout, self._values, self._scratch, columns=ABSOLUTE)
 
     def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
-        """Return the signs' values."""
+        """Yield the values of the signs."""
         return decode_signs(encoded, target)
 
     def _values(self, tensor: Moments) -> tuple[float, float]:

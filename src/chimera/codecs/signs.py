@@ -1,4 +1,4 @@
-"""One bit an element, and two values a tensor: what `sign`, `onebit` and `binary` have in common."""
+"""One bit for each element and two values for each tensor: the common part of `sign`, `onebit` and `binary`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Values: TypeAlias = Callable[[Moments], tuple[float, float]]
 def encode_signs(
     name: str, vector: Flat, layout: Layout, values: Values, scratch: Scratch, *, columns: int = ALL
 ) -> Encoded:
-    """Pack the signs of a vector and the two values of each tensor. A negative zero counts as negative.
+    """Encode the signs of a vector and the two values of each tensor. A negative zero counts as negative.
 
-    ``columns`` says what the values are made of, see `moments`.
+    ``columns`` names the moments that the values are computed from, see `moments`.
     """
     bounds = tensor_bounds(layout, len(vector))
     packed = scratch.array("packed", packed_size(len(vector), 1), np.uint8)
@@ -37,7 +37,7 @@ def encode_signs(
 
 
 def decode_signs(encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
-    """Undo `encode_signs`, piece by piece."""
+    """Decode a message of `encode_signs`, piece by piece."""
     bounds = bounds_of(encoded, 2)
     packed = array(encoded, 0, np.uint8, packed_size(encoded.size, 1))
     values = finite(encoded, array(encoded, 1, np.float32, 2 * (len(bounds) - 1)), "values")

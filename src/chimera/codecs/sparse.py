@@ -1,4 +1,4 @@
-"""A few elements of a vector, and where they are: what `top-k`, `threshold` and `dgc` have in common."""
+"""A few elements of a vector and their places: the common part of `top-k`, `threshold` and `dgc`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_LOW = 24
 
 
 def encode_places(name: str, size: int, places: NDArray[np.int64], values: Flat) -> Encoded:
-    """Pack values and their places, ascending; see `pack_places`."""
+    """Encode values and their ascending places; see `pack_places`."""
     packed, meta = pack_places(places, size)
     values = to_host(values)
     packable(values)
@@ -29,7 +29,7 @@ def encode_places(name: str, size: int, places: NDArray[np.int64], values: Flat)
 
 
 def decode_places(encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
-    """Undo `encode_places`, piece by piece: a vector that is zero elsewhere."""
+    """Decode a message of `encode_places`, piece by piece: a vector with zeros elsewhere."""
     count_arrays(encoded, 2, 3)
     values = finite(encoded, array(encoded, 0, np.float32), "values")
     if values.size > encoded.size:
@@ -46,10 +46,10 @@ def decode_places(encoded: Encoded, target: Target) -> Iterator[tuple[slice, Fla
 
 
 def pack_places(places: NDArray[np.int64], size: int) -> tuple[tuple[NDArray[np.uint8], ...], dict[str, float]]:
-    """Pack places below ``size``, ascending, as a bitmap or as a Rice code of the gaps, whichever is smaller.
+    """Encode ascending places below ``size`` as a bitmap or as a Rice code of the gaps, whichever is smaller.
 
-    A gap's low bits are packed at fixed width; for the rest of it, as many zeros and a one go to a second stream. Returns the
-    one or two arrays, and what goes with two into the meta data.
+    The low bits of a gap have fixed width. The rest goes to a second stream, as that number of zeros followed by a one. Returns
+    one array, or two and their meta data.
     """
     k = kernels(places)
     gaps = copy_of(places)
@@ -68,7 +68,7 @@ def pack_places(places: NDArray[np.int64], size: int) -> tuple[tuple[NDArray[np.
 
 
 def unpack_places(encoded: Encoded, index: int, size: int, places: NDArray[np.int64]) -> None:
-    """Undo `pack_places`, whose arrays are the last of a message, from number ``index`` on, into all of ``places``."""
+    """Decode `pack_places` into ``places``. The arrays are the last of the message, from number ``index`` on."""
     if count_arrays(encoded, index + 1, index + 2) == index + 1:
         bitmap = array(encoded, index, np.uint8, -(-size // 8))
         _check_marks(encoded, kernels(places).marked(bitmap, places), len(places))
@@ -103,7 +103,7 @@ def _check_marks(encoded: Encoded, found: int, wanted: int) -> None:
 
 
 def _shortest(gaps: NDArray[np.int64]) -> tuple[int, int]:
-    """Return how many low bits make the Rice code shortest, and how many bytes it takes then."""
+    """Return the number of low bits that gives the shortest Rice code, and its length in bytes."""
     size = len(gaps)
     if not size:
         return 0, 0

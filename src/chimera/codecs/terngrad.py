@@ -1,4 +1,4 @@
-"""Three values: -s, 0 and s."""
+"""Stochastic quantization to three values: -s, 0 and s."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from chimera.core.parameters import Flat, Layout
 class TernGrad(Piecewise):
     """Wen, Xu, Yan, Wu, Wang, Chen, Li, 2017: TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning.
 
-    An element x of a tensor whose largest magnitude is s becomes ``s sign(x)`` with probability ``|x| / s``, else 0. 2 bits.
+    An element x of a tensor with largest magnitude s becomes ``s sign(x)`` with probability ``|x| / s``, else 0; 2 bits for
+    each element.
 
     Parameters
     ----------
-    clip : elements beyond so many standard deviations of their tensor count as such: fewer zeros, a little bias. The paper
-        takes 2.5; 0 clips nothing, and leaves the codec without bias.
+    clip : elements beyond this number of standard deviations of their tensor are clipped to it; default 2.5, as in the paper.
+        This gives fewer zeros and a small bias. 0 disables clipping, and the codec has no bias.
     """
 
     def __init__(self, *, clip: float = 2.5) -> None:
@@ -36,7 +37,7 @@ class TernGrad(Piecewise):
         self._clip, self._how, self._scratch = clip, Levels(levels=1, stochastic=True), Scratch()
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
-        """Draw the values."""
+        """Quantize the vector at random."""
         bounds = tensor_bounds(layout, len(vector))
         norms = None
         if self._clip:
@@ -47,5 +48,5 @@ class TernGrad(Piecewise):
         return encode_levels("terngrad", vector, bounds, self._how, self._scratch, key=self.next_key(), norms=norms)
 
     def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
-        """Return the values."""
+        """Yield the values."""
         return decode_levels(encoded, target)

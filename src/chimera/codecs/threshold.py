@@ -21,10 +21,11 @@ from chimera.core.parameters import Flat, Layout
 class Threshold(Piecewise):
     """Strom, 2015: Scalable Distributed DNN Training Using Commodity GPU Cloud Computing. The elements above a threshold.
 
+    Meant for ``error_feedback = true``.
+
     Parameters
     ----------
-    value : elements of at least this magnitude travel; how many that are, the data decides. Meant for ``error_feedback =
-        true``.
+    value : least magnitude of the elements that are sent; default 1e-3. Their number depends on the data.
     """
 
     def __init__(self, *, value: float = 1e-3) -> None:
@@ -41,5 +42,5 @@ class Threshold(Piecewise):
         return encode_places("threshold", size, places, values)
 
     def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
-        """Return the elements among zeros."""
+        """Yield the vector, with zeros for all other elements."""
         return decode_places(encoded, target)

@@ -1,4 +1,4 @@
-"""The largest elements."""
+"""The elements of largest magnitude."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chimera.core.parameters import Flat, Layout
 
 
 def check_ratio(ratio: float) -> None:
-    """Raise `ConfigurationError` if a vector has no such part."""
+    """Raise `ConfigurationError` if ``ratio`` is not a valid share of a vector."""
     if not 0 < ratio <= 1:
         raise ConfigurationError(f"ratio must be above 0 and at most 1, not {ratio}")
 
@@ -23,10 +23,13 @@ def check_ratio(ratio: float) -> None:
 class TopK(Piecewise):
     """Aji and Heafield, 2017: Sparse Communication for Distributed Gradient Descent. The elements of largest magnitude.
 
+    Meant for ``error_feedback = true``.
+
     Parameters
     ----------
-    ratio : which part of the elements travels; 0.01 takes about 0.4 bits per element. Meant for ``error_feedback = true``.
-    sampled : find the threshold by a sample: faster, and the number of elements varies by some percent.
+    ratio : share of the elements that is sent; default 0.01, about 0.4 bits for each element of the vector.
+    sampled : whether to estimate the threshold from a sample; default False. This is faster, and the number of elements varies
+        by some percent.
     """
 
     def __init__(self, *, ratio: float = 0.01, sampled: bool = False) -> None:
@@ -40,5 +43,5 @@ class TopK(Piecewise):
         return encode_places("top-k", len(vector), *found)
 
     def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
-        """Return the elements among zeros."""
+        """Yield the vector, with zeros for all other elements."""
         return decode_places(encoded, target)

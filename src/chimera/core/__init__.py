@@ -1,4 +1,4 @@
-"""What every family of plug-ins shares: errors, the registry, flat parameters, messages, the engine's protocol.
+"""The common base of all families of plug-ins: errors, the registry, flat parameters, messages, the engine protocol.
 
-Nothing here knows a strategy, a model or an engine, and nothing here imports torch or ray.
+This package imports no strategy, model or engine, and neither torch nor ray.
 """

@@ -1,4 +1,4 @@
-"""Addresses of servers, ``http://host:port``: how every client reads one, and whether a token may travel there."""
+"""Addresses of servers, ``http://host:port``: parsing, and the check whether a token may be sent there."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server is.
+    """The address of a server.
 
     Attributes
     ----------
-    url : as the user wrote it, without a slash at the end; it stands in all messages.
-    secure : whether TLS is spoken there.
-    path : what comes before the routes, usually nothing.
+    url : as the user wrote it, without a slash at the end; used in all messages.
+    secure : whether the server uses TLS.
+    path : the path before the routes, usually empty.
     """
 
     url: str
@@ -36,7 +36,7 @@ class Address:
 
     @classmethod
     def of(cls, url: str, what: str = "the address") -> Address:
-        """Read a URL.
+        """Parse a URL.
 
         Parameters
         ----------
@@ -60,11 +60,11 @@ class Address:
         return cls(url.rstrip("/"), parts.hostname, port or _PORTS[scheme], scheme == "https", parts.path.rstrip("/"))
 
     def check_token_may_travel(self) -> None:
-        """Refuse to send a token there in clear. What goes to an address of this machine does not leave it.
+        """Refuse to send a token there unencrypted. Data to an address of this machine does not leave it.
 
         Raises
         ------
-        ConfigurationError : neither TLS nor this machine, and the user has not accepted that by ``CHIMERA_INSECURE=1``.
+        ConfigurationError : the address has no TLS and is not this machine, and the user has not set ``CHIMERA_INSECURE=1``.
         """
         if not (self.secure or is_loopback(self.host) or _is_own(self.host) or is_insecure_accepted()):
             raise ConfigurationError(
@@ -74,7 +74,7 @@ class Address:
 
 @lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches what listens on ``host``."""
+    """Return whether only this machine can reach a server that listens on ``host``."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -84,7 +84,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_own(host: str) -> bool:
-    """Return whether an IP address is one of this machine's; a name may stand for another one a moment later."""
+    """Return whether an IP address is one of this machine's. A host name could resolve to another address a moment later."""
     try:
         address = ipaddress.ip_address(host)
         with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
@@ -95,5 +95,5 @@ def _is_own(host: str) -> bool:
 
 
 def is_insecure_accepted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the user has accepted that tokens and data travel in clear."""
+    """Return whether the user allows unencrypted tokens and data."""
     return environment.get(INSECURE, "").strip().lower() in ("1", "true", "yes", "on")

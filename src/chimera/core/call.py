@@ -1,4 +1,4 @@
-"""What code that runs inside an actor may ask of the engine around it, without knowing which engine that is."""
+"""Functions of the surrounding engine for code inside an actor, independent of the engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chimera.core.errors import ConfigurationError
 
 @dataclass(slots=True)
 class Work:
-    """What the current call has declared to have done."""
+    """The work that the current call has declared."""
 
     samples: int = 0
     elements: int = 0
@@ -22,11 +22,11 @@ class Work:
 
 
 class Surroundings:
-    """The engine as an actor sees it. Each engine sets its own; this one, plain memory, is for code outside any engine.
+    """The engine as an actor sees it. Each engine sets its own; this class, with plain memory, is for code outside any engine.
 
     Attributes
     ----------
-    bandwidth_bytes_s : of the link over which the actor sends, where the engine knows it.
+    bandwidth_bytes_s : bandwidth of the link over which the actor sends, in bytes per second; None if unknown.
     """
 
     bandwidth_bytes_s: float | None = None
@@ -35,30 +35,30 @@ class Surroundings:
         self.work = Work()
 
     def alive(self) -> None:
-        """Take note that the actor goes on; called often, so it must cost next to nothing."""
+        """Record a sign of life of the actor. It is called often, and must cost next to nothing."""
 
     def empty(self, size: int) -> NDArray[np.float32]:
-        """Return uninitialised float32 memory that collectives of this engine can reach without a copy."""
+        """Return uninitialised float32 memory that collectives of this engine reach without a copy."""
         return np.empty(size, np.float32)
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:  # noqa: ARG002 - there is nothing to wait for
-        """Wait for what this actor has called on others."""
+        """Wait for results of calls of this actor on others."""
         raise ConfigurationError(
             "get waits inside a call of an actor; outside of actors it is the engine's: engine.get"
         )
 
     def afterwards(self, prepare: Callable[[], None]) -> None:
-        """See `afterwards` of this module; here there is no time between two calls."""
+        """See `afterwards` of this module; outside an engine there is no time between two calls."""
 
 
 _surroundings = Surroundings()
 
 
 def work(*, samples: int = 0, elements: int = 0, effort: float | None = None) -> None:
-    """Declare what the running call does: ``samples`` processed, ``elements`` of vectors touched.
+    """Declare the work of the running call: ``samples`` processed, and ``elements`` of vectors read or written.
 
-    The simulated engine charges virtual time for it; every engine counts the samples in the trace, and takes it as a sign
-    of life. ``effort`` is for whoever does but a part of what samples cost: as many samples as it is worth.
+    The simulated engine charges virtual time for it. Every engine counts the samples in the trace, and records a sign of life.
+    ``effort`` is the equivalent number of samples, for a call that does only a part of the work of its samples.
     """
     _surroundings.alive()
     _surroundings.work.samples += samples
@@ -74,31 +74,30 @@ def empty(size: int) -> NDArray[np.float32]:
 def get(refs: Any, timeout_s: float | None = None) -> Any:
     """Return the value of a ref that this actor holds, or the values of a sequence in order; raise what the callee raised.
 
-    An actor that was given the handle of another calls it as the driver does: ``handle.method(...)`` returns a ref at
-    once, which may be an argument of further calls that the same actor makes. An actor that waits for a call on itself, or
-    for one that waits for it in turn, would wait for ever: the former is an error at once, the latter where the engine
-    can see it.
+    An actor with a handle of another actor calls it as the driver does: ``handle.method(...)`` returns a ref at once. The actor
+    may pass the ref to its further calls. An actor that waits for a call on itself, or for one that waits for it in turn, would
+    wait forever. The first case raises at once, the second if the engine can detect it.
 
     Raises
     ------
     TimeLimitError : ``timeout_s`` passed.
-    ActorLost : the actor that was called is dead.
-    RunError : this would wait for ever.
+    ActorLost : the called actor is dead.
+    RunError : this would wait forever.
     """
     return _surroundings.get(refs, timeout_s)
 
 
 def afterwards(prepare: Callable[[], None]) -> None:
-    """Let ``prepare`` run once the result of the running call is known to whoever waits for it, before the next call.
+    """Run ``prepare`` after the result of the running call was delivered, and before the next call.
 
-    It is for what the next call would begin with, and gets the time in which the actor waits for its arguments. It may never
-    run, and is in no row of the trace. What it raises is dropped: the next call is to do without it.
+    It prepares the next call while the actor waits for its arguments. It may never run, and is in no row of the trace. Its
+    exceptions are dropped: the next call must work without it.
     """
     _surroundings.afterwards(prepare)
 
 
 def bandwidth_bytes_s() -> float | None:
-    """Return the speed of the link over which this actor sends, or None where nobody knows it."""
+    """Return the bandwidth of the link over which this actor sends, in bytes per second; None if unknown."""
     return _surroundings.bandwidth_bytes_s
 
 
@@ -108,20 +107,20 @@ def current() -> Surroundings:
 
 
 def enter(surroundings: Surroundings) -> Surroundings:
-    """Set the surroundings of this process, and return the ones before; for engines."""
+    """Set the surroundings of this process, and return the previous ones; for engines."""
     global _surroundings
     before, _surroundings = _surroundings, surroundings
     return before
 
 
 def take_work() -> Work:
-    """Return what was declared since the last time, and begin anew; for engines, around each call."""
+    """Return the work declared since the last time, and reset it; for engines, around each call."""
     done, _surroundings.work = _surroundings.work, Work()
     return done
 
 
 def nbytes(value: Any) -> int:
-    """How many bytes of array data ``value`` holds, through tuples, lists and dicts; a scalar or a string counts 8."""
+    """Return the bytes of array data in ``value``, through tuples, lists and dicts; a scalar or a string counts 8."""
     size = getattr(value, "nbytes", None)
     if isinstance(size, int):
         return size

@@ -1,8 +1,7 @@
-"""Vectors on a device: tensors of torch in place of NumPy arrays, and the one place where bytes cross to the host and back.
+"""Vectors on a device: torch tensors in place of NumPy arrays, and all copies between device and host.
 
-Code that takes a vector wherever it lies makes do with `len`, slices, operators, and those functions that NumPy and torch
-both have, see `namespace`. What is on a device stays apart from the host's memory even where the device is the CPU: there
-too each crossing is a copy.
+Code for vectors on any device uses only `len`, slices, operators, and functions that both NumPy and torch have, see
+`namespace`. Memory of a device is separate from that of the host, even if the device is the CPU: each transfer is a copy.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ def on_host(vector: Any) -> bool:
 
 
 def namespace(vector: Any) -> Any:
-    """Return the module whose functions take this vector: NumPy or torch."""
+    """Return the module with functions for this vector: NumPy or torch."""
     return np if isinstance(vector, np.ndarray) else importlib.import_module("torch")
 
 
 def empty(size: int, dtype: str, beside: Any) -> Any:
-    """Return memory for ``size`` elements where the vector ``beside`` lies; ``dtype`` is a name, as ``int64``."""
+    """Return memory for ``size`` elements on the device of ``beside``; ``dtype`` is a name, such as ``int64``."""
     if on_host(beside):
         return np.empty(size, dtype)
     torch = namespace(beside)
@@ -35,17 +34,17 @@ def empty(size: int, dtype: str, beside: Any) -> Any:
 
 
 def count_up(size: int, beside: Any) -> Any:
-    """Return the numbers from 0 to ``size - 1``, int64, where the vector ``beside`` lies."""
+    """Return the numbers from 0 to ``size - 1``, int64, on the device of ``beside``."""
     return np.arange(size) if on_host(beside) else namespace(beside).arange(size, device=beside.device)
 
 
 def copy_of(vector: Any) -> Any:
-    """Return a copy, where the vector lies."""
+    """Return a copy on the same device."""
     return vector.copy() if on_host(vector) else vector.clone()
 
 
 def to_host(vector: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
-    """Return a vector as an array: itself if it is one, else a copy, in ``out`` if that is given."""
+    """Return a vector as an array: itself if it is one, else a copy, in ``out`` if given."""
     if on_host(vector):
         return vector  # type: ignore[no-any-return]
     if out is None:
@@ -55,7 +54,7 @@ def to_host(vector: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
 
 
 def beside(array: Any, vector: Any) -> Any:
-    """Return an array or tensor where ``vector`` lies: itself if it is there, else a copy."""
+    """Return an array or tensor on the device of ``vector``: itself if it is there, else a copy."""
     if on_host(vector):
         return to_host(array)
     if on_host(array):
@@ -64,7 +63,7 @@ def beside(array: Any, vector: Any) -> Any:
 
 
 def put(source: Any, target: Any) -> None:
-    """Copy one vector over another of the same length, wherever they lie."""
+    """Copy one vector over another of the same length, on any devices."""
     if isinstance(target, np.ndarray) and isinstance(source, np.ndarray):
         target[:] = source
     elif on_host(target):
@@ -74,5 +73,5 @@ def put(source: Any, target: Any) -> None:
 
 
 def _as_tensor(array: NDArray[Any]) -> Any:
-    """Return a tensor that views an array; torch warns of read-only ones."""
+    """Return a tensor that views an array; torch warns about read-only ones."""
     return importlib.import_module("torch").from_numpy(array)

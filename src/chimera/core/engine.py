@@ -1,10 +1,14 @@
-"""The engine's protocol: where actors run, in eight verbs (docs/architecture.md, section 3).
+"""The engine protocol: where actors run, in eight verbs (docs/architecture.md, section 3).
 
-Every engine promises: (1) an actor runs one call at a time; those of one caller, the driver or another actor, in the order
-it issued them; (2) a value, once
-returned or put, never changes; (3) a call on a dead actor raises `ActorLost` from its refs, and so do refs that depend on
-them; (4) an exception in an actor arrives as itself, with an `ActorError` that carries the remote traceback as its cause;
-(5) `wait` with a time limit returns by that limit; (6) every call leaves a `TraceRow`; (7) `close` leaves nothing behind.
+Every engine promises:
+
+1. An actor runs one call at a time. Calls of one caller, the driver or another actor, run in the order of issue.
+2. A value never changes after it was returned or put.
+3. A call on a dead actor raises `ActorLost` from its refs, and so do refs that depend on them.
+4. An exception in an actor is raised as itself. Its cause is an `ActorError` with the remote traceback.
+5. `wait` with a time limit returns by that limit.
+6. Every call leaves a `TraceRow`.
+7. `close` leaves nothing that the engine started.
 """
 
 from __future__ import annotations
@@ -25,14 +29,14 @@ from chimera.core.trace import TraceRow
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What an actor needs of its machine.
+    """Resources of the machine that an actor needs.
 
     Attributes
     ----------
-    threads : how many threads its arithmetic may use.
-    gpus : how many GPUs are its own (engines that place actors on machines).
-    memory_mb : how much memory, in MB of 10^6 bytes. On ``local`` its process cannot come to use more of its own beyond
-        what it began with (by the Linux kernel; what it shares with others is not counted); Ray reserves it on a machine.
+    threads : number of threads for its arithmetic.
+    gpus : number of GPUs for it alone (engines that place actors on machines).
+    memory_mb : memory in MB of 10^6 bytes. On ``local`` the Linux kernel limits its process to this much private memory beyond
+        what it started with. Ray reserves the memory on a machine.
     custom : other resources by name (engines that know them).
     """
 
@@ -44,14 +48,14 @@ class Resources:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What can go wrong with an actor short of its death; for experiments and tests.
+    """A fault of an actor other than its death; for experiments and tests.
 
     Attributes
     ----------
-    what : ``hang``: it does nothing more; ``slow``: whatever it does takes ``factor`` times as long; ``cut off``: nothing
-        reaches it and nothing comes from it. Where actors are processes, a cut one is stopped: from outside it is the same.
-    factor : of ``slow``, at least 1.
-    for_s : how long, in the engine's seconds; after that the actor goes on where it was.
+    what : ``hang``: it stops working. ``slow``: all its work takes ``factor`` times as long. ``cut off``: no message reaches it
+        or leaves it. If actors are processes, an actor that is cut off is stopped: this looks the same from outside.
+    factor : factor of ``slow``, at least 1.
+    for_s : duration in the engine's seconds; the actor then continues where it was.
     """
 
     what: Literal["hang", "slow", "cut off"]
@@ -68,55 +72,55 @@ class Disturbance:
 
 
 class Ref(Protocol):
-    """A future for a value that may never visit the driver. Give it as an argument and it is resolved where the actor runs."""
+    """A future for a value that may never reach the driver. As an argument, it is resolved where the called actor runs."""
 
 
 class Actor(Protocol):
-    """A handle on an object that runs somewhere else. Any other attribute is a method that returns a `Ref` at once.
+    """A handle on an object in another place. Any attribute other than `name` is a method that returns a `Ref` at once.
 
-    ``actor.method(*args, **kwargs)`` returns one ref; with ``returns=n``, also with n = 1, the method must return n values,
-    and n refs come back in a list. Refs among the arguments are resolved; refs inside lists or dicts are not.
+    ``actor.method(*args, **kwargs)`` returns one ref. With ``returns=n``, also with n = 1, the method must return n values, and
+    the call returns a list of n refs. Refs among the arguments are resolved; refs inside lists or dicts are not.
 
-    A handle may travel to other actors, anywhere inside an argument. There it is the same: a call returns a ref at once,
-    which may be given to further calls of that actor, and `chimera.core.call.get` waits for values. A ref that is dropped
-    costs nothing more, and the call runs all the same.
+    A handle may be sent to other actors, anywhere inside an argument, and works there in the same way. A call returns a ref at
+    once; the calling actor may pass it to further calls, and waits for values by `chimera.core.call.get`. A call runs even if
+    its ref is dropped.
     """
 
     @property
     def name(self) -> str:
-        """The name it was spawned under."""
+        """The name given at spawn."""
 
     def __getattr__(self, method: str) -> Callable[..., Any]: ...
 
 
 class Group(Protocol):
-    """Collectives between actors: give it to a method of every member; there each call blocks until all members made it.
+    """Collectives between actors. Pass it to a method of every member; a call on it blocks until all members have made it.
 
-    A member that dies makes the others raise `ActorLost`.
+    If a member dies, the others raise `ActorLost`.
     """
 
     @property
     def size(self) -> int:
-        """How many members."""
+        """The number of members."""
 
     def all_reduce(self, array: NDArray[np.float32], op: Literal["mean", "sum"] = "mean") -> NDArray[np.float32]:
-        """Reduce in place over all members, in rank order; every member gets the same bits. Returns ``array``."""
+        """Reduce in place over all members, in rank order; all members get the same bits. Return ``array``."""
 
     def broadcast(self, array: NDArray[np.float32], root: int = 0) -> NDArray[np.float32]:
-        """Fill ``array`` with that of member ``root``, in place. Returns ``array``."""
+        """Copy ``array`` of member ``root`` to all members, in place. Return ``array``."""
 
     def barrier(self) -> None:
         """Return when all members have arrived."""
 
 
 class Engine(Protocol):
-    """Where actors run. Also a context manager that closes itself.
+    """The place where actors run. Also a context manager that closes itself.
 
     Attributes
     ----------
-    nodes_own_data : whether workers are made where they have a model and data of their own, and are sent neither; elsewhere
-        both come from the driver.
-    one_process : whether all actors live in the driver's process, where one call runs at a time.
+    nodes_own_data : whether workers are created where they have a model and data of their own. On other engines the driver
+        sends both.
+    one_process : whether all actors are in the driver's process, where one call runs at a time.
     virtual_time : whether the seconds of `now` come from a model of the machines, and not from a clock.
     """
 
@@ -125,14 +129,14 @@ class Engine(Protocol):
     virtual_time: bool
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
-        """Hold room for actors that need these, all or none; spawns with equal resources then take it.
+        """Reserve room for actors with these resources, all or none; spawns with equal resources then use it.
 
-        An engine whose room has no limit has nothing to do. ``timeout_s`` is how long to wait for room, by default the
-        engine's own; with 0 it only looks whether there is some now.
+        An engine without limits does nothing. ``timeout_s`` is the number of seconds to wait for room; default: the engine's
+        own. With 0 the call only checks whether there is room now.
 
         Raises
         ------
-        TimeLimitError : there was no room in time; says what was asked and what is free.
+        TimeLimitError : there was no room in time; the message states the request and what is free.
         """
 
     def spawn(
@@ -144,10 +148,10 @@ class Engine(Protocol):
         name: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Start an actor and return its handle at once. If its constructor raises, its first call raises that."""
+        """Start an actor and return its handle at once. If its constructor raises, its first call raises that error."""
 
     def put(self, value: Any) -> Any:
-        """Store a value once, for any number of actors to read."""
+        """Store a value once, for any number of readers."""
 
     @overload
     def get(self, refs: Sequence[Any], timeout_s: float | None = None) -> list[Any]: ...
@@ -159,53 +163,53 @@ class Engine(Protocol):
         Raises
         ------
         TimeLimitError : ``timeout_s`` passed.
-        ActorLost : the actor died before the value stood.
+        ActorLost : the actor died before the value was available.
         """
 
     def wait(self, refs: Iterable[Any], count: int = 1, timeout_s: float | None = None) -> tuple[list[Any], list[Any]]:
-        """Return (done, pending) once ``count`` refs are done (well or badly) or the time is over.
+        """Return (done, pending) when ``count`` refs have a value or an error, or after ``timeout_s`` seconds.
 
-        ``done`` holds every ref known to be done, in the order in which they were done; ``pending`` keeps the order given.
+        ``done`` holds every ref known to be done, in the order of completion; ``pending`` keeps the order given.
         """
 
     def group(self, actors: Sequence[Any]) -> Any:
-        """Make a group of these actors; their order is their rank in it."""
+        """Return a group of these actors; their order gives their ranks."""
 
     def kill(self, actor: Any) -> None:
-        """End an actor at once. Its refs that do not stand yet raise `ActorLost`."""
+        """End an actor at once. Its refs without a value raise `ActorLost`."""
 
     def disturb(self, actor: Any, disturbance: Disturbance) -> None:
-        """Let something go wrong with an actor, from when this returns; a dead one is left in peace.
+        """Start a disturbance of an actor before returning; a dead actor is ignored.
 
-        A later disturbance of the same actor takes the place of the former.
+        A later disturbance of the same actor replaces an earlier one.
         """
 
     def silent(self, after_s: float) -> list[Any]:
         """Return the handles of living actors that have given no sign of life for ``after_s`` seconds.
 
-        An actor gives one whenever it begins or ends a call, declares `work`, meets a group, or wakes while it waits: for
-        calls, for arguments, for a group. One that computes for long inside one call looks the same as one that hangs. Who
-        has not begun yet, because its process starts or its constructor runs, is not silent. Below 1 s or so it says little:
-        signs are given, and seen, now and then.
+        An actor gives a sign of life when it begins or ends a call, declares `work`, enters a collective, or wakes up while it
+        waits for calls, arguments or a group. An actor that computes for long within one call looks like one that hangs. An
+        actor whose process starts or whose constructor runs is not silent. Values of ``after_s`` below about 1 are unreliable:
+        signs are given and read at intervals.
         """
 
     def now(self) -> float:
-        """Seconds since the engine began; virtual on the simulated engine."""
+        """Return the seconds since the start of the engine; virtual on the simulated engine."""
 
     def close(self) -> None:
-        """End everything it started. Idempotent."""
+        """End everything that the engine started. Idempotent."""
 
     def trace(self) -> list[TraceRow]:
-        """Return the rows of the calls that ended since the last time, oldest first per actor."""
+        """Return the rows of the calls that ended since the last call of `trace`, oldest first for each actor."""
 
     def lost(self) -> list[Any]:
-        """Return the handles of all actors known to be dead, whoever killed them, in the order of their deaths."""
+        """Return the handles of all dead actors, whatever the cause, in the order of their deaths."""
 
     def state(self) -> dict[str, Any]:
-        """Return, as plain values, what of the engine itself decides how a run goes on; nothing where time is real."""
+        """Return, as plain values, the state of the engine that decides how a run continues; empty if time is real."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` returned, once the same actors are there."""
+        """Restore a state that `state` returned, after the same actors were spawned."""
 
     def __enter__(self) -> Self: ...
     def __exit__(

@@ -1,7 +1,7 @@
-"""The one error tree.
+"""The tree of all errors of Chimera.
 
-Two branches: `ConfigurationError` is the user's to mend before anything runs (the command line exits with 2), `RunError`
-is what went wrong while it ran (exit code 1). Every message says what happened, where, and what to do about it.
+It has two branches. The user can correct a `ConfigurationError` before anything runs (exit code 2 of the command line). A
+`RunError` happens while a run is under way (exit code 1). Every message states what happened, where, and what to do.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Iterable
 
 
 class ChimeraError(Exception):
-    """The root of everything Chimera raises by itself."""
+    """The base class of all errors that Chimera raises."""
 
 
 class ConfigurationError(ChimeraError, ValueError):
-    """A name, key or value that cannot be used; one line that names it and says what is allowed."""
+    """An invalid name, key or value; the message is one line that names it and states what is allowed."""
 
 
 class UnknownNameError(ConfigurationError):
-    """A plug-in name that no registry entry bears."""
+    """A plug-in name that is not registered."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
@@ -30,7 +30,7 @@ class UnknownNameError(ConfigurationError):
 
 
 class MissingExtraError(ConfigurationError, ImportError):
-    """A plug-in whose library is not installed; the message says which extra brings it."""
+    """A plug-in whose library is not installed; the message names the extra that installs it."""
 
     def __init__(self, what: str, module: str, extra: str) -> None:
         super().__init__(
@@ -46,34 +46,34 @@ class CodeRefusedError(ConfigurationError):
 
 
 class DataError(ConfigurationError):
-    """Data that is missing, empty, ragged or of a kind the model cannot take."""
+    """Data that is missing, empty, ragged or of a type that the model cannot use."""
 
 
 class CodecError(DataError):
-    """A message that no codec can have made, or a vector that a codec cannot pack."""
+    """An invalid message, or a vector that a codec cannot encode."""
 
 
 class RunError(ChimeraError):
-    """A run that had begun and cannot go on."""
+    """A run that has started and cannot continue."""
 
 
 class ConflictError(RunError):
-    """Asked for at the wrong moment: it does not go with the state that things are in now."""
+    """A request that conflicts with the current state."""
 
 
 class NoSpaceError(RunError):
-    """A disk is full: nothing of the change was stored."""
+    """A disk is full; nothing of the change was stored."""
 
 
 class ActorLost(RunError):  # noqa: N818 - the field says "lost", and the architecture names it so
-    """The actor is dead, or died under the call: the result will never come."""
+    """The actor was dead, or died during the call; the result will never arrive."""
 
 
 class ActorError(RunError):
-    """What an actor's own code raised, with the traceback of the place where it ran.
+    """An exception of an actor's own code, with the remote traceback.
 
-    It is the `__cause__` of the exception that `get` raises, and is raised itself where the original exception cannot
-    travel (it does not unpickle, say).
+    It is the `__cause__` of the exception that `get` raises. It is raised itself if the original exception cannot be sent, for
+    instance because it cannot be unpickled.
     """
 
 
@@ -82,32 +82,32 @@ class MemoryLimitError(RunError, MemoryError):
 
 
 class TimeLimitError(RunError, TimeoutError):
-    """A time limit passed before the result came; the call goes on unless its actor is killed."""
+    """A time limit passed before the result arrived; the call continues unless its actor is killed."""
 
 
 class EngineClosedError(RunError):
-    """The engine was closed; it takes no more calls."""
+    """The engine was closed; it accepts no more calls."""
 
 
 class NonFiniteError(RunError):
-    """Losses or gradients that are NaN or infinite, and none left that are not; the message names a rank and the step."""
+    """All losses or gradients are NaN or infinite; the message names a rank and the step."""
 
 
 class UnavailableError(RunError):
-    """Who was asked cannot answer now; somebody else can, or the same one later."""
+    """The server cannot answer now; another server can, or the same one later."""
 
 
 class TooFewWorkersError(RunError):
-    """Fewer workers are left than the run was told to go on with."""
+    """Fewer workers are left than the minimum of the run."""
 
 
 class PrivacyError(RunError):
-    """A message that would give away one client's update, or that the protocol between clients and server does not have."""
+    """A message that would reveal one client's update, or that violates the protocol between clients and server."""
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Return how a message about an unknown word goes on: with the known one that is most like it, or a semicolon."""
-    import difflib  # only who errs needs it
+    """Return the rest of a message about an unknown word: the most similar known one, or a semicolon."""
+    import difflib  # needed after an error only
 
     close = difflib.get_close_matches(str(word), list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ";"

@@ -1,4 +1,4 @@
-"""Whether the packages of an extra are installed: commands that start processes look before they start any."""
+"""Checks that the packages of an extra are installed, before a command starts processes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ WEB = ("fastapi", "httptools", "orjson", "prometheus_client", "pydantic", "pydan
 
 
 def require_web(what: str, extra: str = "nodes") -> None:
-    """Look whether the packages of a server are installed. Nothing is imported.
+    """Check that the packages of a server are installed, without importing them.
 
     Raises
     ------
-    MissingExtraError : one of them is not; ``what`` needs it, and ``extra`` brings it.
+    MissingExtraError : a package is missing; ``what`` needs it, and ``extra`` installs it.
     """
     for module in WEB:
         if find_spec(module) is None:

@@ -1,4 +1,4 @@
-"""Files of a folder that may come from somebody else: no link in it may lead out of it."""
+"""Files of a folder that another user may have written: no link in it may lead out of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from chimera.core.errors import ConfigurationError
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the path of a file of a folder, to be read or written; the folder itself may be a link.
+    """Return the path of a file in a folder, for reading or writing. The folder itself may be a link.
 
     Raises
     ------
@@ -17,7 +17,7 @@ def inside(folder: Path, name: str) -> Path:
     path = folder / name
     try:
         stays = path.resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError):  # a circle of links
+    except (OSError, RuntimeError):  # a cycle of links
         stays = False
     if not stays:
         raise ConfigurationError(f"{path} is a link out of its folder: put the file itself there, or remove the link")

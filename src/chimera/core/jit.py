@@ -1,4 +1,4 @@
-"""What all compiled kernels are made with. Importing it costs numba: only kernels do."""
+"""Compilation of kernels by numba. Only kernels import this module, because it imports numba."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
 _PATIENCE_S, _AGAIN_S = 120.0, 0.02
-_held: set[str] = set()  # the files whose turn it is in this process
+_held: set[str] = set()  # the files whose lock this process holds
 
 F, N, U, B, H = np.float32, np.int32, np.uint32, np.uint8, np.uint16
 
 
 def njit(function: Any, *, forceinline: bool = False, fastmath: Any = False) -> Any:
-    """Compile, once for all processes and runs where the disk takes it."""
+    """Compile a function, once for all processes and runs if the disk is writable."""
     options = {"nogil": True, "error_model": "numpy", "forceinline": forceinline, "fastmath": fastmath}
     try:
         return _in_turns(numba.njit(cache=True, **options)(function))
-    except RuntimeError:  # there is no folder to write to
+    except RuntimeError:  # no folder is writable
         return numba.njit(**options)(function)
 
 
 def _in_turns(compiled: Any) -> Any:
-    """Let one process at a time compile what is in a file: the others find it on the disk then, and need not do the same."""
+    """Let one process at a time compile the functions of a file: the others then load them from the disk."""
     compile_it, path = compiled.compile, compiled.py_func.__code__.co_filename
 
     def compile_in_turn(signature: Any) -> Any:
@@ -45,14 +45,14 @@ def _in_turns(compiled: Any) -> Any:
 
 @contextlib.contextmanager
 def _turn(path: str) -> Iterator[None]:
-    """Wait until no other process has the lock of a file, but not for ever, and hold it; a function's callees may be in it."""
+    """Wait for the lock of a file, up to a time limit, and hold it. The same process may hold it already, for a caller."""
     with contextlib.ExitStack() as held:
         if path not in _held:
-            with contextlib.suppress(OSError):  # files of some places have no locks
+            with contextlib.suppress(OSError):  # some file systems have no locks
                 file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 held.callback(os.close, file)
                 _lock(file)
-                held.callback(fcntl.flock, file, fcntl.LOCK_UN)  # whoever was forked meanwhile has the file open still
+                held.callback(fcntl.flock, file, fcntl.LOCK_UN)  # a process forked meanwhile still has the file open
             _held.add(path)
             held.callback(_held.discard, path)
         yield
@@ -70,12 +70,12 @@ def _lock(file: int) -> None:
 
 
 def inlined(function: Any) -> Any:
-    """Compile into whoever calls it: what is called once a block costs less than handing over its arrays."""
+    """Compile a function into its callers: for calls once a block, passing its arrays costs more than the work."""
     return njit(function, forceinline=True)
 
 
 def reordered(function: Any) -> Any:
-    """Compile with sums taken in whatever order is fast on this processor; NaN and infinity stay what they are."""
+    """Compile with sums in the order that is fastest on this processor; NaN and infinity are kept."""
     return njit(function, fastmath={"reassoc", "contract", "nsz"})
 
 
@@ -101,7 +101,7 @@ def as_float(typing: Any, value: Any) -> Any:
 
 @intrinsic
 def prefetch(typing: Any, x: Any, begin: Any, count: Any) -> Any:
-    """Ask for the memory of ``count`` float32 from an index on, as far as the array has them, and do not wait for it."""
+    """Prefetch ``count`` float32 from an index on into the cache, up to the end of the array, without waiting."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         source = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -114,7 +114,9 @@ def prefetch(typing: Any, x: Any, begin: Any, count: Any) -> Any:
         fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
         with cgutils.for_range_slice(builder, arguments[1], end, ir.Constant(end.type, 16), inc=True) as (index, _):
             place = builder.bitcast(builder.gep(source.data, [index]), pointer)
-            builder.call(fetch, [place, number(0), number(2), number(1)])  # to read, into the second cache, data
+            builder.call(
+                fetch, [place, number(0), number(2), number(1)]
+            )  # for reading, into the second-level cache, data
         return context.get_dummy_value()
 
     return numba.types.void(x, numba.types.intp, numba.types.intp), generate

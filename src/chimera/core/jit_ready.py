@@ -1,4 +1,4 @@
-"""Import this to have numba ready: its first call in a process takes half a second, in those forked from it none."""
+"""Preparation of numba: its first call in a process takes half a second, and none in processes forked after this import."""
 
 from __future__ import annotations
 

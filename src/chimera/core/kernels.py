@@ -1,7 +1,7 @@
-"""Choosing between kernels that numba compiles and the same ones in NumPy.
+"""The choice between kernels that numba compiles and the same kernels in NumPy.
 
-Compiled code is kept on disk beside its module, and made anew when that module changes: whoever edits one that others
-call removes what is kept (``make clean``).
+Compiled code is stored on disk beside its module, and compiled again when that module changes. After a change of a function
+that other modules call, remove the stored code (``make clean``).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ VARIABLE = "CHIMERA_KERNELS"
 
 
 def choose(compiled: Callable[[], ModuleType], plain: str, users: str) -> ModuleType:
-    """Return the kernels to use: what ``compiled`` imports and tries out, or the module ``plain``.
+    """Return the kernels to use: those that ``compiled`` imports and tests, or the module ``plain``.
 
-    ``users`` says in a warning who runs slower now.
+    ``users`` names in a warning what is slower without compiled kernels.
     """
     wanted = os.environ.get(VARIABLE, "auto")
     if wanted not in ("auto", "compiled", "plain"):
@@ -30,7 +30,7 @@ def choose(compiled: Callable[[], ModuleType], plain: str, users: str) -> Module
     if wanted != "plain":
         try:
             return compiled()
-        except Exception as error:  # numba fails in ways of its own: whatever it is, NumPy can do the work
+        except Exception as error:  # numba raises many types of errors; NumPy can do the work in any case
             if wanted == "compiled":
                 raise
             reason = f"{type(error).__name__}: {error}"

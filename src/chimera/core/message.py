@@ -1,4 +1,4 @@
-"""What a codec makes of a vector: the thing that travels."""
+"""Encoded messages: what a codec computes from a vector, and what is sent."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
 class Encoded:
-    """A vector as a codec packed it; nobody changes it once it is made.
+    """An encoded vector; immutable by convention.
 
     Attributes
     ----------
-    codec : the name of the codec that made it, and so of the one that decodes it.
-    size : how many elements the vector had.
-    arrays : the packed data; their bytes are what the uplink and the downlink carry.
+    codec : name of the codec that encoded it and decodes it.
+    size : number of elements of the vector.
+    arrays : the encoded data; uplink and downlink carry their bytes.
     meta : small scalars that decoding needs.
-    nbytes : what it weighs on the wire, in bytes.
-    plain : whether the codec that made it, in this process, knows that its one array is the vector, a contiguous one of
-        float32 (of float64 where a master of REST nodes trains a linear model), so that nobody here need look. It does not
-        travel: what comes from elsewhere is looked at.
+    nbytes : size of the message in bytes.
+    plain : whether the codec in this process knows that the only array is the vector itself, contiguous and of float32 (of
+        float64 if a master of REST nodes trains a linear model). It then needs no check. The flag is not sent: received
+        messages are checked.
     """
 
     __slots__ = ("arrays", "codec", "meta", "nbytes", "plain", "size")
@@ -54,7 +54,7 @@ class Encoded:
 
     @property
     def bits_per_element(self) -> float:
-        """How many bits each element of the vector takes on the wire, as measured; 0 for an empty vector."""
+        """Measured bits of the message for each element of the vector; 0 for an empty vector."""
         return 8 * self.nbytes / self.size if self.size else 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Optimizers as users give them, by name or by object, as tables that any process and any file can hold."""
+"""Optimizers by name or object, converted to tables that any process and file can hold."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def optimizer_table(given: Any) -> dict[str, Any]:
 
     Parameters
     ----------
-    given : a name, a table, a class of optimizers in the manner of torch, a `functools.partial` of one with its options, or an
-        instance, of which only class and options count: what it steps here are the parameters of the run.
+    given : a name, a table, a class of optimizers like those of torch, a `functools.partial` of one with its options, or an
+        instance. Of an instance only class and options count: it will step the parameters of the run.
 
     Raises
     ------
-    ConfigurationError : it is none of these; or a class that no other process could find; or an instance whose groups of
-        parameters differ.
+    ConfigurationError : it is none of these; or no other process can import the class; or the parameter groups of an instance
+        differ.
     """
     if isinstance(given, str):
         return {"name": given}
@@ -40,7 +40,7 @@ def optimizer_table(given: Any) -> dict[str, Any]:
 
 
 def _name_of(kind: type) -> str:
-    """Return the name by which any process finds a class."""
+    """Return the name by which any process can import a class."""
     module = sys.modules[kind.__module__]
     if kind.__module__.startswith("torch.optim.") and hasattr(sys.modules["torch.optim"], kind.__name__):
         return kind.__name__
@@ -55,7 +55,7 @@ def _name_of(kind: type) -> str:
 
 
 def _options_of(optimizer: Any) -> dict[str, Any]:
-    """Return the options of an instance that are not the usual ones."""
+    """Return the options of an instance that differ from the defaults."""
     known = inspect.signature(type(optimizer)).parameters
     groups = [{k: v for k, v in group.items() if k in known and k != "params"} for group in optimizer.param_groups]
     if any(group != groups[0] for group in groups):
@@ -66,7 +66,7 @@ def _options_of(optimizer: Any) -> dict[str, Any]:
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with lists for tuples and numbers for tensors of one."""
+    """Return options with lists for tuples, and numbers for tensors of one element."""
     return {
         key: [*value] if isinstance(value, tuple) else value.item() if hasattr(value, "item") else value
         for key, value in options.items()

@@ -1,4 +1,4 @@
-"""Flat parameters: one float32 vector for a whole model, and the layout that says what lies where in it."""
+"""Flat parameters: one float32 vector for a whole model, and the layout of the tensors in it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Layout:
 
     Attributes
     ----------
-    names : one name a tensor.
-    shapes : one shape a tensor; `()` is a scalar.
-    offsets : where each tensor begins, and at the end the length of the whole vector.
+    names : one name for each tensor.
+    shapes : one shape for each tensor; `()` is a scalar.
+    offsets : the start of each tensor, and the length of the whole vector.
     """
 
     names: tuple[str, ...]
@@ -45,26 +45,25 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """How many elements the flat vector has."""
+        """The number of elements of the flat vector."""
         return self.offsets[-1]
 
     @cached_property
     def rows(self) -> RowLayout:
-        """Where the rows of the tensors lie."""
+        """The layout of the rows of the tensors."""
         return RowLayout.of(self.shapes)
 
     @cached_property
     def row_ranges(self) -> dict[str, tuple[int, int]]:
-        """The number of the first row of each tensor, and how many it has, by name; see `RowLayout`."""
+        """The number of the first row and the number of rows of each tensor, by name; see `RowLayout`."""
         counts = [RowLayout.of([shape]).rows for shape in self.shapes]
         firsts = itertools.accumulate(counts, initial=0)
         return {name: (first, count) for name, first, count in zip(self.names, firsts, counts, strict=False)}
 
     def bounds(self, shards: int) -> list[int]:
-        """Return the ``shards + 1`` offsets that cut the vector into shards of about one length, none empty.
+        """Return the ``shards + 1`` offsets that cut the vector into shards of similar length, none empty.
 
-        No cut goes through a row: each lies between the two rows where an even cut would, or next to that. A tensor of one
-        dimension may be cut anywhere.
+        No cut is within a row: each is at a row's edge next to the even cut. A tensor of one dimension may be cut anywhere.
 
         Raises
         ------
@@ -97,7 +96,7 @@ class Layout:
 
 
 def _piece_of(shape: tuple[int, ...], low: int, high: int) -> tuple[int, ...]:
-    """Return the shape of elements ``low`` to ``high`` of a tensor: as many rows, where they begin and end with one."""
+    """Return the shape of elements ``low`` to ``high`` of a tensor: whole rows if both are edges of rows."""
     width = math.prod(shape[1:])
     if (low, high) == (0, math.prod(shape)):
         return shape
@@ -105,10 +104,10 @@ def _piece_of(shape: tuple[int, ...], low: int, high: int) -> tuple[int, ...]:
 
 
 def reduce_in_order(vectors: Sequence[Flat], out: Flat, scale: float = 1.0) -> Flat:
-    """Write ``scale`` times the sum of the vectors, added in the order given, to ``out``, which is none of them; return it.
+    """Write ``scale`` times the sum of the vectors, added in this order, to ``out``, which is none of them; return it.
 
-    Floating-point addition depends on the order: whoever reduces the same vectors by this gets the same bits. A sum that is
-    not finite is no error here; `all_finite` tells.
+    Floating-point addition depends on the order: equal vectors reduced by this function give equal bits. A sum that is not
+    finite is not an error here; `all_finite` checks it.
     """
     factor = out.dtype.type(scale)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -127,9 +126,9 @@ def reduce_in_order(vectors: Sequence[Flat], out: Flat, scale: float = 1.0) -> F
 
 
 def all_finite(vector: Flat) -> bool:
-    """Return whether no element of a vector is NaN or infinite; in one pass at the speed of memory, if none is."""
+    """Return whether a vector has no NaN or infinity; one pass at the speed of memory, if it has none."""
     xp = namespace(vector)
-    # NaN and infinity go through it; so does what is finite but very large. Unlike dot, vdot says nothing to that.
+    # NaN, infinity and very large finite values propagate. Unlike dot, vdot does not warn about them.
     square = float(xp.vdot(vector, vector))
     return math.isfinite(square) or bool(xp.isfinite(vector).all())
 

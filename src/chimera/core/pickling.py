@@ -1,18 +1,18 @@
-"""All that Chimera has of pickle, cloudpickle and marshal. No other module imports them: `tests/security` holds it.
+"""All functions of pickle, cloudpickle and marshal that Chimera uses. No other module imports them; `tests/security` checks it.
 
-Loading a pickle runs the code that it names, and marshal is no format for bytes of others. Both are right only for bytes that
-this run's own processes have written, on a channel that no one else can write to:
+Loading a pickle runs the code that it names, and marshal is unsafe for foreign bytes. Both are safe only for bytes that this
+run's own processes have written, on a channel that no other user can write to:
 
 - `engines/values`, `engines/stored`, `engines/failure`: values and exceptions between the driver and the workers that it
-  started, through memory and pipes of theirs (`simulated`, `local`). On `ray` they go through Ray, whose values are pickles.
+  started, through their memory and pipes (`simulated`, `local`). On `ray` they go through Ray, whose values are pickles.
 - `engines/local`: descriptions of calls (marshal, plain values), through the same memory and pipes.
-- `models/flat_module`: a module within such a value, so that its parameters travel once.
-- `models/pickling`: whether a model can travel; nothing is loaded.
+- `models/flat_module`: a module within such a value, so that its parameters are sent once.
+- `models/pickling`: whether a model can be pickled; nothing is loaded.
 - `remote`: results of functions on workers that the same program started.
 - `training/comparison`: an experiment for a process that the comparison started, over its stdin.
 
-Nothing from a network, from a file, or from another user may come here: use msgspec, `engines/http/wire` or safetensors.
-The names are those of the libraries' own functions, without a call in between: they are on the hot path of `local`.
+Data from a network, from a file, or from another user must not be loaded here: use msgspec, `engines/http/wire` or
+safetensors. The names are the libraries' own functions, without a wrapper: they are on the hot path of `local`.
 """
 
 from __future__ import annotations

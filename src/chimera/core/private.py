@@ -1,4 +1,4 @@
-"""Folders and files that only their owner reads, whatever the umask: weights, checkpoints, logs, journals."""
+"""Folders and files that only their owner can read, with any umask: weights, checkpoints, logs, journals."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ UMASK = 0o077
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it that are missing, each for its owner alone; one that is there keeps its mode.
+    """Create a folder and its missing parents, each for its owner only. An existing folder keeps its mode.
 
-    `Path.mkdir` with a mode and ``parents`` gives the mode to the last folder only: with an umask of 0, others could then
+    `Path.mkdir` with a mode and ``parents`` sets the mode of the last folder only. With an umask of 0, other users could then
     move that folder away.
 
     Raises
     ------
-    OSError : it cannot be made, or a file has its name.
+    OSError : it cannot be created, or a file has its name.
     """
     missing = []
     while not path.is_dir():
@@ -32,11 +32,11 @@ def make_folder(path: Path) -> None:
 
 
 def opener(path: str, flags: int) -> int:
-    """Open a file, as the ``opener`` of `open`; a file that is made by this is its owner's alone."""
+    """Open a file, as the ``opener`` of `open`; a new file is readable by its owner only."""
     return os.open(path, flags | getattr(os, "O_CLOEXEC", 0), FILE)
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a whole file, its owner's alone where it is new."""
+    """Write a whole file; a new file is readable by its owner only."""
     with open(path, "wb", opener=opener) as file:
         file.write(data)

@@ -1,4 +1,4 @@
-"""Why a value cannot be used, in words for who wrote it."""
+"""Messages that explain to users why a value is invalid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PLACE = re.compile(r" - at `\$([.\w]*)`")
 
 
 def why(error: msgspec.ValidationError, hint: Any) -> str:
-    """Return what msgspec says of a value that is no ``hint``, with what it may be where that is one of a few words."""
+    """Return msgspec's message about a value that is not a ``hint``, with the allowed words if there are a few."""
     said = str(error)
     place = _PLACE.search(said)
     for name in place[1].split(".")[1:] if place else ():

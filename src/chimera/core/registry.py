@@ -1,7 +1,7 @@
-"""Names for plug-ins: a decorator puts a class under a name, and the name is what files and command lines say.
+"""Names of plug-ins: a decorator registers a class under a name, which files and command lines use.
 
-A family keeps its plug-ins in one package. They are imported when a name is first asked for, so that a listing costs
-little and a plug-in whose library is missing harms nobody else. Heavy libraries are therefore imported inside functions.
+The plug-ins of a family are in one package, which is imported when a name is first needed. A list of names is thus cheap, and
+a plug-in with a missing library does not affect the others. Plug-ins therefore import heavy libraries inside functions.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Entry(Generic[T]):
 
     Attributes
     ----------
-    name : the name users write.
-    factory : what makes it, a class or a function with keyword options.
-    requires : the top-level module it needs beyond the base install, if any.
-    extra : the extra of the distribution that brings that module.
-    preload : modules that it needs wherever it is used, and that take long to import.
+    name : the name that users write.
+    factory : a class or a function with keyword options that creates the plug-in.
+    requires : the top-level module that it needs beyond the base installation; None if there is none.
+    extra : the extra of the distribution that installs that module.
+    preload : modules that it always needs and that take long to import.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Entry(Generic[T]):
         if self.requires is None:
             return True
         spec = importlib.util.find_spec(self.requires)
-        return spec is not None and spec.origin is not None  # a folder that happens to bear the name has no origin
+        return spec is not None and spec.origin is not None  # a folder of the same name has no origin
 
 
 class Registry(Generic[T]):
@@ -78,10 +78,10 @@ class Registry(Generic[T]):
 
     Parameters
     ----------
-    kind : what a plug-in is called in messages, such as ``"strategy"``.
-    package : the package whose modules hold the plug-ins that come with Chimera.
-    base : the class that all plug-ins are of, if there is one.
-    preload : what plug-ins need that do not say what they `preload`.
+    kind : the word for a plug-in in messages, such as ``"strategy"``.
+    package : the package whose modules hold the plug-ins of Chimera.
+    base : the base class of all plug-ins; None if there is none.
+    preload : default of `preload` for plug-ins that do not set it.
     """
 
     def __init__(self, kind: str, package: str, base: type | None = None, *, preload: Sequence[str] = ()) -> None:
@@ -92,7 +92,7 @@ class Registry(Generic[T]):
     def register(
         self, name: str, *, requires: str | None = None, extra: str | None = None, preload: Sequence[str] | None = None
     ) -> Callable[[Any], Any]:
-        """Put the decorated class or function under ``name``."""
+        """Register the decorated class or function under ``name``."""
 
         def decorate(factory: Callable[..., T]) -> Callable[..., T]:
             known = self._entries.get(name)
@@ -106,7 +106,7 @@ class Registry(Generic[T]):
         return decorate
 
     def entries(self) -> list[Entry[T]]:
-        """Everything registered, by name."""
+        """Return all entries, by name."""
         if not self._complete:
             for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
                 importlib.import_module(f"{self.package}.{module.name}")
@@ -118,8 +118,8 @@ class Registry(Generic[T]):
 
         Raises
         ------
-        UnknownNameError : nobody registered that name.
-        MissingExtraError : the library it needs is not installed.
+        UnknownNameError : the name is not registered.
+        MissingExtraError : the library that it needs is not installed.
         """
         if ":" in name:
             return Entry(name, load_object(name))
@@ -137,12 +137,11 @@ class Registry(Generic[T]):
         return entry
 
     def create(self, name: str, options: Mapping[str, Any] | None = None, /, **given: Any) -> T:
-        """Make the plug-in ``name`` with a user's ``options``, checked, and with what the caller has ``given``.
+        """Create the plug-in ``name`` from a user's ``options``, checked, and from the arguments ``given`` by the caller.
 
         Raises
         ------
-        ConfigurationError : an option that the plug-in does not take, lacks, or that is of the wrong type; or it is no such
-            plug-in.
+        ConfigurationError : an option is unknown, missing, or of the wrong type; or the object is not a plug-in of this family.
         """
         factory = self.find(name).factory
         made = factory(**checked_options(f"{self.kind} {name!r}", factory, options or {}, given), **given)
@@ -158,14 +157,13 @@ def _first_line(documented: object) -> str:
 
 @contextlib.contextmanager
 def registered_names_only(source: str | None, remedy: str = "use a registered name") -> Iterator[None]:
-    """Refuse names by path: inside, `load_object` raises, and with it every registry.
+    """Reject names by path: within this context `load_object`, and so every registry, raises.
 
-    A name by path runs code. Enter this around everything that handles values of a peer or of a folder of others.
+    A name by path runs code. Use this context wherever values come from a peer or from a folder of another user.
 
     Parameters
     ----------
-    source : where the names come from, for the error. None admits names by path again, for options that the owner of this
-        process wrote.
+    source : origin of the names, for the error. None allows names by path again, for options of the owner of this process.
     remedy : what the user can do, for the error.
     """
     token = _refusal.set(None if source is None else f"{source} must not name code by path; {remedy}")
@@ -180,7 +178,7 @@ def load_object(path: str) -> Any:
 
     Raises
     ------
-    ConfigurationError : the path cannot be imported, or code by path is refused here, see `registered_names_only`.
+    ConfigurationError : the path cannot be imported, or code by path is rejected here, see `registered_names_only`.
     """
     if refusal := _refusal.get():
         raise CodeRefusedError(f"{path!r} is refused: {refusal}")
@@ -209,7 +207,7 @@ def _load_file(path: Path) -> Any:
 
 
 def _load_beside(path: Path) -> Any:
-    """Import a file whose name another module bears already, under a name of its own."""
+    """Import a file whose name another module already has, under a unique name."""
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
@@ -225,7 +223,7 @@ def _load_beside(path: Path) -> Any:
 
 
 def parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a factory by name; where a class hands ``**options`` on to its base, those of that too."""
+    """Return the parameters of a factory by name, with those of base classes to which it passes ``**options`` on."""
     return dict(_parameters_of(factory))
 
 
@@ -242,7 +240,7 @@ def _parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _signed(factory: Callable[..., Any]) -> list[Callable[..., Any]]:
-    """Return whose parameters count: the factory, or of a class its constructor, and those of bases to which it hands on."""
+    """Return the callables whose parameters count: the factory, or a class's constructor and those it passes options to."""
     if not inspect.isclass(factory):
         return [factory]
     signed = []
@@ -256,7 +254,7 @@ def _signed(factory: Callable[..., Any]) -> list[Callable[..., Any]]:
 
 @lru_cache(maxsize=256)
 def _hints_of(factory: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types that parameters are to have, by name."""
+    """Return the types of parameters, by name."""
     hints: dict[str, Any] = {}
     for signed in reversed(_signed(factory)):
         with contextlib.suppress(NameError, TypeError):  # annotations that only a type checker can see
@@ -267,11 +265,11 @@ def _hints_of(factory: Callable[..., Any]) -> dict[str, Any]:
 def checked_options(
     what: str, factory: Callable[..., Any], options: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return ``options`` converted to the types that the signature of ``factory`` states.
+    """Return ``options`` converted to the types in the signature of ``factory``.
 
     Raises
     ------
-    ConfigurationError : naming the option, its value and what is allowed.
+    ConfigurationError : an option is invalid; the message names it, its value and what is allowed.
     """
     parameters = _parameters_of(factory)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())

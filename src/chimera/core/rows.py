@@ -1,4 +1,4 @@
-"""Rows of a flat vector: where they lie, and some of them with their values."""
+"""Rows of a flat vector: their layout, and selected rows with their values."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Numbers = NDArray[np.int64]
 
 
 class SparseRows(NamedTuple):
-    """Some rows of a flat vector, which is zero elsewhere, or says nothing of the rest.
+    """Some rows of a flat vector. All other rows are zero, or not specified.
 
     Attributes
     ----------
-    numbers : which rows, ascending, int64, shape (k,).
-    values : of these rows, one row after another, float32, shape (n,).
+    numbers : numbers of the rows, ascending, int64, shape (k,).
+    values : values of these rows, one row after another, float32, shape (n,).
     """
 
     numbers: Numbers
@@ -30,16 +30,15 @@ class SparseRows(NamedTuple):
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Where the rows of a flat vector lie. A row is what an index on the first axis of a tensor selects, or a scalar.
+    """The rows of a flat vector. A row is what an index on the first axis of a tensor selects, or a scalar.
 
-    So a matrix has rows of its width, and a vector has rows of one element. They are numbered through all tensors.
+    A matrix has rows of its width, and a vector has rows of one element. Rows are numbered through all tensors.
 
     Attributes
     ----------
-    counts, widths : how many rows each run has, and how many elements each of its rows; both above 0. Neighbouring runs differ
-        in width.
-    firsts : the number of the first row of each run, and at the end the number of all rows.
-    offsets : where each run begins in the vector, and at the end its length.
+    counts, widths : number of rows of each run, and of elements of each row; both above 0. Neighbouring runs differ in width.
+    firsts : number of the first row of each run, and the number of all rows.
+    offsets : start of each run in the vector, and the length of the vector.
     """
 
     counts: tuple[int, ...]
@@ -66,16 +65,16 @@ class RowLayout:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.firsts[-1]
 
     @property
     def size(self) -> int:
-        """How many elements they have."""
+        """The number of elements."""
         return self.offsets[-1]
 
     def offset(self, row: int) -> int:
-        """Return where a row begins; ``row`` may be the number of all rows."""
+        """Return the start of a row; ``row`` may be the number of all rows."""
         run = int(np.searchsorted(self.firsts, row, side="right")) - 1
         return (
             self.offsets[run]
@@ -84,7 +83,7 @@ class RowLayout:
         )
 
     def nearest(self, offset: int) -> int:
-        """Return the row whose beginning is nearest to a place in the vector; of two as near, the first."""
+        """Return the row whose start is nearest to a place in the vector; the first of two equally near."""
         run = int(np.searchsorted(self.offsets, offset, side="right")) - 1
         if run == len(self.counts):
             return self.rows
@@ -92,41 +91,41 @@ class RowLayout:
         return self.firsts[run] + row + (2 * rest > self.widths[run])
 
     def elements(self, numbers: Numbers) -> int:
-        """Return how many elements the rows of these numbers have."""
+        """Return the number of elements in these rows."""
         return self.only(numbers).size
 
     def only(self, numbers: Numbers) -> RowLayout:
-        """Return the layout of a vector that has just the rows of these numbers, run by run; runs without rows fall out."""
+        """Return the layout of a vector with only these rows, run by run; runs without rows are omitted."""
         edges = np.searchsorted(numbers, self.firsts).tolist()
         return RowLayout.of(
             (high - low, width) for (low, high), width in zip(itertools.pairwise(edges), self.widths, strict=True)
         )
 
     def gather(self, flat: NDArray[Any], numbers: Numbers) -> NDArray[Any]:
-        """Return the values of these rows of ``flat``, one row after another, in memory of their own."""
+        """Return the values of these rows of ``flat``, one row after another, as a copy."""
         values = np.empty(self.elements(numbers), flat.dtype)
         for block, part, which in self._blocks(flat, values, numbers):
             np.take(block, which, axis=0, out=part, mode="clip")  # with "raise" NumPy would fill a copy first
         return values
 
     def filled(self, rows: SparseRows) -> NDArray[np.float32]:
-        """Return the whole vector, which is zero in all other rows."""
+        """Return the whole vector, with zeros in all other rows."""
         flat = np.zeros(self.size, np.float32)
         self.scatter(rows, flat)
         return flat
 
     def scatter(self, rows: SparseRows, flat: NDArray[Any]) -> None:
-        """Write rows to where they lie in ``flat``."""
+        """Write rows to their places in ``flat``."""
         for block, part, which in self._blocks(flat, rows.values, rows.numbers):
             block[which] = part
 
     def add(self, rows: SparseRows, flat: NDArray[Any]) -> None:
-        """Add rows to ``flat``, where they lie."""
+        """Add rows at their places in ``flat``."""
         for block, part, which in self._blocks(flat, rows.values, rows.numbers):
             block[which] += part
 
     def multiply(self, flat: NDArray[Any], factors: NDArray[np.float32]) -> None:
-        """Multiply each row of ``flat`` by a factor of its own; ``factors`` has shape (rows,)."""
+        """Multiply each row of ``flat`` by its own factor; ``factors`` has shape (rows,)."""
         for i, (count, width) in enumerate(zip(self.counts, self.widths, strict=True)):
             block = flat[self.offsets[i] : self.offsets[i + 1]].reshape(count, width)
             block *= factors[self.firsts[i] : self.firsts[i + 1], None]
@@ -134,7 +133,7 @@ class RowLayout:
     def _blocks(
         self, flat: NDArray[Any], values: NDArray[Any], numbers: Numbers
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any], Numbers]]:
-        """Yield, for each run, its rows in ``flat``, those of them that ``values`` has, and which these are."""
+        """Yield, for each run, its rows in ``flat``, the values of the selected ones, and their numbers."""
         edges, at = np.searchsorted(numbers, self.firsts).tolist(), 0
         for i, (low, high) in enumerate(itertools.pairwise(edges)):
             if low < high:

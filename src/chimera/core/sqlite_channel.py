@@ -1,4 +1,4 @@
-"""A connection to a SQLite file of Chimera's, whose errors are told as Chimera's."""
+"""Connections to SQLite files of Chimera, with errors translated to Chimera's."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ T = TypeVar("T")
 
 
 class Busy(RunError):  # noqa: N818 - it says what is the matter
-    """Another process writes, and did not end in time."""
+    """Another process writes to the file, and did not finish in time."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a file holds.
+    """The type of a file.
 
     Attributes
     ----------
     what : its name in messages, such as ``journal``.
-    application : a number in the file's head that says so.
-    format : the version of its tables that this version of Chimera knows.
-    schema : statements that make them.
+    application : the number in the file's header that identifies the type.
+    format : the version of the tables that this version of Chimera supports.
+    schema : statements that create the tables.
     """
 
     what: str
@@ -41,14 +41,14 @@ class Kind:
 
 
 class Channel:
-    """One connection to a file, for all threads of this process in turn.
+    """One connection to a file, used by all threads of this process in turn.
 
-    Every method raises `Busy` while another process holds the file for too long, NoSpaceError where the disk is full,
-    ConfigurationError where it is none of its kind or cannot be written, and RunError for what else fails.
+    Every method raises `Busy` if another process locks the file for too long, NoSpaceError if the disk is full,
+    ConfigurationError if the file has another type or is not writable, and RunError for other failures.
 
     Parameters
     ----------
-    path : the file; `prepare` makes it.
+    path : the file; `prepare` creates it.
     """
 
     def __init__(self, path: Path, kind: Kind) -> None:
@@ -59,18 +59,18 @@ class Channel:
             with contextlib.suppress(FileExistsError):
                 path.touch(
                     FILE, exist_ok=False
-                )  # SQLite would go by the umask; what it puts beside gets this file's mode
+                )  # SQLite would use the umask; files that it creates beside get this file's mode
         except OSError as error:
             raise ConfigurationError(f"the {kind.what} {path} cannot be written: {error.strerror}") from error
         with self._translated():
             self._db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
 
     def prepare(self) -> None:
-        """Make the tables where there are none yet, in a file whose readers hold up no writer and which can shrink.
+        """Create the tables if there are none, in a file whose readers do not block writers and which can shrink.
 
         Raises
         ------
-        ConfigurationError : it is none of Chimera's, is damaged, or a later version has written it.
+        ConfigurationError : the file is not Chimera's, is damaged, or was written by a later version.
         """
         what, path = self._kind.what, self._path
         version, application, tables = self.snapshot(_head)
@@ -88,7 +88,7 @@ class Channel:
         self.read(lambda db: db.execute("PRAGMA synchronous = FULL"))
 
     def _create(self, db: sqlite3.Connection) -> None:
-        """Make the tables, unless another process has meanwhile."""
+        """Create the tables, unless another process has done so meanwhile."""
         if _head(db)[1]:
             return
         for statement in self._kind.schema.split(";"):
@@ -97,7 +97,7 @@ class Channel:
         db.execute(f"PRAGMA user_version = {self._kind.format}")
 
     def write(self, work: Callable[[sqlite3.Connection], T], *, busy_s: float = _BUSY_S) -> T:
-        """Do what ``work`` does, all of it or, if it raises, nothing."""
+        """Run ``work`` in a transaction: if it raises, nothing changes."""
         with self._lock, self._translated():
             self._db.execute(f"PRAGMA busy_timeout = {round(busy_s * 1000)}")
             self._db.execute("BEGIN IMMEDIATE")
@@ -111,12 +111,12 @@ class Channel:
             return result
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Return what ``work`` does."""
+        """Return the result of ``work``."""
         with self._lock, self._translated():
             return work(self._db)
 
     def snapshot(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Read several things as they were at one moment."""
+        """Return the result of several reads of one consistent state."""
         with self._lock, self._translated():
             self._db.execute("BEGIN")
             try:
@@ -126,11 +126,11 @@ class Channel:
                     self._db.execute("ROLLBACK")
 
     def rows(self, question: str, values: Sequence[Any]) -> list[Any]:
-        """Return the rows that a question finds."""
+        """Return the rows of a query."""
         return self.read(lambda db: db.execute(question, values).fetchall())
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         with self._lock, self._translated():
             self._db.close()
 
@@ -142,7 +142,7 @@ class Channel:
             raise self._said(error) from error
 
     def _said(self, error: sqlite3.Error) -> Exception:
-        """Return what a failure of the library means."""
+        """Return the error of Chimera for an error of the library."""
         code = getattr(error, "sqlite_errorcode", None)
         whole = f"the {self._kind.what} {self._path}"
         primary = None if code is None else code & 0xFF
@@ -158,7 +158,7 @@ class Channel:
 
 
 def _head(db: sqlite3.Connection) -> tuple[int, int, int]:
-    """Return the format, whose file it is, and how many tables it has; inside of a transaction, as others may be writing it."""
+    """Return format, application number and number of tables, in a transaction: other processes may be writing."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()

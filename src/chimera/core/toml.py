@@ -1,4 +1,4 @@
-"""Reading TOML that somebody else may have written."""
+"""Reading of TOML that another user may have written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def read_toml(text: str) -> dict[str, Any]:
 
     Raises
     ------
-    ValueError : it is no TOML (`tomllib.TOMLDecodeError`), or its values are nested too deeply, or are too long.
+    ValueError : it is not TOML (`tomllib.TOMLDecodeError`), or its values are nested too deeply or are too long.
     """
     try:
         return tomllib.loads(text)

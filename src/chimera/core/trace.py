@@ -11,16 +11,16 @@ class TraceRow(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     Attributes
     ----------
     actor : the actor's name, such as ``worker 3``; a lane of the timeline.
-    rank : in which order the actor was spawned on its engine, from 0.
+    rank : number of the actor in the order of spawning, from 0.
     call : the method's name.
-    start_s, end_s : when it began (all arguments there) and when its result stood.
-    transfer_s : how long before ``start_s`` its arguments were on the way while the actor was idle, plus what moving data
-        inside the call cost.
-    wait_s : how much of the call was spent waiting for other members of a group, or for what it called on other actors.
-    bytes_in, bytes_out : array bytes of the arguments that came from elsewhere and of what it got from other actors, and of
-        the results; a collective counts in both.
-    samples : how many samples it processed.
-    error : the name of the exception it ended with, or nothing.
+    start_s, end_s : when the call began, with all arguments there, and when its result was available.
+    transfer_s : time before ``start_s`` in which arguments were in flight and the actor was idle, plus the time of data
+        transfers within the call.
+    wait_s : time in the call spent waiting for members of a group, or for calls on other actors.
+    bytes_in, bytes_out : array bytes received (arguments from elsewhere, values from other actors), and bytes of the results; a
+        collective counts in both.
+    samples : number of samples processed.
+    error : name of the exception that ended the call; empty if none.
     """
 
     actor: str

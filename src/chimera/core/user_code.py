@@ -1,4 +1,4 @@
-"""Code that lives beside the experiment: found among the driver's import paths, and gathered to be shipped."""
+"""The user's code beside an experiment: found on the driver's import path, and collected for other machines."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _NOT_CODE = {"__pycache__", "node_modules", "site-packages"}
 
 
 def stage(target: Path, folders: Sequence[Path] | None = None) -> None:
-    """Copy the Python files of these folders, by default the user's import paths, into the folder ``target``.
+    """Copy the Python files of these folders, by default the user's import path, into the folder ``target``.
 
     Raises
     ------
-    ConfigurationError : they are more than 20 MB, so that these cannot be just the experiment's.
+    ConfigurationError : they are more than 20 MB, so that they cannot be the experiment's only.
     """
     total = 0
     for folder in reversed(user_folders() if folders is None else folders):  # what comes first on the path wins
@@ -39,7 +39,7 @@ def stage(target: Path, folders: Sequence[Path] | None = None) -> None:
 
 
 def user_folders() -> list[Path]:
-    """Return the folders on the import path that belong to no installation."""
+    """Return the folders on the import path that are not part of an installation."""
     folders = [Path(entry or ".").resolve() for entry in sys.path]
     return [
         folder
@@ -49,14 +49,14 @@ def user_folders() -> list[Path]:
 
 
 def is_installed(path: Path) -> bool:
-    """Whether a file or folder belongs to an installation of Python, or of packages in it."""
+    """Return whether a file or folder is part of an installation of Python or of its packages."""
     installed = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()}
     installed |= {*site.getsitepackages(), site.getusersitepackages()}
     return any(path.is_relative_to(Path(place).resolve()) for place in installed)
 
 
 def _python_files(folder: Path) -> Iterator[Path]:
-    """Yield the modules in a folder and those of the packages in it."""
+    """Yield the modules in a folder, and those of the packages in it."""
     for entry in sorted(folder.iterdir()):
         if entry.suffix == ".py" and entry.is_file():
             yield entry

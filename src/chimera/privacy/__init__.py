@@ -1,1 +1,1 @@
-"""What keeps a client's update to itself: clipping and noise with their accountant, and secure aggregation."""
+"""Protection of a client's update: clipping and noise with their accountant, and secure aggregation."""

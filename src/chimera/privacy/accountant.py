@@ -1,4 +1,4 @@
-"""What a run's noise guarantees: epsilon by Rényi differential privacy (Mironov 2017), as opacus accounts for it."""
+"""The guarantee of a run's noise: epsilon by Rényi differential privacy (Mironov 2017), as opacus computes it."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from chimera.core.errors import MissingExtraError
 
 
 class Accountant:
-    """Counts rounds of the subsampled Gaussian mechanism (Mironov, Talwar and Zhang 2019).
+    """An accountant of rounds of the subsampled Gaussian mechanism (Mironov, Talwar and Zhang 2019).
 
-    Opacus takes for granted that each client takes part in a round with the same probability, independently of the others
-    (Poisson sampling), and that two data sets are neighbours where one has a client more than the other.
+    Opacus assumes Poisson sampling: each client participates in a round with the same probability, independently of the others.
+    Neighbouring data sets differ by one client that only one of them has.
 
     Parameters
     ----------
-    history : of another accountant, to go on from.
+    history : the history of another accountant, to continue from.
 
     Attributes
     ----------
-    history : [noise multiplier, sample rate, rounds], a row for each stretch of rounds alike.
+    history : rows of [noise multiplier, sample rate, rounds], one for each sequence of equal rounds.
     """
 
     def __init__(self, history: Iterable[Sequence[float]] = ()) -> None:
         self.history = [[float(noise), float(rate), int(rounds)] for noise, rate, rounds in history]
 
     def count(self, noise: float, sample_rate: float, rounds: int = 1) -> None:
-        """Count rounds whose sum had noise of ``noise`` times the norm that a client's update has at most."""
+        """Count rounds with noise. ``noise`` is its standard deviation divided by the largest norm of a client's update."""
         if self.history and self.history[-1][:2] == [noise, sample_rate]:
             self.history[-1][2] += rounds
         else:
             self.history.append([noise, sample_rate, rounds])
 
     def epsilon(self, delta: float, *, sampled: bool = True) -> float:
-        """Return epsilon of all rounds together at this delta; infinite where a round had no noise, 0 before the first.
+        """Return epsilon of all rounds together at this delta; infinite if a round had no noise, 0 before the first round.
 
         Parameters
         ----------
-        sampled : whether it is taken to be unknown who took part; if not, all rounds count as if all clients did.
+        sampled : whether the participants are assumed to be secret. If not, all rounds count as if all clients participated.
 
         Raises
         ------
@@ -61,6 +61,6 @@ class Accountant:
         accountant.history = [(noise, rate, rounds) for (noise, rate), rounds in merged.items()]
         with (
             warnings.catch_warnings()
-        ):  # the bound holds at any order of Rényi's; it says that a finer one might be tighter
+        ):  # the warning says that other orders might be tighter; the bound holds at any order
             warnings.filterwarnings("ignore", "Optimal order is")
             return float(accountant.get_epsilon(delta))

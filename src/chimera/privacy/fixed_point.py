@@ -1,4 +1,4 @@
-"""Updates as whole numbers modulo a power of two: sums of them are exact, and masks that cancel leave no trace."""
+"""Updates as integers modulo a power of two: their sums are exact, and masks cancel exactly."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from numpy.typing import NDArray
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.parameters import Flat
 
-_FINE = 2.0**-20  # of the limit: steps that are as fine as this or finer will do
+_FINE = 2.0**-20  # largest step for words of 32 bits, as a share of the limit
 
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """How the elements of an update become words that are added modulo 2^32 or 2^64.
+    """The encoding of the elements of an update as words that are added modulo 2^32 or 2^64.
 
-    An element is a whole number of steps, a power of two so small or so large that the sum of all clients just does not go
-    round. Words have 32 bits where the step is then at most a millionth (2^-20) of the limit, as it is with up to 1,024
-    clients, and else 64. Rounding takes each element half a step away at most; the sum adds nothing to that.
+    An element is an integer number of steps. The step is the smallest power of two for which the sum of all clients does not
+    overflow. Words have 32 bits if that step is at most a millionth (2^-20) of the limit, as with up to 1,024 clients, and else
+    64. Rounding changes each element by at most half a step; the sum adds no error.
 
     Parameters
     ----------
-    limit : the largest absolute value that an element may have.
-    clients : how many updates are added at most.
+    limit : largest absolute value of an element.
+    clients : largest number of updates in a sum.
 
     Raises
     ------
@@ -46,17 +46,17 @@ class FixedPoint:
 
     @cached_property
     def bits(self) -> int:
-        """Of a word: 32 or 64."""
+        """The bits of a word: 32 or 64."""
         return 32 if self._step(32) <= _FINE * self.limit else 64
 
     @cached_property
     def step(self) -> float:
-        """What one stands for."""
+        """The value of one unit of a word."""
         return self._step(self.bits)
 
     @property
     def words(self) -> np.dtype[Any]:
-        """The type of a word: unsigned, the lowest byte first."""
+        """The type of a word: unsigned, little-endian."""
         return np.dtype(f"<u{self.bits // 8}")
 
     def encode(self, update: Flat) -> NDArray[Any]:
@@ -72,11 +72,11 @@ class FixedPoint:
         return np.rint(update.astype(np.float64) / self.step).astype(f"<i{self.bits // 8}").view(self.words)
 
     def decode(self, total: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the sum that words, shape (n,), stand for: float64, exact as far as 53 bits go."""
+        """Return the sum in words, shape (n,), as float64; exact up to 53 bits."""
         return total.view(f"<i{self.bits // 8}") * self.step
 
     def _step(self, bits: int) -> float:
-        """Return the smallest step with which the sum of all clients stays below half of all words."""
-        steps = (2.0 ** (bits - 1) - 1) / self.clients - 1  # of a client; the last is for rounding
+        """Return the smallest step for which the sum of all clients is below half of the range of words."""
+        steps = (2.0 ** (bits - 1) - 1) / self.clients - 1  # of one client; the last 1 is for rounding
         fraction, exponent = math.frexp(self.limit / steps)
         return math.ldexp(1.0, exponent if fraction > 0.5 else exponent - 1)

@@ -1,4 +1,4 @@
-"""Masks: what a seed expands to, added to words modulo 2^32 or 2^64 (AES-256 in counter mode)."""
+"""Masks: pseudorandom words from a seed, added to words modulo 2^32 or 2^64 (AES-256 in counter mode)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-_CHUNK = 1 << 17  # bytes: what is generated at once stays in cache
+_CHUNK = 1 << 17  # bytes generated at once, which fit into the cache
 _ZEROS = bytes(_CHUNK)
 
 
 def add_mask(words: NDArray[Any], seed: bytes, stream: int, sign: int = 1) -> None:
-    """Add to ``words``, shape (n,), in place, the mask of a seed; or take it away, where ``sign`` is -1.
+    """Add the mask of a seed to ``words``, shape (n,), in place; subtract it if ``sign`` is -1.
 
     Parameters
     ----------
     seed : 32 bytes.
-    stream : which of the masks of this seed; no two have a bit in common but by chance.
+    stream : number of the mask of this seed. Masks with different numbers are independent.
     """
     counter = stream.to_bytes(8, "big") + bytes(8)  # the lower half counts blocks
     generator = Cipher(algorithms.AES(seed), modes.CTR(counter)).encryptor()

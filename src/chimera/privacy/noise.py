@@ -16,25 +16,25 @@ NoiseSeed = Literal["run", "system"]
 TAIL = 12.0
 """Standard deviations that noise never leaves: the probability is below 1e-32 an element."""
 _WORD = (1 << 64) - 1
-_CHUNK = 1 << 16  # elements that are drawn at once
-_DOWN = 1 - 2.0**-22  # keeps rounding from taking the norm above the bound
+_CHUNK = 1 << 16  # elements drawn at once
+_DOWN = 1 - 2.0**-22  # factor that keeps the norm within the bound despite rounding
 
 
 class Source(Protocol):
-    """Where noise is drawn from."""
+    """A source of noise."""
 
     def standard_normal(self, size: int, dtype: Any) -> NDArray[Any]:
         """Return independent draws of the standard normal distribution, shape (size,)."""
 
 
 class SystemNoise:
-    """Draws made of the operating system's cryptographic random numbers alone (Box and Muller 1958).
+    """Normal draws from the operating system's cryptographic random numbers only (Box and Muller 1958).
 
-    From numbers of a statistical generator, such as those of NumPy, others of the same generator can be computed.
+    The output of a statistical generator, such as NumPy's, would reveal its other draws.
     """
 
     def standard_normal(self, size: int, dtype: Any = np.float32) -> NDArray[Any]:
-        """See `Source`. No draw is beyond 9.5 standard deviations: the uniform numbers have 64 bits."""
+        """See `Source`. No draw is beyond 9.5 standard deviations, because the uniform numbers have 64 bits."""
         drawn = np.empty(size, dtype)
         for low in range(0, size, _CHUNK):
             pairs = (min(_CHUNK, size - low) + 1) // 2
@@ -47,7 +47,7 @@ class SystemNoise:
 
 
 def clip(update: Flat, norm: float) -> float:
-    """Scale an update, shape (n,), in place, so that its L2 norm is at most ``norm``; return the norm it had."""
+    """Scale an update, shape (n,), in place, to an L2 norm of at most ``norm``; return its norm before."""
     had = math.sqrt(float(np.einsum("i,i->", update, update, dtype=np.float64)))
     if had > norm:
         update *= np.float32(norm / had * _DOWN)
@@ -61,7 +61,7 @@ def add_noise(update: Flat, deviation: float, rng: Source) -> None:
 
 
 def source(noise_seed: NoiseSeed, *key: int) -> Source:
-    """Return where noise is drawn from: decided by ``key``, or by the operating system alone."""
+    """Return the source of noise: determined by ``noise_seed`` and ``key``, or the operating system without a seed."""
     if noise_seed == "system":
         return SystemNoise()
     seeded: Source = np.random.default_rng([each & _WORD for each in key])

@@ -1,21 +1,21 @@
 """Bonawitz et al. 2017, "Practical Secure Aggregation for Privacy-Preserving Machine Learning": a client's side of a round.
 
-Four messages, for a server that is honest but curious, which carries all of them:
+The protocol has four messages, all through the server, which may be honest but curious:
 
-1. each client advertises two public keys (`Client.keys`); the server sends all of them to all, the roster;
-2. each client shares its self mask's seed and its mask key among all (`Client.shares`), sealed so that the server, which
-   hands them on (`routed`), cannot read them;
-3. each client sends its update under its self mask and a mask with each other client, which one of the two adds and the
-   other takes away (`Client.mask`);
-4. the server says who survived; of those each survivor reveals its share of the self mask's seed, of the others that of
-   the mask key (`Client.reveal`), and `unmasked` takes out of the sum what did not cancel.
+1. Each client advertises two public keys (`Client.keys`). The server sends all keys, the roster, to all clients.
+2. Each client shares its self mask's seed and its mask key among all clients (`Client.shares`). Shares are sealed, so that the
+   server, which forwards them (`routed`), cannot read them.
+3. Each client sends its update under its self mask and one mask for each other client (`Client.mask`). Of each pair, one client
+   adds the mask and the other subtracts it.
+4. The server names the survivors. Each survivor reveals its share of the self mask's seed of each survivor, and its share of
+   the mask key of each other client (`Client.reveal`). `unmasked` then removes the remaining masks from the sum.
 
-Of no client both are revealed by an honest one. With n clients and a threshold of t, a server that follows the protocol learns
-no single update from fewer than t clients that work with it. A server that tells clients different survivors needs t answers
-of each kind, and honest clients give one: it must be fewer than 2t - n clients that work with such a server. Shares are bound
-to the roster and the threshold: clients that were told different ones cannot open what they shared, and reveal nothing. There
-are no signatures: a server that gives out keys of its own in the place of others' is not noticed (docs/threat-model.md). All
-messages are arrays of bytes; a client's place is its row in the roster.
+An honest client never reveals both for one client. With n clients and a threshold of t, a server that follows the protocol
+learns no single update from fewer than t clients that collude with it. A server that reports different survivors to different
+clients needs t answers of each kind, and honest clients give one. Fewer than 2t - n clients may collude with such a server.
+Shares are bound to the roster and the threshold: clients that received different ones cannot open each other's shares, and
+reveal nothing. There are no signatures: clients cannot detect a server that replaces keys by its own (docs/threat-model.md).
+All messages are arrays of bytes; a client's place is its row in the roster.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SEALED_BYTES = _NONCE_BYTES + 2 * SHARE_BYTES + _TAG_BYTES
 
 
 class Client:
-    """One client in one round; its keys are from the operating system and serve for this round only."""
+    """One client in one round. Its keys come from the operating system, and are used in this round only."""
 
     def __init__(self) -> None:
         self._sealing, self._masking = X25519PrivateKey.generate(), X25519PrivateKey.generate()
@@ -55,30 +55,30 @@ class Client:
         self._roster: Bytes = np.empty((0, 2 * _KEY_BYTES), np.uint8)
         self._place, self._threshold = -1, 0
         self._own_share, self._agreed = b"", b""
-        self._seals: dict[int, AESGCM] = {}  # by the place of whoever it is shared with
+        self._seals: dict[int, AESGCM] = {}  # by the place of the other client
         self._pair_seeds: dict[int, bytes] = {}  # of the masks with the others, by their places
         self._sealed: Bytes | None = None
         self._streams: set[int] = set()
         self._survivors: Bytes | None = None
 
     def keys(self) -> Bytes:
-        """Return its public keys, shape (64,): that for seals, that for masks."""
+        """Return its public keys, shape (64,): the key for seals, then the key for masks."""
         both = (self._sealing.public_key().public_bytes_raw(), self._masking.public_key().public_bytes_raw())
         return np.frombuffer(b"".join(both), np.uint8)
 
     def shares(self, roster: Bytes, threshold: int) -> Bytes:
-        """Return what it shares with each client, sealed for it, shape (n, 94).
+        """Return its shares for each client, sealed for that client, shape (n, 94).
 
         Parameters
         ----------
-        roster : the keys of all clients, shape (n, 64).
-        threshold : how many must survive, more than half: with fewer, the server could tell two halves of them different
-            survivors, and get both secrets of a client.
+        roster : keys of all clients, shape (n, 64).
+        threshold : number of clients that must survive, more than half. With fewer, the server could report different survivors
+            to two halves of the clients, and get both secrets of a client.
 
         Raises
         ------
-        PrivacyError : it is not in the roster once, or alone, or two have the same key, or a key is none; or the threshold is
-            not above half of the clients and at most all; or it has shared already.
+        PrivacyError : it is not in the roster exactly once, or is alone in it; or two clients have the same key, or a key is
+            invalid; or the threshold is not above half of the clients and at most all; or it has shared already.
         """
         count = _checked(roster)
         found = np.flatnonzero((roster == self.keys()).all(axis=1))
@@ -105,17 +105,17 @@ class Client:
         return sealed
 
     def receive(self, sealed: Bytes) -> None:
-        """Take what each client shared with it, sealed, shape (n, 94)."""
+        """Store the shares from each client, sealed, shape (n, 94)."""
         if self._place < 0 or self._sealed is not None or sealed.shape != (len(self._roster), _SEALED_BYTES):
             raise PrivacyError("shares came twice, before the roster, or not as many as there are clients")
         self._sealed = sealed
 
     def mask(self, words: NDArray[Any], stream: int = 0) -> NDArray[Any]:
-        """Return the words of its update, unsigned, shape (n,), under all its masks; ``stream`` tells several vectors apart.
+        """Return the words of its update, unsigned, shape (n,), with all masks; ``stream`` distinguishes several vectors.
 
         Raises
         ------
-        PrivacyError : it has no shares yet, or has masked another vector of this stream, or has revealed what it knows.
+        PrivacyError : it has no shares yet, or has masked another vector of this stream, or has revealed its shares.
         """
         if self._sealed is None or self._survivors is not None or stream in self._streams:
             raise PrivacyError("a client masks once, after it got the shares of all and before it reveals any")
@@ -127,16 +127,16 @@ class Client:
         return masked
 
     def reveal(self, survivors: Bytes) -> Revealed:
-        """Return its shares of the self mask's seeds of all who survived, and of the mask keys of the others.
+        """Return its shares of the self mask's seeds of all survivors, and of the mask keys of the others.
 
         Parameters
         ----------
-        survivors : 1 for each client whose masked update the server has, and else 0, shape (n,).
+        survivors : 1 for each client whose masked update the server has, else 0, shape (n,).
 
         Raises
         ------
-        PrivacyError : fewer survived than the threshold; or it was asked with other survivors before, which would reveal
-            both secrets of a client; or a share is not what its sender sealed.
+        PrivacyError : there are fewer survivors than the threshold; or an earlier call had other survivors, which would reveal
+            both secrets of a client; or a share is not the one that its sender sealed.
         """
         if self._sealed is None or survivors.shape != (len(self._roster),) or not survivors[self._place]:
             raise PrivacyError("a client reveals shares of the clients of its round, if it is one of the survivors")
@@ -163,7 +163,7 @@ class Client:
             ) from None
 
     def _bound(self, sender: int, receiver: int) -> bytes:
-        """Return what a sealed share is bound to: from whom to whom, in which roster, with which threshold."""
+        """Return the data that a sealed share is bound to: sender, receiver, roster and threshold."""
         return f"{sender} to {receiver} ".encode() + self._agreed
 
     def _seal(self, place: int) -> AESGCM:
@@ -172,25 +172,25 @@ class Client:
 
 
 def routed(sealed: Sequence[Bytes]) -> list[Bytes]:
-    """Return what is for each client, shape (n, 94), from what each client sent, shape (n, 94): the server's part of step 2."""
+    """Return the shares for each client from those of each client, each shape (n, 94); the server's part of step 2."""
     return list(np.stack(sealed).swapaxes(0, 1))
 
 
 def unmasked(
     masked: Sequence[NDArray[Any]], roster: Bytes, revealed: Sequence[Revealed], threshold: int, stream: int = 0
 ) -> NDArray[Any]:
-    """Return the sum of the survivors' words: the server's part of step 4.
+    """Return the sum of the survivors' words; the server's part of step 4.
 
     Parameters
     ----------
-    masked : what the survivors sent, each shape (n,), in the order of their places.
-    roster : the keys of all clients.
-    revealed : by at least ``threshold`` of the survivors.
+    masked : masked words of the survivors, each shape (n,), in the order of their places.
+    roster : keys of all clients.
+    revealed : shares from at least ``threshold`` of the survivors.
     stream : as in `Client.mask`.
 
     Raises
     ------
-    PrivacyError : too few have revealed their shares, or not for the same survivors, or the survivors are not those who sent.
+    PrivacyError : too few clients have revealed shares, or not for the same survivors, or the survivors are not the senders.
     """
     if len(revealed) < threshold:
         raise PrivacyError(f"{len(revealed)} clients revealed their shares where {threshold} are needed")
@@ -223,7 +223,7 @@ def _pair_seed(masking: X25519PrivateKey, keys: Bytes) -> bytes:
 
 
 def _agreed(own: X25519PrivateKey, other: X25519PublicKey) -> bytes:
-    """Return what two keys agree on; a key of low order, with which all agree on the same, is refused."""
+    """Return the shared secret of two keys. A key of low order, which gives all clients the same secret, is rejected."""
     try:
         return own.exchange(other)
     except ValueError:
@@ -231,14 +231,14 @@ def _agreed(own: X25519PrivateKey, other: X25519PublicKey) -> bytes:
 
 
 def _checked(roster: Bytes) -> int:
-    """Return how many clients a roster has."""
+    """Return the number of clients in a roster."""
     if roster.dtype != np.uint8 or roster.ndim != 2 or roster.shape[1] != 2 * _KEY_BYTES or len(roster) < _LEAST:
         raise PrivacyError(f"a roster has the keys of at least {_LEAST} clients: the sum of one is its update")
     return len(roster)
 
 
 def _all_differ(roster: Bytes) -> bool:
-    """Return whether no two clients have a key in common, of either kind."""
+    """Return whether no two clients have a common key, of either kind."""
     return all(len(np.unique(half, axis=0)) == len(roster) for half in np.split(roster, 2, axis=1))
 
 

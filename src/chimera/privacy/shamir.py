@@ -9,7 +9,7 @@ from chimera.core.errors import PrivacyError
 
 SECRET_BYTES = 32
 SHARE_BYTES = 33
-_PRIME = 2**256 + 297  # the smallest above all secrets
+_PRIME = 2**256 + 297  # the smallest prime above all secrets
 
 
 def shares_of(secret: bytes, threshold: int, places: Sequence[int]) -> list[bytes]:
@@ -18,7 +18,7 @@ def shares_of(secret: bytes, threshold: int, places: Sequence[int]) -> list[byte
     Parameters
     ----------
     secret : 32 bytes, the polynomial's value at 0.
-    places : different whole numbers from 1.
+    places : distinct integers from 1.
     """
     coefficients = [secrets.randbelow(_PRIME) for _ in range(threshold - 1)]
     coefficients.append(int.from_bytes(secret, "little"))
@@ -26,17 +26,17 @@ def shares_of(secret: bytes, threshold: int, places: Sequence[int]) -> list[byte
     for place in places:
         value = 0
         for coefficient in coefficients:
-            value = value * place + coefficient  # places are small: to reduce once, at the end, is faster
+            value = value * place + coefficient  # places are small: one reduction at the end is faster
         shares.append((value % _PRIME).to_bytes(SHARE_BYTES, "little"))
     return shares
 
 
 class Interpolation:
-    """Gives secrets back from the shares at certain places; for many secrets, since their weights are found once.
+    """Recovery of secrets from shares at certain places. The weights are computed once, for many secrets.
 
     Parameters
     ----------
-    places : where the shares are, as many as the threshold; different ones.
+    places : distinct places of the shares, as many as the threshold.
     """
 
     def __init__(self, places: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Strategies: who does what next. One strategy a file; ``from chimera.strategies import FedAvg`` has the class of each."""
+"""Strategies, one a file. ``from chimera.strategies import FedAvg`` imports the class of any of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """Return the class of that name among the strategies; their modules are imported when the first is asked for."""
+    """Return the strategy class ``name``. The first use imports the modules of all strategies."""
     if name[:1].isupper():
         from chimera.strategies.strategy import STRATEGIES
 

@@ -15,15 +15,15 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round
 
 @STRATEGIES.register("ad-psgd")
 class ADPSGD(Decentralised):
-    """Asynchronous, no centre: who has a gradient steps, and averages with a random neighbour (Lian et al. 2018).
+    """Asynchronous, without a server: after each gradient step a worker averages with a random neighbour (Lian et al. 2018).
 
-    A round is one gradient applied. A neighbour answers once its own gradient is computed. Nobody waits for that: meanwhile the
-    one who asked goes on, and takes its half of the way when the answer is there, so that the mean of all stays.
+    A round is one applied gradient. A neighbour answers when it has computed its own gradient. The worker that asked continues
+    meanwhile, and moves halfway when the answer arrives. Both move by opposite amounts, so that the mean of all copies is kept.
 
     Parameters
     ----------
-    topology : among whom the neighbour is drawn.
-    seed : of the draws.
+    topology : the topology in which the neighbour is drawn; default ``ring``.
+    seed : seed of the draws; default 0.
     """
 
     def __init__(self, *, topology: Any = "ring", seed: int = 0) -> None:
@@ -31,7 +31,9 @@ class ADPSGD(Decentralised):
         if seed < 0:
             raise ConfigurationError(f"seed must be at least 0, not {seed}")
         self.seed = seed
-        self._begun: dict[str, tuple[Any, Any, Any, Any]] = {}  # by who asked: it, whom it asked, and both models
+        self._begun: dict[
+            str, tuple[Any, Any, Any, Any]
+        ] = {}  # by name of the worker that asked: it, its neighbour, both models
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one gradient a round."""
@@ -54,12 +56,12 @@ class ADPSGD(Decentralised):
             yield Round([done])
 
     def model(self, cluster: Cluster) -> Sequence[Any]:
-        """Return the mean of all copies, once nothing is half done."""
+        """Return the mean of all copies, after all open exchanges are complete."""
         self._finish()
         return super().model(cluster)
 
     def _finish(self, answered: Any = None) -> None:
-        """Let those take their half of the way who asked this worker, whose answer is there now; or all."""
+        """Complete the exchanges that were started with the worker ``answered``, which has answered by now; by default all."""
         for name, (worker, neighbour, *models) in list(self._begun.items()):
             if answered is None or neighbour is answered:
                 worker.approach(*models)

@@ -10,10 +10,10 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Family, Round, Stra
 
 @STRATEGIES.register("all-reduce")
 class AllReduce(Strategy):
-    """No server: workers average their gradients among themselves, and each steps its own copy of the model.
+    """Synchronous SGD without a server: an all-reduce averages the workers' gradients, and each worker steps its own copy.
 
-    All copies stay identical bit for bit. One call runs as many steps as the trainer wants before its next look. A codec that
-    has a form for it (`powersgd`) shortens what is reduced.
+    All copies stay identical, bit for bit. One call runs all steps up to the next evaluation. A codec with an all-reduce form,
+    such as `powersgd`, shortens the vectors that the all-reduce sends.
     """
 
     family: ClassVar[Family] = "synchronous"
@@ -28,11 +28,11 @@ class AllReduce(Strategy):
             yield Round([worker.train(count, group) for worker in workers], count)
 
     def level(self, cluster: Cluster) -> Iterator[Round]:
-        """Bring all copies to the step of the furthest, and yield what that is more than the run knows of."""
+        """Bring all copies to the newest step; yield the steps that the run has not counted yet."""
         workers = cluster.workers
         steps = cluster.get([worker.step() for worker in workers])
         first = steps.index(max(steps))
-        if min(steps) < steps[first]:  # a loss cut a step short: some have taken it and some have not
+        if min(steps) < steps[first]:  # a loss interrupted a step: some workers have taken it, others not
             state = workers[first].state()
             cluster.get([worker.restore(state) for i, worker in enumerate(workers) if i != first])
         if steps[first] > cluster.round:

@@ -13,18 +13,19 @@ from chimera.strategies.strategy import STRATEGIES
 
 @STRATEGIES.register("approximate-coding")
 class ApproximateCoding(GradientCoding):
-    """As `gradient-coding`, for more stragglers than copies: from those who answer, servers have nearly the mean of all.
+    """`gradient-coding` for more stragglers than copies: servers compute an approximate mean from the answers that arrive.
 
-    Each block is computed by ``copies`` workers, drawn at random, and each worker sends the sum of its gradients. What has
-    come is put together by least squares, so that each block counts as nearly once as can be (Charles et al. 2017).
+    Each block is computed by ``copies`` workers, drawn at random, and each worker sends the sum of its blocks' gradients.
+    Servers choose weights for the answers by least squares, so that each block counts as nearly once as possible (Charles et
+    al. 2017).
 
     Parameters
     ----------
-    copies : how many workers compute each block.
-    stragglers : so many workers a step goes on without, though not without all.
-    timeout_s : how long a step waits for the others before it makes the best of those who have answered; without it, as long
-        as it takes.
-    shards : over how many servers the parameters are spread.
+    copies : number of workers that compute each block; default 2.
+    stragglers : number of workers that a step does not wait for, but never all; default 1.
+    timeout_s : seconds that a step waits for the other workers; after that it uses the answers that have arrived. Default: no
+        limit.
+    shards : number of servers over which the parameters are spread; default 1.
     """
 
     code = "regular"
@@ -39,18 +40,18 @@ class ApproximateCoding(GradientCoding):
         self._stragglers, self._off = stragglers, 0.0
 
     def figures(self) -> Mapping[str, Any]:
-        """Return how far off, at most, a step counted the blocks; 0 if every gradient was exact."""
+        """Return the largest error of the blocks' weights in any step; 0 if every gradient was exact."""
         return {"coding_error": self._off}
 
     def state(self) -> Mapping[str, Any]:
-        """Return how far off it was."""
+        """Return the largest error so far."""
         return {"off": self._off}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Restore a state that `state` returned."""
         self._off = state["off"]
 
     def _collect(self, step: CodedStep, workers: int) -> None:
-        """Take what has come, and take note of how far off it is."""
+        """Collect answers, and record the error of their combination."""
         step.ask(max(workers - self._stragglers, 1), exact=False)
         self._off = max(self._off, step.off)

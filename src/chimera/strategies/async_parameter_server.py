@@ -11,14 +11,14 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
 
 @STRATEGIES.register("async-parameter-server")
 class AsyncParameterServer(Strategy):
-    """Each worker pulls, computes and pushes on its own; the servers step with every gradient as it comes.
+    """Each worker pulls weights, computes and pushes a gradient at its own pace; servers step by each gradient on arrival.
 
-    A round is one gradient applied. Its staleness is how many others were applied since its worker read the weights: about
-    one less than there are workers, so that many workers want a smaller learning rate.
+    A round is one applied gradient. Its staleness is the number of gradients applied since its worker read the weights. It is
+    about the number of workers minus one; many workers therefore need a smaller learning rate.
 
     Parameters
     ----------
-    shards : over how many servers the parameters are spread.
+    shards : number of servers over which the parameters are spread; default 1.
     """
 
     family = "asynchronous"
@@ -34,7 +34,7 @@ class AsyncParameterServer(Strategy):
         weights = [server.weights() for server in servers]
         version = 0
         asked: dict[str, list[Any]] = {}
-        read: dict[str, tuple[int, list[Any]]] = {}  # what each busy worker computes with
+        read: dict[str, tuple[int, list[Any]]] = {}  # by busy worker: version and refs of its weights
         while True:
             for worker in cluster.workers:
                 if worker.name not in asked and self.may_begin(worker.name, cluster):
@@ -53,13 +53,13 @@ class AsyncParameterServer(Strategy):
         """Return 1."""
         return 1
 
-    def may_begin(self, worker: str, cluster: Cluster) -> bool:  # noqa: ARG002 - nobody waits for anybody
-        """Return whether a worker that is free may compute its next gradient now."""
+    def may_begin(self, worker: str, cluster: Cluster) -> bool:  # noqa: ARG002 - no worker waits for another
+        """Return whether a free worker may compute its next gradient now."""
         return True
 
     def check(self, worker: str, cluster: Cluster) -> None:
-        """Take note that a gradient of ``worker`` is about to be applied."""
+        """Record that a gradient of ``worker`` is about to be applied."""
 
     def update(self, server: Any, gradient: Any, old_weights: Any) -> Sequence[Any]:  # noqa: ARG002 - for others
-        """Let a server step; return the refs of its new weights and of a small value."""
+        """Apply a gradient on one server; return refs of the new weights and of a small value."""
         return server.update(gradient, returns=2)  # type: ignore[no-any-return]

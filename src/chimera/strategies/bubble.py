@@ -1,4 +1,4 @@
-"""How much of the stages' time a pipeline waits."""
+"""The bubble of a pipeline: the share of time in which its stages wait."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chimera.core.trace import TraceRow
 
 
 class Bubble:
-    """Adds up, step by step, what the stages computed and how long the step took from its first pass to its last.
+    """Sums, over steps, of the stages' computing time and of the duration from a step's first pass to its last.
 
     Parameters
     ----------
@@ -23,11 +23,11 @@ class Bubble:
 
     @property
     def share(self) -> float | None:
-        """The share of the time that was spent waiting; None before a step was over."""
+        """The share of the time spent waiting; None before the first step is complete."""
         return 1 - self._busy_s / self._lasted_s if self._lasted_s else None
 
     def add(self, rows: Iterable[TraceRow], stages: Iterable[str]) -> None:
-        """Take the rows of calls that ended, of these stages."""
+        """Add the trace rows of ended calls of these stages."""
         for name in stages:
             self._rows.setdefault(name, deque())
         for row in rows:
@@ -40,14 +40,14 @@ class Bubble:
             self._lasted_s += len(self._rows) * lasted_s
 
     def state(self) -> dict[str, float]:
-        """Return the sums so far."""
+        """Return the sums, in seconds."""
         return {"busy_s": self._busy_s, "lasted_s": self._lasted_s}
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Take back what `state` returned."""
+        """Restore the sums that `state` returned."""
         self._busy_s, self._lasted_s = state["busy_s"], state["lasted_s"]
 
     def forget(self) -> None:
-        """Forget the step under way, which will not end."""
+        """Drop the rows of a step that was interrupted."""
         for held in self._rows.values():
             held.clear()

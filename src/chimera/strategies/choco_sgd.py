@@ -13,17 +13,18 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round
 
 @STRATEGIES.register("choco-sgd")
 class ChocoSGD(Decentralised):
-    """Compressed gossip that comes to one model: each sends how it has moved, packed by the codec (Koloskova et al. 2019).
+    """Compressed gossip that reaches consensus: workers send encoded changes of their models (Koloskova et al. 2019).
 
-    Everyone keeps the public copies x^ of itself and its neighbours, and moves them by what is sent: q_i = codec(x_i - x^_i),
-    and x_i <- x_i + gamma sum_j W_ij (x^_j - x^_i). The codec has no error feedback: what it leaves out is in the
-    next difference.
+    Each worker i keeps public copies x^_j of itself and its neighbours. A step sends q_i = codec(x_i - x^_i), updates
+    x^_j <- x^_j + q_j, and mixes x_i <- x_i + gamma sum_j W_ij (x^_j - x^_i). The codec runs without error feedback: what it
+    leaves out is part of the next difference.
 
     Parameters
     ----------
-    topology : who is whose neighbour; it must stay.
-    gamma : how far to go towards the neighbours. Without a codec 1 is right, and it is `d-psgd` with the step before the
-        mixing; the more a codec leaves out, the smaller it must be (0.1 for 1 %).
+    topology : the neighbours of each worker; default ``ring``. It must not vary in time.
+    gamma : step size of the mixing, above 0 and at most 1; default 0.1. Use 1 without a codec: this equals `d-psgd` with the
+        gradient step before the mixing. The more a codec leaves out, the smaller gamma must be (0.1 for a codec that keeps 1
+        %).
     """
 
     carries = True
@@ -35,7 +36,7 @@ class ChocoSGD(Decentralised):
         self.gamma = gamma
 
     def world_size(self, workers: int) -> int:
-        """Return ``workers``, if the topology is for so many, and stays."""
+        """Return ``workers``, if the topology fits this number and does not vary in time."""
         if self.topology.period(workers) != 1:
             raise ConfigurationError("choco-sgd keeps copies of its neighbours: its topology cannot vary in time")
         return super().world_size(workers)
@@ -45,7 +46,7 @@ class ChocoSGD(Decentralised):
         workers, rows = cluster.workers, self.among(cluster)(0).rows
         own = [tuple((cluster.ranks[place], weight) for place, weight in row) for row in rows]
         if (standing := self.standing(cluster)) != "same":
-            # At the very beginning all models are equal, and nothing needs to be sent.
+            # At the start of a run all models are equal, and nothing needs to be sent.
             whole = [] if standing == "new" else [worker.weights() for worker in workers]
             for worker, row in zip(workers, rows, strict=True):
                 worker.know(cluster.ranks, [cluster.ranks[j] for j, _ in row], *(heard(row, whole) if whole else []))

@@ -16,23 +16,29 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round
 
 @STRATEGIES.register("coded-distributed-computing")
 class CodedDistributedComputing(AllReduce):
-    """Workers compute blocks several times to send less: an exclusive or serves several at once (Li et al. 2018).
+    """Workers compute blocks several times to send less: one exclusive or serves several workers at once (Li et al. 2018).
 
-    Each set of r workers computes a block, a batch, and each worker adds up the n-th part of the gradient over all blocks. What
-    it lacks comes from those who have it: in a group of r + 1, each sends the others the exclusive or of what each of them
-    lacks and the rest have. If all hear what one sends, that is (1 - r / n) / r of all parts of all blocks, and 1 - r / n
-    without the code. Then the sums go to all, and each steps its own copy.
+    A block is a batch, and each set of r workers computes one. A step has three parts, for n workers:
+
+    - Map: each worker computes the gradients of its blocks.
+    - Shuffle: worker k sums the k-th part of the gradient over all blocks. In each group of r + 1 workers, each worker lacks
+        a part that the r others hold. Each sends the exclusive or of what each of the others lacks and the rest hold.
+    - Reduce: the sums go to all workers, and each steps its own copy.
+
+    If a packet to several workers counts once, the load is (1 - r / n) / r of all parts of all blocks; without the code it is
+    1 - r / n.
 
     Parameters
     ----------
-    copies : how many workers compute each block, r; all if there are fewer.
-    coded : whether packets are for several; without it, parts are sent as they are to each who lacks them.
-    timeout_s : how long a step waits for everybody's packets before it asks others who hold the same blocks for what is
-        missing, and does without those who are late; and then how long for that. Without it, as long as it takes.
+    copies : number of workers that compute each block, r; default 2, and all if there are fewer.
+    coded : whether one packet serves several workers (default). If not, each part is sent directly to each worker that lacks
+        it.
+    timeout_s : seconds that a step waits for the packets of all workers. After that it drops the stragglers, asks other workers
+        that hold the same blocks for the missing packets, and waits as long for these. Default: no limit.
 
     Raises
     ------
-    TooFewWorkersError : of `rounds`: nobody who holds a block has answered in time.
+    TooFewWorkersError : raised by `rounds` if no worker that holds a block has answered in time.
     """
 
     family = "redundant work"
@@ -47,7 +53,7 @@ class CodedDistributedComputing(AllReduce):
             raise ConfigurationError(f"timeout_s must be above 0, not {timeout_s}")
         self._copies, self._coded, self._timeout_s = copies, coded, timeout_s
         self._load = Load()
-        self._ahead: tuple[int, ...] = ()  # the places of those who have taken the last step
+        self._ahead: tuple[int, ...] = ()  # places of the workers that have taken the last step
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one step of all workers a round."""
@@ -63,7 +69,7 @@ class CodedDistributedComputing(AllReduce):
             yield Round(step.reduce(), batches=shuffle.count)
 
     def model(self, cluster: Cluster) -> Sequence[Any]:
-        """Return that of somebody who has taken the last step; who has not gets it too."""
+        """Return the weights of a worker that has taken the last step; copy its state to the workers that have not."""
         workers = by_place(cluster)
         ahead = next((workers[place] for place in self._ahead if place in workers), cluster.workers[0])
         for place in set(workers) - set(self._ahead or workers):
@@ -76,23 +82,23 @@ class CodedDistributedComputing(AllReduce):
         return [shuffle.held(place) for place in range(workers)]
 
     def batches_per_round(self, workers: int) -> int:
-        """Return one for each block."""
+        """Return one batch for each block."""
         return self._shuffle(workers).count
 
     def traced(self, rows: Sequence[TraceRow], cluster: Cluster) -> None:
-        """Count what was sent in shuffles."""
+        """Count the bytes sent in shuffles."""
         self._load.add(rows, self._shuffle(len(cluster.dealt)))
 
     def figures(self) -> Mapping[str, Any]:
-        """Return what was sent in shuffles, each packet once: bytes, what share of all parts of all blocks, and in theory."""
+        """Return bytes and load of shuffles, and the load in theory. The load is a share of all parts; a packet counts once."""
         return self._load.figures()
 
     def state(self) -> Mapping[str, Any]:
-        """Return what was counted."""
+        """Return the counters of the load."""
         return self._load.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Restore a state that `state` returned."""
         self._load.restore(state)
 
     def _shuffle(self, workers: int) -> Shuffle:

@@ -1,4 +1,4 @@
-"""One step in which several workers compute each block: who is asked for what, and for what again, until it is enough."""
+"""One step in which several workers compute each block: questions to workers until the answers suffice."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from chimera.strategies.strategy import Cluster
 
 
 class CodedStep:
-    """What has come of a step. What is sent has a number: the first place of those who send the same, or n + a block by itself.
+    """The answers of one step.
+
+    Each answer has a number: the first place of the workers that send the same message, or n + a block computed separately.
 
     Parameters
     ----------
-    cluster : whom to ask.
-    code : what each computes and sends, by its place.
+    cluster : the workers.
+    code : the row of blocks of each worker, by its place.
     weights : refs of the weights of this step, shard by shard.
-    step : its number.
-    timeout_s : how long each question waits for answers.
+    step : number of the step.
+    timeout_s : seconds to wait for the answers of each question; None for no limit.
 
     Attributes
     ----------
-    answers : refs of what has come, by number: a message for each shard, and what was rejected.
+    answers : refs of the answers by number: a message for each shard, and the rejections.
     """
 
     def __init__(
@@ -36,18 +38,20 @@ class CodedStep:
         self._step, self._timeout_s = step, timeout_s
         self._places = {name: place for place, name in enumerate(cluster.dealt)}
         self._rows: dict[int, NDArray[np.float64]] = {}
-        self._decoded: tuple[NDArray[np.float64], float] | None = None  # of so many rows as it has shares
+        self._decoded: tuple[NDArray[np.float64], float] | None = (
+            None  # result of `decoding` for the rows that it has factors for
+        )
         self.answers: dict[int, Sequence[Any]] = {}
 
     @property
     def shares(self) -> dict[int, float]:
-        """By what to multiply each answer, so that their sum is the mean of all blocks, or comes nearest to it."""
+        """Factors of the answers, by number, for which their sum is the mean of all blocks or nearest to it."""
         found, _ = self._decoding
         return {number: float(share) / len(self._code) for number, share in zip(self._rows, found, strict=True)}
 
     @property
     def off(self) -> float:
-        """How far off that is, see `decoding`."""
+        """The error of that sum, see `decoding`."""
         return self._decoding[1]
 
     @property
@@ -57,7 +61,7 @@ class CodedStep:
         return self._decoded
 
     def ask(self, least: int, *, exact: bool) -> None:
-        """Ask all who are free, until at least so many have answered, and all blocks can be had ``exact``."""
+        """Ask all free workers; wait for at least ``least`` answers, and, if ``exact``, until they give all blocks."""
 
         def enough(names: Collection[str]) -> bool:
             return not (exact and decoding(self._code[[self._places[name] for name in names]])[1])
@@ -73,11 +77,11 @@ class CodedStep:
             self.answers.setdefault(number, refs)
 
     def ask_again(self) -> None:
-        """Ask for blocks that are missing, one by one, whoever else holds them, until all can be had.
+        """Ask other holders for the missing blocks, one by one, until all can be decoded.
 
         Raises
         ------
-        TooFewWorkersError : nobody who holds one has answered in time.
+        TooFewWorkersError : no worker that holds a block has answered in time.
         """
         while self.off:
             block = most_missed([*self._rows.values()])

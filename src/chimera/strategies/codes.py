@@ -1,4 +1,4 @@
-"""Gradient codes (Tandon et al. 2017): who computes which blocks of a batch, what is sent, and what any of it adds up to."""
+"""Gradient codes (Tandon et al. 2017): which worker computes which blocks, what it sends, and how messages are decoded."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ Code = NDArray[np.float64]
 
 
 def cyclic(workers: int, stragglers: int) -> Code:
-    """Worker i has the blocks i to i + s, cyclically; any s may be missing (algorithm 2 of Tandon et al. 2017)."""
+    """Return the cyclic code: worker i has the blocks i to i + s, cyclically (algorithm 2 of Tandon et al. 2017).
+
+    Messages of any n - s workers suffice.
+    """
     rng = np.random.default_rng([workers, stragglers])
     null = rng.normal(size=(stragglers, workers))
-    null[:, -1] = -null[:, :-1].sum(1)  # all ones are in its null space, and the rows of the code will be
+    null[:, -1] = -null[:, :-1].sum(1)  # its null space holds the vector of ones, and will hold the rows of the code
     code = np.zeros((workers, workers))
     for worker in range(workers):
         first, *others = (worker + np.arange(stragglers + 1)) % workers
@@ -28,19 +31,19 @@ def cyclic(workers: int, stragglers: int) -> Code:
 
 
 def repetition(workers: int, stragglers: int) -> Code:
-    """Workers stand in groups of s + 1, or more where that does not go into n, that do the same (fractional repetition)."""
+    """Return the fractional repetition code: groups of s + 1 workers compute the same; more if s + 1 does not divide n."""
     groups = max(workers // (stragglers + 1), 1)
     group = np.arange(workers) * groups // workers
     return np.asarray(group[:, None] == group[None, :], np.float64)
 
 
 def regular(workers: int, stragglers: int) -> Code:
-    """Worker i has its own block and s others, by a random graph in which every block has as many holders, and adds them up.
+    """Return the code of a random s-regular graph (Charles et al. 2017): a worker sends the sum of its own block and s others.
 
-    That is the s-regular graph of Charles et al. 2017: it is never exact by design, and hardly ever far off.
+    Every block has s + 1 holders. Decoding is approximate by design, mostly with a small error.
     """
     rng = np.random.default_rng([workers, stragglers, 1])
-    place = rng.permutation(workers)  # of each block on a circle, and at which distances its holders stand
+    place = rng.permutation(workers)  # of each block on a circle; `apart` holds the distances of its holders
     apart = [0, *(1 + rng.permutation(workers - 1)[:stragglers])]
     ahead = (place[None, :] - place[:, None]) % workers
     return np.asarray(np.isin(ahead, apart), np.float64)
@@ -52,7 +55,7 @@ CODES: dict[str, Callable[[int, int], Code]] = {"cyclic": cyclic, "repetition": 
 
 @lru_cache(maxsize=8)
 def code_of(name: str, workers: int, stragglers: int) -> Code:
-    """Return a code by name; the same object each time, which is not to be written to."""
+    """Return a code by name. The result is shared, and must not be written to."""
     code = CODES[name](workers, stragglers)
     code.flags.writeable = False
     return code
@@ -60,7 +63,7 @@ def code_of(name: str, workers: int, stragglers: int) -> Code:
 
 @lru_cache(maxsize=8)
 def fewest(name: str, workers: int, stragglers: int) -> int:
-    """Return from how many messages on all blocks may be had: no fewer span them."""
+    """Return the least number of messages that can span all blocks."""
     return int(np.linalg.matrix_rank(code_of(name, workers, stragglers)))
 
 
@@ -70,15 +73,15 @@ def blocks_of(code: Code, place: int) -> list[int]:
 
 
 def first_like(code: Code, place: int) -> int:
-    """Return the place of the first worker who sends the same."""
+    """Return the place of the first worker that sends the same message."""
     return int(np.flatnonzero((code == code[place]).all(1))[0])
 
 
 def decoding(rows: Sequence[NDArray[np.float64]] | Code) -> tuple[NDArray[np.float64], float]:
-    """Return by what to multiply messages, rows of a code, so that all blocks count once, and how far off it is.
+    """Return factors for messages, given as rows of a code, so that all blocks count once; and the error.
 
-    The latter is the root mean square, over the blocks, of how much each counts too much or too little: 0 where the rows are
-    enough, and the least that can be where not (Charles et al. 2017, "Approximate Gradient Coding via Sparse Random Graphs").
+    The error is the root mean square, over the blocks, of the deviation from counting once. It is 0 if the rows suffice, and
+    otherwise the least possible (Charles et al. 2017, "Approximate Gradient Coding via Sparse Random Graphs").
     """
     shares, missed = _nearest(rows)
     off = float(np.sqrt(np.mean(missed**2)))
@@ -86,14 +89,14 @@ def decoding(rows: Sequence[NDArray[np.float64]] | Code) -> tuple[NDArray[np.flo
 
 
 def most_missed(rows: Sequence[NDArray[np.float64]] | Code) -> int:
-    """Return the block to ask for by itself, so that the rows come nearer: one that those have who sent them, if that helps."""
+    """Return the block whose separate computation reduces the error; one that has been computed already, if that helps."""
     missed = np.abs(_nearest(rows)[1])
     had = np.where(np.any(rows, axis=0), missed, 0)
     return int(np.argmax(had if had.max() > _EXACT else missed))
 
 
 def _nearest(rows: Sequence[NDArray[np.float64]] | Code) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the shares that bring the sum of the rows nearest to one of each block, and by how much each is missed."""
+    """Return the factors by which the sum of the rows is nearest to all ones, and each block's deviation."""
     held = np.asarray(rows).T
     shares = np.linalg.lstsq(held, np.ones(len(held)), rcond=None)[0]
     return np.asarray(shares, np.float64), np.asarray(held @ shares - 1, np.float64)

@@ -1,4 +1,4 @@
-"""What the strategies that cut a model over the workers have in common (Narayanan et al. 2021, section 3)."""
+"""The common part of strategies that cut a model over the workers (Narayanan et al. 2021, section 3)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chimera.strategies.strategy import Cluster, Round, Strategy
 
 
 class Shape(NamedTuple):
-    """How workers stand: their number is the product. Slices follow one another, then stages, then replicas."""
+    """The arrangement of workers; their number is the product. Ranks count slices first, then stages, then replicas."""
 
     replicas: int
     stages: int
@@ -23,20 +23,21 @@ class Shape(NamedTuple):
 
     @property
     def parts(self) -> int:
-        """How many workers hold the whole model together."""
+        """The number of workers that hold the whole model together."""
         return self.stages * self.slices
 
 
 class CutOverWorkers(Strategy):
-    """Micro-batches flow through stages of layers, each cut into slices, and all of that is there several times.
+    """Replicas of a pipeline of stages, each cut into slices; micro-batches flow through the stages.
 
-    Activations go from each slice of a stage to the same slice of the next, their gradients come back. Slices of one stage
-    meet in the middle of their passes; those who hold the same slice of the same stage take the mean of their gradients.
+    Each slice of a stage sends its activations to the same slice of the next stage, and receives their gradient. Slices of one
+    stage combine partial results during their passes. Workers that hold the same slice of the same stage average their
+    gradients.
 
     Parameters
     ----------
-    micro_batches : into how many pieces a batch is cut.
-    schedule : in which order stages take them, one of `SCHEDULES`.
+    micro_batches : number of pieces of a batch; default 1.
+    schedule : order in which stages process them, one of `SCHEDULES`; default ``1f1b``.
     """
 
     family = "model-parallel"
@@ -52,21 +53,21 @@ class CutOverWorkers(Strategy):
 
     @abstractmethod
     def shape(self, workers: int) -> Shape:
-        """Return how so many workers stand.
+        """Return the arrangement of ``workers`` workers.
 
         Raises
         ------
-        ConfigurationError : they cannot.
+        ConfigurationError : this number cannot be arranged.
         """
 
     @abstractmethod
     def parts(self, workers: int) -> Parts:
-        """Return how the model is cut over so many workers."""
+        """Return how the model is cut over ``workers`` workers."""
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one step of all workers a round."""
         workers, shape = cluster.workers, self.shape(len(cluster.workers))
-        self._bubble.forget()  # of steps before a loss or a look
+        self._bubble.forget()  # rows of steps before a loss or an evaluation
         tasks = list(in_turn(self._schedule, shape.stages, self._micro_batches))
         stages = [workers[first : first + shape.slices] for first in range(0, len(workers), shape.slices)]
         teams = [cluster.group(stage) if shape.slices > 1 else None for stage in stages]
@@ -81,9 +82,9 @@ class CutOverWorkers(Strategy):
             yield Round([*ends, *steps])
 
     def _flow(self, stages: Sequence[Sequence[Any]], teams: Sequence[Any], tasks: Sequence[Any]) -> Iterator[Any]:
-        """Let the micro-batches of a step go through and back; yield what the first stage returns, of which nothing is needed.
+        """Issue the forward and backward passes of a step; yield refs of the first stage's results.
 
-        Whatever failed on the way is raised there.
+        The values are not needed. Their refs raise the errors of all passes before.
         """
         held: dict[tuple[int, str, int], list[Any]] = {}
         for stage, phase, micro in tasks:
@@ -98,12 +99,12 @@ class CutOverWorkers(Strategy):
                 held[stage, phase, micro] = made
 
     def holders(self, cluster: Cluster) -> Sequence[Sequence[Any]]:
-        """Return who has each slice of each stage, in all replicas."""
+        """Return the workers that hold each slice of each stage, over all replicas."""
         parts = self.shape(len(cluster.workers)).parts
         return [cluster.workers[part::parts] for part in range(parts)]
 
     def world_size(self, workers: int) -> int:
-        """Return ``workers``, if they can stand so."""
+        """Return ``workers``, if they can be arranged."""
         self.shape(workers)
         return workers
 
@@ -112,32 +113,32 @@ class CutOverWorkers(Strategy):
         return self.shape(workers).replicas
 
     def traced(self, rows: Sequence[TraceRow], cluster: Cluster) -> None:
-        """Learn from the calls that ended how long workers waited."""
+        """Add the workers' waiting time from the ended calls."""
         self._bubble.add(rows, [worker.name for worker in cluster.workers])
 
     def state(self) -> Mapping[str, float]:
-        """Return how long workers have waited."""
+        """Return the measured times."""
         return self._bubble.state()
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Go on counting from there."""
+        """Continue from the measured times of ``state``."""
         self._bubble.restore(state)
 
     def figures(self) -> Mapping[str, Any]:
-        """Return the share of their time that workers waited for each other, from a step's first pass to its last."""
+        """Return the share of time that workers waited for each other, from a step's first pass to its last."""
         share = self._bubble.share
         return {} if share is None else {"bubble": share}
 
 
 def at_least_1(**options: int) -> None:
-    """Raise ConfigurationError if one of these is less."""
+    """Raise ConfigurationError if one of the options is less than 1."""
     for key, value in options.items():
         if value < 1:
             raise ConfigurationError(f"{key} must be at least 1, not {value}")
 
 
 def evenly(workers: int, count: int, what: str) -> int:
-    """Return how many of the workers each of so many gets; raise ConfigurationError if they do not get as many each."""
+    """Return the number of workers in each of ``count`` groups; raise ConfigurationError if it is not an integer."""
     if workers % count:
         raise ConfigurationError(f"{workers} workers cannot be parted among {count} {what} evenly")
     return workers // count

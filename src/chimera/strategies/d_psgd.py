@@ -13,12 +13,13 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round
 class DPSGD(Decentralised):
     """No centre: each worker mixes its model with its neighbours', and steps by its own gradient (Lian et al. 2017).
 
-    x_i <- sum_j W_ij x_j - step by the gradient at x_i. The optimizer is each worker's own. With a lossy codec, neighbours get
-    the models so packed (naive compressed gossip), which does not come to one model: see `choco-sgd`.
+    x_i <- sum_j W_ij x_j - step by the gradient at x_i. Each worker has its own optimizer. With a lossy codec, neighbours
+    receive the encoded models (naive compressed gossip). This does not reach consensus; use `choco-sgd` instead.
 
     Parameters
     ----------
-    topology : who is whose neighbour, such as ``ring``, ``torus`` or ``exponential``; docs/decentralised.md has all.
+    topology : the neighbours of each worker, such as ``ring`` (default), ``torus`` or ``exponential``; see
+        docs/decentralised.md.
     """
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:

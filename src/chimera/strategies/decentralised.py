@@ -1,4 +1,4 @@
-"""What strategies without a centre share: each worker's own copy of the model, and neighbours in a topology."""
+"""The common part of decentralised strategies: one copy of the model a worker, and neighbours in a topology."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from chimera.strategies.topologies.topology import topology_of
 
 
 class Decentralised(Strategy):
-    """Workers that each step a model of their own, and mix it with their neighbours'. The model that is looked at is the mean.
+    """Workers that step their own copies of the model and mix them with their neighbours'. The mean copy is evaluated.
 
     Parameters
     ----------
-    topology : who is whose neighbour: a name, a table, or, from Python, a graph of networkx, or a list to be taken in turn.
+    topology : the neighbours of each worker: a name, a table, or, from Python, a networkx graph or a list of topologies to use
+        in turn; default ``ring``.
     """
 
     family = "decentralised"
@@ -28,33 +29,33 @@ class Decentralised(Strategy):
         self._size = 1
 
     def world_size(self, workers: int) -> int:
-        """Return ``workers``, if the topology is for so many."""
+        """Return ``workers``, if the topology fits this number."""
         self.topology.check(workers)
         self._size = workers
         return workers
 
     def model(self, cluster: Cluster) -> Sequence[Any]:
-        """Return the mean of all copies, which one of the workers takes."""
+        """Return the mean of all copies, computed by one of the workers."""
         return [cluster.workers[0].mean(*[worker.weights() for worker in cluster.workers])]
 
     def measures(self, cluster: Cluster) -> Mapping[str, Any]:
-        """Return how far the copies are apart: the root of the mean of ||x_i - mean||^2."""
+        """Return the consensus distance of the copies: the root of the mean of ||x_i - mean||^2."""
         weights = [worker.weights() for worker in cluster.workers]
         return {"consensus_distance": cluster.workers[0].consensus_distance(*weights)}
 
     def figures(self) -> Mapping[str, Any]:
-        """Return the spectral gap of the topology among all workers that were asked for."""
+        """Return the spectral gap of the topology among all workers that the user asked for."""
         gap = self.topology.spectral_gap(self._size)
         return {} if gap is None else {"spectral_gap": gap}
 
     def among(self, cluster: Cluster) -> Callable[[int], Mixing]:
-        """Return what gives the mixing weights of a round among the living."""
+        """Return a function from a round to its mixing weights among the living workers."""
         return self.topology.among(tuple(cluster.ranks))
 
     def standing(self, cluster: Cluster) -> Literal["new", "same", "changed"]:
-        """Return whether what workers hold of one another has not begun, goes on, or does not fit together any more.
+        """Return whether the workers' state about their neighbours is not started, consistent, or no longer consistent.
 
-        The latter after a loss, or with a newcomer.
+        The last is the case after a loss, or with a new worker.
         """
         known = [(tuple(members), step) for members, step in cluster.get([w.known() for w in cluster.workers])]
         if all(each == ((), 0) for each in known):
@@ -62,11 +63,11 @@ class Decentralised(Strategy):
         return "same" if all(each == (tuple(cluster.ranks), cluster.round) for each in known) else "changed"
 
     def align(self, cluster: Cluster) -> None:
-        """Let all go on with the round the run is in: a loss may have cut one short."""
+        """Set all workers to the current round of the run: a loss may have interrupted one."""
         for worker in cluster.workers:
             worker.go_to(cluster.round)
 
 
 def heard(row: Row, messages: Sequence[Any]) -> list[Any]:
-    """Return the messages of a row's neighbours, in its order."""
+    """Return the messages of a row's neighbours, in the order of the row."""
     return [messages[place] for place, _ in row[1:]]

@@ -12,16 +12,17 @@ from chimera.strategies.strategy import STRATEGIES
 
 @STRATEGIES.register("delay-compensated")
 class DelayCompensated(AsyncParameterServer):
-    """Asynchronous, and the servers correct each gradient g for how far the weights have moved since its worker read them.
+    """Asynchronous; servers correct each gradient g for the change of the weights since its worker read them.
 
-    They step with g + lambda * g * g * (w_now - w_then): a Taylor step with g * g for the diagonal of the Hessian.
+    Servers step by g + lambda * g * g * (w_now - w_then). This is a first-order Taylor correction, with g * g as an
+    approximation of the diagonal of the Hessian.
 
     Parameters
     ----------
-    lambda_ : the strength; 0 is no correction.
-    decay : with it, lambda is divided element-wise by the root of a moving mean of g * g that decays so much a step (the
-        paper's adaptive variant, 0.95 there); without it, lambda is constant.
-    shards : over how many servers the parameters are spread.
+    lambda_ : strength of the correction; default 0.04, and 0 disables it.
+    decay : decay factor per step of a moving mean of g * g; lambda is divided, element-wise, by the root of that mean (the
+        paper's adaptive variant, with 0.95). Default: none, and lambda is constant.
+    shards : number of servers over which the parameters are spread; default 1.
     """
 
     def __init__(self, *, lambda_: float = 0.04, decay: float | None = None, shards: int = 1) -> None:
@@ -33,5 +34,5 @@ class DelayCompensated(AsyncParameterServer):
         self.lambda_, self.decay = lambda_, decay
 
     def update(self, server: Any, gradient: Any, old_weights: Any) -> Sequence[Any]:
-        """Let a server correct the gradient and step."""
+        """Apply a corrected gradient on one server."""
         return server.compensate(gradient, old_weights, self.lambda_, self.decay, returns=2)  # type: ignore[no-any-return]

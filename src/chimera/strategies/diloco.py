@@ -10,17 +10,17 @@ from chimera.strategies.strategy import STRATEGIES
 
 @STRATEGIES.register("diloco")
 class DiLoCo(FedAvgM):
-    """As `fed-avg`, with many local steps of AdamW, and servers that step by Nesterov's momentum (Douillard et al. 2023).
+    """`fed-avg` with many local steps of AdamW, and servers that step by Nesterov momentum (Douillard et al. 2023).
 
-    Workers exchange once in ``local_steps`` what synchronous training exchanges at every step. The local optimizers keep
-    their state.
+    Synchronous training exchanges a vector at every step; DiLoCo exchanges one every ``local_steps``. Local optimizers keep
+    their state between rounds.
 
     Parameters
     ----------
-    local_steps : of AdamW between two exchanges, 50 to 500 in the paper.
-    local_optimizer, local_learning_rate : the inner optimizer; see `FedAvg`.
-    server_learning_rate, server_momentum, nesterov : of the outer one; see `FedAvgM`.
-    options : those of `FedAvg`.
+    local_steps : AdamW steps between two exchanges; default 50. The paper uses 50 to 500.
+    local_optimizer, local_learning_rate : the inner optimizer, default ``adamw``; see `FedAvg`.
+    server_learning_rate, server_momentum, nesterov : the outer optimizer; defaults 0.7, 0.9 and True; see `FedAvgM`.
+    options : options of `FedAvg`.
     """
 
     def __init__(

@@ -13,11 +13,11 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
 class DoubleBuffering(Strategy):
     """Synchronous, but each step applies the last step's gradients while the workers compute the next ones.
 
-    Communication hides behind computing; every gradient but those of the first step is one update old.
+    Communication overlaps with computation. Every gradient, except those of the first step, is one update old.
 
     Parameters
     ----------
-    shards : over how many servers the parameters are spread.
+    shards : number of servers over which the parameters are spread; default 1.
     """
 
     family = "synchronous"

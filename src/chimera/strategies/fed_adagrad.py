@@ -10,14 +10,14 @@ from chimera.strategies.strategy import STRATEGIES
 
 @STRATEGIES.register("fed-adagrad")
 class FedAdagrad(FedAvg):
-    """As `fed-avg`, with servers that step by the change over the root of its summed squares (Reddi et al. 2021).
+    """`fed-avg` with servers that step by Adagrad: change over the root of summed squares (Reddi et al. 2021).
 
     Parameters
     ----------
-    server_learning_rate : of the servers.
-    beta1 : how fast the mean of the change decays.
-    tau : how adaptive it is: it is added to the root of the sum, and the sum begins at its square.
-    options : those of `FedAvg`.
+    server_learning_rate : learning rate of the servers; default 0.1.
+    beta1 : decay of the mean of the change; default 0, only the newest change.
+    tau : degree of adaptivity; default 1e-3. It is added to the root of the sum, and the sum starts at tau squared.
+    options : options of `FedAvg`.
     """
 
     def __init__(

@@ -10,14 +10,15 @@ from chimera.strategies.strategy import STRATEGIES
 
 @STRATEGIES.register("fed-adam")
 class FedAdam(FedAvg):
-    """As `fed-avg`, with the servers stepping by an Adam without bias correction (Reddi et al. 2021).
+    """`fed-avg` with servers that step by Adam without bias correction (Reddi et al. 2021).
 
     Parameters
     ----------
-    server_learning_rate : of the servers.
-    beta1, beta2 : how fast the means of the change and of its square decay.
-    tau : how adaptive it is: it is added to the root of the mean square, and the mean square begins at its square.
-    options : those of `FedAvg`.
+    server_learning_rate : learning rate of the servers; default 0.03.
+    beta1, beta2 : decay of the means of the change and of its square; defaults 0.9 and 0.99.
+    tau : degree of adaptivity; default 1e-3. It is added to the root of the mean square, and the mean square starts at tau
+        squared.
+    options : options of `FedAvg`.
     """
 
     def __init__(

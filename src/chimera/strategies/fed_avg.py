@@ -15,42 +15,46 @@ from chimera.strategies.strategy import STRATEGIES, Aggregated, Cluster, Family,
 
 @STRATEGIES.register("fed-avg")
 class FedAvg(Strategy):
-    """Each round workers train ``local_steps`` batches from the same weights, and the servers step by their mean change.
+    """Each round, workers train ``local_steps`` batches from the same weights; servers step by the mean of their changes.
 
-    The experiment's optimizer is the servers': ``sgd`` with a learning rate of 1, the default, makes the average of what
-    the workers reached the new model (local SGD). Momentum there is that of FedAvgM (Hsu et al. 2019) and, with Nesterov's
-    and a local AdamW, of DiLoCo (Douillard et al. 2023); ``adam`` there makes FedAdam (Reddi et al. 2021). A rate above 1
-    moves further than the average.
+    In round t, worker i trains from w_t to w_i. The servers step by sum_i (n_i / n) (w_i - w_t), with n_i samples of worker i;
+    all workers weigh alike unless ``weighted``. The experiment's optimizer is the servers' optimizer:
+
+    - ``sgd`` with learning rate 1 (default): the new model is the mean of the workers' weights. A rate above 1 goes beyond it.
+    - ``sgd`` with momentum: FedAvgM (Hsu et al. 2019). With Nesterov momentum and a local AdamW: DiLoCo (Douillard et al.
+      2023).
+    - ``adam``: FedAdam (Reddi et al. 2021).
 
     Parameters
     ----------
-    local_steps : batches that a worker trains on between reading the weights and sending its change.
-    local_optimizer : what it steps with: any of torch.optim or of one's own, by name, as a table with its options and a
-        ``schedule``, or as an object, see `optimizer_table`.
-    local_learning_rate : of that, unless the table says; by default 0.1 for ``sgd``, and torch's default for others.
-    scaled : whether the local learning rate is multiplied by the number of workers: their mean takes so much shorter steps
-        (the linear scaling rule of Goyal et al. 2017, "Accurate, Large Minibatch SGD").
-    keep_state : whether the local optimizer goes on with its momenta in the next round, which then are part of checkpoints;
-        if not, it begins each round anew.
-    local_epochs : in place of ``local_steps``: how often a worker goes through its own share of the data in a round, rounded up
-        to whole batches. Who has more data takes more steps then, and a ``schedule`` of the local optimizer counts rounds.
-    fraction, over_selection, deadline_s, stragglers, seed : who takes part in a round, see `Participation`. Where more are
-        asked than needed, or a round has a deadline, who is late or dies is left out; else the round is asked for again,
-        and those who had answered answer the same.
-    weighted : whether a worker counts by how many samples it has, as in the paper, or all count alike.
-    send : what a worker sends: its ``change``, which codecs pack well and rows can be told by; or the ``weights`` that it
-        reached, as in the paper, whose mean is exact: rounding a difference costs bits.
-    aggregation : what the servers make of what workers send, a name or a table: the ``mean``; where each worker changes few
-        rows of a table, the mean of those that ``touched`` a row, or the ``sum``; or one that withstands attackers, such as
-        ``median`` (docs/robust.md).
-    shards : over how many servers the parameters are spread.
+    local_steps : batches that a worker trains on between reading the weights and sending its change; default 10.
+    local_optimizer : the workers' optimizer, of torch.optim or the user's own; default ``sgd``. A name, a table with its
+        options and a ``schedule``, or an object; see `optimizer_table`.
+    local_learning_rate : learning rate of the local optimizer, unless its table has one. Default: 0.1 for ``sgd``, torch's
+        default for others.
+    scaled : whether the local learning rate is multiplied by the number of workers, because the mean shortens steps by that
+        factor (the linear scaling rule of Goyal et al. 2017, "Accurate, Large Minibatch SGD"); default False.
+    keep_state : whether the local optimizer keeps its momenta for the next round (default). They are then part of checkpoints.
+        If not, each round starts with a new optimizer.
+    local_epochs : passes of a worker over its own data in a round, rounded up to whole batches; replaces ``local_steps``.
+        Workers with more data then take more steps, and a ``schedule`` of the local optimizer counts rounds.
+    fraction, over_selection, deadline_s, stragglers, seed : choice of the participants, see `Participation`. With
+        over-selection or a deadline, late and failed workers are dropped from the round. Otherwise a failed round is repeated,
+        and workers that had answered return the same answers.
+    weighted : whether workers are weighted by their numbers of samples, as in the paper; default False, all weigh alike.
+    send : what a worker sends. ``change`` (default) compresses well and can be sent by rows. ``weights``, as in the paper,
+        gives an exact mean, without the rounding errors of a difference.
+    aggregation : rule of the servers, a name or a table; default ``mean``. If each worker changes few rows of a table:
+        ``touched`` for the mean over the workers that changed a row, or ``sum``. Against attackers: for instance ``median``
+        (docs/robust.md).
+    shards : number of servers over which the parameters are spread; default 1.
     """
 
     family: ClassVar[Family] = "federated"
     private = True
     replicas: ClassVar[Literal["equal", "own", "none"]] = "none"
     sgd_learning_rate = 1.0
-    takes_partial: ClassVar[bool] = False  # whether the results of stragglers count
+    takes_partial: ClassVar[bool] = False  # whether partial results of stragglers count
 
     def __init__(
         self,
@@ -86,9 +90,9 @@ class FedAvg(Strategy):
             raise ConfigurationError("scaled multiplies the local learning rate: say which, by local_learning_rate")
         self._scaled = scaled
         self._reached, self._aggregation = send == "weights", aggregation
-        self._rule: Mapping[str, Any] | None = None  # what changes local gradients, see `LocalRule`
-        self._samples: Mapping[str, float] = {}  # of each worker, where they count
-        self._steps: Mapping[str, int] = {}  # in a round, where workers differ in that
+        self._rule: Mapping[str, Any] | None = None  # the rule that changes local gradients, see `LocalRule`
+        self._samples: Mapping[str, float] = {}  # by worker; empty if samples do not matter
+        self._steps: Mapping[str, int] = {}  # by worker, in a round; empty if all take local_steps
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one step of the servers a round."""
@@ -97,12 +101,12 @@ class FedAvg(Strategy):
         self._survey(cluster)
         for round_ in itertools.count(cluster.round):
             plan = self._plan(cluster, round_)
-            # Not by name: nobody is to keep the answers of a round, of which each is a model's size, while the next one runs.
+            # No variable holds the answers: each is as large as the model and must be freed before the next round runs.
             weights, done = self._step(servers, plan, self._answers(cluster, plan, round_, weights))
             yield Round(done)
 
     def _survey(self, cluster: Cluster) -> None:
-        """Ask the workers what plans depend on."""
+        """Ask workers for the numbers of samples and batches that plans need."""
         names = [worker.name for worker in cluster.workers]
         if self._weighted:
             shares = cluster.get([worker.share() for worker in cluster.workers])
@@ -112,7 +116,7 @@ class FedAvg(Strategy):
             self._steps = {n: math.ceil(self._local_epochs * b - 1e-9) for n, b in zip(names, batches, strict=True)}
 
     def _plan(self, cluster: Cluster, round_: int) -> list[Work]:
-        """Return who does what in a round, in rank order; stragglers, who do a part only, are left out."""
+        """Return the work of each participant of a round, in rank order; without partial work, unless it counts."""
         chosen = self._participation.chosen(cluster.workers, round_)
         steps = [self._steps.get(worker.name, self._local_steps) for worker in chosen]
         plan = [Work(worker, count, round_ * count) for worker, count in zip(chosen, steps, strict=True)]
@@ -120,7 +124,7 @@ class FedAvg(Strategy):
         return plan if self.takes_partial else [work for work in plan if not work.partial]
 
     def _options(self, plan: Sequence[Work], round_: int) -> list[dict[str, Any]]:
-        """Return what goes with the call of each of the plan, see `Learner.delta`."""
+        """Return the options of each participant's call, see `Learner.delta`."""
         common = {
             "keep_state": self._keep_state,
             "reached": self._reached,
@@ -131,7 +135,10 @@ class FedAvg(Strategy):
         return [{**common, "weight": weight} for weight in self._weights(plan)]
 
     def _weights(self, plan: Sequence[Work]) -> list[float]:
-        """Return by what each counts, so that the plain mean is the one that is wanted; of others, they differ by a factor."""
+        """Return the factors by which the plain mean of the answers becomes the weighted mean.
+
+        For another set of participants, all factors differ by one common factor.
+        """
         if not self._samples:
             return [1.0] * len(plan)
         samples = [self._samples.get(work.worker.name, 1) for work in plan]
@@ -141,7 +148,7 @@ class FedAvg(Strategy):
     def _answers(
         self, cluster: Cluster, plan: Sequence[Work], round_: int, weights: Sequence[Any]
     ) -> Mapping[str, list[Any]]:
-        """Let those of the plan train; return the answers that make the round, by the names of the workers, in rank order."""
+        """Start training by the plan; return the answers that make the round, by name of the worker, in rank order."""
         calls = {work.worker.name: (work, own) for work, own in zip(plan, self._options(plan, round_), strict=True)}
 
         def ask(worker: Any) -> list[Any]:
@@ -154,13 +161,13 @@ class FedAvg(Strategy):
         return cluster.soonest(chosen, ask, count, self._participation.deadline_s)
 
     def _ask(self, work: Work, weights: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
-        """Let one worker train from the weights; return the refs of its messages, one for each of theirs."""
+        """Start training of one worker from ``weights``; return refs of its messages, one for each server."""
         return work.worker.delta(*weights, steps=work.steps, first=work.first, returns=len(weights), **options)  # type: ignore[no-any-return]
 
     def _step(
         self, servers: Sequence[Any], plan: Sequence[Work], answers: Mapping[str, Any]
     ) -> tuple[list[Any], list[Any]]:
-        """Let the servers step by the mean of the answers; return refs of the new weights, and of what was done."""
+        """Call the servers to step by the mean of the answers; return refs of the new weights, and of small results."""
         scale = 1.0
         if len(answers) < len(plan):
             there = [work for work in plan if work.worker.name in answers]
@@ -179,27 +186,27 @@ class FedAvg(Strategy):
         return {**table, "lr": table["lr"] * self._participation.wanted(workers)} if self._scaled else table
 
     def aggregated(self, workers: int) -> Aggregated:
-        """Return what its servers make of what those that take part send."""
+        """Return how servers aggregate the answers of the participants."""
         givers = self._participation.wanted(workers)
         return Aggregated(self._aggregation, givers, self._shards, weighted=self._weighted, reached=self._reached)
 
     def steps_per_round(self) -> int:
-        """Return how many batches a worker trains on in a round; 1 where they differ in that."""
+        """Return the number of batches that a worker trains on in a round; 1 if workers differ in it."""
         return self._local_steps if self._local_epochs is None else 1
 
     def batches_per_round(self, workers: int) -> int:
-        """Return how many batches all that are asked train on."""
+        """Return the number of batches of all workers asked."""
         return self._participation.asked(workers) * self._local_steps
 
     def samples_per_round(self, workers: int, batch_size: int, train_size: int) -> int:
-        """Return how many samples that are; of epochs, about."""
+        """Return the number of samples of a round; an estimate with ``local_epochs``."""
         if self._local_epochs is None:
             return super().samples_per_round(workers, batch_size, train_size)
         return max(round(self._local_epochs * train_size * self._participation.asked(workers) / workers), 1)
 
 
 def _table(optimizer: Any, learning_rate: float | None) -> dict[str, Any]:
-    """Return the table of an optimizer, with a learning rate."""
+    """Return the table of an optimizer, with its learning rate."""
     table = optimizer_table(optimizer)
     if learning_rate is not None:
         if "lr" in table:

@@ -10,13 +10,13 @@ from chimera.strategies.strategy import STRATEGIES
 
 @STRATEGIES.register("fed-avg-m")
 class FedAvgM(FedAvg):
-    """As `fed-avg`, with momentum on the servers, which evens out what different workers pull to (Hsu et al. 2019).
+    """`fed-avg` with momentum on the servers, which dampens contrary changes of different workers (Hsu et al. 2019).
 
     Parameters
     ----------
-    server_learning_rate, server_momentum : of the servers' SGD; without momentum and with a rate of 1 it is FedAvg.
-    nesterov : whether the momentum is Nesterov's.
-    options : those of `FedAvg`.
+    server_learning_rate, server_momentum : of the servers' SGD; defaults 1 and 0.9. With rate 1 and momentum 0 it is FedAvg.
+    nesterov : whether the momentum is Nesterov's; default False.
+    options : options of `FedAvg`.
     """
 
     def __init__(

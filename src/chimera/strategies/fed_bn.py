@@ -13,20 +13,20 @@ from chimera.strategies.strategy import STRATEGIES
 
 @STRATEGIES.register("fed-bn")
 class FedBN(FedAvg):
-    """As `fed-avg`, but batch normalisation stays with each worker, whose inputs are like no other's (Li et al. 2021).
+    """`fed-avg` in which batch normalisation stays with each worker, for inputs that differ between workers (Li et al. 2021).
 
-    Its parameters and statistics never travel in a round. The model that is looked at has their mean, which is nobody's: see
-    `evaluate_clients` for how each worker fares with its own.
+    Parameters and statistics of batch normalisation are not sent in a round. The evaluated model has their mean, which no
+    worker uses; `evaluate_clients` evaluates each worker with its own.
 
     Parameters
     ----------
-    keep : in place of batch normalisation, patterns of the names of the parameters that stay, such as ``["4.*"]`` for a head
-        of each one's own (FedPer: Arivazhagan et al. 2019). Statistics stay in any case.
-    options : those of `FedAvg`.
+    keep : patterns of names of the parameters that stay with each worker, such as ``["4.*"]`` for a personal head (FedPer:
+        Arivazhagan et al. 2019). Default: those of batch normalisation. Its statistics stay in any case.
+    options : options of `FedAvg`.
     """
 
     by_rows = False
-    private = False  # what is clipped would be the whole change
+    private = False  # clipping applies to the whole change
     replicas = "own"
 
     def __init__(self, *, keep: Sequence[str] | None = None, **options: Any) -> None:
@@ -34,7 +34,7 @@ class FedBN(FedAvg):
         self._keep = keep
 
     def keeps(self, model: Any) -> Collection[int]:
-        """Return the places of those parameters."""
+        """Return the places of the parameters that stay with each worker."""
         names = model.layout.names
         if self._keep is None:
             norms = set(getattr(model, "batch_norms", list)())

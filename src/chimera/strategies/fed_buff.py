@@ -11,18 +11,17 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
 
 @STRATEGIES.register("fed-buff")
 class FedBuff(Strategy):
-    """Workers train on their own data at their own pace; the servers step by the mean of every ``buffer`` results.
+    """Workers train on their own data at their own pace; servers step by the mean of every ``buffer`` results.
 
-    A result is by how much local training has changed the weights. The servers take it for a gradient: the experiment's
-    optimizer is theirs, and ``sgd`` with a learning rate of 1, the default, adds the mean change. A round is one step of
-    theirs.
+    A result is the change of the weights by local training, and servers use it as a gradient. The experiment's optimizer is the
+    servers' optimizer; ``sgd`` with learning rate 1 (default) adds the mean change. A round is one step of the servers.
 
     Parameters
     ----------
-    buffer : how many results make a step.
-    local_steps : batches that a worker trains on between reading the weights and sending its result.
-    local_learning_rate : of the plain SGD by which it does.
-    shards : over how many servers the parameters are spread.
+    buffer : number of results in a step; default 2.
+    local_steps : batches that a worker trains on between reading the weights and sending its result; default 4.
+    local_learning_rate : learning rate of the workers' plain SGD; default 0.1.
+    shards : number of servers over which the parameters are spread; default 1.
     """
 
     family = "federated"
@@ -67,5 +66,5 @@ class FedBuff(Strategy):
             version += 1
 
     def batches_per_round(self, workers: int) -> int:  # noqa: ARG002 - whatever their number
-        """Return how many batches the results of one step stand for."""
+        """Return the number of batches in the results of one step."""
         return self.buffer * self.local_steps

@@ -14,16 +14,17 @@ from chimera.strategies.strategy import STRATEGIES, Aggregated
 
 @STRATEGIES.register("fed-nova")
 class FedNova(FedAvg):
-    """As `fed-avg`, with each change divided by how far its worker's steps reach, before they are averaged (Wang et al. 2020).
+    """`fed-avg` with each change divided by the reach of its worker's steps before the mean (Wang et al. 2020).
 
-    Who takes more local steps, having more data or being no straggler, does not pull the model to its own optimum. The mean is
-    multiplied by the mean reach: with equal steps it is FedAvg. Results of stragglers count.
+    The reach is the total weight of a worker's local gradients in its change. Dividing by it prevents bias towards the optimum
+    of workers that take more local steps. The mean is multiplied by the mean reach, so that with equal steps it is FedAvg.
+    Partial results of stragglers count.
 
     Parameters
     ----------
-    local_optimizer : ``sgd``, with or without ``momentum``, whose reach is known.
-    keep_state : not for momentum: a round's reach is that of steps from a standstill.
-    options : those of `FedAvg`.
+    local_optimizer : ``sgd``, with or without ``momentum``: its reach is known.
+    keep_state : default False, and required with momentum: the reach is known for steps from zero momentum only.
+    options : options of `FedAvg`.
     """
 
     takes_partial = True
@@ -43,16 +44,16 @@ class FedNova(FedAvg):
             raise ConfigurationError("fed-nova divides changes: send = 'weights' leaves it nothing to divide")
 
     def aggregated(self, workers: int) -> Aggregated:
-        """Return as FedAvg does; where workers take as many steps as they have data for, reaches depend on that."""
+        """Return as FedAvg does. With ``local_epochs`` the steps, and so the result, depend on the numbers of samples."""
         return replace(super().aggregated(workers), by_samples=self._local_epochs is not None)
 
     def _weights(self, plan: Sequence[Work]) -> list[float]:
-        """Return the weights of FedAvg, times the mean reach over one's own."""
+        """Return the weights of FedAvg times the mean reach, divided by the worker's own reach."""
         samples, reaches = super()._weights(plan), [self._reach(work.steps) for work in plan]
         mean = sum(map(float.__mul__, samples, reaches)) / sum(samples)
         return [each * (mean / reach) for each, reach in zip(samples, reaches, strict=True)]
 
     def _reach(self, steps: int) -> float:
-        """Return how often the gradients of so many steps count in the change, all together (the paper's ||a_i||_1)."""
+        """Return the sum of the weights of the gradients of ``steps`` local steps in the change (the paper's ||a_i||_1)."""
         rho = self._momentum
         return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)

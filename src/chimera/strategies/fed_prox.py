@@ -11,14 +11,15 @@ from chimera.strategies.strategy import STRATEGIES
 
 @STRATEGIES.register("fed-prox")
 class FedProx(FedAvg):
-    """As `fed-avg`, with each worker held near the weights that its round began with, and partial work taken (Li et al. 2020).
+    """`fed-avg` with a proximal term that holds workers near the round's first weights, and partial work (Li et al. 2020).
 
-    Local steps go by the gradient of the loss plus mu/2 ||w - w_0||^2. Results of stragglers count, where FedAvg drops them.
+    Local steps use the gradient of the loss plus mu/2 ||w - w_0||^2, with the weights w_0 at the start of the round. Partial
+    results of stragglers count; FedAvg drops them.
 
     Parameters
     ----------
-    mu : the strength; with 0 it is FedAvg that takes partial work.
-    options : those of `FedAvg`.
+    mu : strength of the proximal term; default 0.1. With 0 it is FedAvg with partial work.
+    options : options of `FedAvg`.
     """
 
     takes_partial = True

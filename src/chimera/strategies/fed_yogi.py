@@ -10,11 +10,11 @@ from chimera.strategies.strategy import STRATEGIES
 
 @STRATEGIES.register("fed-yogi")
 class FedYogi(FedAdam):
-    """As `fed-adam`, with a mean square that falls slowly where changes become small, as in Yogi (Reddi et al. 2021).
+    """`fed-adam` with Yogi's mean square, which falls slowly when changes become small (Reddi et al. 2021).
 
     Parameters
     ----------
-    options : those of `FedAdam`.
+    options : options of `FedAdam`.
     """
 
     def __init__(self, **options: Any) -> None:

@@ -11,12 +11,12 @@ from chimera.strategies.topologies.random_pairs import RandomPairs
 
 @STRATEGIES.register("gossip-sgd")
 class GossipSGD(DPSGD):
-    """As `d-psgd`, but in random pairs: in each round everyone averages with one neighbour at most (Boyd et al. 2006).
+    """`d-psgd` in random pairs: in each round a worker averages with at most one neighbour (Boyd et al. 2006).
 
     Parameters
     ----------
-    topology : whose neighbours are paired.
-    seed : of the pairs.
+    topology : the topology whose neighbours are paired; default ``complete``.
+    seed : seed of the pairs; default 0.
     """
 
     def __init__(self, *, topology: Any = "complete", seed: int = 0) -> None:

@@ -14,27 +14,27 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
 
 @STRATEGIES.register("gradient-coding")
 class GradientCoding(Strategy):
-    """As `parameter-server`, with each gradient computed by several workers, so that the slowest need not be waited for.
+    """`parameter-server` in which several workers compute each gradient, so that a step need not wait for the slowest ones.
 
-    The batches of a step are blocks, of which each worker computes one more than there may be stragglers, and sends one
-    combination of their gradients: from any that are enough servers have the exact mean of all (Tandon et al. 2017).
+    The batches of a step are blocks. With s tolerated stragglers, each worker computes s + 1 blocks and sends one linear
+    combination of their gradients. From any n - s of these, servers compute the exact mean of all blocks (Tandon et al. 2017).
 
     Parameters
     ----------
-    stragglers : so many workers a step may be missing, though not the last one; each computes that many blocks besides its
-        own.
-    timeout_s : how long a step waits for enough workers before it asks others for the blocks that are missing, and how long
-        for each of these; then the run fails. Without it, as long as it takes.
-    shards : over how many servers the parameters are spread.
+    stragglers : number of workers s that a step tolerates, at most all but one; default 1. Each worker computes that many
+        blocks besides its own.
+    timeout_s : seconds that a step waits for enough workers. After that it asks other workers for the missing blocks, and waits
+        as long for each of these; then the run fails. Default: no limit.
+    shards : number of servers over which the parameters are spread; default 1.
 
     Raises
     ------
-    TooFewWorkersError : of `rounds`: nobody who holds a block that is missing has answered in time.
+    TooFewWorkersError : raised by `rounds` if no worker that holds a missing block has answered in time.
     """
 
     family = "redundant work"
     counts = True
-    by_rows = False  # a worker needs the rows of others' batches too
+    by_rows = False  # a worker also needs the rows of other workers' batches
     code: ClassVar[str] = "cyclic"
 
     def __init__(self, *, stragglers: int = 1, timeout_s: float | None = None, shards: int = 1) -> None:
@@ -66,7 +66,7 @@ class GradientCoding(Strategy):
         return [blocks_of(code, place) for place in range(workers)]
 
     def _collect(self, step: CodedStep, workers: int) -> None:
-        """Ask until every block counts once."""
+        """Collect answers until every block counts once."""
         step.ask(fewest(self.code, workers, self._spare(workers)), exact=True)
         step.ask_again()
 

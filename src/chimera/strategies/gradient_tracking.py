@@ -11,14 +11,15 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round
 
 @STRATEGIES.register("gradient-tracking")
 class GradientTracking(Decentralised):
-    """As `d-psgd`, but each steps by an estimate of the mean gradient: exact also where data differ (Nedic et al. 2017).
+    """`d-psgd` with steps by an estimate of the mean gradient: exact also if data differ between workers (Nedic et al. 2017).
 
-    y_i <- sum_j W_ij y_j + gradient now - gradient before, and x_i <- sum_j W_ij x_j - step by y_i. Both are sent. The mean of
-    all y_i is that of the gradients; after a loss each begins again with its own, so that this holds among the living.
+    y_i <- sum_j W_ij y_j + gradient now - gradient before, and x_i <- sum_j W_ij x_j - step by y_i. Workers send x_i and y_i.
+    The mean of all y_i equals the mean of the gradients. After a loss each y_i restarts from the worker's own gradient, so that
+    this holds among the living workers.
 
     Parameters
     ----------
-    topology : who is whose neighbour.
+    topology : the neighbours of each worker; default ``ring``.
     """
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:

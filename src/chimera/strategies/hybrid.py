@@ -1,4 +1,4 @@
-"""Three ways to be parallel at once (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training")."""
+"""Data, pipeline and tensor parallelism combined (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training")."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from chimera.strategies.strategy import STRATEGIES
 
 @STRATEGIES.register("hybrid")
 class Hybrid(CutOverWorkers):
-    """Pipelines whose stages are cut into slices, with replicas that read other data (Narayanan et al. 2021).
+    """Pipelines whose stages are cut into slices, with replicas that read different data (Narayanan et al. 2021).
 
-    ``stages`` times ``slices`` workers hold the model together: as `pipeline-parallel` cuts it by layers, and as
-    `tensor-parallel` cuts the layers. There are as many replicas as the number of workers has room for.
+    ``stages`` times ``slices`` workers hold the model together. It is cut by layers as in `pipeline-parallel`, and layers are
+    cut as in `tensor-parallel`. The number of replicas is the number of workers divided by ``stages`` times ``slices``.
 
     Parameters
     ----------
-    stages : of a pipeline.
-    slices : of each stage.
-    micro_batches : into how many pieces a batch is cut.
-    schedule : ``1f1b``, which holds fewer activations, or ``gpipe``.
-    recompute : keep only the inputs of each stage and compute the rest again on the way back.
+    stages : number of stages of a pipeline; default 1.
+    slices : number of slices of each stage; default 1.
+    micro_batches : number of pieces of a batch; default 4.
+    schedule : ``1f1b`` (default), which holds fewer activations, or ``gpipe``.
+    recompute : whether a stage keeps only its inputs and computes the rest again in the backward pass; default False.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Hybrid(CutOverWorkers):
         self._stages, self._slices, self._recompute = stages, slices, recompute
 
     def shape(self, workers: int) -> Shape:
-        """Return how often the model is there."""
+        """Return the numbers of replicas, stages and slices."""
         parts = self._stages * self._slices
         return Shape(
             evenly(workers, parts, f"parts ({self._stages} stages of {self._slices} slices)"),

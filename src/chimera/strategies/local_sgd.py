@@ -11,9 +11,10 @@ from chimera.strategies.strategy import STRATEGIES
 
 @STRATEGIES.register("local-sgd")
 class LocalSGD(FedAvg):
-    """All workers take ``local_steps`` steps of their own, and go on from the mean of the weights they reached (Stich 2019).
+    """All workers take ``local_steps`` steps of their own, then continue from the mean of their weights (Stich 2019).
 
-    It is `fed-avg` among workers that all take part and count alike, whose data may be dealt to them as it comes.
+    It is `fed-avg` in which all workers participate in each round with equal weight. Workers need not have fixed data of their
+    own.
 
     Parameters
     ----------

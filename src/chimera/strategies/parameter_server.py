@@ -12,15 +12,15 @@ from chimera.strategies.strategy import STRATEGIES, Aggregated, Cluster, Round, 
 
 @STRATEGIES.register("parameter-server")
 class ParameterServer(Strategy):
-    """Workers send gradients of one batch each, servers average them and step, workers get the new weights.
+    """Workers send the gradients of one batch each, servers step by their mean, and workers receive the new weights.
 
     Parameters
     ----------
-    shards : over how many servers the parameters are spread.
-    quorum : the share of workers whose gradients are enough for a step; the rest are backups, and their late gradients are
-        dropped (Chen et al. 2016, "Revisiting Distributed Synchronous SGD").
-    timeout_s : how long a step waits for its quorum before it goes on with what has come; without it, as long as it takes.
-    aggregation : what servers make of the gradients, a name or a table: the ``mean``, or one that withstands attackers, such as
+    shards : number of servers over which the parameters are spread; default 1.
+    quorum : share of the workers whose gradients suffice for a step; default 1. The others are backups, and their late
+        gradients are dropped (Chen et al. 2016, "Revisiting Distributed Synchronous SGD").
+    timeout_s : seconds that a step waits for its quorum; after that it uses the gradients that have arrived. Default: no limit.
+    aggregation : rule by which servers combine gradients, a name or a table; default ``mean``. Against attackers: for instance
         ``median`` (docs/robust.md).
     """
 
@@ -46,7 +46,7 @@ class ParameterServer(Strategy):
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one step of the servers a round."""
         servers = cluster.servers(self.shards)
-        for worker in cluster.workers:  # a loss cut a round short: who has computed his gradient does it again
+        for worker in cluster.workers:  # a loss interrupted a round: workers compute its gradients again
             worker.go_to(cluster.round)
         weights = [server.weights() for server in servers]
         while True:
@@ -63,5 +63,5 @@ class ParameterServer(Strategy):
             yield Round(done, computed=[pieces[0] for pieces in gradients])
 
     def aggregated(self, workers: int) -> Aggregated:
-        """Return what servers make of the gradients of a quorum."""
+        """Return how servers aggregate the gradients of a quorum."""
         return Aggregated(self.aggregation, max(math.ceil(self.quorum * workers), 1), self.shards)

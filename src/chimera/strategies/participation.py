@@ -1,4 +1,4 @@
-"""Who takes part in a round (Bonawitz et al. 2019, "Towards Federated Learning at Scale: System Design", section 2.2)."""
+"""Choice of participants (Bonawitz et al. 2019, "Towards Federated Learning at Scale: System Design", section 2.2)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _AT_ONCE = 16
 
 
 class Work(NamedTuple):
-    """What one worker does in a round.
+    """The task of one worker in a round.
 
     Attributes
     ----------
-    worker : who.
-    steps : how many local steps.
-    first : the number of the first of them, by which its batches are known.
-    partial : whether that is less than what was asked for.
+    worker : the participant.
+    steps : number of local steps.
+    first : number of the first local step, which identifies its batches.
+    partial : whether the worker does fewer steps than the round asks for.
     """
 
     worker: Any
@@ -35,20 +35,21 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Participation:
-    """A seeded choice for each round, which depends on nothing else.
+    """A choice of participants for each round, determined by the seed and the round only.
 
     Attributes
     ----------
-    fraction : the share of the workers whose results make a round; at least one.
-    over_selection : how many times more are asked, at least 1; the first to answer count.
-    deadline_s : how long a round waits for them, in the engine's seconds; by default for ever.
-    stragglers : the share of those asked who get done with a part of their work only: a number of steps drawn evenly from 1 to
-        all (Li et al. 2020, "Federated Optimization in Heterogeneous Networks", section 5.2). One at least does all.
-    seed : of the choices.
+    fraction : share of the workers whose results make a round, above 0 and at most 1; default 1. At least one worker.
+    over_selection : factor of workers asked over results needed, at least 1 (default). The first answers count.
+    deadline_s : seconds that a round waits for answers, on the engine's clock; default None, without a limit.
+    stragglers : share of the asked workers that complete a part of their work only: a number of steps drawn uniformly from 1 to
+        all (Li et al. 2020, "Federated Optimization in Heterogeneous Networks", section 5.2); default 0. At least one worker
+        does all its steps.
+    seed : seed of the choices; default 0.
 
     Raises
     ------
-    ConfigurationError : a value out of its range.
+    ConfigurationError : a value is out of its range.
     """
 
     fraction: float = 1.0
@@ -71,19 +72,19 @@ class Participation:
 
     @property
     def waits_for_all(self) -> bool:
-        """Whether a round takes all that it asked for, so that after a death it is asked for again."""
+        """Whether a round needs the answers of all workers asked; a round with a failed worker is then repeated."""
         return self.over_selection == 1 and self.deadline_s is None
 
     def wanted(self, workers: int) -> int:
-        """Return how many answers of so many workers make a round."""
+        """Return the number of answers that make a round of ``workers`` workers."""
         return max(round(self.fraction * workers), 1)
 
     def asked(self, workers: int) -> int:
-        """Return how many are asked."""
+        """Return the number of workers asked."""
         return min(math.ceil(self.wanted(workers) * self.over_selection - 1e-9), workers)
 
     def chosen(self, workers: Sequence[Any], round_: int) -> list[Any]:
-        """Return who is asked in a round, in rank order."""
+        """Return the workers asked in a round, in rank order."""
         count = self.asked(len(workers))
         if count == len(workers):
             return list(workers)
@@ -91,7 +92,7 @@ class Participation:
         return [workers[place] for place in _drawn(self.seed, block, len(workers), count)[which]]
 
     def cut_short(self, plan: Sequence[Work], round_: int) -> list[Work]:
-        """Return the same work, that of the stragglers made partial."""
+        """Return the same plan, with the work of stragglers made partial."""
         late = min(round(self.stragglers * len(plan)), len(plan) - 1)
         if late == 0:
             return list(plan)
@@ -105,9 +106,10 @@ class Participation:
 
 @lru_cache(maxsize=8)
 def _drawn(seed: int, block: int, workers: int, count: int) -> list[list[int]]:
-    """Return the places of those who are asked in each round of a block, in rank order.
+    """Return the places of the workers asked in each round of a block, in rank order.
 
-    A round at a time it would take ten times as long: all that a round trains has put it out of the processor's caches.
+    Drawing one round at a time takes ten times as long: training evicts the code and data of the draw from the processor's
+    caches.
     """
     rounds = range(block * _AT_ONCE, (block + 1) * _AT_ONCE)
     drawn = [np.random.default_rng([seed, round_]).choice(workers, count, replace=False) for round_ in rounds]

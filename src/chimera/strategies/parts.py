@@ -1,4 +1,4 @@
-"""How a model is cut over workers, for strategies in which each holds but a part of it."""
+"""Cuts of a model over workers, for strategies in which each worker holds a part."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import ClassVar, Literal
 
 @dataclass(frozen=True)
 class Parts:
-    """How a model is cut over workers, of which each holds a part.
+    """How a model is cut over workers.
 
     Attributes
     ----------
-    stages : into how many parts of successive layers.
-    slices : into how many slices the layers of a stage are cut, as far as they can be. Worker r holds slice r modulo ``slices``
-        of stage r // ``slices`` modulo ``stages``, and reads the data of pipeline r // ``readers``.
-    micro_batches : into how many pieces a batch is cut.
-    balance : what is spread evenly over the parts, ``parameters`` or ``time``, unless ``cuts`` says before which layers.
-    recompute : whether activations are computed again on the way back.
+    stages : number of parts of successive layers; default 1.
+    slices : number of slices of the layers of a stage, as far as layers can be cut; default 1. Worker r holds slice
+        r modulo ``slices`` of stage r // ``slices`` modulo ``stages``, and reads the data of pipeline r // ``readers``.
+    micro_batches : number of pieces of a batch; default 1.
+    balance : what is spread evenly over the stages, ``parameters`` (default) or ``time``; ignored if ``cuts`` is given.
+    cuts : numbers of the layers before which the model is cut.
+    recompute : whether activations are computed again in the backward pass; default False.
     """
 
     stages: int = 1
@@ -29,18 +30,18 @@ class Parts:
 
     @property
     def readers(self) -> int:
-        """How many workers, one after another, read the same data."""
+        """The number of successive workers that read the same data."""
         return self.stages * self.slices
 
 
 @dataclass(frozen=True)
 class Halves:
-    """How a model is cut between workers, who have the data, and one server.
+    """How a model is cut between workers, which have the data, and one server.
 
     Attributes
     ----------
-    cut : before which layer; those before it are each worker's, the others the server's.
-    head : from which layer on they are the workers' again, with the loss; if not given, labels go to the server.
+    cut : number of the layer before which the model is cut. Earlier layers are on each worker, the others on the server.
+    head : number of the layer from which on layers are on the workers again, with the loss. If None, labels go to the server.
     """
 
     cut: int

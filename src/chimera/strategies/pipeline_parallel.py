@@ -13,26 +13,25 @@ from chimera.strategies.strategy import STRATEGIES
 
 @STRATEGIES.register("pipeline-parallel")
 class PipelineParallel(CutOverWorkers):
-    """Layers are cut over the workers: GPipe (Huang et al. 2019) and 1F1B (Narayanan et al. 2019).
+    """Workers hold successive layers of a network, as in GPipe (Huang et al. 2019) and 1F1B (Narayanan et al. 2019).
 
-    The micro-batches of a batch flow through the stages: activations go from one to the next, their gradients come back, and
-    each stage steps its own part with the mean over the batch, of which every pipeline has ``batch_size`` samples. The
-    weights are those of the whole network trained on one worker. Of the time of S stages a share of (S - 1) / (M + S - 1)
-    is spent waiting, with M micro-batches.
+    A stage sends its activations to the next stage, and receives their gradient. Each stage steps its own part by the mean
+    gradient over the batch; ``batch_size`` is per pipeline. The weights equal those of training the whole network on one
+    worker. With S stages and M micro-batches, stages wait for a share (S - 1) / (M + S - 1) of the time.
 
-    With several ``pipelines`` the workers are parted among them, each reads its own data, and the workers that hold the same
-    stage take the mean of their gradients before they step.
+    With several ``pipelines``, each reads its own data. The workers that hold the same stage average their gradients before
+    they step.
 
     Parameters
     ----------
-    micro_batches : into how many pieces a batch is cut; batch normalisation sees each by itself, as in GPipe.
-    schedule : ``1f1b``, which holds fewer activations, or ``gpipe``.
-    balance : what is spread evenly over the stages: ``parameters``, or the ``time`` that the layers take, measured before
+    micro_batches : number of pieces of a batch; default 4. Batch normalisation uses each piece by itself, as in GPipe.
+    schedule : ``1f1b`` (default), which holds fewer activations, or ``gpipe``.
+    balance : what is spread evenly over the stages: ``parameters`` (default), or the ``time`` of the layers, measured before
         the run.
-    cuts : before which layers the network is cut, from 1; chosen by ``balance`` if not given.
-    recompute : keep only the inputs of each stage and compute the rest again on the way back (Chen et al. 2016, "Training
-        Deep Nets with Sublinear Memory Cost"): less memory, a third more work.
-    pipelines : how many there are; their number times that of the stages is the number of workers.
+    cuts : numbers of the layers, from 1, before which the network is cut. Default: chosen by ``balance``.
+    recompute : whether a stage keeps only its inputs and computes the rest again in the backward pass (Chen et al. 2016,
+        "Training Deep Nets with Sublinear Memory Cost"): less memory, a third more work; default False.
+    pipelines : number of pipelines; default 1. Pipelines times stages is the number of workers.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class PipelineParallel(CutOverWorkers):
         self._balance, self._cuts, self._recompute, self._pipelines = balance, cuts, recompute, pipelines
 
     def shape(self, workers: int) -> Shape:
-        """Return the pipelines, and how many stages each has."""
+        """Return the numbers of pipelines and of stages in each."""
         return Shape(self._pipelines, evenly(workers, self._pipelines, "pipelines"), 1)
 
     def parts(self, workers: int) -> Parts:

@@ -9,13 +9,15 @@ from chimera.strategies.strategy import STRATEGIES
 
 @STRATEGIES.register("replicated")
 class Replicated(GradientCoding):
-    """As `gradient-coding`, by groups of workers that compute the same: the first copy of each block counts.
+    """`gradient-coding` by groups of workers that compute the same blocks: the first copy of each block counts.
 
-    Any ``copies`` - 1 workers may be late, and more if no group is late as a whole (Tandon et al. 2017, fractional repetition).
+    Any ``copies`` - 1 workers may be stragglers, and more as long as one worker of each group answers (Tandon et al. 2017,
+    fractional repetition).
 
     Parameters
     ----------
-    copies : of each block: so many workers, or more where that does not go into their number, compute it.
+    copies : number of workers that compute each block; default 2. It is larger in some groups if it does not divide the number
+        of workers.
     timeout_s, shards : see `gradient-coding`.
     """
 

@@ -12,19 +12,20 @@ from chimera.strategies.strategy import STRATEGIES, Cluster
 
 @STRATEGIES.register("scaffold")
 class Scaffold(FedAvg):
-    """As `fed-avg`, with local gradients corrected by c - c_i for how each worker's data differ (Karimireddy et al. 2020).
+    """`fed-avg` with control variates: local gradients are corrected by c - c_i for differing data (Karimireddy et al. 2020).
 
-    c_i is the mean of the worker's gradients in the last round it was in, and stays with it; c, at the servers, is the mean of
-    all c_i. Both travel as float32 beside weights and changes, which doubles the bytes. Results of stragglers count.
+    c_i is the mean of the worker's gradients in the last round that it participated in, and stays on the worker. c, on the
+    servers, is the mean of all c_i. Weights and changes travel together with float32 controls, which doubles the bytes. Partial
+    results of stragglers count.
 
     Parameters
     ----------
-    options : those of `FedAvg`.
+    options : options of `FedAvg`.
     """
 
     takes_partial = True
     by_rows = False
-    private = False  # controls travel too
+    private = False  # workers also send controls
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

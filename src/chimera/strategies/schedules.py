@@ -1,4 +1,4 @@
-"""In which order the stages of a pipeline take their micro-batches."""
+"""Schedules: the order in which the stages of a pipeline process their micro-batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Phase: TypeAlias = Literal["forward", "backward"]
 
 
 class Task(NamedTuple):
-    """What one stage does with one micro-batch."""
+    """One pass of one micro-batch through one stage."""
 
     stage: int
     phase: Phase
@@ -22,15 +22,18 @@ Schedule: TypeAlias = Callable[[int, int, int], Sequence[tuple[Phase, int]]]
 
 
 def gpipe(stage: int, stages: int, micro_batches: int) -> list[tuple[Phase, int]]:  # noqa: ARG001 - all stages alike
-    """GPipe (Huang et al. 2019): all forward, then all back, in the same order: all schedules add up alike, to the bit."""
+    """Return all forward passes, then all backward passes (GPipe, Huang et al. 2019).
+
+    Backward passes have the order of the forward passes. All schedules thus add gradients in the same order, with equal bits.
+    """
     there: list[tuple[Phase, int]] = [("forward", micro) for micro in range(micro_batches)]
     return there + [("backward", micro) for micro in range(micro_batches)]
 
 
 def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> list[tuple[Phase, int]]:
-    """1F1B (Narayanan et al. 2019, "PipeDream"; its flushed form, 2021): back as soon as may be.
+    """Return 1F1B: each backward pass as early as possible (Narayanan et al. 2019, "PipeDream"; its flushed form, 2021).
 
-    A stage holds the activations of as many micro-batches as there are stages from it to the end, and not of all.
+    A stage holds the activations of at most as many micro-batches as there are stages from it to the last one.
     """
     ahead = min(stages - 1 - stage, micro_batches)
     tasks: list[tuple[Phase, int]] = [("forward", micro) for micro in range(ahead)]
@@ -43,7 +46,7 @@ SCHEDULES: dict[str, Schedule] = {"gpipe": gpipe, "1f1b": one_forward_one_backwa
 
 
 def in_turn(schedule: Schedule, stages: int, micro_batches: int) -> Iterator[Task]:
-    """Yield the tasks of all stages, each stage's in its order, and each after those whose results it needs."""
+    """Yield the tasks of all stages: those of a stage in its order, and each after the tasks whose results it needs."""
     waiting = [deque(schedule(stage, stages, micro_batches)) for stage in range(stages)]
     done: set[Task] = set()
     while any(waiting):

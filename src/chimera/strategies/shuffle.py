@@ -1,4 +1,4 @@
-"""Coded shuffling (Li et al. 2018): who holds which blocks, and who sends what, so that each worker can add up its part."""
+"""Coded shuffling (Li et al. 2018): holders of blocks, and packets from which each worker sums its part."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 
 class Piece(NamedTuple):
-    """A segment of a part of a block's gradient.
+    """A segment of one part of a block's gradient.
 
     Attributes
     ----------
-    part, block : of which part of the vector, and of which block.
-    segment, segments : which of how many.
+    part, block : number of the part of the vector, and of the block.
+    segment, segments : number of the segment, and how many there are.
     """
 
     part: int
@@ -27,15 +27,18 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Shuffle:
-    """Places for blocks, and packets for parts. Each set of ``copies`` workers holds a block; worker k adds up part k.
+    """Blocks of workers and packets between them. Each set of ``copies`` workers holds one block; worker k sums part k.
 
-    A packet's number says what is in it, whoever sends it: a group of ``copies`` + 1 workers and one of them, who sends the
-    others segments of what each of them lacks and the rest have; or a part and a block, to be sent as they are.
+    The number of a packet determines its content, whichever worker sends it. There are two kinds:
+
+    - Coded: a group of ``copies`` + 1 workers and one member as sender. It holds, for each other member, a segment of the part
+      which that member lacks and the rest have.
+    - Plain: one part of one block, as it is.
 
     Attributes
     ----------
-    workers, copies : n, and how many hold each block, r.
-    coded : whether packets are for several at a time.
+    workers, copies : number of workers n, and of holders of each block r.
+    coded : whether a packet serves several workers; default True.
     """
 
     workers: int
@@ -44,46 +47,46 @@ class Shuffle:
 
     @property
     def load(self) -> float:
-        """How much is sent in theory, as a share of all parts of all blocks; a packet for several counts once."""
+        """The share of all parts of all blocks that is sent, in theory; a packet for several workers counts once."""
         return (1 - self.copies / self.workers) / (self.copies if self.coded else 1)
 
     @property
     def count(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return math.comb(self.workers, self.copies)
 
     @property
     def holders(self) -> list[tuple[int, ...]]:
-        """Who holds each block, by number."""
+        """The places of the workers that hold each block, by number of the block."""
         return _sets(self.workers, self.copies)
 
     def held(self, place: int) -> list[int]:
-        """Return the blocks that a worker holds, first those that are its own: each block is of one of its holders, in turn."""
+        """Return the blocks that a worker holds, its own first. Each block belongs to one of its holders, in turn."""
         held = [block for block, holders in enumerate(self.holders) if place in holders]
         return sorted(held, key=lambda block: self._owner(block) != place)
 
     def own(self, place: int) -> int:
-        """Return how many of these are its own."""
+        """Return the number of blocks that belong to a worker."""
         return sum(self._owner(block) == place for block in range(self.count))
 
     def parts(self, place: int, there: tuple[int, ...]) -> list[int]:
-        """Return which parts a worker adds up, of all when those at these places are there: its own, and of who is not."""
+        """Return the parts that a worker sums when the workers ``there`` participate: its own, and parts of absent workers."""
         return [part for part in range(self.workers) if _reader(part, there) == place]
 
     def lost(self, there: tuple[int, ...]) -> list[int]:
-        """Return the blocks that nobody holds who is there."""
+        """Return the blocks that no worker in ``there`` holds."""
         return [block for block, holders in enumerate(self.holders) if not set(holders) & set(there)]
 
     def senders(self, there: tuple[int, ...]) -> Mapping[int, int]:
-        """Return who is to send each packet, by number, when nobody else is there; no block is lost."""
+        """Return the sender of each packet, by number, when only the workers ``there`` participate; no block may be lost."""
         return {number: sender for place in there for number, sender in self.needs(place, there).items()}
 
     def needs(self, place: int, there: tuple[int, ...]) -> Mapping[int, int]:
-        """Return from which packets this one puts its parts together, by number, each with its sender."""
+        """Return the packets that a worker needs for its parts, by number, each with its sender."""
         return _needs(self, place, there)
 
     def sources(self, part: int, block: int, there: tuple[int, ...]) -> dict[int, int]:
-        """Return the packets from which a part of a block is put together, by number, each with its sender."""
+        """Return the packets that contain a part of a block, by number, each with its sender."""
         holders = self.holders[block]
         if self.coded and part in there and set(holders) <= set(there):
             group = tuple(sorted((part, *holders)))
@@ -93,12 +96,12 @@ class Shuffle:
         return {self.plain + part * self.count + block: living[part % len(living)]}
 
     def pieces(self, number: int) -> Sequence[Piece]:
-        """Return what is in a packet."""
+        """Return the pieces in a packet."""
         return _pieces(self, number)
 
     @property
     def plain(self) -> int:
-        """The first number of a packet of one piece."""
+        """The first number of the plain packets."""
         return math.comb(self.workers, self.copies + 1) * (self.copies + 1)
 
     def _owner(self, block: int) -> int:

@@ -1,4 +1,4 @@
-"""One step of coded distributed computing (Li et al. 2018): who maps, sends and adds up, also for those who are late."""
+"""One step of coded distributed computing (Li et al. 2018): map, shuffle and reduce, with substitutes for stragglers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from chimera.strategies.strategy import Cluster
 
 
 class ShuffledStep:
-    """What has come of a step.
+    """The state of one step.
 
     Parameters
     ----------
-    cluster : whom to ask.
-    shuffle : who holds which blocks, and sends what.
-    step : its number.
-    timeout_s : how long each question waits for answers.
+    cluster : the workers.
+    shuffle : blocks of workers and packets between them.
+    step : number of the step.
+    timeout_s : seconds to wait for the answers of each question; None for no limit.
 
     Attributes
     ----------
-    workers : those that are living, by their places among those that the data is dealt to.
-    there : the places of those who take part.
+    workers : living workers, by their places among the workers that the data is distributed to.
+    there : places of the workers that participate in the step.
     """
 
     def __init__(self, cluster: Cluster, shuffle: Shuffle, step: int, timeout_s: float | None) -> None:
@@ -36,7 +36,10 @@ class ShuffledStep:
         self._told: dict[int, Any] = {}
 
     def map(self, ahead: Collection[int]) -> None:
-        """Let all who are free compute their blocks and send; who is not ``ahead`` gets the weights of one who is."""
+        """Let all free workers compute their blocks and send packets.
+
+        A worker that is not in ``ahead`` first restores the state of one that is.
+        """
         self._check()
         numbers = _by_sender(self._shuffle.senders(self.there))
         source = next((self.workers[place] for place in ahead if place in self.workers), None)
@@ -55,11 +58,11 @@ class ShuffledStep:
         self.there = tuple(self._told)
 
     def complete(self) -> None:
-        """Ask those who are there for the packets that are missing, in the place of those who are late, until all are there.
+        """Ask participating workers for the packets that stragglers have not sent, until none is missing.
 
         Raises
         ------
-        TooFewWorkersError : nobody who holds a block has answered in time.
+        TooFewWorkersError : no worker that holds a block has answered in time.
         """
         while True:
             self._check()
@@ -75,14 +78,14 @@ class ShuffledStep:
                     len(asked),
                     self._timeout_s,
                 )
-            except TooFewWorkersError:  # there may be others still
+            except TooFewWorkersError:  # other holders may remain
                 came = {}
             for name, packets in came.items():
                 self._packets.update(zip(numbers[self._places[name]], packets, strict=True))
             self.there = tuple(p for p in self.there if p not in numbers or self.workers[p].name in came)
 
     def reduce(self) -> list[Any]:
-        """Let those who are there add up their parts, and step; return refs of what stands when it is over."""
+        """Let the participating workers sum their parts and step; return refs of small results."""
         sums: list[Any] = []
         for place in self.there:
             needed = [self._packets[number] for number in self._shuffle.needs(place, self.there)]
@@ -101,41 +104,41 @@ class ShuffledStep:
 
 
 class Load:
-    """How much was sent in shuffles, as a share of all parts of all blocks."""
+    """The traffic of shuffles, as a share of all parts of all blocks."""
 
     def __init__(self) -> None:
         self._sent = self._whole = 0
         self._theory = 0.0
 
     def add(self, rows: Iterable[TraceRow], shuffle: Shuffle) -> None:
-        """Count calls that ended; the sums of all parts say how large these are."""
+        """Add ended calls; the calls that sum parts show the size of a part."""
         for row in rows:
             self._sent += row.bytes_out if row.call == "shuffled" else 0
             self._whole += shuffle.count * row.bytes_out if row.call == "reduced" else 0
         self._theory = shuffle.load
 
     def figures(self) -> dict[str, float]:
-        """Return it, and in theory; what several receive counts once, as in the paper."""
+        """Return bytes, measured share and share in theory. A packet to several workers counts once, as in the paper."""
         share = self._sent / self._whole if self._whole else 0.0
         return {"shuffle_bytes": self._sent, "shuffle_load": share, "shuffle_load_in_theory": self._theory}
 
     def state(self) -> dict[str, float]:
-        """Return what was counted."""
+        """Return the counters."""
         return {"sent": self._sent, "whole": self._whole, "theory": self._theory}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Restore a state that `state` returned."""
         self._sent, self._whole, self._theory = state["sent"], state["whole"], state["theory"]
 
 
 def by_place(cluster: Cluster) -> dict[int, Any]:
-    """Return the living workers by their places among those that the data is dealt to."""
+    """Return the living workers by their places among the workers that the data is distributed to."""
     places = {name: place for place, name in enumerate(cluster.dealt)}
     return {places[worker.name]: worker for worker in cluster.workers}
 
 
 def _by_sender(senders: Mapping[int, int]) -> dict[int, list[int]]:
-    """Return the numbers of the packets that each is to send, by its place."""
+    """Return the numbers of the packets of each sender, by its place."""
     numbers: dict[int, list[int]] = {}
     for number, place in sorted(senders.items()):
         numbers.setdefault(place, []).append(number)

@@ -9,7 +9,7 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
 
 @STRATEGIES.register("single-worker")
 class SingleWorker(Strategy):
-    """Plain stochastic gradient descent on one worker, whatever number was asked for."""
+    """Plain stochastic gradient descent on one worker, whatever number the user asked for."""
 
     family = "single"
     sends = "nothing"

@@ -13,18 +13,18 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
 
 @STRATEGIES.register("split-learning")
 class SplitLearning(Strategy):
-    """Clients have the first layers, the server the rest (Gupta and Raskar 2018; Vepakomma et al. 2018).
+    """Clients hold the first layers, the server the others (Gupta and Raskar 2018; Vepakomma et al. 2018).
 
-    The activations of a client's batch go to the server, their gradient comes back, and both step their halves. Clients take
-    turns, and hand their half on to the next; so the weights are those of the whole network trained on one worker with the
-    same batches, and no row of data leaves its client.
+    A client sends the activations of a batch to the server, and receives their gradient; both step their parts. Clients take
+    turns, and each sends its part to the next. The weights therefore equal those of training the whole network on one worker
+    with the same batches. No row of data leaves its client.
 
     Parameters
     ----------
-    cut : before which layer, from 1, the network is cut.
-    head : from which layer on the layers are the clients' again, with the loss: labels stay with them then (the u-shaped
-        configuration of Vepakomma et al. 2018). By default labels go to the server with the activations.
-    local_steps : how many batches a client computes before it hands its half on.
+    cut : number of the layer, from 1, before which the network is cut; default 2.
+    head : number of the layer from which on layers are on the clients again, with the loss. Labels then stay on the clients
+        (the u-shaped configuration of Vepakomma et al. 2018). Default: none, and labels go to the server with the activations.
+    local_steps : number of batches that a client computes before the next client's turn; default 1.
     """
 
     family = "model-parallel"
@@ -58,7 +58,7 @@ class SplitLearning(Strategy):
         return [client.update(gradient), applied]
 
     def _client(self, cluster: Cluster, round_: int) -> Any:
-        """Return whose turn a round is."""
+        """Return the client whose turn it is in a round."""
         return cluster.workers[round_ // self._local_steps % len(cluster.workers)]
 
     def parts(self, workers: int) -> Halves:  # noqa: ARG002 - whatever their number
@@ -66,7 +66,7 @@ class SplitLearning(Strategy):
         return self._halves
 
     def holders(self, cluster: Cluster) -> Sequence[Sequence[Any]]:
-        """Return who had the last turn, and the server."""
+        """Return the client of the last turn, and the server."""
         return [self._client(cluster, cluster.round - 1)], cluster.shards
 
     def batches_per_round(self, workers: int) -> int:  # noqa: ARG002 - one at a time

@@ -12,15 +12,16 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round
 
 @STRATEGIES.register("stale-synchronous")
 class StaleSynchronous(AsyncParameterServer):
-    """Asynchronous, but no worker may be more than ``max_staleness`` clocks ahead of the slowest: it waits for him.
+    """Asynchronous, but a worker that is more than ``max_staleness`` clocks ahead of the slowest one waits for it.
 
-    A worker's clock is the number of its gradients that were applied. The lead of an update is by how much the clock of its
-    worker was ahead of the slowest living one; the bound is checked on every update, and the summary has the largest lead.
+    A worker's clock is the number of its applied gradients. The lead of an update is the difference between its worker's clock
+    and that of the slowest living worker. The bound is checked at every update, and the summary has the largest lead.
 
     Parameters
     ----------
-    max_staleness : the bound, in clocks. With 0 all workers compute their n-th gradients before any computes its next.
-    shards : over how many servers the parameters are spread.
+    max_staleness : the bound, in clocks; default 3. With 0, all workers compute their n-th gradient before any computes the
+        next.
+    shards : number of servers over which the parameters are spread; default 1.
     """
 
     def __init__(self, *, max_staleness: int = 3, shards: int = 1) -> None:
@@ -36,16 +37,16 @@ class StaleSynchronous(AsyncParameterServer):
         if cluster.round == 0:
             self._clocks, self._largest_lead = {}, 0
         slowest = min(self._clocks.values(), default=0)
-        for worker in cluster.workers:  # who is new begins with the slowest
+        for worker in cluster.workers:  # a new worker starts at the slowest clock
             self._clocks.setdefault(worker.name, slowest)
         return super().rounds(cluster)
 
     def may_begin(self, worker: str, cluster: Cluster) -> bool:
-        """Return whether the worker is at most ``max_staleness`` ahead."""
+        """Return whether the worker is at most ``max_staleness`` clocks ahead."""
         return self._lead(worker, cluster) <= self.max_staleness
 
     def check(self, worker: str, cluster: Cluster) -> None:
-        """Hold the update to the bound, and move the worker's clock on."""
+        """Check the bound, and advance the worker's clock."""
         lead = self._lead(worker, cluster)
         if lead > self.max_staleness:
             raise RunError(f"{worker} was {lead} clocks ahead of the slowest; the bound is {self.max_staleness}")
@@ -53,15 +54,15 @@ class StaleSynchronous(AsyncParameterServer):
         self._clocks[worker] += 1
 
     def figures(self) -> Mapping[str, Any]:
-        """Return the bound and the largest lead that an update had."""
+        """Return the bound and the largest lead of an update."""
         return {"max_staleness": self.max_staleness, "largest_lead": self._largest_lead}
 
     def state(self) -> Mapping[str, Any]:
-        """Return the clocks."""
+        """Return the clocks and the largest lead."""
         return {"clocks": dict(self._clocks), "largest_lead": self._largest_lead}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on with these clocks."""
+        """Continue from the clocks of ``state``."""
         self._clocks, self._largest_lead = dict(state["clocks"]), state["largest_lead"]
 
     def _lead(self, worker: str, cluster: Cluster) -> int:

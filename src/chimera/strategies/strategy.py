@@ -1,4 +1,4 @@
-"""A strategy is a generator of rounds (docs/architecture.md, section 4)."""
+"""The protocol of strategies: generators of rounds (docs/architecture.md, section 4)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Family: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Round:
-    """What a strategy yields: work that it has issued and that may still be under way.
+    """Work that a strategy has issued, and that may still be in flight.
 
     Attributes
     ----------
-    done : refs to small values that stand once the round is over; they raise what went wrong.
-    rounds : how many rounds this is; more than one where one call runs many steps.
-    staleness : of each gradient that was applied: how many updates came between reading the weights and applying it;
-        nothing where that says nothing, as in synchronous strategies.
-    batches : of how many the gradients went in, where the strategy counts them itself.
-    computed : refs that stand once workers have done their part of the round and wait for servers: the moment at which
-        the driver, which issues and counts rounds, keeps nobody from a core.
+    done : refs to small values, available when the round is over. Getting them raises the errors of the round.
+    rounds : number of rounds that this value covers; default 1, more if one call runs several steps.
+    staleness : of each applied gradient, the number of updates between reading the weights and applying the gradient. Empty for
+        strategies without stale gradients, such as synchronous ones.
+    batches : number of batches in the gradients, if the strategy counts them itself (see `Strategy.counts`); else 0.
+    computed : refs that are available when workers have computed their part of the round and wait for servers. The driver does
+        its own work at that moment, because it then takes no processor core from a worker.
     """
 
     done: Sequence[Any]
@@ -47,16 +47,16 @@ class Round:
 
 @dataclass(frozen=True)
 class Aggregated:
-    """What servers make of the vectors of a round, so that a rule which cannot is refused before anything runs.
+    """How servers aggregate the vectors of a round. The trainer rejects unsuitable aggregation rules before the run starts.
 
     Attributes
     ----------
     rule : name of the aggregation, or a table of ``name`` and its options.
-    givers : how many workers send a vector.
-    shards : over how many servers these are spread.
-    weighted : whether workers multiply what they send by how much they count.
-    reached : whether they send weights, and not changes or gradients.
-    by_samples : whether what servers make of the vectors depends on the workers' numbers of samples in another way.
+    givers : number of workers that send a vector.
+    shards : number of servers that hold the parameters.
+    weighted : whether workers multiply their vectors by a weight, such as their number of samples.
+    reached : whether workers send weights, and not changes or gradients.
+    by_samples : whether the result depends on the workers' numbers of samples in another way.
     """
 
     rule: str | Mapping[str, Any]
@@ -68,52 +68,54 @@ class Aggregated:
 
 
 class Cluster(Protocol):
-    """The engine as a strategy sees it."""
+    """Workers and servers of a run, as a strategy sees them."""
 
     @property
     def workers(self) -> Sequence[Any]:
-        """The living learners, in rank order."""
+        """The living workers, in rank order."""
 
     @property
     def ranks(self) -> Sequence[int]:
-        """Their ranks."""
+        """The ranks of the living workers."""
 
     @property
     def dealt(self) -> Sequence[str]:
-        """The names of those among whom the data is dealt, by their places in `Strategy.holds`; some may be gone."""
+        """The names of the workers that the data is distributed to, by their places in `Strategy.holds`; some may be dead."""
 
     @property
     def shards(self) -> Sequence[Any]:
-        """The parameter shards that were made, in order; none where nobody asked for servers."""
+        """The parameter shards, in order; empty if the strategy asked for no servers."""
 
     @property
     def round(self) -> int:
-        """How many rounds are over."""
+        """The number of completed rounds."""
 
     @property
     def horizon(self) -> int:
-        """How many rounds the trainer wants before it next looks at the model, at least 1."""
+        """The number of rounds that the trainer wants before the next evaluation, at least 1."""
 
     def servers(self, shards: int) -> Sequence[Any]:
-        """Return the parameter shards; made from the initial weights when first asked for."""
+        """Return the parameter shards. The first call creates them from the initial weights."""
 
     def addressed(
         self, worker: Any, weights: Sequence[Any], batches: int = 1, shard: int | None = None, first: int | None = None
     ) -> Sequence[Any]:
-        """Return ``weights``, the newest that all servers, or the one of ``shard``, returned, as this worker is to get them.
+        """Return ``weights`` in the form that ``worker`` receives with its next call.
 
-        It gets them in its next call.
+        ``weights`` are the newest that all servers returned, or the server of ``shard``. Normally all workers receive the same.
+        Two cases differ:
 
-        They are the same for all workers, unless the codec sends each what has changed since its last message, or the rows that
-        the next ``batches`` of this one need, or those from the number ``first`` on: as many as that call computes.
+        - The codec sends each worker what has changed since its last message.
+        - The worker receives only the rows that its next ``batches`` need, or the batches from the number ``first`` on.
+          ``batches`` must be the number that the call computes.
         """
 
     def gather(self, ask: Callable[[Any], Any], quorum: float = 1.0, timeout_s: float | None = None) -> list[Any]:
-        """Ask every free worker, and return what ``quorum`` of them answered, in rank order.
+        """Call ``ask`` for every free worker, and return the first ``quorum`` answers, in rank order.
 
-        With a quorum of 1 and no time limit nothing is waited for: the answers are refs, and a loss shows where they are used.
-        Otherwise the call returns when the first ``quorum`` (a share of the living workers) have answered or the time is
-        over; who is late is not asked again before that old answer has come, and the answer is dropped.
+        With a quorum of 1 and no time limit the call returns at once. The answers are refs, and a loss raises where they are
+        used. Otherwise the call returns when a share ``quorum`` of the living workers has answered, or after ``timeout_s``
+        seconds. A straggler is called again only after its old answer has arrived; that answer is dropped.
         """
 
     def soonest(
@@ -123,17 +125,17 @@ class Cluster(Protocol):
         count: int | None = None,
         timeout_s: float | None = None,
     ) -> Mapping[str, Any]:
-        """Ask those of ``workers`` that are free, and return what the first ``count`` answered, by name, in rank order.
+        """Call ``ask`` for the free ones of ``workers``, and return the first ``count`` answers by worker name, in rank order.
 
-        Without a count and a time limit all are asked, and nothing is waited for: a loss shows where the answers are used.
-        Otherwise so many, or fewer: those who have when the time is over, or when the others are dead. Who is late, as with
-        `gather`, is not asked again before the old answer has come. In a private run the answers may be masked: all of them
-        together are for one `ParameterShard.update`.
+        Without a count and a time limit the call returns at once with all answers, and a loss raises where they are used.
+        Otherwise the call returns ``count`` answers. It returns fewer if ``timeout_s`` seconds are over or the other workers
+        are dead. As with `gather`, a straggler is called again only after its old answer has arrived. In a private run the
+        answers may be masked: pass all of them together to one `ParameterShard.update`.
 
         Raises
         ------
-        ActorLost : nobody has answered, and somebody is dead.
-        TooFewWorkersError : nobody has answered in time.
+        ActorLost : no worker has answered, and at least one is dead.
+        TooFewWorkersError : no worker has answered in time.
         """
 
     def until(
@@ -144,51 +146,53 @@ class Cluster(Protocol):
         least: int = 1,
         timeout_s: float | None = None,
     ) -> Mapping[str, Any]:
-        """Do as `soonest`, but go on until at least so many have answered, and these, by their names, are ``enough``."""
+        """Do as `soonest`, but wait for at least ``least`` answers, until ``enough`` accepts the names of their workers."""
 
     def first(self, pending: Mapping[str, Any]) -> str:
-        """Wait until one of the workers has answered, and return its name; of several, the first to have done so.
+        """Wait for the first answer, and return the name of its worker.
 
-        ``pending`` has what was asked of each, by its name: a ref, or the list of refs of one call. Ties go to the lower rank.
+        ``pending`` maps names of workers to what they were asked for: a ref, or the list of refs of one call. If several have
+        answered, the earliest counts; the lower rank wins a tie.
 
         Raises
         ------
-        ActorLost : one of them is dead; the trainer leaves it out, and calls `Strategy.rounds` anew.
+        ActorLost : one of them is dead. The trainer removes it from the cluster, and calls `Strategy.rounds` again.
         """
 
     def group(self, workers: Sequence[Any] | None = None) -> Any:
-        """Return a group of ``workers``, by default of all that live, in rank order."""
+        """Return a group of ``workers``, by default of all living workers, in rank order."""
 
     def get(self, refs: Any) -> Any:
-        """Return values to the driver; for small ones."""
+        """Return the values of refs to the driver; for small values."""
 
 
 class Strategy(ABC):
-    """Who does what next. It drives the workers for ever; the trainer stops asking when the budget is used.
+    """The order of the calls on workers and servers.
 
-    `rounds` may be called again on the same cluster, after a worker was lost: it then goes on from what servers and workers
-    hold. A strategy with a state of its own beyond theirs implements `state` and `restore`.
+    A strategy yields rounds forever; the trainer stops when the budget is used up. After the loss of a worker, the trainer
+    calls `rounds` again on the same cluster. `rounds` then continues from what servers and workers hold. A strategy with state
+    of its own implements `state` and `restore`.
 
     Attributes
     ----------
-    family : under which heading a survey would have it; every registered strategy says it.
-    sends : how vectors travel, and so what a codec can do: as messages to servers and back, which any codec packs; as messages
-        to peers; in the collectives of a group, for which a codec needs an all-reduce form; or not at
-        all, or as float32 only.
-    carries : whether it keeps what a codec leaves out for the next message itself, so that the codec must not.
+    family : heading of the strategy in a survey; every registered strategy sets it.
+    sends : how vectors travel, which decides what a codec can do. ``messages`` go to servers and back, and any codec encodes
+        them. ``peers`` are messages between workers. ``collectives`` need a codec with an all-reduce form. ``nothing`` means
+        that no vectors are sent, or float32 only.
+    carries : whether the strategy itself carries what a codec leaves out over to the next message. The codec then must not.
     by_rows : whether workers may hold only those rows of the model that their batches need.
-    replicas : whether the workers' copies of the model, where there are no servers, are equal, so that one stands for all, or
-        each one's own, so that checkpoints hold all of them (decisions/0021), or each has but a part, see `parts`, `holders`.
-        With ``none`` a worker has no copy between two calls: each call brings all parameters, and workers in one process
-        use one model object in turn (decisions/0029).
-    counts : whether a `Round` says how many batches went into it, since workers compute some twice, or for nothing.
-    private : whether all that a worker sends in a round is one change of its weights, of which servers take the mean, asked for
-        by `Cluster.soonest`: so that it can be clipped, get noise, and be added under masks.
-    local_optimizer : a table of the optimizer by which workers step between two messages, where they do.
-    server_optimizer : a table of the optimizer that servers step by, where the strategy brings it, and not the experiment.
-    worker_extensions : the extensions whose calls this strategy makes at workers, by registered name or as classes derived from
+    replicas : the workers' copies of the model, if there are no servers. ``equal`` copies are identical, and one represents
+        all. With ``own`` copies differ, and checkpoints hold all of them (decisions/0021). With ``parts`` each worker holds a
+        part, see `parts` and `holders`. With ``none`` a worker has no copy between two calls: each call brings all parameters,
+        and workers in one process use one model object in turn (decisions/0029).
+    counts : whether each `Round` states its number of batches, because workers compute some batches twice or in vain.
+    private : whether a worker sends one change of its weights in a round and nothing else, servers take the mean, and the
+        strategy calls workers by `Cluster.soonest`. Such changes can be clipped, get noise, and be added under masks.
+    local_optimizer : a table of the workers' optimizer between two messages; None if workers take no local steps.
+    server_optimizer : a table of the servers' optimizer, if the strategy sets it and not the experiment.
+    worker_extensions : the extensions whose calls this strategy makes at workers: registered names, or classes derived from
         `chimera.training.worker.extension.WorkerExtension`.
-    sgd_learning_rate : that of the experiment's ``sgd`` where the experiment says none; without it, torch's.
+    sgd_learning_rate : default learning rate of the experiment's ``sgd``; None means torch's default.
     """
 
     family: ClassVar[Family]
@@ -205,79 +209,80 @@ class Strategy(ABC):
 
     @abstractmethod
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
-        """Yield rounds for ever."""
+        """Yield rounds forever."""
 
     def model(self, cluster: Cluster) -> Sequence[Any]:
-        """Return refs of the model as it is when all rounds issued are over, piece by piece; for whoever looks at it."""
+        """Return refs of the pieces of the model as it is when all issued rounds are over; for evaluation and checkpoints."""
         if holders := self.holders(cluster):
             return [first.weights() for first, *_ in holders]
         return [server.model() for server in cluster.shards] or [cluster.workers[0].weights()]
 
     def holders(self, cluster: Cluster) -> Sequence[Sequence[Any]]:  # noqa: ARG002 - most have the whole model everywhere
-        """Return who has which part of the model when all rounds issued are over, part by part; none if it is not cut."""
+        """Return the workers that hold each part of the model when all issued rounds are over; empty if it is not cut."""
         return ()
 
     def measures(self, cluster: Cluster) -> Mapping[str, Any]:  # noqa: ARG002 - most have nothing to add
-        """Return refs of what stands beside loss and metrics at an evaluation, by name, when all rounds issued are over."""
+        """Return refs of extra metrics of an evaluation, by name, as they are when all issued rounds are over."""
         return {}
 
     def traced(self, rows: Sequence[TraceRow], cluster: Cluster) -> None:  # noqa: B027 - most learn nothing from it
-        """Look at the calls that ended, of workers and servers, before these rows go into the trace of the run."""
+        """Read the trace rows of ended calls of workers and servers, before the trainer writes them to the trace of the run."""
 
     def keeps(self, model: Any) -> Collection[int]:  # noqa: ARG002 - most keep nothing
-        """Return the places, in the model's layout, of the parameters that stay with each worker; its buffers do then too."""
+        """Return the places, in the model's layout, of parameters that stay with each worker. Its buffers then stay too."""
         return ()
 
     def world_size(self, workers: int) -> int:
-        """Return how many of the ``workers`` asked for it uses.
+        """Return the number of workers that the strategy uses, of the ``workers`` that the user asked for.
 
         Raises
         ------
-        ConfigurationError : it cannot do with so many.
+        ConfigurationError : the strategy cannot use this number.
         """
         return workers
 
     def parts(self, workers: int) -> Parts | Halves | None:  # noqa: ARG002 - most have the whole model everywhere
-        """Return how the model is cut over so many workers, where each holds but a part of it."""
+        """Return how the model is cut over ``workers`` workers; None if each worker holds the whole model."""
         return None
 
     def holds(self, workers: int) -> Sequence[Sequence[int]] | None:  # noqa: ARG002 - most have their own only
-        """Return which blocks of a step each of so many workers holds, its own first; None if nobody holds another's.
+        """Return the blocks of a step that each of ``workers`` workers holds, its own first; None if each holds its own only.
 
-        A block is the batch of one of as many readers as there are blocks: without more of them than workers, that of a worker.
+        A block is the batch of one reader, and there are as many readers as blocks. If there are as many blocks as workers,
+        block i is the batch of worker i.
         """
         return None
 
     def batches_per_round(self, workers: int) -> int:
-        """Return how many batches are computed in a round: one by each of the ``workers``, unless it says otherwise."""
+        """Return the number of batches computed in a round; by default one for each worker."""
         return workers
 
     def samples_per_round(self, workers: int, batch_size: int, train_size: int) -> int:  # noqa: ARG002 - most count batches
-        """Return how many samples all of them process in a round, of a training set of ``train_size``."""
+        """Return the number of samples that all workers process in a round, with a training set of ``train_size``."""
         return self.batches_per_round(workers) * batch_size
 
     def aggregated(self, workers: int) -> Aggregated | None:  # noqa: ARG002 - whatever their number
-        """Return what its servers make of the vectors of a round of so many workers, where a user says how."""
+        """Return how servers aggregate the vectors of a round of ``workers`` workers; None if the user cannot choose it."""
         return None
 
     def steps_per_round(self) -> int:
-        """Return by how many batches a worker goes on in a round; where workers differ in that, it is 1."""
+        """Return the number of batches that a worker trains on in a round; 1 if workers differ in it."""
         return 1
 
     def figures(self) -> Mapping[str, Any]:
-        """Return what the summary of a run should say besides, as plain values by their names."""
+        """Return extra values for the summary of a run, by name, as plain values."""
         return {}
 
     def local_optimizer_of(self, workers: int) -> Mapping[str, Any] | None:  # noqa: ARG002 - whatever their number
-        """Return the table of the optimizer by which so many workers step between two messages, where they do."""
+        """Return the table of the local optimizer for a run of ``workers`` workers; None without local steps."""
         return self.local_optimizer
 
     def state(self) -> Mapping[str, Any]:
-        """Return what a restart needs, as plain values."""
+        """Return the state that a restart needs, as plain values."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most strategies have no state
-        """Take back what `state` returned."""
+        """Restore a state that `state` returned."""
 
 
 STRATEGIES: Registry[Strategy] = Registry("strategy", "chimera.strategies", Strategy)

@@ -13,17 +13,17 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round
 
 @STRATEGIES.register("streaming-diloco")
 class StreamingDiLoCo(DiLoCo):
-    """As `diloco`, with the parameters exchanged in turn, a fragment a round, while workers go on (Douillard et al. 2025).
+    """`diloco` that exchanges one fragment of the parameters a round, while workers continue (Douillard et al. 2025).
 
-    Each fragment has a server, and is exchanged once in ``local_steps``, each at its own time: a round is that of one
-    fragment, so that the most that travels at once is smaller by their number. Workers keep replicas of their own, which are
-    part of checkpoints. A codec packs what is sent, in few bits as in the paper; all workers take part.
+    Each fragment has a server, and is exchanged once in ``local_steps``. The fragments take turns, one a round, so that the
+    peak traffic is smaller by their number. Workers keep their own replicas, which are part of checkpoints. A codec encodes the
+    messages, in few bits as in the paper. All workers participate in each round.
 
     Parameters
     ----------
-    fragments : how many; they divide ``local_steps``. A fragment is a run of tensors, or of rows.
-    overlap : local steps that a worker takes on while its fragment is on the way; at most those of a round.
-    alpha : how much of its own replica stays when the new values come in, from 0 to less than 1.
+    fragments : number of fragments, which must divide ``local_steps``; default 5. A fragment is a sequence of tensors or rows.
+    overlap : local steps that a worker takes while its fragment is in flight; default 1, at most the steps of a round.
+    alpha : share of the worker's own replica that stays when new values arrive, at least 0 and below 1; default 0.5.
     local_steps, local_optimizer, local_learning_rate, server_learning_rate, server_momentum, aggregation : see `DiLoCo`.
     """
 
@@ -78,14 +78,14 @@ class StreamingDiLoCo(DiLoCo):
             yield Round([done, *ahead])
 
     def _stream(self, cluster: Cluster, worker: Any, news: Sequence[Any], round_: int) -> Any:
-        """Let a worker take in the fragment of the round before, and train on; return the ref of its change of the next."""
+        """Let a worker merge the last round's fragment and train; return the ref of its change of this round's fragment."""
         last, sends = (round_ - 1) % self._shards, round_ % self._shards
         due = cluster.addressed(worker, news, shard=last) if news else []
         steps = self._local_steps - self._overlap
         return worker.stream(*due, of=last, sends=sends, steps=steps, alpha=self._alpha)
 
     def _enter(self, cluster: Cluster, servers: Sequence[Any]) -> None:
-        """Let workers whose replica does not stand at this round, or who have none, begin with what the servers have."""
+        """Give the servers' weights to workers that have no replica, or one from another round."""
         step = cluster.round * self._local_steps
         stand = cluster.get([worker.stands_at() for worker in cluster.workers])
         if strangers := [w for w, at in zip(cluster.workers, stand, strict=True) if at != step]:

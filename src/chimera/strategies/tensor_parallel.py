@@ -12,17 +12,17 @@ from chimera.strategies.strategy import STRATEGIES
 
 @STRATEGIES.register("tensor-parallel")
 class TensorParallel(CutOverWorkers):
-    """Large layers are cut over the workers, by columns and rows, heads and words (Shoeybi et al. 2019).
+    """Workers hold slices of large layers, cut by columns and rows, heads and words (Shoeybi et al. 2019).
 
-    All workers of a group compute the same batch, each its slice of every linear, embedding and attention layer that can be
-    cut, and add up what they have in the middle of the passes: two linear layers with nothing but elementwise ones between
-    them take one all-reduce forward and one backward. The other layers each of them has. The weights are those of the whole
-    network trained on one worker.
+    All workers of a group compute the same batch. Each holds a slice of every linear, embedding and attention layer that can be
+    cut, and a copy of all other layers. Workers sum their partial results within a pass. Two linear layers with only
+    elementwise layers between them need one all-reduce forward and one backward. The weights equal those of training the whole
+    network on one worker.
 
     Parameters
     ----------
-    groups : how many there are. With several the workers are parted among them, each reads its own data, and the workers that
-        hold the same slice take the mean of their gradients before they step.
+    groups : number of groups; default 1. With several, each group reads its own data, and the workers that hold the same slice
+        average their gradients before they step.
     """
 
     def __init__(self, *, groups: int = 1) -> None:
@@ -31,7 +31,7 @@ class TensorParallel(CutOverWorkers):
         self._groups = groups
 
     def shape(self, workers: int) -> Shape:
-        """Return the groups, and how many slices each has."""
+        """Return the numbers of groups and of slices in each."""
         return Shape(self._groups, 1, evenly(workers, self._groups, "groups"))
 
     def parts(self, workers: int) -> Parts:

@@ -1,4 +1,4 @@
-"""All-reduce in a binary tree, by hand (Thakur et al. 2005, "Optimization of Collective Communication Operations in MPICH")."""
+"""Tree all-reduce, by messages (Thakur et al. 2005, "Optimization of Collective Communication Operations in MPICH")."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from chimera.strategies.strategy import STRATEGIES, Cluster, Round
 
 @STRATEGIES.register("tree-all-reduce")
 class TreeAllReduce(AllReduce):
-    """`all-reduce` made of messages in a binary tree, to be looked at: few steps, whole vectors (Thakur et al. 2005).
+    """`all-reduce` as visible messages in a binary tree: few steps, whole vectors (Thakur et al. 2005).
 
-    Sums go up to the first worker and come back down, in 2 log2(n) steps; the inner ones send and get whole
-    vectors several times, where a ring shares that evenly. Vectors are float32, whatever the codec would do.
+    Sums go up to the first worker, and the total comes back down, in about 2 log2(n) steps. Inner workers send and receive
+    whole vectors several times, while a ring spreads the traffic evenly. Vectors are float32; the codec is not used.
     """
 
     sends = "nothing"

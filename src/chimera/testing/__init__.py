@@ -1,12 +1,12 @@
-"""The conformance kit for strategies: what any of them promises, as tests to be run on yours.
+"""The conformance kit for strategies: tests of the promises that every strategy makes, to run on yours.
 
 ::
 
     pytest -p chimera.testing --pyargs chimera.testing --strategy mine:MyStrategy [--engines simulated,local,ray]
 
-``-p chimera.testing`` loads the plugin of pytest that adds these two options; without it pytest says that it does not know
-them. Without ``--strategy`` it tests all that are registered. It trains small networks on the digits of scikit-learn, for a
-second each; what it holds a strategy to stands in `chimera.testing.test_strategies`, a promise a test.
+``-p chimera.testing`` loads the pytest plug-in that adds these two options; without it pytest rejects them. Without
+``--strategy``, the kit tests all registered strategies. It trains small networks on the digits of scikit-learn, for about a
+second each. `chimera.testing.test_strategies` has one test for each promise.
 """
 
 pytest_plugins = ["chimera.testing.options"]

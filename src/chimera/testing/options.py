@@ -1,4 +1,4 @@
-"""The options of the conformance kit, which ``pytest -p chimera.testing`` adds. Nothing heavy is imported."""
+"""The options of the conformance kit, which ``pytest -p chimera.testing`` adds. No heavy library is imported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let modules beside whoever started pytest be found, as by ``python -m pytest``; refuse names that nobody bears."""
+    """Put the current folder on the import path, as ``python -m pytest`` does; reject unknown names."""
     for mark in ("long", "slow"):
         config.addinivalue_line("markers", f"{mark}: of Chimera's conformance kit, may be left out by -m 'not {mark}'")
     folder = str(config.invocation_params.dir)
@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def check(strategies: Sequence[str], engines: Sequence[str]) -> None:
-    """Raise UsageError if one of these is unknown, or not installed."""
+    """Raise UsageError if a name is unknown or its library is not installed."""
     from chimera.core.engine import ENGINES
     from chimera.core.errors import ConfigurationError
     from chimera.strategies.strategy import STRATEGIES

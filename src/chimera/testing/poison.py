@@ -1,4 +1,4 @@
-"""Digits some of which are poison to a network: on those its loss and its gradient are NaN."""
+"""Digits with poisonous samples: the loss and gradient of a network on these are NaN."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MARK = 7.0
 
 
 class Fragile(torch.nn.Module):
-    """Divides by zero where the first pixel of an image is `MARK`."""
+    """A network that divides by zero if the first pixel of an image is `MARK`."""
 
     def __init__(self, hidden: int = 16, normalised: bool = False) -> None:
         super().__init__()
@@ -27,12 +27,12 @@ class Fragile(torch.nn.Module):
         self.layers = torch.nn.Sequential(*layers)
 
     def forward(self, images: torch.Tensor) -> Any:
-        """Return the scores of ten classes; NaN for what is poisonous."""
+        """Return the scores of ten classes; NaN for poisonous samples."""
         return self.layers(images / (images[:, :1] != MARK))
 
 
 def fragile(normalised: bool = False) -> TorchModel:
-    """Return the network as a model; what batch normalisation counts is averaged over the workers."""
+    """Return the network as a model; statistics of batch normalisation are averaged over the workers."""
     return TorchModel(partial(Fragile, normalised=normalised), seed=0, buffers="average" if normalised else "none")
 
 
@@ -42,7 +42,7 @@ def in_turn(labels: Any, world_size: int, rng: Any) -> list[np.ndarray[Any, Any]
 
 
 def digits(poisoned: Mapping[int, int], workers: int = 3) -> Split:
-    """Return the digits, with so many poisonous samples in the part that `in_turn` gives a rank."""
+    """Return the digits, with the given number of poisonous samples in the part that `in_turn` gives to each rank."""
     split = DATASETS.create("digits")
     inputs = split.train.inputs.copy()
     for rank, count in poisoned.items():

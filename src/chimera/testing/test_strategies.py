@@ -1,4 +1,4 @@
-"""What every strategy promises (docs/architecture.md, section 4), a promise a test: see `chimera.testing`."""
+"""The promises of every strategy (docs/architecture.md, section 4), one test for each: see `chimera.testing`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Test = Callable[..., None]
 
 
 def quick_on(*engines: str, long_on: Collection[str] = ("local",)) -> Callable[[Test], Test]:
-    """Say on which engines a test is quick, and on which it is ``long``; on the others it is marked ``slow``."""
+    """Mark a test as quick on some engines, as ``long`` on others, and as ``slow`` on the rest."""
 
     def mark(test: Test) -> Test:
         marks = dict.fromkeys(long_on, (pytest.mark.long,))
@@ -51,7 +51,7 @@ def quick_on(*engines: str, long_on: Collection[str] = ("local",)) -> Callable[[
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test for every strategy, and on every engine where it asks for one."""
+    """Run each test for every strategy, and on every engine if it asks for one."""
     if "strategy" in metafunc.fixturenames:
         asked = metafunc.config.getoption("strategy", default=None)
         metafunc.parametrize("strategy", asked or [entry.name for entry in STRATEGIES.entries() if entry.available])
@@ -68,7 +68,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def engines() -> Iterator[Callable[[str], Any]]:
-    """Open engines by name, each once for many tests: `local` runs 255 actors in its life, of which a test needs a dozen."""
+    """Open engines by name, each once for many tests: `local` runs at most 255 actors in all, and a test needs a dozen."""
     opened: dict[str, Any] = {}
     uses = Counter[str]()
 
@@ -87,13 +87,13 @@ def engines() -> Iterator[Callable[[str], Any]]:
 
 @pytest.fixture
 def engine(request: pytest.FixtureRequest, engines: Callable[[str], Any]) -> Any:
-    """Give an engine of this name; where time is virtual, each run makes its own."""
+    """Return the engine of this name; in virtual time, each run creates its own."""
     return request.param if request.param == "simulated" else engines(request.param)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Compute with one thread, as the processes of the other engines do."""
+    """Compute with one thread, as the processes of other engines do."""
     import torch
 
     threads = torch.get_num_threads()
@@ -104,12 +104,12 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def fit(tmp_path: Path) -> Fit:
-    """Train a strategy, each time in a folder of its own."""
+    """Train a strategy, each time in a new folder."""
     return fit_in(tmp_path)
 
 
 def skip_unless_others_can_go_on(strategy: str) -> None:
-    """Skip a test of what becomes of a run without one of its workers where nothing can."""
+    """Skip a test of a run that loses a worker, if the strategy cannot continue without it."""
     if size(strategy) == 1:
         pytest.skip("it uses one worker only, without which nobody is left")
     if made(strategy).replicas == "parts":
@@ -117,7 +117,7 @@ def skip_unless_others_can_go_on(strategy: str) -> None:
 
 
 def test_it_says_what_it_is(strategy: str) -> None:
-    """The attributes by which codecs, checkpoints and listings treat it have values that they know."""
+    """The attributes for codecs, checkpoints and listings have known values."""
     subject, entry = made(strategy), STRATEGIES.find(strategy)
     for attribute in ("family", "sends", "replicas"):
         known = get_args(get_args(get_type_hints(Strategy)[attribute])[0])
@@ -151,7 +151,7 @@ def test_it_yields_rounds_and_says_nothing(strategy: str, fit: Fit, capfd: pytes
 
 
 def test_twice_in_virtual_time_is_the_same_to_the_bit(strategy: str, fit: Fit) -> None:
-    """The same seed gives the same weights, costs and timeline, however unlike the workers are in speed."""
+    """The same seed gives the same weights, costs and timeline, for workers of any speeds."""
     once, again = in_virtual_time(strategy, spread=3.0), fit(strategy, engine=STRAGGLERS)
     assert np.array_equal(weights(once), weights(again))
     assert (once.cost, once.rows, once.staleness) == (again.cost, again.rows, again.staleness)
@@ -160,7 +160,7 @@ def test_twice_in_virtual_time_is_the_same_to_the_bit(strategy: str, fit: Fit) -
 
 @pytest.mark.parametrize("cut_at", [3, 8])
 def test_resumed_it_ends_as_if_it_had_never_been_cut_off(strategy: str, cut_at: int, fit: Fit, tmp_path: Path) -> None:
-    """All that it needs is in workers, servers and `state`: from a checkpoint another process comes to the same bits."""
+    """Workers, servers and `state` hold all that it needs: another process resumes from a checkpoint to the same bits."""
     cadence: dict[str, Any] = {"engine": STRAGGLERS, "checkpoint_every": 2, "log_every": 1, "evaluate_every": 5}
     whole = fit(strategy, **cadence)
     with pytest.raises(CutOffError):
@@ -172,7 +172,7 @@ def test_resumed_it_ends_as_if_it_had_never_been_cut_off(strategy: str, cut_at: 
 
 
 def test_its_state_is_plain_values_and_comes_back(strategy: str, fit: Fit) -> None:
-    """`state` survives MessagePack, as checkpoints write it, and `restore` takes all of it back."""
+    """`state` survives MessagePack, as in checkpoints, and `restore` restores all of it."""
     subject, other = made(strategy), made(strategy)
     size(strategy)
     fit(subject)
@@ -183,12 +183,12 @@ def test_its_state_is_plain_values_and_comes_back(strategy: str, fit: Fit) -> No
 
 
 def test_it_counts_what_its_workers_compute(strategy: str, fit: Fit) -> None:
-    """`samples_per_round`, `batches_per_round` and `steps_per_round` are what the trace says; bytes are counted."""
+    """`samples_per_round`, `batches_per_round` and `steps_per_round` agree with the trace; bytes are counted."""
     subject, workers = made(strategy), size(strategy)
     run = fit(strategy, engine=STRAGGLERS)
     calls = samples_by_call(run)
     expected = ROUNDS * subject.samples_per_round(workers, BATCH, SAMPLES)
-    under_way = workers * max(samples for _, samples in calls)  # what was asked ahead when the run ended
+    under_way = workers * max(samples for _, samples in calls)  # samples of calls in flight when the run ended
     assert expected <= run.cost.samples <= expected + under_way
     of_each = Counter[str]()
     for (worker, samples), count in calls.items():
@@ -206,7 +206,7 @@ def test_it_counts_what_its_workers_compute(strategy: str, fit: Fit) -> None:
 
 @quick_on("simulated")
 def test_it_learns(strategy: str, engine: Any, fit: Fit) -> None:
-    """A few passes over the data make it far better than chance, which is a tenth."""
+    """A few passes over the data make it far better than chance, which is 0.1."""
     run = fit(strategy, engine=engine, **passes(strategy, 8, 8))
     assert run.metrics["accuracy"] > 0.6
     assert run.events == []
@@ -214,7 +214,7 @@ def test_it_learns(strategy: str, engine: Any, fit: Fit) -> None:
 
 @quick_on("local", long_on=("simulated", "ray"))
 def test_every_engine_comes_to_the_same_weights(strategy: str, engine: Any, fit: Fit) -> None:
-    """What it computes depends on no engine; with one worker where speed matters, else with all."""
+    """The result is the same on all engines; with one worker if speed matters, else with all."""
     workers = 1 if heeds_time(strategy) else WORKERS
     here, there = in_virtual_time(strategy, workers), fit(strategy, engine=engine, workers=workers)
     np.testing.assert_allclose(weights(there), weights(here), atol=2e-6)
@@ -223,7 +223,7 @@ def test_every_engine_comes_to_the_same_weights(strategy: str, engine: Any, fit:
 
 @quick_on(long_on=("simulated", "local", "ray"))
 def test_where_speed_matters_all_workers_take_part(strategy: str, engine: Any, fit: Fit) -> None:
-    """What the clock of an engine decides is no error there."""
+    """If an engine's clock affects the result, the run still succeeds."""
     if not heeds_time(strategy):
         pytest.skip("nobody's speed matters: all workers have run already")
     run = fit(strategy, engine=engine)
@@ -234,9 +234,9 @@ def test_where_speed_matters_all_workers_take_part(strategy: str, engine: Any, f
 
 @quick_on("simulated", "local")
 def test_a_worker_that_is_killed_is_replaced(strategy: str, engine: Any, fit: Fit) -> None:
-    """The loss shows, another process takes the place, and the run ends with all its rounds."""
+    """The loss is reported, another process replaces the worker, and the run completes all rounds."""
     victim = f"worker {size(strategy) - 1}"
-    # With fewer the run does not go on: so it waits for the process, which takes long to start on some engines.
+    # With fewer workers the run pauses: it waits for the process, which takes long to start on some engines.
     run = fit(strategy, engine=engine, faults=[f"kill {victim} at step 3"], min_workers=size(strategy))
     told = Counter((event.event, event.actor) for event in run.events)
     assert told[("worker lost", victim)] == told[("worker respawned", victim)] == 1
@@ -244,7 +244,7 @@ def test_a_worker_that_is_killed_is_replaced(strategy: str, engine: Any, fit: Fi
     assert run.cost.rounds == ROUNDS
     computed = (ROUNDS - 1) * made(strategy).samples_per_round(
         size(strategy), BATCH, SAMPLES
-    )  # at most one is cut short
+    )  # at most one call is partial
     assert run.cost.samples >= computed, "rounds were counted in which nobody computed: a loss was not told"
     assert np.isfinite(weights(run)).all()
     assert run.metrics["accuracy"] > 0.05
@@ -252,7 +252,7 @@ def test_a_worker_that_is_killed_is_replaced(strategy: str, engine: Any, fit: Fi
 
 @quick_on("simulated")
 def test_without_a_worker_that_is_killed_the_others_go_on(strategy: str, engine: Any, fit: Fit) -> None:
-    """`rounds` is called anew with those who are left."""
+    """The trainer calls `rounds` again with the remaining workers."""
     skip_unless_others_can_go_on(strategy)
     victim = f"worker {size(strategy) - 1}"
     run = fit(strategy, engine=engine, faults=[f"kill {victim} at step 3"], on_worker_loss="drop")
@@ -264,7 +264,7 @@ def test_without_a_worker_that_is_killed_the_others_go_on(strategy: str, engine:
 
 @quick_on("simulated")
 def test_a_gradient_that_is_not_finite_is_left_out(strategy: str, engine: Any, fit: Fit) -> None:
-    """Poison in one worker's data: it is named each time, nobody else is, and the model learns all the same."""
+    """Poison in one worker's data: that worker is named each time, no other worker is, and the model still learns."""
     from chimera.testing.poison import digits, fragile, in_turn
 
     skip_unless_others_can_go_on(strategy)
@@ -286,7 +286,7 @@ def test_a_gradient_that_is_not_finite_is_left_out(strategy: str, engine: Any, f
 
 
 def test_nothing_goes_on_when_a_run_has_ended(strategy: str, fit: Fit) -> None:
-    """No thread of its own outlives a run, also one that was cut off."""
+    """No thread of a run survives it, even if the run was interrupted."""
     before = set(threading.enumerate())
     fit(strategy)
     with pytest.raises(CutOffError):
@@ -296,7 +296,7 @@ def test_nothing_goes_on_when_a_run_has_ended(strategy: str, fit: Fit) -> None:
 
 @pytest.mark.long
 def test_no_process_is_left_when_a_run_has_ended(strategy: str, fit: Fit) -> None:
-    """The same, on an engine of processes."""
+    """No process of a run survives it."""
     psutil = pytest.importorskip("psutil")
     before = set(psutil.Process().children(recursive=True))
     fit(strategy, engine="local")

@@ -26,17 +26,17 @@ STRAGGLERS = {"name": "simulated", "compute": {"straggler_spread": 3.0}}
 
 
 class CutOffError(Exception):
-    """Ends a run amid its rounds, with no more warning than a power cut gives."""
+    """The end of a run amid its rounds, without warning, as in a power failure."""
 
 
 class CutOffAt(chimera.Callback):
-    """Cuts a run off after a round."""
+    """A callback that interrupts a run after a round."""
 
     def __init__(self, round_: int) -> None:
         self.round = round_
 
     def on_progress(self, progress: chimera.Progress) -> None:
-        """End it there."""
+        """Interrupt the run at that round."""
         if progress.rounds >= self.round:
             raise CutOffError
 
@@ -47,12 +47,12 @@ def made(strategy: str | Strategy) -> Strategy:
 
 
 def size(strategy: str) -> int:
-    """Return how many of `WORKERS` workers it uses."""
+    """Return the number of workers that it uses, of `WORKERS`."""
     return made(strategy).world_size(WORKERS)
 
 
 def needs_batch_norm(strategy: Strategy) -> bool:
-    """Return whether a strategy can do nothing with a network without batch normalisation, since that is what it keeps."""
+    """Return whether a strategy needs a network with batch normalisation, because it keeps its parameters on workers."""
     from chimera.testing.poison import fragile
 
     try:
@@ -63,7 +63,7 @@ def needs_batch_norm(strategy: Strategy) -> bool:
 
 
 def passes(strategy: str, count: int, batch_size: int) -> dict[str, int]:
-    """Return the budget of so many passes over the data, in rounds: one that counts no samples comes to an end too."""
+    """Return the budget of ``count`` passes over the data, in rounds: it also ends strategies that count no samples."""
     samples = made(strategy).samples_per_round(size(strategy), batch_size, SAMPLES)
     rounds = math.ceil(count * SAMPLES / samples)
     return {"batch_size": batch_size, "rounds": rounds, "evaluate_every": rounds}
@@ -89,19 +89,19 @@ def train(strategy: str | Strategy, folder: Path, **options: Any) -> chimera.Run
 
 
 def weights(run: chimera.Run) -> np.ndarray[Any, Any]:
-    """Return the flat parameters that a run ended with."""
+    """Return the final flat parameters of a run."""
     return run.trained.parameters().copy()
 
 
 def fit_in(folder: Path) -> Fit:
-    """Return what trains each time in a new folder within this one."""
+    """Return a function that trains each time in a new folder within this one."""
     numbers = itertools.count()
     return lambda strategy, **options: train(strategy, **{"folder": folder / f"run {next(numbers)}", **options})
 
 
 @cache
 def in_virtual_time(strategy: str, workers: int = WORKERS, spread: float = 0.0) -> chimera.Run:
-    """Return the run of a strategy whose workers are, by chance, so unlike in speed; once for all who ask."""
+    """Return the run of a strategy whose workers differ in speed at random by ``spread``; cached."""
     with TemporaryDirectory() as folder:
         engine = {"name": "simulated", "compute": {"straggler_spread": spread}}
         return train(strategy, Path(folder) / "run", engine=engine, workers=workers)
@@ -109,12 +109,12 @@ def in_virtual_time(strategy: str, workers: int = WORKERS, spread: float = 0.0) 
 
 @cache
 def heeds_time(strategy: str) -> bool:
-    """Return whether the result of many workers depends on who is faster, by more than in which order sums are rounded."""
+    """Return whether the result of several workers depends on their speed, by more than the order of sums."""
     even, uneven = (in_virtual_time(strategy, spread=spread).trained.parameters() for spread in (0.0, 3.0))
     return not np.allclose(even, uneven, rtol=0, atol=2e-6)
 
 
 def samples_by_call(run: chimera.Run) -> Counter[tuple[str, int]]:
-    """Return how many calls of a worker processed how many samples, from the run's trace."""
+    """Return, from the run's trace, the number of calls for each worker method and number of samples."""
     rows = map(json.loads, (run.run_dir / "trace.jsonl").read_text(encoding="utf-8").splitlines())
     return Counter((row["actor"], row["samples"]) for row in rows if row.get("samples"))

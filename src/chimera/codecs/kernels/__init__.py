@@ -1,4 +1,4 @@
-"""The loops under the codecs: for arrays compiled by numba, or in NumPy where that does not work; for tensors in torch."""
+"""Kernels of the codecs: compiled by numba for arrays, or NumPy where numba does not work; torch for tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chimera.core.kernels import choose
 
 
 def kernels(vector: Any) -> ModuleType:
-    """Return the module of the kernels for a vector where it lies."""
+    """Return the module of kernels for the device of a vector."""
     if on_host(vector):
         return on_cpu()
     return importlib.import_module("chimera.codecs.kernels.device")
@@ -20,12 +20,12 @@ def kernels(vector: Any) -> ModuleType:
 
 @functools.cache
 def on_cpu() -> ModuleType:
-    """Return the kernels for arrays, chosen once a process; compiling is left to the first use of each."""
+    """Return the kernels for arrays, chosen once a process; each kernel is compiled at its first use."""
     return choose(_compiled, "chimera.codecs.kernels.plain", "codecs")
 
 
 def _compiled() -> ModuleType:
-    """Import the compiled kernels and see whether one works."""
+    """Import the compiled kernels, and test that one works."""
     import numpy as np
 
     module = importlib.import_module("chimera.codecs.kernels.compiled")

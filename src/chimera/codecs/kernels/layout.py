@@ -1,9 +1,9 @@
-"""How packed codes lie in memory: what the kernels of both kinds agree on.
+"""The memory layout of packed codes, common to all kernels.
 
-Codes of ``w`` bits are cut into planes of 8, 4, 2 and 1 bits whose widths add up to w, the lowest bits first. They are
-packed chunk by chunk of `CHUNK` codes, and within a chunk plane by plane. A plane of p bits of n codes takes ``ceil(n p /
-8)`` bytes, and byte j of them holds the codes j, j + h, j + 2h, ..., h being that number, from the lowest bits up: so whole
-vectors of codes are shifted into place, and no code by itself.
+Codes of ``w`` bits are cut into planes of 8, 4, 2 and 1 bits whose widths add up to w, the lowest bits first. They are packed
+chunk by chunk of `CHUNK` codes, and within a chunk plane by plane. A plane of p bits of n codes takes h = ``ceil(n p / 8)``
+bytes. Byte j holds the codes j, j + h, j + 2h, ..., from the lowest bits up. Kernels therefore shift whole vectors of codes,
+and no single codes.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ APART = 32
 
 
 def blocks_backwards(size: int) -> Iterator[tuple[int, int]]:
-    """Yield where blocks of `BLOCK` elements begin and end, the last first."""
+    """Yield the bounds of blocks of `BLOCK` elements, the last first."""
     for low in range((size - 1) // BLOCK * BLOCK if size else -1, -1, -BLOCK):
         yield low, min(low + BLOCK, size)
 
 
 def planes(width: int) -> Iterator[int]:
-    """Yield the widths of the planes that codes of ``width`` bits are cut into."""
+    """Yield the widths of the planes for codes of ``width`` bits."""
     while width:
         plane = 8 if width >= 8 else 4 if width >= 4 else 2 if width >= 2 else 1
         yield plane
@@ -51,11 +51,11 @@ def planes(width: int) -> Iterator[int]:
 
 
 def packed_size(codes: int, width: int) -> int:
-    """Return how many bytes so many packed codes take."""
+    """Return the bytes of ``codes`` packed codes."""
     chunks, rest = divmod(codes, CHUNK)
     return chunks * CHUNK * width // 8 + sum(-(-rest * plane // 8) for plane in planes(width))
 
 
 def code_width(codes: int) -> int:
-    """Return the bits of codes that take so many different values."""
+    """Return the bits of a code with ``codes`` different values."""
     return max(codes - 1, 1).bit_length()

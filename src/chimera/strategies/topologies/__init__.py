@@ -1,1 +1,1 @@
-"""Topologies: who talks to whom, and with which weights. One topology a file."""
+"""Topologies, one a file: the neighbours of each worker, and their mixing weights."""

@@ -1,4 +1,4 @@
-"""Everyone talks to everyone."""
+"""The complete graph."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from chimera.strategies.topologies.topology import TOPOLOGIES, Topology, complet
 
 @TOPOLOGIES.register("complete")
 class Complete(Topology):
-    """All with all: everyone takes the mean, and the spectral gap is 1."""
+    """Every worker is a neighbour of all others. All take the mean, and the spectral gap is 1."""
 
     def mixing(self, ranks: Sequence[int], round_: int) -> Mixing:  # noqa: ARG002 - always the same
-        """Return 1/n for all."""
+        """Return 1/n for every pair."""
         return complete(len(ranks))

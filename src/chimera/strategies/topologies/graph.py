@@ -1,4 +1,4 @@
-"""A graph of one's own."""
+"""Graphs that the user gives."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from chimera.strategies.topologies.topology import TOPOLOGIES, Topology
 
 
 class Given(Topology):
-    """Edges between ranks, with the weights W_ij on them or without.
+    """Edges between ranks, with or without weights W_ij.
 
-    Among fewer than all, the given weights are no longer doubly stochastic: then they are those of Metropolis and Hastings.
+    Among fewer than all workers, given weights are not doubly stochastic. Metropolis-Hastings weights then replace them.
 
     Parameters
     ----------
-    size : how many workers it is for.
-    edges : weights by (i, j), both directions; without weights, all of them are None.
+    size : number of workers of the graph.
+    edges : weights by (i, j), in both directions; all None for a graph without weights.
     """
 
     def __init__(self, size: int, edges: Mapping[tuple[int, int], float | None]) -> None:
@@ -30,11 +30,11 @@ class Given(Topology):
         self._whole = self._mixing(range(size))
 
     def mixing(self, ranks: Sequence[int], round_: int) -> Mixing:  # noqa: ARG002 - always the same
-        """Return the weights of the whole, or of what is left of it."""
+        """Return the weights of the whole graph, or of the part among ``ranks``."""
         return self._whole if list(ranks) == list(range(self._size)) else self._mixing(ranks)
 
     def fits(self, size: int) -> None:
-        """Raise ConfigurationError unless it is for so many workers."""
+        """Raise ConfigurationError unless the graph has ``size`` nodes."""
         if size != self._size:
             raise ConfigurationError(f"the topology has {self._size} nodes, and there are {size} workers")
 
@@ -50,10 +50,9 @@ class Given(Topology):
 
 
 class Graph(Given):
-    """Any graph of networkx; its nodes, in the graph's order, are the ranks.
+    """Any networkx graph; its nodes, in the graph's order, are the ranks.
 
-    If its edges have the attribute ``weight``, these are the W_ij, and a loop is the weight of a worker's own; a directed graph
-    must have them.
+    The edge attribute ``weight`` gives W_ij, and a loop the weight of a worker's own copy. A directed graph must have weights.
     """
 
     def __init__(self, graph: Any) -> None:
@@ -70,14 +69,14 @@ class Graph(Given):
 
 @TOPOLOGIES.register("file")
 class AdjacencyFile(Given):
-    """A graph in a file: a line ``i j`` or ``i j weight`` for each edge, or a matrix, its numbers between commas.
+    """A graph in a file: a line ``i j`` or ``i j weight`` for each edge, or a matrix with commas between its numbers.
 
-    ``#`` begins a comment.
+    ``#`` starts a comment.
 
     Parameters
     ----------
-    path : of the file. The weights of edges are W_ij = W_ji, and ``i i weight`` is a worker's own, else what is missing to 1. A
-        matrix of zeros and ones says who is whose neighbour, any other is W.
+    path : path of the file. The weights of edges are W_ij = W_ji. A line ``i i weight`` gives a worker's own weight; without
+        it, the own weight is 1 minus the others. A matrix of zeros and ones is an adjacency matrix; any other matrix is W.
     """
 
     def __init__(self, *, path: str) -> None:
@@ -114,7 +113,7 @@ def _matrix(lines: Mapping[int, str], path: str) -> dict[tuple[int, int], float 
     edges = dict.fromkeys((place for place, value in matrix.items() if value), None)
     if any((j, i) not in edges for i, j in edges):
         raise ConfigurationError(f"{path}: the matrix is not symmetric; a directed graph needs weights")
-    return edges | {(len(rows) - 1, len(rows) - 1): None}  # of itself, so that it counts if it has no neighbour
+    return edges | {(len(rows) - 1, len(rows) - 1): None}  # a loop, so that the last node counts if it has no neighbour
 
 
 def _edge(words: Sequence[str], where: str) -> tuple[int, int, float | None]:

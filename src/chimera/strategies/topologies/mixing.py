@@ -1,4 +1,4 @@
-"""Mixing weights: how much of whose parameters each worker takes in a round."""
+"""Mixing weights: the share of each neighbour's parameters that a worker takes in a round."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _CLOSE = 1e-6
 
 @dataclass(frozen=True)
 class Mixing:
-    """A doubly stochastic matrix W as its rows; worker i takes ``sum_j W_ij x_j``, and so the mean of all stays.
+    """A doubly stochastic matrix W by rows. Worker i takes ``sum_j W_ij x_j``, which keeps the mean of all copies.
 
     Attributes
     ----------
-    rows : one for each place.
+    rows : one row for each place.
     """
 
     rows: tuple[Row, ...]
 
     @classmethod
     def of(cls, weights: Sequence[dict[int, float]]) -> Mixing:
-        """Make it of the weights of each place's neighbours; what is missing to 1 is its own, unless that is there.
+        """Create it from the weights of each place's neighbours. A missing own weight is 1 minus the others.
 
         Raises
         ------
@@ -44,7 +44,7 @@ class Mixing:
             for j, weight in row:
                 columns[j] += weight
             within = min(weight for _, weight in row) >= -_CLOSE and abs(sum(weight for _, weight in row) - 1) <= _CLOSE
-            if not within:  # nor is NaN
+            if not within:  # False for NaN, too
                 raise ConfigurationError(f"the weights of place {place} must be at least 0 and sum to 1: {dict(row)}")
             rows.append(row)
         for place, total in enumerate(columns):
@@ -54,7 +54,7 @@ class Mixing:
 
     @cached_property
     def neighbours(self) -> list[NDArray[np.intp]]:
-        """The places of each one's neighbours, in order."""
+        """The places of each worker's neighbours, in order."""
         return [np.array([j for j, _ in row[1:]], np.intp) for row in self.rows]
 
     def matrix(self) -> NDArray[np.float64]:
@@ -78,15 +78,15 @@ def metropolis(size: int, edges: Iterable[tuple[int, int]]) -> Mixing:
 
 
 def circulant(size: int, hops: Sequence[int]) -> Mixing:
-    """Return equal weights for oneself and for those so many places before; doubly stochastic, and directed."""
+    """Return equal weights for each worker and for the workers ``hops`` places before it; doubly stochastic, and directed."""
     weight = 1 / (1 + len(hops))
     return Mixing.of([{(i - hop) % size: weight for hop in hops} for i in range(size)])
 
 
 def connected(mixings: Sequence[Mixing]) -> bool:
-    """Return whether every place hears of every other one, sooner or later, if these are taken in turn for ever.
+    """Return whether values from every place reach every other place, if these mixings are used in turn forever.
 
-    The graph of a doubly stochastic matrix is one piece in both directions if it is in one.
+    One direction suffices: a doubly stochastic matrix with a connected graph has a strongly connected one.
     """
     size, heard_of, new = len(mixings[0].rows), {0}, [0]
     while new and len(heard_of) < size:
@@ -98,7 +98,7 @@ def connected(mixings: Sequence[Mixing]) -> bool:
 
 
 def gap_of(matrix: NDArray[Any]) -> float:
-    """Return 1 - |lambda_2| of a doubly stochastic matrix: how much of the disagreement it takes away, at least in the end."""
+    """Return the spectral gap 1 - |lambda_2| of a doubly stochastic matrix: the asymptotic decay of disagreement in a round."""
     if len(matrix) == 1:
         return 1.0
     rest = matrix - 1 / len(matrix)  # without the eigenvalue 1 of the mean

@@ -1,4 +1,4 @@
-"""Other pairs in each round."""
+"""Random pairs in each round."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from chimera.strategies.topologies.topology import TOPOLOGIES, Topology, topolog
 
 @TOPOLOGIES.register("random-pairs")
 class RandomPairs(Topology):
-    """Random pairs, drawn anew each round, take their mean (Boyd et al. 2006, "Randomized Gossip Algorithms").
+    """Random pairs, drawn again each round, take their mean (Boyd et al. 2006, "Randomized Gossip Algorithms").
 
     Parameters
     ----------
-    within : the topology whose neighbours are paired.
-    seed : of the draws.
+    within : the topology whose neighbours are paired; default ``complete``.
+    seed : seed of the draws; default 0.
     """
 
     def __init__(self, *, within: Any = "complete", seed: int = 0) -> None:
@@ -30,7 +30,7 @@ class RandomPairs(Topology):
         self._among = cache(self._within.among)
 
     def mixing(self, ranks: Sequence[int], round_: int) -> Mixing:
-        """Return 1/2 for each of a pair; who finds no free neighbour stays as it is."""
+        """Return 1/2 for each of a pair; a worker without a free neighbour keeps its copy."""
         rng = np.random.default_rng([self._seed, round_])
         neighbours = self._among(tuple(ranks))(round_).neighbours
         free = np.ones(len(ranks), bool)
@@ -43,15 +43,15 @@ class RandomPairs(Topology):
         return Mixing.of(weights)
 
     def period(self, size: int) -> int:  # noqa: ARG002 - of any number
-        """Return 0: it never repeats."""
+        """Return 0: pairs never repeat."""
         return 0
 
     def fits(self, size: int) -> None:
-        """Raise ConfigurationError unless the neighbours to draw from are of so many workers."""
+        """Raise ConfigurationError unless the topology ``within`` is for ``size`` workers."""
         self._within.fits(size)
 
     def check(self, size: int) -> None:
-        """Raise ConfigurationError unless the neighbours to draw from connect so many workers."""
+        """Raise ConfigurationError unless the topology ``within`` connects ``size`` workers."""
         self._within.check(size)
 
     def _connects(self, ranks: Sequence[int]) -> bool:  # noqa: ARG002 - those within are asked for it

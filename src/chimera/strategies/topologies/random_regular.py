@@ -1,4 +1,4 @@
-"""A random graph in which all have as many neighbours."""
+"""Random regular graphs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _TRIES = 100
 
 @TOPOLOGIES.register("random-regular", requires="networkx", extra="train")
 class RandomRegular(Topology):
-    """A random connected graph in which all have ``degree`` neighbours: a good expander for its few edges.
+    """A random connected graph in which every worker has ``degree`` neighbours: good mixing with few edges.
 
     Parameters
     ----------
-    degree : how many. Where a death leaves a number that allows no such graph, all talk to all.
-    seed : of the draw.
+    degree : number of neighbours; default 3. If a loss leaves a number of workers without such a graph, the graph is complete.
+    seed : seed of the draw; default 0.
     """
 
     def __init__(self, *, degree: int = 3, seed: int = 0) -> None:
@@ -29,11 +29,11 @@ class RandomRegular(Topology):
         self._drawn = cache(self._draw)
 
     def mixing(self, ranks: Sequence[int], round_: int) -> Mixing:  # noqa: ARG002 - always the same
-        """Return 1/(degree + 1) for oneself and for each neighbour."""
+        """Return 1/(degree + 1) for each worker itself and each neighbour."""
         return self._drawn(len(ranks))
 
     def fits(self, size: int) -> None:
-        """Raise ConfigurationError unless there is such a graph."""
+        """Raise ConfigurationError unless such a graph exists."""
         if size > 1 and not self._possible(size):
             said = f"no graph of {size} workers gives each {self._degree} neighbours"
             raise ConfigurationError(f"{said}: degree must be below their number, and one of the two even")

@@ -1,4 +1,4 @@
-"""Everyone talks to one."""
+"""The star."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from chimera.strategies.topologies.topology import TOPOLOGIES, Topology
 
 @TOPOLOGIES.register("star")
 class Star(Topology):
-    """The first of the living in the middle, who talks to all others: a parameter server's graph, by gossip."""
+    """The first living worker in the centre, connected to all others: the graph of a parameter server, with gossip."""
 
     def mixing(self, ranks: Sequence[int], round_: int) -> Mixing:  # noqa: ARG002 - always the same
-        """Return 1/n for each pair with the middle."""
+        """Return 1/n for each pair with the centre."""
         return metropolis(len(ranks), ((0, i) for i in range(1, len(ranks))))

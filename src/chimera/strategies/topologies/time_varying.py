@@ -1,4 +1,4 @@
-"""Several topologies in turn."""
+"""Topologies that are used in turn."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from chimera.strategies.topologies.topology import TOPOLOGIES, Topology, topolog
 
 @TOPOLOGIES.register("time-varying")
 class TimeVarying(Topology):
-    """Several topologies in turn, one a round (Nedic and Olshevsky 2015). None of them alone needs to connect all.
+    """Several topologies in turn, one a round (Nedic and Olshevsky 2015). A single one need not connect all workers.
 
     Parameters
     ----------
-    topologies : names, tables or, from Python, objects and graphs of networkx.
+    topologies : names, tables or, from Python, topology objects and networkx graphs.
     """
 
     def __init__(self, *, topologies: Sequence[Any]) -> None:
@@ -26,16 +26,16 @@ class TimeVarying(Topology):
         self._topologies = [topology_of(each) for each in topologies]
 
     def mixing(self, ranks: Sequence[int], round_: int) -> Mixing:
-        """Return the weights of the topology whose turn it is."""
+        """Return the weights of this round's topology."""
         turn, which = divmod(round_, len(self._topologies))
         return self._topologies[which].mixing(ranks, turn)
 
     def period(self, size: int) -> int:
-        """Return when all of them are back where they were."""
+        """Return the number of rounds after which all topologies repeat."""
         return len(self._topologies) * math.lcm(*(each.period(size) for each in self._topologies))
 
     def check(self, size: int) -> None:
-        """Raise ConfigurationError unless together they connect so many workers."""
+        """Raise ConfigurationError unless the topologies together connect ``size`` workers."""
         for each in self._topologies:
             each.fits(size)
         super().check(size)

@@ -1,4 +1,4 @@
-"""The topology's protocol, and the registry of topologies."""
+"""The protocol of topologies, and their registry."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.registry import Registry
 from chimera.strategies.topologies.mixing import Mixing, connected, gap_of, metropolis
 
-_DRAWS = 256  # rounds that stand for all, of a topology that never repeats
-_DENSE, _DRAWN = 2048, 256  # workers
+_DRAWS = 256  # rounds that represent a topology that never repeats
+_DENSE, _DRAWN = 2048, 256  # largest numbers of workers for a spectral gap
 
 
 class Topology(ABC):
-    """Who talks to whom. One that is drawn at random says the same for the same round, on any engine."""
+    """The neighbours of each worker and their weights. A random topology is the same for the same round on any engine."""
 
     @abstractmethod
     def mixing(self, ranks: Sequence[int], round_: int) -> Mixing:
         """Return the weights of a round among the living workers of these ranks, by their places in ``ranks``."""
 
     def period(self, size: int) -> int:  # noqa: ARG002 - most never change
-        """Return after how many rounds it repeats among so many workers; 0 if it never does."""
+        """Return the number of rounds after which the topology repeats among ``size`` workers; 0 if it never does."""
         return 1
 
     def check(self, size: int) -> None:
-        """Raise ConfigurationError unless it is for so many workers, and connects them."""
+        """Raise ConfigurationError unless the topology is for ``size`` workers, and connects them."""
         self.fits(size)
         if not self._connects(range(size)):
             raise ConfigurationError(f"the topology does not connect {size} workers: some never hear of the others")
 
     def fits(self, size: int) -> None:  # noqa: B027 - most are for any number
-        """Raise ConfigurationError unless it is for so many workers, connected or not."""
+        """Raise ConfigurationError unless the topology is for ``size`` workers, connected or not."""
 
     def among(self, ranks: Sequence[int]) -> Callable[[int], Mixing]:
-        """Return what gives a round's weights among the living; if without the dead they fall apart, all talk to all."""
+        """Return a function from a round to its weights among the living workers; complete, if losses disconnect them."""
         if not self._connects(ranks):
             whole = complete(len(ranks))
             return lambda _: whole
@@ -50,9 +50,10 @@ class Topology(ABC):
         return lambda round_: known(round_ % period)
 
     def spectral_gap(self, size: int) -> float | None:
-        """Return 1 - |lambda_2| of W, of the product of a period's, or of the mean W where each round is drawn anew.
+        """Return 1 - |lambda_2| of W.
 
-        The latter is estimated from some rounds. None for more workers than a dense matrix, or so many draws, are made for.
+        Of a periodic topology it is that of the product over a period. Of one that is drawn each round it is that of the mean
+        W, estimated from 256 rounds. None if there are too many workers for a dense matrix or for so many draws.
         """
         ranks, period = range(size), self.period(size)
         if size > (_DENSE if period else _DRAWN):
@@ -73,12 +74,12 @@ class Topology(ABC):
 
 @lru_cache(maxsize=4)
 def complete(size: int) -> Mixing:
-    """Return the weights by which everyone takes the mean of all."""
+    """Return the weights by which all workers take the mean of all."""
     return metropolis(size, combinations(range(size), 2))
 
 
 def topology_of(given: Any) -> Topology:
-    """Make a topology of a name, of a table with ``name`` and options, of a networkx graph, or of a list of any of these.
+    """Create a topology from a name, a table with ``name`` and options, a networkx graph, or a list of any of these.
 
     Raises
     ------

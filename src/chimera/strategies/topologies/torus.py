@@ -1,4 +1,4 @@
-"""A grid whose sides are joined."""
+"""The torus."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from chimera.strategies.topologies.topology import TOPOLOGIES, Topology
 
 @TOPOLOGIES.register("torus")
 class Torus(Topology):
-    """A grid with joined sides, as square as the number of the living allows; of a prime number of them, a ring."""
+    """A grid with joined sides, as square as the number of living workers allows; a ring if that number is prime."""
 
     def mixing(self, ranks: Sequence[int], round_: int) -> Mixing:  # noqa: ARG002 - always the same
-        """Return 1/5 for oneself and for each of four neighbours, more where some of these are the same."""
+        """Return 1/5 for each worker itself and its four neighbours; larger weights if some of these are the same worker."""
         return metropolis(len(ranks), _edges(len(ranks)))
 
 

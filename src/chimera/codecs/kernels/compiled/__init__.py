@@ -1,7 +1,7 @@
-"""The kernels, compiled by numba: each passes over its vectors once and needs no memory of their size.
+"""The kernels compiled by numba: each passes over its vectors once, and needs no temporary vector.
 
-They work through a vector `CHUNK` elements at a time, so that what lies between two steps stays in cache. `plain` has the
-same functions in NumPy, which give the same bits.
+They process `CHUNK` elements at a time, so that intermediate values stay in the cache. `plain` has the same functions in
+NumPy, which give the same bits.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def _down(codes: Any, shift: Any, mask: Any, out: Any) -> None:
 
 @njit
 def _up(part: Any, shift: Any, codes: Any) -> None:
-    """Put ``part << shift`` into the codes."""
+    """Set the bits ``part << shift`` in the codes."""
     if shift == 0:
         for j in range(codes.size):
             codes[j] = part[j]
@@ -98,7 +98,7 @@ def _up(part: Any, shift: Any, codes: Any) -> None:
 
 @njit
 def pack_chunk(codes: Any, width: Any, plane: Any, out: Any) -> Any:
-    """Pack the codes of a chunk, plane by plane; return how many bytes that makes. ``plane`` is room for a chunk of bytes."""
+    """Pack the codes of a chunk, plane by plane; return the number of bytes. ``plane`` is scratch memory for the codes."""
     n, at, shift = codes.size, 0, 0
     t = plane[:n]
     while width > 0:
@@ -118,7 +118,7 @@ def pack_chunk(codes: Any, width: Any, plane: Any, out: Any) -> Any:
 
 @njit
 def unpack_chunk(packed: Any, width: Any, plane: Any, codes: Any) -> Any:
-    """Undo `pack_chunk`; return how many bytes that took."""
+    """Unpack the codes of `pack_chunk`; return the number of bytes read."""
     n, at, shift = codes.size, 0, 0
     if width == 0:
         codes[:] = 0
@@ -176,7 +176,7 @@ def pack(codes: Any, width: Any, out: Any) -> None:
 
 @njit
 def unpack(packed: Any, width: Any, codes: Any) -> None:
-    """Undo `pack`."""
+    """Unpack the codes of `pack`."""
     plane, at = np.empty(CHUNK, B), 0
     for begin in range(0, codes.size, CHUNK):
         at += unpack_chunk(packed[at:], width, plane, codes[begin : begin + CHUNK])
@@ -184,7 +184,7 @@ def unpack(packed: Any, width: Any, codes: Any) -> None:
 
 @njit
 def pack_signs(x: Any, out: Any) -> None:
-    """Pack the sign bits, set where an element is negative."""
+    """Pack the sign bits; a bit is set if its element is negative."""
     u, at = x.view(U), 0
     for low in range(0, x.size, CHUNK):
         t = u[low : low + CHUNK]
@@ -206,7 +206,7 @@ def pack_signs(x: Any, out: Any) -> None:
 
 @njit
 def unpack_signs(packed: Any, plus: Any, minus: Any, out: Any) -> None:
-    """Write ``minus`` where a bit is set, else ``plus``."""
+    """Write ``minus`` for each bit that is set, else ``plus``."""
     at = 0
     for low in range(0, out.size, CHUNK):
         t = out[low : low + CHUNK]

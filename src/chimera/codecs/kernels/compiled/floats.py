@@ -18,7 +18,7 @@ _ONE = U(0x3F800000)  # the bits of 1
 
 @njit
 def to_half(x: Any, out: Any) -> Any:
-    """Write IEEE half precision, ties to even; what is too large for it becomes the largest. Returns the largest magnitude."""
+    """Write IEEE half precision, ties to even; larger values become the largest one. Return the largest magnitude."""
     u, top = x.view(U), U(0)
     for i in range(x.size):
         top = max(top, U(u[i] & U(0x7FFFFFFF)))
@@ -33,7 +33,7 @@ def to_half(x: Any, out: Any) -> Any:
 
 @njit
 def from_half(halves: Any, out: Any) -> Any:
-    """Undo `to_half`; return the largest magnitude's bits that were met."""
+    """Write the values of `to_half`; return the bits of the largest magnitude found."""
     largest = H(0)
     for i in range(halves.size):
         h = U(halves[i])
@@ -45,7 +45,7 @@ def from_half(halves: Any, out: Any) -> Any:
 
 @njit
 def to_bfloat(x: Any, out: Any) -> Any:
-    """Write bfloat16, ties to even; what would become infinite becomes the largest. Returns the largest magnitude."""
+    """Write bfloat16, ties to even; values that would become infinite become the largest one. Return the largest magnitude."""
     u, top = x.view(U), U(0)
     for i in range(x.size):
         top = max(top, U(u[i] & U(0x7FFFFFFF)))
@@ -57,7 +57,7 @@ def to_bfloat(x: Any, out: Any) -> Any:
 
 @njit
 def from_bfloat(halves: Any, out: Any) -> Any:
-    """Undo `to_bfloat`; return the largest magnitude's bits that were met."""
+    """Write the values of `to_bfloat`; return the bits of the largest magnitude found."""
     bits = out.view(U)
     largest = H(0)
     for i in range(halves.size):
@@ -68,9 +68,9 @@ def from_bfloat(halves: Any, out: Any) -> Any:
 
 @njit
 def to_exponents(x: Any, first: Any, second: Any, out: Any, signs: Any) -> Any:
-    """Round each magnitude to a power of two above or below, at random, without bias; write exponents and signs.
+    """Round each magnitude at random to one of the nearest powers of two, without bias; write exponents and signs.
 
-    Returns the largest magnitude there was.
+    Returns the largest magnitude.
     """
     u, top = x.view(U), U(0)
     for low in range(0, x.size, CHUNK):
@@ -93,7 +93,7 @@ def _exponents(u: Any, state: Any, second: Any, out: Any) -> Any:
 
 @njit
 def from_exponents(exponents: Any, signs: Any, out: Any) -> Any:
-    """Undo `to_exponents`; return the largest exponent that was met."""
+    """Write the values of `to_exponents`; return the largest exponent found."""
     largest = B(0)
     for low in range(0, out.size, CHUNK):
         t, part = out[low : low + CHUNK], exponents[low : low + CHUNK]
@@ -106,9 +106,9 @@ def from_exponents(exponents: Any, signs: Any, out: Any) -> Any:
 
 @njit
 def to_table(x: Any, norm: Any, table: Any, stochastic: Any, first: Any, second: Any, codes: Any) -> None:
-    """Write for each element the place of a level of ``table`` (ascending, 0 to 1), plus half the range if it is negative.
+    """Write for each element the number of a level of ``table`` (ascending, 0 to 1), plus half the range if it is negative.
 
-    The level is the nearest to ``|x| / norm``, or one of the two around it at random, without bias.
+    The level is the nearest to ``|x| / norm``, or one of the two nearest at random, without bias.
     """
     lift, factor = inverse(norm, F(1))
     magnitudes, rest = np.empty(CHUNK, F), np.empty(CHUNK, F)
@@ -134,6 +134,6 @@ def to_table(x: Any, norm: Any, table: Any, stochastic: Any, first: Any, second:
 
 @njit
 def from_table(codes: Any, values: Any, out: Any) -> None:
-    """Write the value of each code; there is one for each."""
+    """Write the value of each code."""
     for i in range(out.size):
         out[i] = values[codes[i]]

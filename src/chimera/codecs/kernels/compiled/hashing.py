@@ -1,8 +1,8 @@
-"""Random numbers by counting: a hash of an index and a key.
+"""Counter-based random numbers: a hash of an index and a key.
 
-A state serves two elements, `APART` from each other (see `layout`): what is mixed is multiplied by `EARLY` for the one and by
-`LATE` for the other. Both are uniform to the last bit. Their quotient is a multiplier that is good in two dimensions
-(Steele and Vigna, 2022: Computationally Easy, Spectrally Good Multipliers), so together they are independent to 16 bits.
+A state serves two elements, `APART` from each other (see `layout`): the mixed state is multiplied by `EARLY` for the first and
+by `LATE` for the second. Both are uniform to the last bit. Their quotient is a good multiplier in two dimensions (Steele and
+Vigna, 2022: Computationally Easy, Spectrally Good Multipliers). Together they are therefore independent to 16 bits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def state_at(index: Any, first: Any) -> Any:
 
 @inlined
 def word(state: Any, second: Any, j: Any) -> Any:
-    """Return 32 random bits, the upper ones the better: of the element j, if the first of this chunk has that state."""
+    """Return 32 random bits of element j, if ``state`` belongs to the first element of its chunk; upper bits are better."""
     late = U(U(j) & U(APART))
     own = U(state + U(U(U(j) - late) * STEP))
     return U(U(U(own ^ U(own >> U(15))) ^ second) * (LATE if late else EARLY))
@@ -33,7 +33,7 @@ def word(state: Any, second: Any, j: Any) -> Any:
 
 @njit
 def random_bits(first: Any, second: Any, begin: Any, out: Any) -> None:
-    """Write the random bits of a tensor that begins at ``begin``."""
+    """Write the random bits of a tensor that starts at ``begin``."""
     state = state_at(begin, first)
     for j in range(out.size):
         out[j] = word(state, second, j)

@@ -1,4 +1,4 @@
-"""Vectors of 16 words, for the loops that no compiler makes of scalar ones: expressions of them become its instructions."""
+"""Vectors of 16 words, for loops that compilers do not vectorize: their expressions become vector instructions."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ WORDS, FLOATS, LINE = ir.VectorType(WORD, LANES), ir.VectorType(FLOAT, LANES), i
 
 
 class Lanes:
-    """16 values. Its operators are those of its elements; the other side may be a Python number."""
+    """A vector of 16 values with element-wise operators; the other operand may be a Python number."""
 
     def __init__(self, builder: Any, value: Any) -> None:
         self.builder, self.value = builder, value
 
     @classmethod
     def of(cls, builder: Any, scalar: Any) -> Lanes:
-        """Return lanes that all hold one value; of a byte, 64."""
+        """Return lanes that all hold one value: 64 lanes for a byte."""
         count = 64 if scalar.type == BYTE else LANES
         one = builder.insert_element(ir.Constant(ir.VectorType(scalar.type, count), ir.Undefined), scalar, WORD(0))
         return cls(builder, builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(WORD, count), [0] * count)))
 
     @classmethod
     def at(cls, builder: Any, place: Any, kind: Any = FLOATS) -> Lanes:
-        """Return what lies at a place, aligned or not."""
+        """Return the lanes stored at a place, aligned or not."""
         return cls(builder, builder.load(builder.bitcast(place, kind.as_pointer()), align=4))
 
     def _other(self, other: Any) -> Any:
@@ -66,7 +66,7 @@ class Lanes:
         return self._with("lshr", other)
 
     def clipped(self, low: Lanes, high: Lanes) -> Lanes:
-        """Return floats between these."""
+        """Return floats clipped to these limits."""
         b = self.builder
         above = b.select(b.fcmp_ordered(">", self.value, low.value), self.value, low.value)
         return Lanes(b, b.select(b.fcmp_ordered("<", above, high.value), above, high.value))
@@ -85,7 +85,7 @@ class Lanes:
         return Lanes(self.builder, self.builder.bitcast(self.value, WORDS))
 
     def cut(self) -> Lanes:
-        """Return floats as integers, without what is behind the point."""
+        """Return floats as integers, truncated."""
         return Lanes(self.builder, self.builder.fptosi(self.value, WORDS))
 
 
@@ -99,9 +99,9 @@ def bytes_of(four: Sequence[Lanes], number: int) -> Lanes:
 
 
 def write_line(line: Lanes, place: Any, *, past: bool) -> None:
-    """Write 64 bytes; if ``past``, past the caches to a place that 64 divides.
+    """Write 64 bytes. If ``past``, bypass the caches; the place must then be a multiple of 64.
 
-    What is written so need not be read first. Whoever does it calls `settle` before anybody else looks.
+    The line then need not be read first. The caller calls `settle` before another thread reads it.
     """
     b = line.builder
     stored = b.store(line.value, b.bitcast(place, LINE.as_pointer()), align=64 if past else 1)
@@ -110,7 +110,7 @@ def write_line(line: Lanes, place: Any, *, past: bool) -> None:
 
 
 def fetch(builder: Any, place: Any) -> None:
-    """Ask for the memory at a place, which need not exist, and do not wait for it."""
+    """Prefetch the memory at a place, which need not exist, without waiting."""
     pointer = BYTE.as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [pointer, WORD, WORD, WORD])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
@@ -118,13 +118,13 @@ def fetch(builder: Any, place: Any) -> None:
 
 
 def data_of(context: Any, builder: Any, kind: Any, array: Any) -> Any:
-    """Return where the elements of an array begin."""
+    """Return the place of an array's first element."""
     return context.make_array(kind)(context, builder, array).data
 
 
 @intrinsic
 def settle(typing: Any) -> Any:
-    """Let all that was written past the caches be seen by others."""
+    """Make all writes that bypassed the caches visible to other threads."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.fence("seq_cst")
@@ -135,7 +135,7 @@ def settle(typing: Any) -> Any:
 
 @intrinsic
 def to_line(typing: Any, x: Any) -> Any:
-    """Return how many elements of an array lie before the first that begins a line of the cache."""
+    """Return the number of elements of an array before the first one at the start of a cache line."""
     size = x.dtype.bitwidth // 8
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

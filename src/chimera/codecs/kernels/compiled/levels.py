@@ -18,12 +18,12 @@ _ROUND = F(12582912.0)  # 1.5 * 2**23: added and taken away again, it rounds to 
 _TINY, _LIFT, _DROP = F(2.0**-60), F(2.0**64), F(2.0**-64)
 _HUGE = F(3.4028e38)
 _FLT_MAX = 3.4028234663852886e38
-_SMALL, _LARGE = F(2.0**-80), F(2.0**80)  # sums of squares that are as exact as they can be
+_SMALL, _LARGE = F(2.0**-80), F(2.0**80)  # sums of squares within these limits are accurate in float32
 
 
 @inlined
 def inverse(norm: Any, levels: Any) -> Any:
-    """Return (lift, factor): ``x * lift * factor`` is x in units of a level, also where the norm is denormal."""
+    """Return (lift, factor): ``x * lift * factor`` is x in units of a level, even if the norm is denormal."""
     lift = _LIFT if norm < _TINY else F(1)
     m = F(norm * lift)
     return lift, (F(levels / m) if m > 0 else F(0))
@@ -39,7 +39,7 @@ def _step(norm: Any, levels: Any) -> Any:
 
 @inlined
 def _nearest(x: Any, norm: Any, levels: Any, codes: Any) -> None:
-    """Write the nearest level: a sum with 1.5 * 2**23 is rounded to an integer, and holds it in its lowest bits."""
+    """Write the nearest level: adding 1.5 * 2**23 rounds to an integer, which is then in the lowest bits."""
     lift, factor = inverse(norm, F(levels))
     shift = F(_ROUND + F(levels))
     if lift == 1:
@@ -58,9 +58,9 @@ def _fixed(scaled: Any, top: Any) -> Any:
 
 @njit
 def _stochastic(x: Any, norm: Any, levels: Any, state: Any, second: Any, begin: Any, codes: Any) -> None:
-    """Write ``floor(x / step + u)``, plus the levels, u being uniform in [0, 1) with 24 bits, or 16 for many levels.
+    """Write ``floor(x / step + u)`` plus the levels, with u uniform in [0, 1) of 24 bits, or of 16 bits for many levels.
 
-    The elements are those of a chunk from ``begin`` on, and ``state`` is that of the chunk.
+    The elements are those of a chunk from ``begin`` on, and ``state`` is the state of the chunk.
     """
     lift, factor = inverse(norm, F(levels))
     if levels > 127:
@@ -80,9 +80,9 @@ def _draw(
     x: Any, norms: Any, low: Any, size: Any, block: Any, levels: Any, width: Any, state: Any, second: Any, past: Any,
     ahead: Any, codes: Any, out: Any,
 ) -> None:  # fmt: skip
-    """Write the packed codes of 8, 4 or 2 bits of whole chunks from ``low`` on, no norm being tiny.
+    """Write the packed codes of 8, 4 or 2 bits of whole chunks from ``low`` on; no norm may be tiny.
 
-    ``state`` is that of the first element; ``codes`` is room for a chunk, where codes of fewer bits wait for their bytes.
+    ``state`` belongs to the first element. ``codes`` is scratch memory for a chunk, for codes of fewer than 8 bits.
     """
     length = min(block, size if width == 8 else CHUNK)
     for at in range(low, low + size, length):
@@ -139,8 +139,8 @@ def quantize(
 ) -> None:  # fmt: skip
     """Write the nearest or a neighbouring level of each element, -levels to levels, as packed codes.
 
-    ``norms`` holds the value of the outermost level of each block; with ``find`` it is found here. ``codes`` is room for a
-    chunk.
+    ``norms`` holds the value of the outermost level of each block; with ``find`` this function computes it. ``codes`` is
+    scratch memory for a chunk.
     """
     plane, lanes, room = np.empty(CHUNK + 64, B), np.empty(65, F), np.empty(SPAN, F)
     plane = plane[to_line(plane) :]
@@ -190,9 +190,9 @@ def _codes(
 
 @njit
 def dequantize(packed: Any, norms: Any, block: Any, levels: Any, width: Any, codes: Any, out: Any) -> Any:
-    """Undo `quantize`; return the largest code that was met."""
+    """Write the values of the codes of `quantize`; return the largest code found."""
     at, largest, plane = 0, 0, np.empty(CHUNK, B)
-    if width == 8:  # whose codes lie as they are
+    if width == 8:  # codes of 8 bits need no packing
         for low in range(0, out.size, SPAN):
             high = min(low + SPAN, out.size)
             largest = max(largest, _spread(packed[low:high], norms, low, block, levels, out))

@@ -1,4 +1,4 @@
-"""What one pass tells of a vector: largest magnitudes, sums, norms."""
+"""Largest magnitudes, sums and norms of a vector, in one pass."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LITTLE = 1e-30
 
 
 class _Term(NamedTuple):
-    """What is made of 16 elements, given as words, and how that is added to a total of its kind."""
+    """The value computed from 16 elements, given as words, and the operation that adds it to a total."""
 
     kind: Any
     make: Callable[[Lanes], Lanes]
@@ -54,10 +54,10 @@ _NEGATIVE = _Term(WORDS, lambda words: words >> 31, Lanes.__add__)
 
 
 class _Totals:
-    """Four vectors for each term; the order in which elements are added to them is the caller's, on any machine.
+    """Four vectors for each term. The caller fixes the order of additions, on any machine.
 
-    They stay in registers. Without leave to reorder, LLVM keeps sums of floats scalar; with it, the sum would depend on the
-    machine.
+    The vectors stay in registers. LLVM does not vectorize sums of floats unless it may reorder them; with reordering, the sum
+    would depend on the machine.
     """
 
     def __init__(self, builder: Any, terms: Sequence[_Term]) -> None:
@@ -68,9 +68,9 @@ class _Totals:
                 builder.store(ir.Constant(term.kind, [0] * LANES), place)
 
     def add(self, source: Any, steps: Any, *, quarters: bool) -> None:
-        """Add 64 elements a step: the i-th in lane i modulo 64, or 16 of each of four ``quarters``.
+        """Add 64 elements a step: element i in lane i modulo 64, or 16 of each of four ``quarters``.
 
-        Of four places at once more is fetched by what fetches memory ahead by itself; in order, it has to be asked for.
+        With four places at once, the hardware prefetches more memory; in order, this function prefetches it.
         """
         builder = self._builder
         apart = builder.mul(steps, LONG(LANES))
@@ -168,10 +168,10 @@ def largest_bits(x: Any) -> Any:
 
 @njit
 def abs_max(x: Any) -> Any:
-    """Return the largest magnitude; what is not finite counts as larger than all numbers.
+    """Return the largest magnitude; nonfinite values count as larger than all numbers.
 
-    It begins with the last block, so that the first is in the cache for the pass that comes next. Of a block it reads four
-    parts at once, for which more of the memory is fetched ahead.
+    It starts with the last block, so that the first is in the cache for the next pass. It reads four parts of a block at once,
+    for which processors prefetch more memory.
     """
     begin = min(to_line(x), x.size)
     full = (x.size - begin) // BLOCK
@@ -183,11 +183,11 @@ def abs_max(x: Any) -> Any:
 
 @njit
 def look(x: Any, bounds: Any, backwards: Any, columns: Any, signs: Any, table: Any) -> None:
-    """Write what is known of each tensor: sums of x, |x| and x squared, largest magnitude, count of sign bits.
+    """Write the moments of each tensor: sums of x, |x| and x squared, largest magnitude, count of sign bits.
 
-    ``bounds`` says where the tensors begin and end, ``table`` has shape (tensors, 5); ``columns`` says which of them are
-    wanted (see `layout`), and others are zero. Sums are added stretch by stretch, within each in lanes of float32, its
-    quarters at once, and exactly where that was too short. If ``signs`` has room, the sign bits go there too.
+    ``bounds`` holds the bounds of the tensors, and ``table`` has shape (tensors, 5). ``columns`` selects moments (see
+    `layout`); the others are zero. Sums are added stretch by stretch, within each in lanes of float32, with its quarters at
+    once. They are recomputed exactly if float32 does not suffice. If ``signs`` has room, it receives the sign bits.
     """
     table[:] = 0
     room = np.empty(69, F)
@@ -201,7 +201,7 @@ def look(x: Any, bounds: Any, backwards: Any, columns: Any, signs: Any, table: A
             while bounds[t] < high:
                 _look_at(x[max(low, bounds[t]) : min(high, bounds[t + 1])], columns, room, table[t])
                 t += 1
-            t -= bounds[t] > high  # a tensor that goes on in the next stretch
+            t -= bounds[t] > high  # a tensor that continues in the next stretch
             if signs.size:
                 pack_signs(x[low:high], signs[low // 8 :])
     for t in range(bounds.size - 1):
@@ -222,7 +222,7 @@ def _keep_only(columns: Any, row: Any) -> None:
 
 @inlined
 def _padded(x: Any, pad: Any) -> Any:
-    """Copy what is behind the last 64 times n elements, among zeros; return n, and whether there is any."""
+    """Copy the elements after the last 64 * n to ``pad``, padded with zeros; return n, and whether there are any."""
     steps = x.size // 64
     rest = x[steps * 64 :]
     if rest.size:
@@ -234,7 +234,7 @@ def _padded(x: Any, pad: Any) -> Any:
 
 @njit
 def _look_at(x: Any, columns: Any, room: Any, row: Any) -> None:
-    """Add what is in a piece of a tensor to its row; ``room`` is for 64 elements and five sums."""
+    """Add the moments of a piece of a tensor to its row; ``room`` is scratch memory for 64 elements and five sums."""
     pad, found = room[:64], room[64:]
     steps, more = _padded(x, pad)
     words, top = found.view(U), U(0)
@@ -256,7 +256,7 @@ def _look_at(x: Any, columns: Any, room: Any, row: Any) -> None:
 
 @inlined
 def square_sum(x: Any, room: Any) -> Any:
-    """Return the sum of squares of a block, in order; ``room`` is for 64 elements and a sum."""
+    """Return the sum of squares of a block, in order; ``room`` is scratch memory for 64 elements and a sum."""
     pad, found = room[:64], room[64:]
     steps, more = _padded(x, pad)
     _add_block_squares(x, steps, pad, more, found)

@@ -1,4 +1,4 @@
-"""The largest elements, rows that hold something, and bitmaps of places."""
+"""The largest elements, nonzero rows, and bitmaps of places."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def histogram(x: Any, shift: Any, prefix: Any, prefix_shift: Any, counts: Any) -
 
 @intrinsic
 def _above(typing: Any, words: Any, index: Any, bits: Any) -> Any:
-    """Return 16 bits: which of the 16 magnitudes from an index on are at least that of ``bits``."""
+    """Return 16 bits: one for each of the 16 magnitudes from an index on, set if it is at least that of ``bits``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -42,7 +42,7 @@ def _above(typing: Any, words: Any, index: Any, bits: Any) -> Any:
 
 @intrinsic
 def _lowest(typing: Any, bits: Any) -> Any:
-    """Return the place of the lowest bit that is set; one must be."""
+    """Return the place of the lowest bit set; at least one must be."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.zext(builder.cttz(arguments[0], ir.IntType(1)(1)), ir.IntType(64))
@@ -52,9 +52,9 @@ def _lowest(typing: Any, bits: Any) -> Any:
 
 @njit
 def select(x: Any, bits: Any, ties: Any, places: Any, values: Any) -> Any:
-    """Write places and values of the elements above a magnitude, given by its bits, and of the first ``ties`` that equal it.
+    """Write places and values of the elements above a magnitude, given by its bits, and of the first ``ties`` equal to it.
 
-    Returns how many there are; what has no room is counted and not written.
+    Returns their number, including elements without room in the output.
     """
     u, count, room = x.view(U), 0, places.size
     whole = u.size // 16 * 16
@@ -88,7 +88,7 @@ def mark(places: Any, bitmap: Any) -> None:
 
 @njit
 def marked(bitmap: Any, places: Any) -> Any:
-    """Write the places whose bits are set, ascending; return how many there are, also of those that have no room."""
+    """Write the places of the bits set, ascending; return their number, including places without room in the output."""
     count = 0
     for j in range(bitmap.size):
         byte = U(bitmap[j])

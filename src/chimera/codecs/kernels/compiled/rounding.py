@@ -1,4 +1,4 @@
-"""Levels in vectors: elements are rounded to the nearest or at random, in the order of memory, and packed chunk by chunk."""
+"""Vectorized rounding to levels, to the nearest or at random, in the order of memory, with packing chunk by chunk."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from chimera.codecs.kernels.layout import APART, CHUNK
 
 
 def _steps(count: int) -> int:
-    """Return by how much states differ that are so many apart."""
+    """Return the difference of states that are ``count`` apart."""
     return count * int(STEP) & 0xFFFFFFFF
 
 
 def _levels_of(source: Any, here: Lanes, key: Lanes, scale: Lanes, limits: tuple[Lanes, Lanes]) -> Lanes:
-    """Draw the levels of 64 elements: each is the uppermost byte of what is drawn."""
+    """Draw the levels of 64 elements; each is the highest byte of the result."""
     builder, found = here.builder, dict[int, Lanes]()
     for i in range(0, APART, LANES):
         moved = here + _steps(i)
@@ -46,7 +46,7 @@ def _levels_of(source: Any, here: Lanes, key: Lanes, scale: Lanes, limits: tuple
 
 
 def _write(line: Lanes, place: Any, past: Any) -> None:
-    """Write 64 bytes; whether ``past`` the caches is known when it runs."""
+    """Write 64 bytes; ``past`` (bypass the caches) is known at run time only."""
     with line.builder.if_else(past) as (so, otherwise):
         with so:
             write_line(line, place, past=True)
@@ -59,10 +59,10 @@ def draw(
     typing: Any, x: Any, begin: Any, lines: Any, ahead: Any, factor: Any, levels: Any, state: Any, second: Any, past: Any,
     out: Any, place: Any,
 ) -> Any:  # fmt: skip
-    """Draw the codes, a byte each, of 64 ``lines`` elements from ``begin`` on, which are scaled by ``factor``.
+    """Draw the codes, one byte each, of 64 ``lines`` elements from ``begin`` on, scaled by ``factor``.
 
-    ``state`` is that of the first of them. What lies so many elements ``ahead`` is asked for. Codes are written from ``place``
-    on, which, if ``past``, is at an address that 64 divides.
+    ``state`` belongs to the first of them. Memory ``ahead`` elements further is prefetched. Codes are written from ``place``
+    on; with ``past``, its address must be a multiple of 64.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -89,7 +89,7 @@ def draw(
 
 
 def _packing(width: int) -> Any:
-    """Return an intrinsic that packs a chunk of codes, a byte each, into so many bits, to be written as by `draw`."""
+    """Return an intrinsic that packs a chunk of codes of one byte each into ``width`` bits, written as by `draw`."""
     size = CHUNK * width // 8
 
     @intrinsic
@@ -115,9 +115,9 @@ pack_fours, pack_twos = _packing(4), _packing(2)
 
 @intrinsic
 def round_past(typing: Any, x: Any, begin: Any, lines: Any, factor: Any, shift: Any, out: Any) -> Any:
-    """Write the lowest byte of ``x * factor + shift``, the code of the nearest level, of 64 ``lines`` elements past the caches.
+    """Write the lowest byte of ``x * factor + shift``, the code of the nearest level, of 64 ``lines`` elements.
 
-    64 divides the place of ``out``.
+    Writes bypass the caches; the address of ``out`` must be a multiple of 64.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -13,10 +13,10 @@ from chimera.core.jit import F, inlined, njit
 
 @njit
 def fit_table(x: Any, d: Any, norm: Any, table: Any) -> Any:
-    """Return the sums of d l |x| and of d l l, l being the level of ``table`` that an element's magnitude is nearest to.
+    """Return the sums of d l |x| and of d l l, where l is the level of ``table`` nearest to an element's magnitude.
 
-    Magnitudes are in units of ``norm``, and levels are chosen as `to_table` chooses them. An empty ``d`` stands for ones. Sums
-    are added run by run, and within a run by halves, so that they are the same on any machine.
+    Magnitudes are in units of ``norm``, and levels are chosen as in `to_table`. An empty ``d`` means ones. Sums are added run
+    by run, and within a run by halves, so that they are the same on any machine.
     """
     magnitudes, levels = np.empty(RUN, F), np.empty(RUN, F)
     products, squares = np.zeros(RUN), np.zeros(RUN)

@@ -1,8 +1,7 @@
-"""The kernels in torch, for vectors on a device: the same functions as in `compiled`.
+"""The kernels in torch, for vectors on a device: the functions of `compiled`.
 
-Vectors, and what a codec works with on the way (codes, places), are tensors there; what travels is a NumPy array on the host,
-and is brought there, or from there, by the kernel that writes or reads it. The bits are those of the other kernels, except
-where `look` adds up: it does so in float64, which is closer.
+Vectors, codes and places are tensors on the device. Messages are NumPy arrays on the host; the kernel that writes or reads one
+copies it. The bits are those of the other kernels, except for the sums of `look`, which are in float64 and more exact.
 """
 
 from __future__ import annotations

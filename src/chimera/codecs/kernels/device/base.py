@@ -1,4 +1,4 @@
-"""What all kernels for devices are made with."""
+"""The common part of all kernels for devices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PIECE = 2048 * SPAN
 
 
 def pieces(size: int) -> Iterator[slice]:
-    """Yield slices of a vector; each but the last is whole chunks."""
+    """Yield slices of a vector; all but the last are whole chunks."""
     for low in range(0, size, PIECE):
         yield slice(low, min(low + PIECE, size))
 
@@ -29,12 +29,12 @@ def bits_of(x: Tensor) -> Tensor:
 
 
 def magnitudes(x: Tensor) -> Tensor:
-    """Return the bits of the magnitudes as int32, which order as they do; NaN is above infinity."""
+    """Return the bits of the magnitudes as int32, which have the same order; NaN is above infinity."""
     return bits_of(x) & 0x7FFFFFFF
 
 
 def write(result: Tensor, out: Any) -> None:
-    """Bring what a kernel made to where it is wanted, which may be the host; ``out`` may be wider or unsigned."""
+    """Copy the result of a kernel to ``out``, possibly on the host; ``out`` may be wider or unsigned."""
     if isinstance(out, Tensor):
         out.copy_(result)
     else:
@@ -42,7 +42,7 @@ def write(result: Tensor, out: Any) -> None:
 
 
 def read(array: NDArray[Any], like: Tensor) -> Tensor:
-    """Bring part of a message to the device of a vector; unsigned types, which torch hardly knows, become signed."""
+    """Copy part of a message to the device of a vector. Unsigned types, which torch hardly supports, become signed."""
     kind = {"u2": np.int16, "u4": np.int32}.get(array.dtype.str[1:])
     found: Tensor = beside(array if kind is None else array.view(kind), like)
     return found

@@ -13,14 +13,14 @@ from chimera.codecs.kernels.layout import CHUNK, packed_size, planes
 
 
 def packed(codes: Tensor, width: int) -> Tensor:
-    """Return packed codes: whole chunks, and what is left of one."""
+    """Return packed codes: whole chunks, and the rest."""
     whole = len(codes) // CHUNK * CHUNK
     rows = codes[:whole].view(whole // CHUNK, CHUNK), codes[None, whole:]
     return torch.cat([_pack_rows(each, width).reshape(-1) for each in rows])
 
 
 def unpacked(data: Tensor, size: int, width: int) -> Tensor:
-    """Undo `packed`; the codes are uint8, or wider if they need that."""
+    """Unpack the codes of `packed` as uint8, or as a wider type if they need it."""
     whole = size // CHUNK
     split = packed_size(whole * CHUNK, width)
     rows = _unpack_rows(data[:split].view(whole, -1), CHUNK, width) if whole else data.new_empty(0)
@@ -29,7 +29,7 @@ def unpacked(data: Tensor, size: int, width: int) -> Tensor:
 
 
 def _pack_rows(codes: Tensor, width: int) -> Tensor:
-    """Pack each row by itself, shape (rows, n) to (rows, bytes)."""
+    """Pack each row separately, shape (rows, n) to (rows, bytes)."""
     size, found, shift = codes.shape[1], [], 0
     for plane in planes(width):
         part = (codes >> shift & ((1 << plane) - 1)).to(torch.uint8)

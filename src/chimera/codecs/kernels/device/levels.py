@@ -68,7 +68,7 @@ def dequantize(
 
 
 def _rows(x: Tensor, block: int) -> Tensor:
-    """Return blocks as rows; the last one is filled up with zeros."""
+    """Return blocks as rows; the last one is padded with zeros."""
     length = min(block, len(x))
     return torch.nn.functional.pad(x, (0, -len(x) % length)).view(-1, length)
 
@@ -103,7 +103,7 @@ def _root(x: Tensor) -> Tensor:
 
 
 def _square_sums(rows: Tensor) -> Tensor:
-    """Return the sums of squares, added in the order of all kernels: in lanes, and those by halves."""
+    """Return the sums of squares, added in the order of all kernels: in lanes, then by halves."""
     squares = torch.nn.functional.pad(rows * rows, (0, -rows.shape[1] % LANES)).view(len(rows), -1, LANES)
     lanes = torch.zeros_like(squares[:, 0])
     for i in range(squares.shape[1]):

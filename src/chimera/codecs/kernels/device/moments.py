@@ -1,4 +1,4 @@
-"""What one pass tells of a vector: largest magnitudes, sums."""
+"""Largest magnitudes and sums of a vector, in one pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels in NumPy, for where numba does not work: the same functions as in `compiled`, with the same bits, and slower."""
+"""The kernels in NumPy, for systems without numba: the functions of `compiled`, with the same bits, but slower."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all kernels in NumPy are made with."""
+"""The common part of all kernels in NumPy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from chimera.codecs.kernels.layout import SPAN
 
 F, N, U, B, H = np.float32, np.int32, np.uint32, np.uint8, np.uint16
-PIECE = 64 * SPAN  # elements at a time, so that no temporary is of the full size
+PIECE = 64 * SPAN  # elements at a time, so that no temporary has the full size
 
 
 def pieces(size: int) -> Iterator[slice]:

@@ -1,4 +1,4 @@
-"""Random numbers by counting, see `compiled.hashing`."""
+"""Counter-based random numbers, see `compiled.hashing`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EARLY, _LATE = U(0x846CA68B), U(0x846CA68B * 0xADB4A92D & 0xFFFFFFFF)
 
 
 def random_words(begin: int, size: int, first: Any, second: Any) -> NDArray[np.uint32]:
-    """Return the random bits of the elements from the beginning of a tensor or a chunk on, number ``begin`` of all."""
+    """Return the random bits of elements from the start of a tensor or chunk on, which is number ``begin`` of all elements."""
     place = np.arange(size, dtype=np.int64)
     late = place % (2 * APART) >= APART
     x = (begin + place - np.where(late, APART, 0)).astype(U) * U(0x7FEB352D) + U(first)

@@ -1,4 +1,4 @@
-"""What one pass tells of a vector: largest magnitudes, sums."""
+"""Largest magnitudes and sums of a vector, in one pass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def look(x: Any, bounds: Any, backwards: bool, columns: int, signs: Any, table: 
     blocks = list(blocks_backwards(x.size))
     if not backwards:
         blocks.reverse()
-    with np.errstate(over="ignore", invalid="ignore"):  # of what is not finite, or huge: it is looked at exactly below
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # of nonfinite or very large values, which are computed exactly below
         for low, high in (
             (low, min(low + STRETCH, end)) for begin, end in blocks for low in range(begin, end, STRETCH)
         ):
