@@ -1,1 +1,1 @@
-"""Engines: where actors run. One engine a file or folder."""
+"""Engines, which run actors. Each engine has a package of its own."""

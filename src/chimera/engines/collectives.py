@@ -1,4 +1,4 @@
-"""What all collectives agree on, however an engine carries them out."""
+"""Argument checks and types that the collectives of all engines share."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ Op: TypeAlias = Literal["mean", "sum"]
 
 
 class Costs(Protocol):
-    """The surroundings of an actor, as its collectives see them.
+    """The part of an actor's surroundings that collectives use.
 
     Attributes
     ----------
-    waited_s, collective_bytes : what the collectives and the waits of the running call have cost so far.
+    waited_s, collective_bytes : seconds of waiting and bytes of collectives in the running call so far.
     """
 
     waited_s: float
     collective_bytes: int
 
     def alive(self) -> None:
-        """Give a sign of life."""
+        """Send a heartbeat."""
 
     def empty(self, size: int) -> NDArray[np.float32]:
-        """Return memory that the collectives reach without a copy."""
+        """Return memory that collectives use without a copy, shape (size,)."""
 
 
 def check_op(op: str) -> None:
-    """Refuse an operation that an all-reduce does not have."""
+    """Raise ConfigurationError if an all-reduce does not have this operation."""
     if op not in ("mean", "sum"):
         raise ConfigurationError(f"all_reduce has no operation {op!r}; it has mean and sum")
 
 
 def scale_of(op: Op, size: int) -> float:
-    """Return what an all-reduce multiplies the sum over ``size`` members by."""
+    """Return the factor by which an all-reduce multiplies the sum over ``size`` members."""
     check_op(op)
     return 1 / size if op == "mean" else 1.0
 
 
 def check_root(root: int, size: int) -> None:
-    """Refuse a broadcast from nobody."""
+    """Raise ConfigurationError if the root of a broadcast is not a rank of the group."""
     if not 0 <= root < size:
         raise ConfigurationError(f"broadcast from rank {root} of a group of {size}")
 
 
 def check_sizes(sizes: Sequence[int]) -> None:
-    """Refuse vectors of which some are longer than others; what members brought, in rank order."""
+    """Raise ConfigurationError unless the members' vectors have equal sizes; ``sizes`` are in rank order."""
     if len(set(sizes)) > 1:
         raise ConfigurationError(f"the members of a group brought vectors of unequal sizes: {[*sizes]}")
 
 
 def flat_of(array: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return an array as a vector, in place."""
+    """Return a view of an array as a vector; raise ConfigurationError unless it is contiguous, float32 and writable."""
     if array.dtype != np.float32 or not array.flags.c_contiguous or not array.flags.writeable:
         raise ConfigurationError("a collective needs a contiguous float32 array that can be written to")
     return array.reshape(-1)

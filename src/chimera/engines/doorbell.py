@@ -1,4 +1,4 @@
-"""Waiting for other processes: look for a moment, then sleep until somebody rings."""
+"""Waiting for other processes: poll shared memory for a short time, then sleep until another process wakes this one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from chimera.engines.shared_memory import BELL_AT, Memory, fence
 
-_RECHECK_S = 0.25  # a lost ring is not known to happen; should it ever, this is what it costs
+_RECHECK_S = 0.25  # bounds the delay if a wake-up is ever lost, which is not known to happen
 _FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}
 _FUTEX_WAIT, _FUTEX_WAKE = 0, 1
 _LONGEST_NAP_S = 1e-3
@@ -23,10 +23,10 @@ class _Timespec(ctypes.Structure):
 
 
 class Doorbell:
-    """One process's way to sleep and to wake others.
+    """Sleeping and waking between the processes of an engine.
 
-    Each process has a word in shared memory that changes whenever it is rung. On Linux it sleeps on that word (a futex);
-    elsewhere it naps and looks, which is slower and otherwise the same.
+    Each process has a word in shared memory, which other processes change to wake it. On Linux the process sleeps on that
+    word (a futex). On other systems it polls the word with short sleeps, which is slower.
     """
 
     def __init__(self, memory: Memory) -> None:
@@ -39,11 +39,11 @@ class Doorbell:
         self._naps = 0
 
     def ring_for_call(self, calls_over: int) -> None:
-        """Wake everybody who waits until this many calls of this process are over, or has got a call that does.
+        """Wake the processes that wait, or whose next call waits, until ``calls_over`` calls of this process have ended.
 
-        The driver comes last: a ring takes as long as a hundred lines of Python, and the others seldom wait for the driver.
+        The driver is woken last: a wake-up takes as long as a hundred lines of Python, and actors seldom wait for the driver.
         """
-        fence()  # what they wait for is written before this asks who waits
+        fence()  # the results are written before the flags of waiting processes are read
         own, actors = self._memory.own, self._memory.actors()
         awaited, concerns = own.awaited[:actors].tolist(), own.concerns[:actors].tolist()
         for other in range(actors - 1, -1, -1):
@@ -51,7 +51,7 @@ class Doorbell:
                 self.ring(other)
 
     def ring_members(self, members: Iterable[int]) -> None:
-        """Wake those of a group who wait for this process to arrive."""
+        """Wake the members of a group that wait for this process to arrive."""
         fence()
         gathering = self._memory.own.gathering
         for other in members:
@@ -59,7 +59,7 @@ class Doorbell:
                 self.ring(other)
 
     def ring(self, other: int) -> None:
-        """Wake one process, or do nothing if it is awake or gone."""
+        """Wake one process; do nothing if it is awake or dead."""
         if other not in self._bells:
             self._bells[other] = self._bell(other)
         word, address = self._bells[other]
@@ -70,14 +70,14 @@ class Doorbell:
     def await_calls(
         self, ready: Callable[[], bool], calls: Mapping[int, int], spin_s: float, deadline: float | None = None
     ) -> bool:
-        """Return True once ``ready()``, or False when the clock passes ``deadline``.
+        """Return True when ``ready()`` is true, or False after ``deadline``.
 
         Parameters
         ----------
-        ready : looks at shared memory; it may raise.
-        calls : for each process that can make it true, how many of its calls must be over before it is worth a look.
-        spin_s : how long to look before sleeping.
-        deadline : seconds of the monotonic clock.
+        ready : reads shared memory; it may raise.
+        calls : for each process that can make it true, how many of its calls must have ended before that is possible.
+        spin_s : seconds to poll before sleeping.
+        deadline : seconds of the monotonic clock; default: none.
         """
         if _look(ready, spin_s):
             return True
@@ -87,7 +87,7 @@ class Doorbell:
     def await_members(
         self, ready: Callable[[], bool], check: Callable[[], None], members: Iterable[int], spin_s: float
     ) -> None:
-        """Return once ``ready()``, which the arrival of members of a group makes true; ``check`` raises if it never will."""
+        """Return when ``ready()`` is true, after members of a group arrived; ``check`` raises if that cannot happen."""
         if not _look(ready, spin_s):
 
             def ready_or_never() -> bool:
@@ -100,7 +100,7 @@ class Doorbell:
     def _sleep(
         self, ready: Callable[[], bool], flags: Sequence[tuple[memoryview[int], int]], deadline: float | None
     ) -> bool:
-        """Raise the flags, and look again at every ring."""
+        """Set the flags that request wake-ups, and check ``ready`` after each wake-up."""
         for row, value in flags:
             row[self._me] = value
         self._naps = 0
@@ -108,7 +108,7 @@ class Doorbell:
             while True:
                 self._memory.own.sign()
                 seen = self._word[0]
-                fence()  # whoever makes it ready sees the flags, or this sees that it is ready
+                fence()  # either the other process sees the flags, or this one sees that it is ready
                 if ready():
                     return True
                 left = _RECHECK_S if deadline is None else min(_RECHECK_S, deadline - time.monotonic())
@@ -120,7 +120,7 @@ class Doorbell:
                 row[self._me] = 0
 
     def _rest(self, seen: int, longest_s: float) -> None:
-        """Return when the bell's word is no longer ``seen``, or earlier."""
+        """Sleep until this process's word differs from ``seen``, at most ``longest_s`` seconds. May return earlier."""
         if self._futex is None:
             self._naps += 1
             time.sleep(min(1e-5 * self._naps, _LONGEST_NAP_S, longest_s))
@@ -146,7 +146,7 @@ def _futex_call() -> Callable[..., int]:
 
 
 def _look(ready: Callable[[], bool], spin_s: float) -> bool:
-    """Look for a while. It does not yield: the scheduler takes that as a wish to wait for a whole time slice."""
+    """Poll ``ready`` for ``spin_s`` seconds. It does not yield: the scheduler could suspend it for a whole time slice."""
     if ready():
         return True
     until = time.monotonic() + spin_s

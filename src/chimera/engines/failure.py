@@ -1,4 +1,4 @@
-"""How a call fails in an actor that lives in another process: as a value that travels to all who depend on it."""
+"""Failures of calls in actors of other processes. A failure is a value that is sent to every dependent call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chimera.core.pickling import pickled_by_value, unpickled
 
 
 class Failure:
-    """What stands in the place of a value: the exception where it can be pickled, and where it was raised.
+    """A failure that replaces a value: the traceback, and the exception itself if it can be pickled.
 
     Attributes
     ----------
@@ -24,7 +24,7 @@ class Failure:
         self.pickled = _portable(error)
 
     def exception(self) -> BaseException:
-        """Return what to raise: the original exception with an `ActorError` as its cause, or that error alone."""
+        """Return the exception to raise: the original with an `ActorError` as its cause, or the `ActorError` alone."""
         remote = ActorError(f"{self.actor}, call {self.call!r}: {self.kind}: {self.summary}\n\n{self.traceback}")
         if self.pickled is None:
             return remote
@@ -34,7 +34,7 @@ class Failure:
 
 
 def _frames_of_the_user(error: BaseException) -> str:
-    """Format the traceback from the actor's own code on."""
+    """Format the traceback without the engine's own frames at its start."""
     frames: Any = error.__traceback__
     while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith("chimera.engines."):
         frames = frames.tb_next
@@ -42,9 +42,12 @@ def _frames_of_the_user(error: BaseException) -> str:
 
 
 def _portable(error: BaseException) -> bytes | None:
-    """Pickle an exception, if what comes out again is of its type; some take other arguments than they pass on."""
+    """Pickle an exception; return None if unpickling does not restore its type.
+
+    Some exception classes cannot be restored, because their constructor takes other arguments than they store.
+    """
     try:
         pickled = pickled_by_value(error)
         return pickled if type(unpickled(pickled)).__name__ == type(error).__name__ else None
-    except Exception:  # whatever a user's exception raises when it is pickled: its text travels all the same
+    except Exception:  # a user's exception may raise anything when it is pickled; its text is sent in any case
         return None

@@ -1,4 +1,4 @@
-"""The handle on an actor in another process, for engines whose `call` issues a call in an actor's lane."""
+"""Handles on actors in other processes, for engines whose `call` takes the actor's lane."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ _homes: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 class ActorHandle:
-    """Any public attribute but ``name`` is one of the actor's methods.
+    """A handle on an actor. Every public attribute except ``name`` is a method of the actor.
 
-    It may travel to the actors of its engine, inside any argument: there it is a handle on the same actor.
+    A handle may be sent to actors of the same engine inside any argument. There it refers to the same actor.
 
     Parameters
     ----------
-    engine : the engine, or inside an actor what stands for it: has ``call(lane, method, *args, **kwargs)``; ``key``, which
-        tells this engine from others; ``place(lane)``, what must travel to find the actor; and ``handle(*place)``.
-    lane : what ``engine`` keeps about the actor; has a ``name``.
+    engine : the engine, or its representative inside an actor. It has ``call(lane, method, *args, **kwargs)``, ``key``
+        (identifies the engine), ``place(lane)`` (the arguments that locate the actor in another process) and
+        ``handle(*place)``.
+    lane : the engine's record of the actor; has a ``name``.
     """
 
     def __init__(self, engine: Any, lane: Any) -> None:
@@ -29,7 +30,7 @@ class ActorHandle:
 
     @property
     def name(self) -> str:
-        """The name it was spawned under."""
+        """The name under which the actor was spawned."""
         return str(self._lane.name)
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
@@ -47,12 +48,12 @@ class ActorHandle:
 
 
 def receive_handles(home: Any) -> None:
-    """Let handles that arrive in this process, and bear the ``key`` of ``home``, be those that ``home`` gives."""
+    """Register ``home``: it creates the handles that arrive in this process with the key ``home.key``."""
     _homes[home.key] = home
 
 
 def handle_of(key: str, name: str, place: tuple[Any, ...]) -> Any:
-    """Return the handle that was pickled, in whatever process this is."""
+    """Return a handle on the pickled handle's actor; works in any process."""
     home = _homes.get(key)
     return ActorHandle(_Elsewhere(key, place), _Name(name)) if home is None else home.handle(*place)
 
@@ -62,7 +63,7 @@ class _Name(NamedTuple):
 
 
 class _Elsewhere:
-    """Stands behind a handle in a process that is neither its driver nor an actor of its engine."""
+    """The engine of a handle in a process that is neither the driver nor an actor of that engine. Its calls raise."""
 
     def __init__(self, key: str, place: tuple[Any, ...]) -> None:
         self.key, self._place = key, place
@@ -77,13 +78,13 @@ class _Elsewhere:
 
 
 def check_returns(returns: int | None, actor: str, method: str) -> None:
-    """Raise ConfigurationError unless so many results can be asked for."""
+    """Raise ConfigurationError if ``returns`` is less than 1."""
     if returns is not None and returns < 1:
         raise ConfigurationError(f"{method!r} of {actor}: returns must be at least 1, not {returns}")
 
 
 def results(value: Any, actor: str, method: str, returns: int | None) -> list[Any]:
-    """Return what a method returned as the values of its refs; raise ConfigurationError unless they are so many."""
+    """Split a method's result into the values of its refs; raise ConfigurationError unless there are ``returns`` of them."""
     if returns is None:
         return [value]
     values = value if type(value) is list else list(value) if isinstance(value, Iterable) else None

@@ -1,9 +1,9 @@
-"""Lets a process live for as long as the one that started it.
+"""Termination of a process when its parent process ends.
 
-A program calls `hold`, or ``python leash.py worker.py`` runs a file. Stdin is a pipe whose other end only the starter holds.
-However it ends, also by SIGKILL, the kernel closes that end, and the process with all of its group is killed: by the kernel
-itself on Linux, which needs no help from a process that hangs, and by a thread everywhere. This file may be run by its path
-and imports the standard library only.
+A program calls `hold`, or ``python leash.py worker.py`` runs a file. Stdin is a pipe whose other end only the parent holds.
+When the parent ends, also by SIGKILL, the kernel closes that end. Then the process and its process group are killed: by a
+thread, and on Linux also by the kernel itself, which works even if the process hangs. This file may be run by its path and
+imports the standard library only.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 
 
 def hold() -> None:
-    """End, with all of this group, when the other end of stdin closes; reads of stdin find nothing from now on.
+    """Kill this process group when the other end of stdin closes. From now on, stdin is empty.
 
-    The process must have a group of its own (``start_new_session=True``).
+    The process must have a process group of its own (``start_new_session=True``).
     """
     pipe = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -30,11 +30,11 @@ def hold() -> None:
 
 
 def main() -> None:
-    """Hold on to the pipe, and run the file as a main program."""
+    """Call `hold`, and run the given file as a main program."""
     hold()
     file = sys.argv.pop(1)
     sys.argv[0] = file
-    sys.path[0] = str(Path(file).resolve().parent)  # as if Python had been given the file itself
+    sys.path[0] = str(Path(file).resolve().parent)  # as if Python ran the file directly
     runpy.run_path(file, run_name="__main__")
 
 

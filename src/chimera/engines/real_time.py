@@ -1,4 +1,4 @@
-"""What engines have in common whose time is real and whose actors are processes."""
+"""The common part of engines that run in real time with processes as actors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chimera.core.errors import EngineClosedError
 
 
 class RealTime:
-    """Counts the seconds, has no state to go back to, and ends once; the engine sets ``_end``, which does that."""
+    """A base class with a real clock, no state to restore, and a `close` that acts once. The engine sets ``_end``."""
 
     nodes_own_data = False
     one_process = False
@@ -23,18 +23,18 @@ class RealTime:
         self._began_s = time.monotonic()
 
     def now(self) -> float:
-        """Seconds since the engine began."""
+        """Return the seconds since the engine started."""
         return time.monotonic() - self._began_s
 
     def state(self) -> dict[str, Any]:
-        """Return nothing: time is real here."""
+        """Return an empty state: real time cannot be restored."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Do nothing."""
 
     def close(self) -> None:
-        """End everything that the engine has started."""
+        """Stop everything that the engine has started."""
         self._end()
 
     def __enter__(self) -> Self:

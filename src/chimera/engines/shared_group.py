@@ -1,4 +1,4 @@
-"""Collectives over shared memory: each member reduces its share of the vector for all of them."""
+"""Collectives over shared memory: each member reduces its shard of the vector for all members."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _CHUNK = 1 << 16  # elements reduced at a time, so that the partial sum stays in
 
 
 def allocate_table(memory: Memory, size: int) -> int:
-    """Return where the driver has put the words in which a group of ``size`` members meets."""
+    """Allocate the words that a group of ``size`` members shares, in the driver's region; return their offset."""
     table = memory.heap.allocate(_table_bytes(size))
     memory.block(DRIVER, table, _table_bytes(size))[:] = 0
     return table
 
 
 class SharedGroup:
-    """A group inside one of its members, all of whom map the file of ``memory``.
+    """A group inside one of its members. All members map the file of ``memory``.
 
     Parameters
     ----------
     costs : the surroundings of this actor.
     memory, doorbell : of this actor's process.
-    table : as of `allocate_table`.
-    members, names : whose regions theirs are, and what the user calls them, in rank order.
-    look : called now and then while others are awaited; it may raise `ActorLost`.
+    table : result of `allocate_table`.
+    members, names : numbers of the members' regions, and names of the actors, in rank order.
+    look : called repeatedly while this member waits; it may raise `ActorLost`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SharedGroup:
 
     @property
     def size(self) -> int:
-        """How many members."""
+        """Number of members."""
         return len(self._members)
 
     def barrier(self) -> None:
@@ -77,7 +77,7 @@ class SharedGroup:
         def check() -> None:
             if self._look is not None:
                 self._look()
-            self._check()  # whoever died, arrived or not: the rest of what they do together cannot be done
+            self._check()  # any death fails the barrier, even of a member that had arrived: later barriers cannot complete
 
         self._costs.alive()
         self._doorbell.ring_members(self._members)
@@ -103,7 +103,7 @@ class SharedGroup:
         return self._part(array, mine)
 
     def broadcast(self, array: NDArray[np.float32], root: int = 0) -> NDArray[np.float32]:
-        """Fill ``array`` with that of member ``root``, in place."""
+        """Overwrite ``array`` with the array of member ``root``, in place."""
         check_root(root, self.size)
         vectors, mine = self._meet(array)
         if self._rank != root:
@@ -112,10 +112,10 @@ class SharedGroup:
         return self._part(array, mine)
 
     def _meet(self, array: NDArray[np.float32]) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
-        """Return the vectors of all members, and this one's, once all have brought theirs."""
+        """Wait until all members have provided their vectors; return all vectors, and this member's."""
         flat = flat_of(array)
         offset = self._memory.locate(flat)
-        if offset is None:  # not in shared memory: bring a copy
+        if offset is None:  # not in shared memory: use a copy
             if self._staging is None or self._staging.size < flat.size:
                 self._staging = self._costs.empty(flat.size)
             offset = self._memory.locate(self._staging)
@@ -125,7 +125,7 @@ class SharedGroup:
         self.barrier()
         sizes = [self._words[i * _WORDS + _SIZE] for i in range(self.size)]
         if len(set(sizes)) > 1:
-            self.barrier()  # nobody changes its row before all have seen it
+            self.barrier()  # no member changes its row before all have read it
             check_sizes(sizes)
         vectors = [
             self._memory.block(member, self._words[i * _WORDS + _OFFSET], 4 * flat.size).view(np.float32)
@@ -134,9 +134,9 @@ class SharedGroup:
         return vectors, vectors[self._rank]
 
     def _part(self, array: NDArray[np.float32], mine: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Wait until all are done with all vectors, and bring this member's back if it was a copy."""
+        """Wait until all members are done with the vectors; if this member's was a copy, write it back to ``array``."""
         self.barrier()
-        self._check()  # what one who is known to be dead had brought may have been the system's again before all had read it
+        self._check()  # the memory of a dead member may have been freed before all members had read it
         if self._memory.locate(array) is None:
             array.reshape(-1)[:] = mine
         return array

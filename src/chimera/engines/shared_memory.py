@@ -1,10 +1,15 @@
-"""One sparse file that every process of an engine maps, where they are on one machine.
+"""Shared memory of an engine's processes on one machine: a sparse file that each of them maps.
 
-Each actor owns one region of it, and the driver owns region 0. A region holds words that say how its owner is doing, slots
-that say where results lie, counters of who still reads them, a ring for the calls that the driver sends, a ring for trace
-rows, a table of the driver's answers to calls that the owner makes on other actors, and a heap for data. Every word has one
-writer, so no locks are needed between processes. The file has no name: it vanishes with the last process that has it open,
-however that process ends.
+Each actor owns one region of the file, and the driver owns region 0. A region holds:
+
+- words with the state of its owner;
+- slots with the positions of results, and counters of their readers;
+- a ring for the calls that the driver sends, and a ring for trace rows;
+- a table of the driver's answers to calls that the owner makes on other actors;
+- a heap for data.
+
+Every word has one writer, so processes need no locks. The file has no name: the system deletes it when the last process
+that has it open ends, for any reason.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ SLOTS = 1 << 14
 DRIVER = 0
 
 _MIB = 1 << 20
-_REGION = 32 << 30  # virtual: pages that nobody touched cost nothing
+_REGION = 32 << 30  # virtual: pages that no process touched use no memory
 NAME_AT, NAME_BYTES = 2048, 512
 _WORDS = 1024
 _GATHERING_AT = 1024
@@ -46,26 +51,26 @@ _HEAP_AT = 32 * _MIB
 
 # Words in the first page of a region, by writer.
 DEAD = 0  # driver: 1 when the owner is dead
-ACTORS = 1  # driver, in its own region: how many actors there are, itself included
-ROWS_WRITTEN = 2  # owner: trace rows so far
-CALLS_WRITTEN = 3  # driver: end of what was written to the ring of calls
-CALLS_READ = 4  # owner: end of what it took from it
-SIGN_NS = 5  # owner: when it gave its last sign of life, on the monotonic clock
-PID, STARTED = 6, 7  # owner: which process it is, as `this_process` says, once it has mapped the file
+ACTORS = 1  # driver, in its own region: number of actors, including the driver
+ROWS_WRITTEN = 2  # owner: trace rows written so far
+CALLS_WRITTEN = 3  # driver: position in the ring of calls up to which it has written
+CALLS_READ = 4  # owner: position in the ring of calls up to which it has read
+SIGN_NS = 5  # owner: time of its last heartbeat, on the monotonic clock
+PID, STARTED = 6, 7  # owner: its process as returned by `this_process`, set after it has mapped the file
 
 # Words of a slot, by writer.
 SLOT_WORDS = 8
-GENERATION = 0  # driver: which use of the slot this is
-DROPPED = 1  # driver: the generation whose ref is gone
-STATE = 2  # owner: twice the generation once the result stands, plus one if it is an error
+GENERATION = 0  # driver: number of the current use of the slot
+DROPPED = 1  # driver: the last generation whose ref was deleted
+STATE = 2  # owner: twice the generation after the result was stored, plus one if the result is an error
 OFFSET, NBYTES, ARRAY_BYTES, DONE_NS = (
     3,
     4,
     5,
     6,
-)  # owner: where the result lies, its size, its array bytes, when it stood
+)  # owner: position of the result, its size, its array bytes, the time at which it was stored
 
-# Words of an answer, all written by the driver: which ticket it answers, and where its value will stand.
+# Words of an answer, all written by the driver: the ticket that it answers, and the slot of its value.
 ANSWERS, ANSWER_WORDS = 1 << 14, 8
 TICKET = 0
 
@@ -76,13 +81,13 @@ _barrier = threading.Lock()
 
 
 def fence() -> None:
-    """Order memory accesses before it and after it; a lock's atomic instructions are a full barrier."""
+    """Order the memory accesses before and after this call. A lock's atomic instructions are a full barrier."""
     _barrier.acquire()
     _barrier.release()
 
 
 def create_file() -> int:
-    """Return the descriptor of a new sparse file that has no name and is not on a disk where the system allows it."""
+    """Return the descriptor of a new sparse file without a name; it is in memory if the system supports that."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("chimera", os.MFD_CLOEXEC)
     else:
@@ -93,7 +98,7 @@ def create_file() -> int:
 
 
 class Region:
-    """One actor's region, as this process sees it."""
+    """One actor's region, mapped into this process."""
 
     def __init__(self, fd: int, actor: int) -> None:
         self.actor = actor
@@ -102,10 +107,11 @@ class Region:
         self.address: int = self.array.__array_interface__["data"][0]
         view = self.bytes = memoryview(self.array)  # type: ignore[arg-type]
         self.words = view[:_WORDS].cast("q")
-        # What others wait for, each writing its own place: until this many of the owner's calls are over, or (a flag) until
-        # it arrives at the barrier of a group. Nothing is awaited where there is a zero.
+        # Actors that wait for the owner; each writes its own place. `awaited` has the number of the owner's calls that must
+        # have ended. `gathering` is a flag: the actor waits for the owner at a barrier of a group. 0: it does not wait.
         self.awaited = view[_AWAITED_AT : _AWAITED_AT + MAX_ACTORS * 8].cast("q")
-        # The driver's: whom a call of the owner's concerns that has to wait for it, by how many are over then.
+        # Written by the driver: for each actor that waits for a call of the owner, how many of the owner's calls have ended
+        # by then.
         self.concerns = view[_CONCERNS_AT : _CONCERNS_AT + MAX_ACTORS * 8].cast("q")
         self.gathering = view[_GATHERING_AT : _GATHERING_AT + MAX_ACTORS]
         self.slots = view[_SLOTS_AT : _SLOTS_AT + SLOTS * SLOT_WORDS * 8].cast("q")
@@ -115,20 +121,20 @@ class Region:
         self.done = view[_DONE_AT : _DONE_AT + SLOTS * MAX_ACTORS * 2].cast("H")
 
     def sign(self) -> None:
-        """Let the owner give a sign of life."""
+        """Record a heartbeat of the owner."""
         self.words[SIGN_NS] = time.monotonic_ns()
 
     def ready(self, slot: int, generation: int) -> bool:
-        """Whether the result of this use of the slot stands."""
+        """Return whether the result of this use of the slot is stored."""
         return self.slots[slot * SLOT_WORDS + STATE] >> 1 == generation
 
     def empty(self) -> None:
-        """Give the memory of the heap back to the system; its owner is gone, and nobody reads it."""
+        """Return the memory of the heap to the system. The owner must be dead, and no process may read its values."""
         if hasattr(mmap, "MADV_REMOVE"):
             self._mapping.madvise(mmap.MADV_REMOVE, _HEAP_AT, _REGION - _HEAP_AT)
 
     def unread(self, slot: int, actors: int, dead: Callable[[], Sequence[int]]) -> bool:
-        """Whether some living reader still has this slot's value, or will ask for it."""
+        """Return whether a living reader still uses this slot's value, or will read it."""
         low = slot * MAX_ACTORS
         issued, done = self.issued[low : low + actors], self.done[low : low + actors]
         if issued.tobytes() == done.tobytes():
@@ -138,7 +144,7 @@ class Region:
 
 
 class Lease(np.ndarray[Any, np.dtype[np.uint8]]):
-    """The bytes of a block that somebody reads. When the last view of them goes, the reader is counted as done."""
+    """The bytes of a block in use by a reader. Deleting the last view of them calls ``release``."""
 
     release: Any
 
@@ -149,7 +155,7 @@ class Lease(np.ndarray[Any, np.dtype[np.uint8]]):
 
 
 class Memory:
-    """The whole file, as this process sees it; regions are mapped when first used."""
+    """The whole file in this process. Each region is mapped when it is first used."""
 
     def __init__(self, fd: int, me: int) -> None:
         self.fd, self.me = fd, me
@@ -165,11 +171,11 @@ class Memory:
         return region
 
     def block(self, actor: int, offset: int, nbytes: int) -> NDArray[np.uint8]:
-        """Return the bytes of a block in an actor's heap, shape (nbytes,); writing is for the owner."""
+        """Return the bytes of a block in an actor's heap, shape (nbytes,). Only the owner may write to them."""
         return self.region(actor).array[offset : offset + nbytes]
 
     def empty(self, size: int) -> NDArray[np.float32]:
-        """Return float32 memory of this process's own region, uninitialised, shape (size,), for good."""
+        """Allocate float32 memory in this process's own region, uninitialised, shape (size,). It is never freed."""
         return self.block(self.me, self.heap.allocate(4 * size), 4 * size).view(np.float32)
 
     def locate(self, array: NDArray[Any]) -> int | None:
@@ -182,18 +188,18 @@ class Memory:
         return [i for i in range(1, self.actors()) if self.region(i).words[DEAD]]
 
     def actors(self) -> int:
-        """How many actors there are, the driver included."""
+        """Return the number of actors, including the driver."""
         return self.region(DRIVER).words[ACTORS]
 
     def close(self) -> None:
-        """Forget all mappings; memory that arrays still view stays until they go."""
+        """Drop all mappings. Memory that arrays still view stays mapped until they are deleted."""
         self._regions.clear()
         with contextlib.suppress(OSError):
             os.close(self.fd)
 
 
 class _Heap:
-    """Blocks in this process's own region, used again as soon as nobody reads them."""
+    """Blocks in this process's own region. A block is used again when it has no readers."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
@@ -201,7 +207,7 @@ class _Heap:
         self._lent: dict[int, deque[tuple[int, int, int]]] = {}  # by size: (offset, slot, generation)
 
     def allocate(self, nbytes: int) -> int:
-        """Return the offset of a block of at least ``nbytes`` for good, 256-byte aligned."""
+        """Return the offset of a new block of at least ``nbytes``, 256-byte aligned. The block is never freed."""
         offset, end = self._end, self._end + _rounded(nbytes)
         if end > _REGION:
             raise MemoryError(
@@ -211,7 +217,7 @@ class _Heap:
         return offset
 
     def lend(self, nbytes: int, slot: int, generation: int) -> int:
-        """Return the offset of a block for the value of a slot; it comes back by itself once its readers are done."""
+        """Return the offset of a block for the value of a slot. The heap reuses the block when its readers are done."""
         lent = self._lent.setdefault(_rounded(nbytes), deque())
         offset = None
         for _ in range(min(len(lent), 4)):
@@ -228,13 +234,13 @@ class _Heap:
     def _is_free(self, slot: int, generation: int) -> bool:
         region, at = self._memory.own, slot * SLOT_WORDS
         if region.slots[at + GENERATION] != generation:
-            return True  # the driver gives a slot anew only when its value is free
+            return True  # the driver reuses a slot only when its value has no readers
         if region.slots[at + DROPPED] != generation:
             return False
         return not region.unread(slot, self._memory.actors(), self._memory.dead)
 
 
 def _rounded(nbytes: int) -> int:
-    """Round up so that sizes repeat: to an eighth of the power of two below, at least 256."""
+    """Round a size up to a multiple of a power of two, at least 256, so that sizes repeat."""
     step = max(256, 1 << max(nbytes.bit_length() - 4, 0))
     return max(-(-nbytes // step) * step, 256)

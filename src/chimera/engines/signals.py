@@ -1,4 +1,4 @@
-"""Disturbing processes of this machine with signals, for engines whose actors are processes."""
+"""Disturbances of processes of this machine by signals, for engines whose actors are processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Key = TypeVar("Key")
 
 @dataclass
 class _Course:
-    """How far a disturbance has come. A process that is slowed owes time: it is stopped until it owes none."""
+    """Progress of a disturbance. A slowed process accumulates ``owed_s`` while it runs, and is stopped for that long."""
 
     disturbance: Disturbance
     ends_s: float
@@ -31,12 +31,12 @@ class _Course:
 
 
 class Disturbances(Generic[Key]):
-    """The disturbances that go on. It has no clock of its own: whoever has it calls `tick` when that has asked for it.
+    """The active disturbances. The owner must call `tick` again after the number of seconds that `tick` returns.
 
     Parameters
     ----------
-    send : sends a process a signal; raises `ProcessLookupError` if it is gone, which ends its disturbance.
-    clock : tells the time, in seconds.
+    send : sends a signal to a process; raises `ProcessLookupError` if the process has ended, which ends its disturbance.
+    clock : returns the time in seconds.
     """
 
     def __init__(self, send: Callable[[Key, int], None], clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,18 +44,18 @@ class Disturbances(Generic[Key]):
         self._courses: dict[Key, _Course] = {}
 
     def add(self, process: Key, disturbance: Disturbance) -> None:
-        """Disturb a process from now on, in place of what disturbed it so far; call `tick` after this."""
+        """Start a disturbance of a process, which replaces its current one. Call `tick` after this."""
         now = self._clock()
         stopped = process in self._courses and self._courses[process].stopped
         self._courses[process] = _Course(disturbance, now + disturbance.for_s, now, now, stopped)
         self._turn(process, self._courses[process], now)
 
     def forget(self, process: Key) -> None:
-        """Disturb a process no more, and leave it as it is: it is gone."""
+        """Drop the disturbance of a process that has ended; send no signal."""
         self._courses.pop(process, None)
 
     def tick(self) -> float | None:
-        """Stop and continue whom it is time to; return in how many seconds to call this again, or None for never."""
+        """Stop and continue the processes that are due; return the seconds until the next call, or None for never."""
         now = self._clock()
         for process, course in list(self._courses.items()):
             if now >= course.next_turn_s:
@@ -90,16 +90,16 @@ Process = tuple[int, int]
 
 
 def this_process() -> Process:
-    """Return what `send` knows this process by."""
+    """Return the identification of this process for `send`."""
     return os.getpid(), _started(os.getpid())
 
 
 def send(process: Process, number: int) -> None:
-    """Send a signal to a process that need not be a child, and to no other that has come by its id.
+    """Send a signal to a process, which need not be a child, but never to another process that has reused its id.
 
     Raises
     ------
-    ProcessLookupError : it is gone.
+    ProcessLookupError : the process has ended.
     """
     pid, started = process
     if _started(pid) != started:
@@ -108,20 +108,20 @@ def send(process: Process, number: int) -> None:
 
 
 def is_gone(process: Process) -> bool:
-    """Whether a process runs no more; one that nobody has waited for yet is gone too."""
+    """Return whether a process has ended. A zombie, for which its parent has not waited, counts as ended."""
     pid, started = process
     fields = _fields(pid)
     return not fields or int(fields[19]) != started or fields[0] in "ZX"
 
 
 def _started(pid: int) -> int:
-    """Return when a process started, in the system's ticks; 0 if it is gone or where there is no ``/proc``."""
+    """Return the start time of a process in system ticks; 0 if it has ended or the system has no ``/proc``."""
     fields = _fields(pid)
     return int(fields[19]) if fields else 0
 
 
 def _fields(pid: int) -> list[str]:
-    """Return what ``/proc`` says of a process, from its state on; nothing if it is gone."""
+    """Return the fields of a process in ``/proc``, from its state on; an empty list if it has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

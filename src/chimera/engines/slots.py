@@ -1,6 +1,7 @@
-"""Slots: where the results of an actor will stand in shared memory, from before they are computed until nobody reads them.
+"""Slots: places in shared memory for the results of an actor.
 
-The driver grants them, the actor writes its values, whoever holds a ref reads them.
+The driver allocates a slot before the call, the actor writes the value, and holders of the ref read it. A slot is free
+again when its value has no readers.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Slots:
 
     Attributes
     ----------
-    closed : whether the engine is, so that nothing is to be kept in order any more.
+    closed : whether the engine is closed. The slots need no bookkeeping then.
     """
 
     def __init__(self, memory: Memory, actor: int, name: str) -> None:
@@ -53,7 +54,12 @@ class Slots:
         return self.region.words[DEAD] == 1
 
     def new_slot(self) -> tuple[int, int]:
-        """Return a slot that nobody uses, and the generation of this use."""
+        """Return a free slot and the generation of this use.
+
+        Raises
+        ------
+        RunError : all slots are in use.
+        """
         slot = self._recycled(2)
         if slot is None and self._unused < SLOTS:
             slot, self._unused = self._unused, self._unused + 1
@@ -67,7 +73,7 @@ class Slots:
         return slot, generation
 
     def new_slots(self, count: int) -> list[tuple[int, int]]:
-        """Return several such slots, or take none."""
+        """Return ``count`` free slots with their generations; allocate none if that fails."""
         slots: list[tuple[int, int]] = []
         try:
             slots.extend(self.new_slot() for _ in range(count))
@@ -85,16 +91,16 @@ class Slots:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether every slot has been used, and those whose refs went first are not free yet."""
+        """Whether every slot has been used, and the slots that were dropped first are not free yet."""
         return self.is_full and not any(self._is_free(self._dropped[i]) for i in range(min(2, len(self._dropped))))
 
     @property
     def expects_slots(self) -> bool:
-        """Whether slots will become free by themselves."""
+        """Whether slots were dropped, which become free when their readers are done."""
         return bool(self._dropped)
 
     def drop(self, slot: int, generation: int) -> None:
-        """Note that no more calls will be given this value."""
+        """Record that the value's ref was deleted: no later call receives the value."""
         if not self.closed:
             self.region.slots[slot * SLOT_WORDS + DROPPED] = generation
             self._dropped.append(slot)
@@ -108,15 +114,15 @@ class Slots:
         return None
 
     def _is_free(self, slot: int) -> bool:
-        """Whether nobody will read what stands in a slot whose ref is gone, nor what is to stand there."""
+        """Return whether a dropped slot will never be read or written again."""
         slots, at = self.region.slots, slot * SLOT_WORDS
         if slots[at + STATE] >> 1 == slots[at + GENERATION]:
             return not self.region.unread(slot, self._memory.actors(), self._memory.dead)
-        return self.dead  # it never will stand, for nobody
+        return self.dead  # a dead actor never stores the value
 
 
 def write_value(memory: Memory, slot: int, generation: int, packed: Packed) -> None:
-    """Write a value where a slot of this process says; it stands once it is published."""
+    """Write a value for a slot of this process. Readers may use it after `publish`."""
     offset = memory.heap.lend(packed.nbytes, slot, generation)
     packed.write(memory.block(memory.me, offset, packed.nbytes))
     slots, at = memory.own.slots, slot * SLOT_WORDS
@@ -124,12 +130,12 @@ def write_value(memory: Memory, slot: int, generation: int, packed: Packed) -> N
 
 
 def write_nothing(memory: Memory, slot: int) -> None:
-    """Say that the value of a slot of this process lies elsewhere."""
+    """Record that the value of a slot of this process is stored elsewhere."""
     memory.own.slots[slot * SLOT_WORDS + NBYTES] = 0
 
 
 def publish(memory: Memory, slot: int, generation: int, failed: int = 0) -> None:
-    """Let the value of a slot stand."""
+    """Mark the value of a slot as done, so that readers may use it."""
     slots, at = memory.own.slots, slot * SLOT_WORDS
     slots[at + DONE_NS] = time.monotonic_ns()
     fence()
@@ -137,7 +143,7 @@ def publish(memory: Memory, slot: int, generation: int, failed: int = 0) -> None
 
 
 def read_value(memory: Memory, actor: int, slot: int, release: Callable[[], None] | None = None) -> tuple[Any, bool]:
-    """Return the value in a slot that stands, and whether it is a `Failure`."""
+    """Return the published value of a slot, and whether it is a `Failure`."""
     region, at = memory.region(actor), slot * SLOT_WORDS
     _, _, state, offset, nbytes = region.slots[at : at + 5]
     release = release or functools.partial(count_done, region, slot, memory.me)
@@ -145,11 +151,12 @@ def read_value(memory: Memory, actor: int, slot: int, release: Callable[[], None
 
 
 def copy_value(memory: Memory, actor: int, slot: int, generation: int) -> Any:
-    """Return a copy of a value that stands, for a reader that nobody has counted.
+    """Return a copy of a published value, for a reader that is not counted.
 
     Raises
     ------
-    ActorLost : its ref went meanwhile, so that it may have been overwritten: whoever reads was given up.
+    ActorLost : the value's ref was deleted during the copy, so the value may have been overwritten. This happens only if
+        the driver has given up the reading actor.
     """
     region, at = memory.region(actor), slot * SLOT_WORDS
     block = memory.block(actor, *region.slots[at + OFFSET : at + NBYTES + 1]).copy()
@@ -160,11 +167,11 @@ def copy_value(memory: Memory, actor: int, slot: int, generation: int) -> Any:
 
 
 def holds_value(region: Region, slot: int, generation: int) -> bool:
-    """Whether the value of this use of the slot stands, and stands here."""
+    """Return whether the value of this use of the slot is published and stored in shared memory."""
     return region.ready(slot, generation) and region.slots[slot * SLOT_WORDS + NBYTES] > 0
 
 
 def count_done(region: Region, slot: int, reader: int) -> None:
-    """Let a reader count itself among those who are done with a slot."""
+    """Count one finished read of a slot by ``reader``."""
     place = slot * MAX_ACTORS + reader
     region.done[place] = (region.done[place] + 1) & 0xFFFF

@@ -1,9 +1,11 @@
-"""Values that never change: what is put, given or returned is frozen once, and opened anew for every receiver.
+"""Immutable values. A value that is put, passed or returned is frozen once, and opened again for every receiver.
 
-Arrays are copied into read-only memory once and then shared by all receivers. Lists and dicts are rebuilt for each
-receiver around the shared arrays, and structs of plain values copied. Any other object is pickled once, with its arrays
-out of band (protocol 5), and unpickled for each receiver on top of the same read-only memory: a data set that is put once is
-stored once. Of a class that says of itself that it is ``immutable``, one such copy does for all receivers.
+- Arrays are copied into read-only memory once; all receivers share them.
+- Lists and dicts are rebuilt for each receiver around the shared arrays.
+- Structs of plain values are copied.
+- Any other object is pickled once, with its arrays out of band (protocol 5), and unpickled for each receiver on the same
+  read-only memory. So a data set that is put once is stored once.
+- If the class of such an object sets ``immutable``, all receivers share one unpickled copy.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ class Packed:
         views: list[PickleBuffer] = []
         try:
             self.data = pickled(value, protocol=5, buffer_callback=views.append)
-        except Exception:  # what pickle raises is not settled; a class made in a function is no fault, though
+        except Exception:  # pickle may raise anything; a class defined in a function is valid and pickled by value
             self.data = _pickled_by_value(value, views)
         self.buffers = [bytes(view) for view in views]
         own = getattr(value, "nbytes", None)
         self.nbytes = own if isinstance(own, int) else sum(map(len, self.buffers)) or 8
 
     def open(self) -> Any:
-        """Return a new object on top of the same read-only memory."""
+        """Return a new object that shares the read-only memory."""
         return unpickled(self.data, buffers=self.buffers)
 
 
@@ -59,9 +61,9 @@ class Stored:
 
     Attributes
     ----------
-    value : what `freeze` made of it.
-    shared : whether all receivers may have ``value`` itself.
-    nbytes : what it weighs on the wire.
+    value : the result of `freeze`.
+    shared : whether all receivers may use ``value`` itself.
+    nbytes : size of the value in a message, in bytes.
     """
 
     __slots__ = ("nbytes", "shared", "value")
@@ -86,7 +88,7 @@ class Stored:
 
 
 def frozen_array(array: NDArray[Any]) -> NDArray[Any]:
-    """Return ``array`` if nobody can write to its memory any more, else a read-only copy."""
+    """Return ``array`` if no code can write to its memory any more, else a read-only copy."""
     if not array.flags.writeable:
         owner = array.base if isinstance(array.base, np.ndarray) else array
         memory: Any = owner.base
@@ -98,7 +100,7 @@ def frozen_array(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def freeze(value: Any) -> tuple[Any, bool]:
-    """Return (frozen, shared): a form of ``value`` that never changes, and whether receivers may have it as it is."""
+    """Return (frozen, shared): an immutable form of ``value``, and whether all receivers may use it without a copy."""
     kind = type(value)
     if kind is np.ndarray and not value.dtype.hasobject:
         return frozen_array(value), True
@@ -130,7 +132,7 @@ def _frozen_message(message: Encoded) -> tuple[Encoded, bool]:
 
 
 def _fixed(part: Any) -> bool:
-    """Return whether a part of a value never changes, as it is."""
+    """Return whether a part of a value is already immutable."""
     frozen, shared = freeze(part) if type(part) is not np.ndarray else (None, False)
     return shared and frozen is part
 

@@ -1,4 +1,4 @@
-"""Threads in lock-step: a call that may have to wait inside runs on one, while who began it stands still, and vice versa."""
+"""Threads in lock-step: a call that may be suspended runs on one thread while its starter waits, and vice versa."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ Outcome: TypeAlias = tuple[tuple[Any, ...], BaseException | None]
 
 
 class Abandoned(BaseException):
-    """Raised inside a suspended call that will never go on. Not an `Exception`, so that actors do not catch it."""
+    """Raised inside a suspended call that will never resume. It is no `Exception`, so that actors do not catch it."""
 
 
 class Strand:
-    """A thread that runs one call at a time, and only while the thread that asked for it waits.
+    """A thread that runs one call at a time, and only while the requesting thread waits.
 
     Attributes
     ----------
-    outcome : what the last call came to; None while it is suspended.
-    thread : the one that calls run on.
+    outcome : outcome of the last call; None while it is suspended.
+    thread : the thread that runs the calls.
     """
 
     def __init__(self) -> None:
@@ -39,12 +39,12 @@ class Strand:
         self._switch()
 
     def resume(self, error: BaseException | None) -> None:
-        """Let the suspended call go on, or raise ``error`` where it waits, until it ends or is suspended again."""
+        """Resume the suspended call, or raise ``error`` in it; return when it ends or is suspended again."""
         self._error = error
         self._switch()
 
     def suspend(self) -> None:
-        """Called by the job itself: stand still until `resume`."""
+        """Suspend the running job until `resume`. Only the job itself calls this."""
         self._halt()
         self._go.acquire()
         error, self._error = self._error, None
@@ -52,7 +52,7 @@ class Strand:
             raise error
 
     def end(self) -> None:
-        """End the thread; a call that is suspended on it is unwound."""
+        """Stop the thread. A suspended call is unwound with `Abandoned`."""
         self._await_halt()
         while self._job is not None:
             self.resume(Abandoned())
@@ -67,7 +67,7 @@ class Strand:
         try:
             back.acquire()
         except KeyboardInterrupt:
-            self._await_halt()  # the driver never goes on beside it, unless a second interrupt comes
+            self._await_halt()  # the driver must not run at the same time, except after a second interrupt
             raise
 
     def _await_halt(self) -> None:
@@ -86,32 +86,32 @@ class Strand:
                 return
             try:
                 self.outcome = self._job()
-            except BaseException as error:  # Abandoned, or SystemExit of an actor: it is lost
+            except BaseException as error:  # Abandoned, or SystemExit of an actor, which is lost then
                 self.outcome = (), error
             self._job = None
             self._halt()
 
 
 class Strands:
-    """Those of one engine: one that has ended its call takes the next."""
+    """The strands of one engine. A strand whose call has ended runs a later call."""
 
     def __init__(self) -> None:
         self._all: list[Strand] = []
         self._idle: list[Strand] = []
 
     def lend(self) -> Strand:
-        """Return one for a call to run on."""
+        """Return an idle or new strand for a call."""
         if not self._idle:
             self._idle.append(Strand())
             self._all.append(self._idle[-1])
         return self._idle.pop()
 
     def give_back(self, strand: Strand) -> None:
-        """Take back one whose call has ended."""
+        """Take back a strand whose call has ended."""
         self._idle.append(strand)
 
     def end(self) -> None:
-        """End all threads; calls that are suspended on them are unwound."""
+        """Stop all threads. Suspended calls are unwound."""
         for strand in self._all:
             strand.end()
         self._all.clear()

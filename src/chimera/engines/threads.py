@@ -1,4 +1,4 @@
-"""How many threads the arithmetic of this process may use."""
+"""Limits on the threads that numeric libraries of this process use."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 
 def limit_threads(threads: int) -> Callable[[], None]:
-    """Limit the libraries that are loaded already, and return what gives them back what they had."""
+    """Limit the loaded libraries to ``threads`` threads; return a function that restores the old limits."""
     from threadpoolctl import threadpool_limits
 
     torch = sys.modules.get("torch")
-    before = 0 if torch is None else torch.get_num_threads()  # asked first, for the pools are torch's too
+    before = (
+        0 if torch is None else torch.get_num_threads()
+    )  # read before the pools, which include torch's, are limited
     pools = threadpool_limits(threads)
     if torch is not None:
         torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""How a value lies in a block: a description, and behind it the bytes of its arrays, which readers use in place."""
+"""Layout of a value in a block of memory: a description, then the bytes of its arrays, which readers use in place."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _ALIGN = 64
 _HEAD = struct.Struct("qqq")
 _PLACE = struct.Struct("qq")
 _PICKLED, _ARRAY, _ENCODED = range(3)
-_PLAIN = "biufc"  # kinds of element types whose bytes say everything
+_PLAIN = "biufc"  # kinds of element types that are fully described by their bytes
 
 
 class Packed:
-    """A value as a few bytes that describe it, and its array bytes, which still lie where they were.
+    """A value prepared for writing: a short description, and views of its array bytes, which are not copied yet.
 
     Attributes
     ----------
-    nbytes : the size of the block it needs.
-    array_bytes : how much of that is array data.
+    nbytes : size of the block that the value needs, in bytes.
+    array_bytes : bytes of array data among them.
     """
 
     __slots__ = ("array_bytes", "buffers", "form", "nbytes", "stream")
@@ -44,7 +44,7 @@ class Packed:
     def __init__(self, value: Any) -> None:
         self.buffers: list[memoryview] = []
         kind = type(value)
-        if kind is np.ndarray and _is_plain(value):  # what travels most needs no pickle
+        if kind is np.ndarray and _is_plain(value):  # the most frequent value needs no pickle
             self.form, self.stream = _ARRAY, marshalled(_described((value,), self.buffers))
         elif kind is Encoded and all(map(_is_plain, value.arrays)):
             described = _described(value.arrays, self.buffers)
@@ -58,7 +58,7 @@ class Packed:
         self.nbytes, self.array_bytes = at, array_bytes
 
     def write(self, block: NDArray[np.uint8]) -> None:
-        """Copy everything into ``block``, shape (nbytes,): the one copy that a value costs."""
+        """Copy the value into ``block``, shape (nbytes,). This is the only copy of a value."""
         target = memoryview(block)  # type: ignore[arg-type]
         _HEAD.pack_into(target, 0, self.form, len(self.buffers), len(self.stream))
         head = _HEAD.size + _PLACE.size * len(self.buffers)
@@ -72,12 +72,12 @@ class Packed:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is an array or an encoded vector whose bytes say everything: it needs no pickle."""
+    """Return whether a value is an array or an encoded vector that can be stored without pickle."""
     return _is_plain(value) or (type(value) is Encoded and all(map(_is_plain, value.arrays)))
 
 
 def unpack(block: NDArray[np.uint8], release: Callable[[], None] | None) -> Any:
-    """Return the value in a block; its arrays are read-only views, and ``release`` is called when the last of them goes."""
+    """Return the value in a block. Its arrays are read-only views; ``release`` is called when the last view is deleted."""
     lease = block.view(Lease)
     lease.flags.writeable = False
     lease.release = release
@@ -99,13 +99,13 @@ def _is_plain(array: Any) -> bool:
 
 
 def _described(arrays: Sequence[NDArray[Any]], buffers: list[memoryview]) -> list[tuple[str, tuple[int, ...]]]:
-    """Return type and shape of each array, and put its bytes into ``buffers``."""
+    """Return the type and shape of each array, and append its bytes to ``buffers``."""
     buffers.extend([PickleBuffer(array).raw() for array in arrays])  # type: ignore[arg-type]
     return [(array.dtype.str, array.shape) for array in arrays]
 
 
 def _arrays(described: list[tuple[str, tuple[int, ...]]], view: memoryview, at: int) -> list[NDArray[Any]]:
-    """Return the arrays that lie in a block behind its description, which ends ``at``."""
+    """Return the arrays of a block; they follow the description, which ends at offset ``at``."""
     arrays = []
     for dtype, shape in described:
         flat = np.frombuffer(view, dtype, math.prod(shape), _aligned(at))
@@ -115,11 +115,11 @@ def _arrays(described: list[tuple[str, tuple[int, ...]]], view: memoryview, at: 
 
 
 def _dumps(value: Any, buffers: list[memoryview]) -> bytes:
-    """Pickle, by value where a class cannot be imported elsewhere; array bytes go to ``buffers``."""
+    """Pickle ``value``, by value if a class cannot be imported elsewhere; append array bytes to ``buffers``."""
     out: list[PickleBuffer] = []
     try:
         stream = pickled(value, 5, buffer_callback=out.append)
-        by_value = b"__main__" in stream  # whatever lives in the driver's script is not importable in an actor
+        by_value = b"__main__" in stream  # actors cannot import what the driver's script defines
     except (PicklingError, AttributeError, TypeError):
         by_value = True
     if by_value:

@@ -1,4 +1,4 @@
-"""The HTTP engine's driver side."""
+"""The driver side of the HTTP engine."""
 
 from __future__ import annotations
 
@@ -29,36 +29,39 @@ from chimera.engines.http.tokens import tokens_of
 from chimera.engines.real_time import RealTime
 
 _LEAVING_S = 2.0
-_COMPUTING_S = 0.1  # for an actor in the middle of a call in this process: nobody can end that
+_COMPUTING_S = 0.1  # for an actor that is executing a call in this process: such a call cannot be stopped
 
 
 @ENGINES.register("http", requires="httptools", extra="nodes")
 class HttpEngine(RealTime):
-    """Actors in nodes that are there already, reached over HTTP; no code and no pickle goes over the wire.
+    """An engine of actors in running nodes, which it reaches over HTTP. It sends no code and no pickle.
 
-    What becomes of an actor depends on its class. One that nodes host (it is on their list) is made in the node with the fewest
-    actors of this engine, or in the one where an actor of the same name was before. One with ``routes`` (see `Route`) is there
-    before: the next node in order is bound to it. Any other runs in the driver's process, in a thread. A class says ``hosted =
-    True`` if it must never run in the driver, and ``hosted = False`` if it always does.
+    The class of an actor decides where the actor runs:
+
+    - If nodes list the class as hosted, the actor is created in the node with the fewest actors of this engine, or in the
+      node that had an actor of the same name before.
+    - If the class has ``routes`` (see `Route`), the actor exists already: it is bound to the next node in order.
+    - Otherwise the actor runs in a thread of the driver's process.
+
+    A class sets ``hosted = True`` if it must never run in the driver, and ``hosted = False`` if it must always run there.
 
     Parameters
     ----------
-    nodes : where they are: ``http://host:port``, one each.
-    token : the bearer token that the nodes want; by default that of CHIMERA_TOKEN in the environment, so that it need not stand
-        in a file.
-    tokens : those of single nodes, where they differ, by the node's address; or a TOML file with lines
-        ``"http://host:port" = "..."``. A node that is not in it gets ``token``.
-    timeout_s : how long a call in a node may take; after that its ref raises `TimeLimitError`, though the node may go on.
-    retries : how often a call that failed on the way (nobody listens, the connection broke, the time was over, garbage came, or
-        a status of 500 or more without an exception of an actor) is sent again; the node may then run it more than once.
-    health_every_s : how often each node is looked at, so that a death is known though nobody calls.
-    tls_ca : a file with the certificates that https nodes are checked by, which may be the nodes' own; by default those of the
-        system.
-    tls_client : files with a certificate and its key, for nodes that ask their clients for one.
-    tls_check_host : whether a certificate must name the host of its node; not needed where ``tls_ca`` is the nodes' own.
-    most_bytes : the size of the largest answer that is taken.
-    keeps_rows : whether the trace is kept; it grows until it is fetched.
-    on_answer : told the URL of every request of an actor that was answered, and how many seconds that took.
+    nodes : addresses of the nodes: ``http://host:port``, one each.
+    token : bearer token of the nodes; default: the environment variable CHIMERA_TOKEN, so that no file has to contain it.
+    tokens : tokens of single nodes by address; or a TOML file with lines ``"http://host:port" = "..."``. Nodes that are not
+        in it get ``token``.
+    timeout_s : seconds that a call in a node may take. After that its ref raises `TimeLimitError`; the node may continue.
+    retries : how often a failed call is sent again; the node may then run it more than once. Failures are: no process
+        listens, the connection broke, the call timed out, the answer was invalid, or it had a status of 500 or more without
+        an exception of an actor.
+    health_every_s : seconds between health checks of each node, which detect deaths between calls.
+    tls_ca : file with the certificates that verify https nodes, for instance the nodes' own; default: those of the system.
+    tls_client : files with a certificate and its key, for nodes that require client certificates.
+    tls_check_host : whether a certificate must name the host of its node; not needed if ``tls_ca`` has the nodes' own.
+    most_bytes : size of the largest accepted answer, in bytes.
+    keeps_rows : whether the trace is recorded; it grows until it is fetched.
+    on_answer : called with the URL of every answered request of an actor, and its duration in seconds.
     """
 
     nodes_own_data = True
@@ -104,7 +107,7 @@ class HttpEngine(RealTime):
         self._addresses = addresses
         self._bound = 0
         self._homes: dict[str, Node] = {}
-        self._taken: set[Node] = set()  # by an actor that is alone there
+        self._taken: set[Node] = set()  # nodes of actors that must be alone there
         self._board = Board(self._began_s, keeps_rows)
         self._lanes: list[Lane] = []
         self._handles: list[HttpActor] = []
@@ -112,7 +115,7 @@ class HttpEngine(RealTime):
         self._end = weakref.finalize(self, _end, self._board, self._lanes, self._nodes)
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:  # noqa: ARG002
-        """Do nothing: nodes set no limit that could be reserved."""
+        """Do nothing: nodes have no limit to reserve from."""
         self._check_open()
 
     def spawn(
@@ -124,11 +127,11 @@ class HttpEngine(RealTime):
         name: str | None = None,
         **kwargs: Any,
     ) -> HttpActor:
-        """Make an actor, or bind a handle to one that is there, and return the handle at once.
+        """Create an actor, or bind a handle to an existing one, and return the handle at once.
 
         Raises
         ------
-        RunError : the class must be hosted, and no node that can be reached hosts it.
+        RunError : the class must be hosted, and no reachable node hosts it.
         """
         self._check_open()
         rank = len(self._handles)
@@ -143,7 +146,7 @@ class HttpEngine(RealTime):
         return self._handles[rank]
 
     def put(self, value: Any) -> Ref:
-        """Keep a value in the driver; it is packed once, when it first travels."""
+        """Store a value in the driver. It is serialized once, when it is first sent."""
         self._check_open()
         return self._board.put(value)
 
@@ -161,8 +164,8 @@ class HttpEngine(RealTime):
         return self._board.wait(list(refs), count, None if timeout_s is None else time.monotonic() + timeout_s)
 
     def when_done(self, refs: Sequence[Ref], then: Callable[[], None]) -> None:
-        """Call ``then`` once all these refs stand, in whatever thread sees to the last of them; for event loops."""
-        left = itertools.count(len(refs) - 1, -1)  # one step of it is a single one for all threads
+        """Call ``then`` when all these refs are done, in the thread that completes the last one. For event loops."""
+        left = itertools.count(len(refs) - 1, -1)  # `next` is atomic between threads
 
         def one_more() -> None:
             if next(left) == 0:
@@ -172,14 +175,14 @@ class HttpEngine(RealTime):
             ref.when_it_stands(one_more)
 
     def group(self, actors: Sequence[HttpActor]) -> Any:  # noqa: ARG002
-        """Refuse: the nodes do not reach one another."""
+        """Raise ConfigurationError: the nodes cannot reach one another."""
         self._check_open()
         raise ConfigurationError(
             "the http engine has no groups, for its nodes do not reach one another: use a strategy with a server"
         )
 
     def kill(self, actor: HttpActor) -> None:
-        """Drop an actor. In a node, a call under way is not waited for; an actor that was there before stays there."""
+        """Drop an actor without waiting for its running call in a node. An actor with routes stays in its node."""
         self._check_open()
         lane = actor._lane
         if self._board.die(lane, "was killed") and isinstance(lane, RemoteLane):
@@ -188,18 +191,18 @@ class HttpEngine(RealTime):
         lane.end()
 
     def disturb(self, actor: HttpActor, disturbance: Disturbance) -> None:
-        """Hold back, or slow down, what goes to the actor and comes from it, on this side of the wire."""
+        """Delay or slow down the messages to and from the actor, on the driver's side."""
         self._check_open()
         if actor._lane.died_s is None:
             actor._lane.disturb(disturbance)
 
     def silent(self, after_s: float) -> list[HttpActor]:
-        """Return the handles of the living that have given no sign of life for ``after_s`` seconds."""
+        """Return the handles of the living actors without a heartbeat for ``after_s`` seconds."""
         now_s = time.monotonic()
         return [self._handles[lane.rank] for lane in self._lanes if lane.silent_s(now_s) >= after_s]
 
     def trace(self) -> list[TraceRow]:
-        """Return the rows of the calls that ended since the last time."""
+        """Return the rows of the calls that ended since the last `trace`."""
         rows: list[TraceRow] = []
         with self._board.changed:
             for lane in self._lanes:
@@ -208,16 +211,16 @@ class HttpEngine(RealTime):
         return rows
 
     def lost(self) -> list[HttpActor]:
-        """Return the handles of the dead, in the order in which their deaths became known."""
+        """Return the handles of the dead actors, in the order in which their deaths became known."""
         with self._board.changed:
             return [self._handles[lane.rank] for lane in self._board.deaths]
 
     def fate(self, actor: HttpActor) -> str:
-        """Return what became of an actor, in one line: where it was, and why it is lost."""
+        """Return one line about a lost actor: where it ran, and why it was lost."""
         return f"{actor.name} {actor._lane.fate}"
 
     def call(self, lane: Lane, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
-        """Issue a call; the handle's methods lead here."""
+        """Issue a call. Methods of handles call this."""
         self._check_open()
         check_returns(returns, lane.name, method)
         call = self._call(lane, method, returns, args, kwargs)
@@ -245,7 +248,7 @@ class HttpEngine(RealTime):
                 raise RunError(f"no node hosts {kind!r}: {'; '.join(silent) or 'it is on none of their lists'}")
         if not hosting:
             return OwnLane(self._board, name, rank, actor_type)
-        # A worker that takes the place of a lost one finds its data where that was.
+        # A worker that replaces a lost one finds its data on the node of the lost one.
         home = self._homes.get(name)
         if home is None:
             alone = bool(getattr(actor_type, "one_per_node", False))
@@ -260,9 +263,11 @@ class HttpEngine(RealTime):
         )  # fmt: skip
 
     def _own_node(self, name: str, hosting: Sequence[Node], told: Mapping[Node, frozenset[str] | str]) -> Node:
-        """Return a node that no other actor has for itself."""
+        """Return a node that no other actor has reserved for itself."""
         silent = [kinds for kinds in told.values() if isinstance(kinds, str)]
-        if silent and not self._taken:  # at the start; later, a node that died need not keep others from joining
+        if (
+            silent and not self._taken
+        ):  # at the start only: later, a dead node must not prevent other nodes from joining
             raise RunError(f"a node does not answer: {'; '.join(silent)}; start it, or take its address out of 'nodes'")
         if not self._taken:
             _check_apart(self._addresses)
@@ -321,7 +326,7 @@ def _end(board: Board, lanes: list[Lane], nodes: list[Node]) -> None:
     until_s = time.monotonic() + _LEAVING_S
     for lane in lanes:
         left_s = until_s - time.monotonic()
-        with contextlib.suppress(RuntimeError):  # it has not begun
+        with contextlib.suppress(RuntimeError):  # the thread was not started
             lane.thread.join(max(min(left_s, _COMPUTING_S) if lane.computes else left_s, 0.01))
     for node in nodes:
         node.join_thread(max(until_s - time.monotonic(), 0.1))

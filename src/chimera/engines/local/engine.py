@@ -1,4 +1,4 @@
-"""The local engine's driver side: actors are processes forked from a server that has imported the heavy libraries already."""
+"""The driver side of the local engine: actors are processes forked from a server that has already imported large libraries."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _MIRRORED = ("numpy", "torch", "sklearn")
 
 @ENGINES.register("local")
 class Local(RealTime):
-    """Processes on this machine; values travel through shared memory.
+    """An engine of processes on this machine, which exchange values through shared memory.
 
     Parameters
     ----------
-    preload : modules that the actors' processes have imported before they start; by default those of the heavy libraries
-        that the driver itself has imported.
+    preload : modules that the fork server imports before actors start; default: numpy, torch and sklearn, if the driver has
+        imported them.
     """
 
     def __init__(self, *, preload: Sequence[str] | None = None) -> None:
@@ -72,7 +72,7 @@ class Local(RealTime):
         self._end = weakref.finalize(self, end, self._servers, self._relay, self._memory)
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
-        """Nothing to do: there is always room."""
+        """Do nothing: this engine has no limit to reserve from."""
 
     def spawn(
         self,
@@ -145,10 +145,10 @@ class Local(RealTime):
         """Kill the actor's process, and return when it is gone."""
         self._check_open()
         self._servers.request({"kill": actor._lane.actor})
-        self._doorbell.await_calls(lambda: actor._lane.dead, {}, SPIN_S)  # a death wakes everybody
+        self._doorbell.await_calls(lambda: actor._lane.dead, {}, SPIN_S)  # a death wakes all waiting processes
 
     def disturb(self, actor: LocalActor, disturbance: Disturbance) -> None:
-        """Stop the actor's process, or stop it again and again; return when that has begun."""
+        """Stop the actor's process, once or repeatedly; return when the disturbance has begun."""
         self._check_open()
         lane = actor._lane
         begun = lane.disturbed + 1
@@ -156,26 +156,26 @@ class Local(RealTime):
         self._doorbell.await_calls(lambda: lane.dead or lane.disturbed >= begun, {}, SPIN_S)
 
     def silent(self, after_s: float) -> list[LocalActor]:
-        """Return the handles of the living that have given no sign of life for ``after_s`` seconds."""
+        """Return the handles of the living actors without a heartbeat for ``after_s`` seconds."""
         return [self._handles[lane.rank] for lane in self._lanes if not lane.dead and lane.silent_s() >= after_s]
 
     def trace(self) -> list[TraceRow]:
-        """Return the rows of the calls that ended since the last time."""
+        """Return the rows of the calls that ended since the last `trace`."""
         with self._calls.lock:
             return [row for lane in self._lanes for row in lane.trace(self._began_s)]
 
     def lost(self) -> list[LocalActor]:
-        """Return the handles of the dead, in the order of their deaths."""
+        """Return the handles of the dead actors, in the order of their deaths."""
         return [self._handles[lane.rank] for lane in self._deaths]
 
     def close(self) -> None:
-        """Kill all processes and let go of the shared memory. Arrays that were fetched stay."""
+        """Kill all processes and release the shared memory. Arrays that were fetched stay valid."""
         for lane in (self._calls.own, *self._lanes):
             lane.closed = True
         super().close()
 
     def call(self, lane: Lane, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
-        """Issue a call; the handle's methods lead here."""
+        """Issue a call. Methods of handles call this."""
         self._check_open()
         if returns is not None:
             check_returns(returns, lane.name, method)
@@ -191,11 +191,11 @@ class Local(RealTime):
         return refs[0] if returns is None else refs
 
     def handle(self, actor: int, _: str) -> LocalActor:
-        """Return the handle on an actor, for one that comes back from an actor."""
+        """Return the driver's handle on an actor, for a pickled handle that an actor returned."""
         return self._handles[actor - 1]
 
     def place(self, lane: Lane) -> tuple[int, str]:
-        """Return what must travel with a handle."""
+        """Return the arguments of `handle`, which are pickled with a handle."""
         return lane.actor, lane.name
 
     def _value(self, ref: Ref, deadline: float | None) -> Any:
@@ -210,14 +210,14 @@ class Local(RealTime):
         fence()
         if not lane.ready(ref):
             raise ActorLost(f"{lane.name} died; its call {ref.call!r} has no result")
-        # The value's arrays keep the ref, and with it the block, for as long as they live.
+        # The value's arrays hold the ref, and so the block, until they are deleted.
         value, failed = read_value(self._memory, lane.actor, ref.slot, release=functools.partial(_keep, ref))
         if failed:
             raise value.exception()
         return value
 
     def _await_end(self, lane: Lane, count: int) -> None:
-        """Wait until so many of an actor's calls have ended, or it is dead."""
+        """Wait until ``count`` of an actor's calls have ended or the actor is dead."""
         region = lane.region
 
         def ended() -> bool:
@@ -228,11 +228,11 @@ class Local(RealTime):
 
 
 def _keep(ref: Ref) -> None:
-    """Hold a ref for as long as this call of it is held."""
+    """Do nothing. A partial of this function keeps the ref alive."""
 
 
 def _calls_of(refs: Iterable[Ref], all_of_them: bool) -> dict[int, int]:
-    """Return, for each actor of the refs, after how many of its calls the first of them stands, or the last."""
+    """Return, for each actor of the refs, the number of its calls after which the first (or last) of its refs is done."""
     calls: dict[int, int] = {}
     for ref in refs:
         actor, count = ref.lane.actor, ref.number + 1

@@ -1,4 +1,4 @@
-"""The Ray engine's driver side: each actor is a Ray actor, each ref one of Ray's."""
+"""The driver side of the Ray engine: each actor is a Ray actor, each ref a Ray object reference."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ _LEAVING_S = 5.0
 
 @ENGINES.register("ray", requires="ray", extra="ray")
 class Ray(RealTime):
-    """Actors of Ray, on this machine or a cluster; values travel through Ray's object store, or through memory that they share.
+    """An engine of Ray actors on this machine or a cluster. Values pass through Ray's object store or through shared memory.
 
-    A session of Ray that this process has already is used and left as it is; otherwise one is joined or started.
+    If this process already has a Ray session, the engine uses it and leaves it running. Otherwise it joins or starts one.
 
     Parameters
     ----------
-    address : of a running Ray to join, ``"auto"`` or ``"host:port"``; without one, a Ray is started on this machine.
-    reserve_timeout_s : how long to wait until the cluster has room for what is reserved or spawned.
-    cpus_per_actor : how many of Ray's CPUs each actor takes; by default as many as its `Resources` give it threads.
+    address : address of a running Ray to join, ``"auto"`` or ``"host:port"``; default: start Ray on this machine.
+    reserve_timeout_s : seconds to wait until the cluster has room for reserved or spawned actors.
+    cpus_per_actor : Ray CPUs that each actor takes; default: the number of threads in its `Resources`.
     placement : ``"pack"`` places actors on few nodes, ``"spread"`` on many.
-    cpus : how many CPUs a Ray started here pretends to have, and so how many actors fit; by default 64 or all there are.
-    object_store_bytes : the size of the object store of a Ray started here; by default 2 GiB, or half of what is free.
-    working_dir : the folder whose code the actors of a Ray joined at ``address`` import; by default the Python files
-        of the driver's own folders on its import path.
-    show_output : whether what actors print is shown in the driver's terminal.
+    cpus : number of CPUs that a Ray started here declares, which limits the number of actors; default: 64, or all CPUs.
+    object_store_bytes : size of the object store of a Ray started here; default: 2 GiB, or half of the free memory.
+    working_dir : folder with the code that actors import if Ray was joined at ``address``; default: the Python files of
+        the driver's own folders on its import path.
+    show_output : whether the driver's terminal shows the output of actors.
     """
 
     def __init__(
@@ -91,12 +91,12 @@ class Ray(RealTime):
         self._end = weakref.finalize(self, _end, *parts)
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
-        """Hold room for actors that need these, all or none; the spawns that follow with equal resources take it.
+        """Reserve room for actors with these resources, all or none. Later spawns with equal resources use it.
 
         Raises
         ------
-        TimeLimitError : there was no room within ``timeout_s``, by default ``reserve_timeout_s``; says what was asked and what
-            is free.
+        TimeLimitError : there was no room within ``timeout_s`` (default: ``reserve_timeout_s``). The message lists the
+            requested and the free resources.
         """
         self._check_open()
         self._roster.look_for_deaths(at_once=True)  # a reserved place may have become free
@@ -168,7 +168,7 @@ class Ray(RealTime):
         return GroupHandle(f"{self.key}/{self._groups}", [(lane.key, lane.name) for lane in lanes], meeting)
 
     def kill(self, actor: RayActor) -> None:
-        """Have Ray kill the actor's process."""
+        """Kill the actor's process through Ray."""
         self._check_open()
         lane = actor._lane
         if lane.died_s is None:
@@ -177,13 +177,13 @@ class Ray(RealTime):
             self._roster.note_death(lane)
 
     def disturb(self, actor: RayActor, disturbance: Disturbance) -> None:
-        """Stop the actor's process, or stop it again and again; return when that has begun.
+        """Stop the actor's process, once or repeatedly; return when the disturbance has begun.
 
-        The first time on a node starts a small Ray actor there, which takes a second or so.
+        The first disturbance on a node starts a helper actor there, which takes about one second.
 
         Raises
         ------
-        TimeLimitError : the actor has no place within ``reserve_timeout_s``, or its node does not answer.
+        TimeLimitError : the actor was not placed within ``reserve_timeout_s``, or its node does not answer.
         """
         self._check_open()
         lane = actor._lane
@@ -198,7 +198,7 @@ class Ray(RealTime):
             self._roster.look_for_deaths()
 
     def silent(self, after_s: float) -> list[RayActor]:
-        """Return the handles of the living that have given no sign of life for ``after_s`` seconds."""
+        """Return the handles of the living actors without a heartbeat for ``after_s`` seconds."""
         if not self._end.alive:
             return []
         self._roster.look_for_deaths()
@@ -210,35 +210,36 @@ class Ray(RealTime):
         return [self._handles[lane.rank] for lane in begun if lane.pulse.sign_s <= before_s]
 
     def trace(self) -> list[TraceRow]:
-        """Return the rows of the calls that ended since the last time."""
+        """Return the rows of the calls that ended since the last `trace`."""
         if self._end.alive:
             self._calls.take_all_rows()
         return self._calls.give_rows()
 
     def lost(self) -> list[RayActor]:
-        """Return the handles of the dead, in the order in which their deaths became known."""
+        """Return the handles of the dead actors, in the order in which their deaths became known."""
         if self._end.alive:
             self._roster.look_for_deaths()
         return [self._handles[lane.rank] for lane in self._roster.deaths]
 
     def close(self) -> None:
-        """Kill the actors, give back what was reserved, and end Ray if it was started here.
+        """Kill the actors, release the reservations, and stop Ray if this engine started it.
 
-        Arrays that were fetched stay; after leaving a cluster that goes on, its store may use their memory again: copy them.
+        Arrays that were fetched stay valid if Ray stops too. If the cluster continues, copy them before this call: its
+        object store may reuse their memory.
         """
         super().close()
 
     def handle(self, rank: int, *_: Any) -> RayActor:
-        """Return the handle on an actor, for one that comes back from an actor."""
+        """Return the driver's handle on an actor, for a pickled handle that an actor returned."""
         return self._handles[rank]
 
     def place(self, lane: Lane) -> tuple[int, str, str, Any, Any]:
-        """Return what must travel with a handle; from then on actors may call one another."""
+        """Return the data that is pickled with a handle, and enable calls between actors."""
         self._calls.actors_may_call = True
         return lane.rank, lane.key, lane.name, lane.handle, lane.made
 
     def call(self, lane: Lane, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
-        """Issue a call; the handle's methods lead here."""
+        """Issue a call. Methods of handles call this."""
         self._check_open()
         return self._calls.issue(lane, method, returns, args, kwargs)
 

@@ -1,4 +1,4 @@
-"""The modelled availability: who joins, leaves and crashes, and when."""
+"""The availability model: the times at which actors join, leave and crash."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Availability:
 
     Attributes
     ----------
-    join : the actor is not there before; its first call waits for it.
-    leave : the call that runs then ends well; later ones raise `ActorLost`.
-    crash : the call that runs then is lost, and so are later ones.
+    join : time from which the actor exists; its first call waits until then.
+    leave : time after which calls raise `ActorLost`; a call that runs at that time completes.
+    crash : time of the actor's death; the call that runs at that time, and later calls, raise `ActorLost`.
     """
 
     join: Mapping[str, float] = field(default_factory=dict)

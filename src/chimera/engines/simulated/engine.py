@@ -30,15 +30,15 @@ _numbers = itertools.count()
 
 @ENGINES.register("simulated")
 class Simulated:
-    """Virtual time: calls run at once, in one process, and only their clock is simulated.
+    """An engine in virtual time: one process executes each call at once, and simulates only the clock.
 
-    A call starts when its message and its arguments have crossed the network and the actor is free. An actor comes with
-    its constructor's arguments: they cross no network. Two runs with one seed have the same timeline and the same bits.
+    A call starts when its message and its arguments have crossed the simulated network and the actor is free. The arguments
+    of a constructor are not charged to the network. Two runs with the same seed have the same timeline and the same bits.
 
     Parameters
     ----------
-    seed : of the speeds and the stragglers.
-    network, compute, availability : the models, or tables with their keys.
+    seed : seed of the speeds of actors and of the stragglers.
+    network, compute, availability : the models of time, or tables with their options.
     """
 
     nodes_own_data = False
@@ -63,27 +63,27 @@ class Simulated:
         self._scheduler = Scheduler(self._driver, self._compute, seed)
         self._awaiting = Awaiting(self._scheduler, self._driver)
         self._give_back_threads: Callable[[], None] | None = None
-        # One for all actors with such a link: whatever a call declares is charged before another one runs.
+        # Actors with the same bandwidth share one object: what a call declares is charged before another call runs.
         self._surroundings = cache(partial(SimulatedSurroundings, self._scheduler.events))
         self._closed = False
         self.key = f"simulated-{next(_numbers)}"
         receive_handles(self)
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
-        """Nothing to do: there is always room."""
+        """Do nothing: this engine has no limit to reserve from."""
 
     def spawn(
         self,
         actor_type: Callable[..., Any],
         /,
         *args: Any,
-        resources: Resources | None = None,  # noqa: ARG002 - virtual machines have what it takes
+        resources: Resources | None = None,  # noqa: ARG002 - virtual machines have all resources
         name: str | None = None,
         **kwargs: Any,
     ) -> ActorHandle:
         """See `Engine.spawn`."""
         self._check_open()
-        if self._give_back_threads is None:  # sums must not depend on how many cores there are
+        if self._give_back_threads is None:  # sums must not depend on the number of cores
             self._give_back_threads = limit_threads(1)
         rank = len(self._nodes)
         name = f"actor {rank}" if name is None else name
@@ -111,7 +111,7 @@ class Simulated:
         return ref
 
     def issue(self, node: Node, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
-        """Call ``method`` on the actor of ``node``; what an actor's handle does."""
+        """Issue a call of ``method`` on the actor of ``node``. Methods of handles call this."""
         if self._closed:
             self._check_open()
         if returns is not None and returns < 1:
@@ -130,14 +130,14 @@ class Simulated:
     @overload
     def get(self, refs: Any, timeout_s: float | None = None) -> Any: ...
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
-        """See `Engine.get`; a value crosses the network to the driver."""
+        """See `Engine.get`. The transfer of each value to the driver is simulated."""
         self._check_open()
         if isinstance(refs, Ref):
             return self._awaiting.fetch([refs], timeout_s)[0]
         return self._awaiting.fetch(list(refs), timeout_s)
 
     def wait(self, refs: Iterable[Any], count: int = 1, timeout_s: float | None = None) -> tuple[list[Ref], list[Ref]]:
-        """See `Engine.wait`; the news that a call has ended needs one latency."""
+        """See `Engine.wait`. The driver learns of the end of a call one network latency later."""
         self._check_open()
         return self._awaiting.wait(list(refs), count, timeout_s)
 
@@ -164,7 +164,7 @@ class Simulated:
             self._scheduler.bury(node, node.crash_s)
 
     def disturb(self, actor: Any, disturbance: Disturbance) -> None:
-        """See `Engine.disturb`; without an end, a cut is a hang. Calls computed ahead of the clock move with it."""
+        """See `Engine.disturb`. A cut without an end acts as a hang. Calls computed ahead of the clock are timed again."""
         self._check_open()
         self._scheduler.events.catch_up()
         node: Node = actor._node
@@ -172,23 +172,23 @@ class Simulated:
             self._scheduler.disturb(node, disturbance)
 
     def silent(self, after_s: float) -> list[ActorHandle]:
-        """See `Engine.silent`; who computes for long is not named, since here that is known."""
+        """See `Engine.silent`. Actors with a long computation are not returned: the engine knows that they compute."""
         now_s = self._scheduler.now_s
         still = [n for n in self._nodes if n.health.silent_since_s(now_s) + after_s <= now_s < n.gone_s]
         return [self._handles[node.rank] for node in still]
 
     def reduced(self, node: Node) -> tuple[Any, ...]:
-        """Return what a handle is pickled as; from then on actors may call one another."""
+        """Return the pickled form of a handle, and enable calls between actors."""
         self._scheduler.events.on = True
         return handle_of, (self.key, node.name, (node.rank,))
 
     def handle(self, rank: int) -> ActorHandle:
-        """Return the handle on an actor, for whoever received it."""
+        """Return the handle on an actor for the process that received it in an argument."""
         self._scheduler.events.check_receiver(self._nodes[rank].name)
         return self._handles[rank]
 
     def now(self) -> float:
-        """Virtual seconds since the engine began."""
+        """Return the virtual seconds since the engine started."""
         return self._scheduler.now_s
 
     def close(self) -> None:
@@ -200,7 +200,7 @@ class Simulated:
             self._give_back_threads = None
 
     def trace(self) -> list[TraceRow]:
-        """Return the rows of the calls that ended since the last time, by the time of their end, then by rank."""
+        """Return the rows of the calls that ended since the last `trace`, ordered by end time, then by rank."""
         self._scheduler.events.catch_up()
         return self._scheduler.timeline.take_rows(self._scheduler.now_s)
 
@@ -211,14 +211,14 @@ class Simulated:
         return [self._handles[rank] for _, rank in sorted(gone)]
 
     def state(self) -> dict[str, Any]:
-        """Return the clock, and how many calls each actor has had: the stragglers of the next ones follow from that."""
+        """Return the clock and each actor's number of calls, which determines the stragglers of its next calls."""
         self._scheduler.events.catch_up()
         return {"now_s": self.now(), "calls": {node.name: node.calls for node in self._nodes}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Set the clock, and go on with the stragglers from there; everything issued so far is over then.
+        """Set the clock and the numbers of calls. All calls issued before have ended by the restored time.
 
-        The state of an engine whose time is real says nothing, and changes nothing.
+        The state of a real-time engine is empty and changes nothing.
         """
         self._check_open()
         if not state:

@@ -1,4 +1,4 @@
-"""The modelled network: a latency, and one uplink and one downlink a node on which transfers queue."""
+"""The network model: a latency, and one uplink and one downlink per node, on which transfers queue."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from chimera.engines.simulated.options import check_range
 
 @dataclass(frozen=True, kw_only=True)
 class NodeNetwork:
-    """What differs for one node; None keeps what the network says.
+    """Network settings of one node; None keeps the setting of the network.
 
     Attributes
     ----------
-    latency_s : its latency; a path between two nodes has the greater of theirs.
-    bandwidth_bytes_s : of its uplink and of its downlink, each.
+    latency_s : latency of the node; a path has the greater latency of its two nodes.
+    bandwidth_bytes_s : bandwidth of its uplink and of its downlink, each.
     """
 
     latency_s: float | None = None
@@ -31,16 +31,16 @@ class NodeNetwork:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """A network of nodes: the driver and each actor are one each.
+    """A network in which the driver and each actor are a node.
 
-    A transfer takes its turn on the sender's uplink, is on its way for the latency, and takes its turn on the receiver's
-    downlink; it flows through both at once, so that alone it takes ``latency_s + bytes / (the slower bandwidth)``.
+    A transfer queues on the sender's uplink, waits for the latency, and queues on the receiver's downlink. It uses both links
+    at the same time: a single transfer takes ``latency_s + bytes / (the slower bandwidth)``.
 
     Attributes
     ----------
-    latency_s : how long a first byte, a call without data, or the news that a call ended is on its way.
-    bandwidth_bytes_s : of every uplink and every downlink; ``inf`` makes data weightless. Default: 1 Gbit/s.
-    nodes : what differs, by actor name (``driver`` is the driver).
+    latency_s : transfer time of a first byte, of a call without data, or of the notice that a call ended.
+    bandwidth_bytes_s : bandwidth of every uplink and every downlink; ``inf``: data takes no time. Default: 1 Gbit/s.
+    nodes : settings of single nodes by actor name (``driver`` is the driver).
     """
 
     latency_s: float = 1e-4
@@ -52,7 +52,7 @@ class Network:
         check_range("bandwidth_bytes_s", self.bandwidth_bytes_s, above_zero=True)
 
     def port(self, name: str) -> Port:
-        """Return the fresh links of the node ``name``."""
+        """Return new links for the node ``name``."""
         own = self.nodes.get(name, NodeNetwork())
         return Port(
             self.latency_s if own.latency_s is None else own.latency_s,
@@ -63,12 +63,12 @@ class Network:
 class Link:
     """One direction of a node's connection: the times at which it is busy, as merged intervals in order.
 
-    Transfers are not always asked for in the order of their times (a call may be issued long before its argument stands), so
-    each takes the first gap that holds it and not simply the end of the queue.
+    Transfers are not always reserved in the order of their times: a call may be issued long before its argument is computed.
+    So each transfer takes the first gap that is long enough, which need not be the end of the queue.
 
     Attributes
     ----------
-    times_s : where each interval begins and ends, one behind the other: in one list, for there are many links.
+    times_s : begin and end of each interval in turn; a single list saves memory, because there are many links.
     """
 
     __slots__ = ("times_s",)
@@ -77,12 +77,12 @@ class Link:
         self.times_s: list[float] = []
 
     def reserve(self, earliest_s: float, duration_s: float) -> float:
-        """Occupy the link for ``duration_s``, not before ``earliest_s``; return when that begins."""
+        """Reserve the link for ``duration_s``, not before ``earliest_s``; return the start time."""
         times_s = self.times_s
-        if not times_s or times_s[-1] < earliest_s:  # as most are
+        if not times_s or times_s[-1] < earliest_s:  # the most frequent case
             times_s += (earliest_s, earliest_s + duration_s)
             return earliest_s
-        if times_s[-2] <= earliest_s:  # behind the last of a queue, as most others
+        if times_s[-2] <= earliest_s:  # at the end of a queue, the second most frequent case
             begin_s = times_s[-1]
             times_s[-1] = begin_s + duration_s
             return begin_s
@@ -108,7 +108,7 @@ class Link:
 
 
 class Port:
-    """A node's place in the network."""
+    """The connection of a node to the network."""
 
     __slots__ = ("bandwidth_bytes_s", "downlink", "latency_s", "uplink")
 
@@ -117,11 +117,11 @@ class Port:
         self.uplink, self.downlink = Link(), Link()
 
     def latency_to(self, other: Port) -> float:
-        """One way, in seconds."""
+        """Return the one-way latency in seconds."""
         return self.latency_s if self.latency_s > other.latency_s else other.latency_s
 
     def send(self, receiver: Port, size: int, ready_s: float) -> float:
-        """Send ``size`` bytes that stand at ``ready_s``; return when the last one has arrived."""
+        """Send ``size`` bytes that are ready at ``ready_s``; return the time at which the last byte arrives."""
         latency_s = self.latency_s if self.latency_s > receiver.latency_s else receiver.latency_s
         if size == 0:
             return ready_s + latency_s

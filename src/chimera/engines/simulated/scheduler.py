@@ -1,4 +1,4 @@
-"""Which call runs next, and what it costs: the virtual machine under the simulated engine."""
+"""The scheduler of the simulated engine: it selects the next call, runs it, and computes its virtual times."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Scheduler:
         self._strands = Strands()
 
     def issue(self, call: Call) -> None:
-        """Run ``call``, or put it off until it can run."""
+        """Run ``call``, or queue it until it can run."""
         node = call.node
         if call.method == CONSTRUCTOR:
             self._nodes.append(node)
@@ -92,7 +92,7 @@ class Scheduler:
                 node.port.downlink.forget(self.now_s)
 
     def bury(self, node: Node, lost_s: float) -> None:
-        """End what waits for an actor that is no more since ``lost_s``: the driver has killed it, or it hung until then."""
+        """End all waits for an actor that died at ``lost_s``, killed by the driver or after a hang."""
         if node in self._hung:
             self._hung.remove(node)
         self.timeline.recall(node, lost_s, self._driver.port.latency_to(node.port), self._hung)
@@ -107,7 +107,7 @@ class Scheduler:
         self.pump()
 
     def disturb(self, node: Node, disturbance: Disturbance) -> None:
-        """Let something go wrong with an actor from now on, in place of what went wrong before."""
+        """Start a disturbance of an actor, which replaces its current one."""
         hung_s = node.health.hung_s
         node.health = node.health.under(disturbance, self.now_s)
         if node in self._hung:
@@ -132,7 +132,7 @@ class Scheduler:
         return min(losses(self._hung, self._suspended.values()), key=itemgetter(0), default=(math.inf, self._driver))
 
     def lose(self, node: Node, lost_s: float) -> None:
-        """Let all who wait for ``node`` know of its death, and run on."""
+        """Report the death of ``node`` to all calls that wait for it, and continue."""
         if node in self._hung:
             if lost_s < node.crash_s:
                 node.crash_s, node.fate = lost_s, "left"
@@ -143,7 +143,7 @@ class Scheduler:
         self.pump()
 
     def charge(self) -> Call | None:
-        """Move the clock of the running call by what it has declared since the last time; for groups."""
+        """Advance the clock of the running call by the work that it has declared since the last charge. For groups."""
         call = self.running
         if call is not None:
             node, compute = call.node, self._compute
@@ -157,7 +157,7 @@ class Scheduler:
         return call
 
     def suspend(self, call: Call, group: SimulatedGroup) -> None:
-        """Let the running call wait for ``group``; on its strand."""
+        """Suspend the running call until ``group`` resumes it. Runs on the strand of the call."""
         assert call.strand is not None
         self._suspended[call] = group
         call.node.suspended = call
@@ -167,15 +167,15 @@ class Scheduler:
             del self._suspended[call]
 
     def resume_later(self, call: Call, error: BaseException | None) -> None:
-        """Let a suspended call go on when its turn comes, or raise ``error`` in it."""
+        """Queue a suspended call: the scheduler resumes it later, or raises ``error`` in it."""
         self._resumes.append((call, error))
 
     def explain(self, call: Call) -> str:
-        """Say for whom the driver would wait for ever."""
+        """Describe the calls and actors for which the driver would wait forever."""
         return explain(call, self._suspended, self.events.awaited_by, len(self._nodes))
 
     def close(self) -> None:
-        """End all strands, and let go of the actors."""
+        """Stop all strands and release the actors."""
         self._strands.end()
         for node in self._nodes:
             node.target = None
@@ -235,7 +235,7 @@ class Scheduler:
         self.advance(call, partial(call.strand.begin, job))
 
     def advance(self, call: Call, switch: partial[None]) -> None:
-        """Let a call on a strand go on until it ends or waits again."""
+        """Run a call on its strand until it ends or waits again."""
         strand = call.strand
         assert strand is not None
         call.node.suspended = None

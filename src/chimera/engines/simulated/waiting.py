@@ -1,4 +1,4 @@
-"""For whom a call waits, and what will end that."""
+"""Analysis of waiting calls: the calls and actors for which they wait, and the deaths that end the wait."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def losses(hung: Iterable[Node], groups: Iterable[SimulatedGroup]) -> Iterator[t
 def explain(
     call: Call, suspended: Mapping[Call, SimulatedGroup], awaited_by: Callable[[Call], Call | None], limit: int
 ) -> str:
-    """Say for whom the driver would wait for ever.
+    """Describe the calls and actors for which the driver would wait forever.
 
     Parameters
     ----------
