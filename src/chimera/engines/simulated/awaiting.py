@@ -1,4 +1,4 @@
-"""What the driver waits for: that, and nothing else, moves its clock."""
+"""Waits of the driver. Only they advance the driver's clock."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Awaiting:
 
     Parameters
     ----------
-    scheduler : has the clock.
-    driver : the node that values travel to.
+    scheduler : holds the clock.
+    driver : the node of the driver, which receives the values.
     """
 
     def __init__(self, scheduler: Scheduler, driver: Node) -> None:
         self._scheduler, self._driver = scheduler, driver
 
     def wait(self, refs: list[Ref], count: int, timeout_s: float | None) -> tuple[list[Ref], list[Ref]]:
-        """See `Engine.wait`; the news that a call has ended needs one latency."""
+        """See `Engine.wait`. The driver learns of the end of a call one network latency later."""
         count = min(count, len(refs))
         deadline_s = self._deadline_s(timeout_s)
         times_s = self._known_times_s(refs, count, deadline_s)
@@ -39,7 +39,7 @@ class Awaiting:
         return [refs[i] for i in places], [ref for ref, time_s in zip(refs, times_s, strict=True) if time_s > now_s]
 
     def fetch(self, refs: Sequence[Ref], timeout_s: float | None) -> list[Any]:
-        """See `Engine.get`; a value crosses the network to the driver."""
+        """See `Engine.get`. The transfer of each value to the driver is simulated."""
         scheduler, deadline_s = self._scheduler, self._deadline_s(timeout_s)
         began_s = scheduler.now_s
         self._known_times_s(refs, len(refs), deadline_s)
@@ -51,7 +51,7 @@ class Awaiting:
         values = []
         for ref in refs:
             call = ref.call
-            arrives_s = call.known_s  # an arrival noted before the call was made late does not count
+            arrives_s = call.known_s  # an arrival recorded before the call was delayed is no longer valid
             if call.error is None:
                 arrives_s = max(arrives_s, ref.arrivals.get(self._driver, arrives_s))
             if arrives_s > deadline_s:
@@ -69,7 +69,7 @@ class Awaiting:
         return math.inf if timeout_s is None else self._scheduler.now_s + max(0.0, timeout_s)
 
     def _known_times_s(self, refs: Sequence[Ref], count: int, deadline_s: float) -> list[float]:
-        """Return when the driver can know of each ref, after what may happen, or end a wait, before that."""
+        """Process the events before the end of the wait; return when the driver learns that each ref is done."""
         events = self._scheduler.events
         events.catch_up()
         while True:

@@ -1,4 +1,4 @@
-"""How messages and values cross the modelled network to an actor."""
+"""Delivery of messages and values to an actor through the network model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def arrival_s(call: Call) -> float:
 def deliver(refs: Sequence[Ref], node: Node, ready_s: float) -> tuple[float, float, int]:
     """Send the values of ``refs`` to ``node``, not before ``ready_s``.
 
-    Returns when the last one arrives, when that one set out, and how many bytes were sent.
+    Returns the arrival time of the last value, the time at which that value was sent, and the number of bytes sent.
     """
     arrived_s = left_s = ready_s
     size = 0

@@ -1,4 +1,4 @@
-"""What goes wrong with an actor in virtual time, short of its death."""
+"""Disturbances of an actor in virtual time: hangs, cuts and slow periods, but not deaths."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from chimera.core.engine import Disturbance
 
 
 class Health:
-    """The disturbances of one actor, and when it can do what; it never changes, so that all who are sound can share one.
+    """The disturbances of one actor. The object is immutable: all undisturbed actors share one.
 
     Attributes
     ----------
-    hung_s : since when it does nothing, for ever: it hangs, or is cut off, without end. Infinite if it does not.
-    sound : whether nothing has ever gone wrong with it; all else need not be asked then.
+    hung_s : start time of a hang or cut without end; infinite if there is none.
+    sound : whether the actor was never disturbed. The methods need not be called then.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Health:
         self._slow: list[tuple[float, float, float]] = []
 
     def under(self, disturbance: Disturbance, now_s: float) -> Health:
-        """Return the health of an actor that had this one, from a disturbance on that begins now and ends the former."""
+        """Return the health after a disturbance that begins now and ends the current one."""
         then, hung = Health(), [(self.hung_s, now_s)] if self.hung_s < now_s else []
         then.sound = False
         then._pauses, then._cuts = _until([*self._pauses, *hung], now_s), _until(self._cuts, now_s)
@@ -43,15 +43,15 @@ class Health:
         return then
 
     def begins_s(self, time_s: float) -> float:
-        """Return when work begins that could begin at ``time_s``."""
+        """Return the start time of work that is ready at ``time_s``."""
         return math.inf if time_s >= self.hung_s else _after(self._pauses, time_s)
 
     def sends_s(self, time_s: float) -> float:
-        """Return when a value leaves that could leave at ``time_s``; one made before a hang still can, as on real engines."""
+        """Return the send time of a value that is ready at ``time_s``. As on real engines, a hang does not delay sending."""
         return _after(self._cuts, time_s)
 
     def ends_s(self, begin_s: float, work_s: float) -> float:
-        """Return when work of so many seconds ends that begins then; in a slow spell it takes the factor as long."""
+        """Return the end of ``work_s`` seconds of work that begins at ``begin_s``, prolonged in slow periods."""
         for slow_s, over_s, factor in self._slow:
             if slow_s <= begin_s < over_s:
                 if work_s <= (over_s - begin_s) / factor:
@@ -60,7 +60,7 @@ class Health:
         return begin_s + work_s
 
     def silent_since_s(self, now_s: float) -> float:
-        """Return since when it has been still; infinite if it is not still now."""
+        """Return the time of the last heartbeat of an actor that is silent now, else infinity."""
         begun_s = [begin_s for begin_s, end_s in self._pauses if begin_s <= now_s < end_s]
         return min([self.hung_s, *begun_s])
 

@@ -1,4 +1,4 @@
-"""Calls that were computed ahead of the driver's clock, moved when something comes in between."""
+"""New times for calls that were computed ahead of the driver's clock, after a disturbance."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ Change: TypeAlias = Callable[[Call, float, float], tuple[float, float]]
 
 
 def disturbed(node: Node, disturbance: Disturbance, now_s: float) -> Change:
-    """Return what a disturbance that begins now does to the calls of ``node``.
+    """Return the change of start and end times that a disturbance from now on causes for the calls of ``node``.
 
-    A hang lengthens the call under way; one that is cut off computes on, and its results are there when the cut is over. A
-    slow spell leaves alone the calls that meet others in groups: how much of them is waiting is not known.
+    - A hang lengthens the running call.
+    - During a cut, the running call continues; its results are available after the cut.
+    - A slow period does not change calls that meet others in groups, because their share of waiting is unknown.
     """
     over_s = now_s + disturbance.for_s
 
@@ -41,17 +42,17 @@ def disturbed(node: Node, disturbance: Disturbance, now_s: float) -> Change:
 
 
 def retime(calls: Sequence[Call], change: Change, since_s: float) -> None:
-    """Move ``calls`` by ``change``, and whatever then has to wait for them; what happened until ``since_s`` stays.
+    """Apply ``change`` to ``calls``, and delay the calls that wait for them. Times until ``since_s`` do not change.
 
-    A call starts when the one before it on its actor has ended and its arguments have crossed the network, for which they
-    are taken to need as long as the last of them did; calls that met after ``since_s`` are late together. A call that will
-    never end keeps in ``planned`` what it would have been.
+    A call starts when the previous call of its actor has ended and its arguments have arrived. Each argument is assumed to
+    need the transfer time of the last one. Calls that met after ``since_s`` have the same delay. A call that will never end
+    keeps its original times in ``planned``.
     """
     ordered = sorted(calls, key=attrgetter("order"))
     starts_s = {call: call.start_s for call in ordered}
     late_s = dict.fromkeys(ordered, 0.0)
     moving = True
-    while moving:  # no lateness ever falls, and a meeting hands it on as it is: this ends
+    while moving:  # terminates: delays never decrease, and a meeting passes them on unchanged
         moving = False
         free_s: dict[Node, float] = {}
         for call in ordered:
@@ -100,7 +101,7 @@ def _apply(call: Call, start_s: float, late_s: float, since_s: float) -> None:
 
 
 def restore_planned(calls: Sequence[Call]) -> list[Call]:
-    """Give stuck calls the times back that they would have had, and return them."""
+    """Restore the original times of stuck calls; return these calls."""
     stuck = [call for call in calls if call.planned is not None]
     for call in stuck:
         assert call.planned is not None

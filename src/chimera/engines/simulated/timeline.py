@@ -1,4 +1,4 @@
-"""The calls whose virtual times stand: those that still lie ahead of the driver's clock, and those that have ended."""
+"""The calls with known virtual times: calls that end after the driver's current time, and calls that have ended."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _MANY = 4096
 
 
 class Timeline:
-    """Calls are computed before their time has come; until it has, a kill can still take them back."""
+    """The calls in virtual time. Calls are computed ahead of the driver's clock; until their end, a kill can undo them."""
 
     def __init__(self) -> None:
         self._ahead: list[Call] = []
-        self.add = self._ahead.append  # takes in a call whose end is known, well or badly
+        self.add = self._ahead.append  # adds a call whose end is known, successful or failed
         self._ended: list[TraceRow] = []
         self._settle_at = _MANY
 
     def settle(self, now_s: float, *, at_once: bool = False) -> bool:
-        """Separate the calls that have ended, once there are many; return whether it was done."""
+        """Move the ended calls to the trace if there are many calls, or ``at_once``; return whether this was done."""
         if len(self._ahead) < self._settle_at and not at_once:
             return False
         ahead = []
@@ -33,7 +33,7 @@ class Timeline:
             if call.end_s > now_s:
                 ahead.append(call)
                 continue
-            call.inputs, call.meetings = (), NOTHING  # else each call would keep its whole past
+            call.inputs, call.meetings = (), NOTHING  # otherwise each call would hold all earlier calls in memory
             if call.start_s < math.inf:
                 self._ended.append(call.row())
         self._ahead[:] = ahead
@@ -41,21 +41,22 @@ class Timeline:
         return True
 
     def take_rows(self, now_s: float) -> list[TraceRow]:
-        """Return the rows of the calls that ended since the last time, by the time of their end."""
+        """Return the rows of the calls that ended since the last `take_rows`, ordered by end time."""
         self.settle(now_s, at_once=True)
         ended, self._ended = self._ended, []
         ended.sort(key=attrgetter("end_s", "rank", "start_s"))
         return ended
 
     def disturb(self, node: Node, disturbance: Disturbance, now_s: float) -> None:
-        """Move what lies ahead of ``node``, and whatever waits for it, out of the way of what goes wrong there from now on."""
+        """Change the times of the future calls of ``node``, and of calls that wait for them, for a disturbance from now on."""
         self._retime(disturbed(node, disturbance, now_s), now_s, now_s)
 
     def recall(self, node: Node, now_s: float, latency_s: float, hung: Sequence[Node] = ()) -> None:
-        """Undo what would have ended after ``node`` was lost now, and whatever depends on it.
+        """Undo the calls that would have ended after ``node`` was lost now, and the calls that depend on them.
 
-        Who would have taken a lost result never runs; who would have met the dead actor in a group loses that call. What was
-        merely stuck behind those goes on, except where it waits for another one of those that are ``hung``.
+        - A call that needs a lost result never runs.
+        - A call that would have met the dead actor in a group fails.
+        - A call that was only queued behind these continues, unless it waits for another actor in ``hung``.
         """
         since_s = min(now_s, node.health.hung_s)
         ahead = [call for call in self._ahead if call.end_s > now_s]
@@ -80,20 +81,20 @@ class Timeline:
                 lost.add(call)
                 found = True
         for call in lost & waiting:
-            call.start_s = math.inf  # where a hang had kept it from starting
+            call.start_s = math.inf  # a hang had prevented its start
         self._set_free({call.node for call in lost}, now_s)
         if released := {call for call in stuck if call not in lost}:
             self._release(released & waiting, since_s, now_s, hung)
 
     def revive(self, node: Node, hung_s: float, now_s: float, hung: Sequence[Node]) -> None:
-        """Let ``node`` go on now where it hung, and who waited for it, unless for another one of those that are ``hung``."""
+        """Resume ``node`` after a hang, and the calls that waited for it, unless they wait for another actor in ``hung``."""
         restore_planned(self._ahead)
         if hung_s < now_s:
             self._retime(disturbed(node, Disturbance("hang", for_s=now_s - hung_s), hung_s), hung_s, now_s)
         self._hang_again(hung, now_s)
 
     def _release(self, waiting: set[Call], since_s: float, now_s: float, hung: Sequence[Node]) -> None:
-        """Let stuck calls begin now, and those end that met them, unless they wait for another hung actor."""
+        """Start stuck calls now and end the calls that met them, unless they wait for another hung actor."""
 
         def go_on(call: Call, start_s: float, end_s: float) -> tuple[float, float]:
             begins_s = max(start_s, now_s) if call in waiting else start_s
@@ -113,7 +114,7 @@ class Timeline:
         self._set_free({call.node for call in ahead}, now_s)
 
     def _set_free(self, nodes: set[Node], now_s: float) -> None:
-        """Set when the last call of each node ends, and which calls there never do."""
+        """Set the end time of the last call of each node, and its calls that never end."""
         for node in nodes:
             node.free_s, node.stuck = now_s, ()
         for call in self._ahead:
