@@ -12,7 +12,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, get_args, get_type_hints
 
@@ -141,14 +141,13 @@ class JournalKit(ABC):
                 process.kill()
 
     def test_one_owner_at_a_time_and_a_new_epoch_for_each(self, journal: Journal, place: Path) -> None:
-        assert journal.lease() is None
+        assert known_lease(journal) is None
         first = journal.acquire("c0", "http://127.0.0.1:1", LONG_S)
         assert first == Lease("c0", 1, "http://127.0.0.1:1", LONG_S)
         other = self.opened(place)
         try:
             assert other.acquire("c1", "http://127.0.0.1:2", LONG_S) is None
-            seen = other.lease()
-            assert seen is not None
+            seen = last_lease(other)
             assert (seen.owner, seen.epoch, seen.address) == ("c0", 1, "http://127.0.0.1:1")
             assert 0 < seen.left_s <= LONG_S
             journal.release(1)
@@ -171,13 +170,12 @@ class JournalKit(ABC):
         assert second.epoch > first.epoch
         with pytest.raises(Fenced, match="c1"):
             journal.renew(first.epoch, LONG_S)
-        left = journal.lease()
-        assert left is not None
+        left = last_lease(journal)
         assert (left.owner, left.epoch) == ("c1", second.epoch)
 
     def test_a_lease_that_is_over_may_be_renewed_while_nobody_has_taken_over(self, journal: Journal) -> None:
         first = acquired(journal, "c0", 0.01)
-        wait_until(lambda: (lease := journal.lease()) is not None and lease.left_s <= 0)
+        wait_until(lambda: last_lease(journal).left_s <= 0)
         journal.append(first.epoch, [Cancelled("1", "", 0.0)])
         journal.renew(first.epoch, LONG_S)
         assert journal.acquire("c1", "", LONG_S) is None
@@ -314,9 +312,7 @@ class JournalKit(ABC):
                 writer.kill()
                 acknowledged = max([acknowledged, *(int(line) for line in stream.read().splitlines())])
             before = [(one.batch, one.body) for one in journal.outputs("1")]
-            lease = journal.lease()
-            assert lease is not None
-            journal.release(lease.epoch)
+            journal.release(last_lease(journal).epoch)
             # The last write may still be on its way. Like every coordinator, the next one takes the lease, and then reads.
             epoch = acquired(journal, "successor", LONG_S).epoch
             found = [record.batch for record in journal.records() if isinstance(record, Committed)]
@@ -346,6 +342,26 @@ def acquired(journal: Journal, owner: str, lease_s: float) -> Lease:
     leases: list[Lease | None] = []
     wait_until(lambda: (leases.append(journal.acquire(owner, "", lease_s)), leases[-1])[1] is not None)
     (*_, lease) = leases
+    assert lease is not None
+    return lease
+
+
+def known_lease(journal: Journal) -> Lease | None:
+    """Return the last lease, if there is one, once the journal can be read."""
+    leases: list[Lease | None] = []
+
+    def read() -> bool:
+        with suppress(Fenced):  # a process that has just joined may not have found the voters yet
+            leases.append(journal.lease())
+        return bool(leases)
+
+    wait_until(read)
+    return leases[0]
+
+
+def last_lease(journal: Journal) -> Lease:
+    """Return the last lease, once the journal can be read."""
+    lease = known_lease(journal)
     assert lease is not None
     return lease
 

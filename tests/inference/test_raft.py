@@ -125,6 +125,28 @@ def test_a_voter_that_was_killed_catches_up_and_a_majority_is_enough(
 
 
 @pytest.mark.long
+def test_a_journal_without_a_majority_of_its_voters_cannot_be_read(voters: Voters, follower: RaftJournal) -> None:
+    epoch = acquired(follower, "c0", LONG_S).epoch
+    follower.append(epoch, [Cancelled("1", "kept", 0.0)])
+    leader = voters.leader(follower)
+    voters.kill(leader)
+    voters.kill((leader + 1) % 3)
+    newcomer = following(voters.place)
+    try:
+        assert newcomer.acquire("c1", "", LONG_S) is None
+        for read in (
+            newcomer.lease,
+            newcomer.jobs_with_queries,
+            lambda: all_of(newcomer),
+            lambda: [*newcomer.outputs("1")],
+        ):
+            with pytest.raises(NoMajority, match="cannot be read"):
+                read()  # an empty answer would say that there is nothing
+    finally:
+        newcomer.close()
+
+
+@pytest.mark.long
 @BINDS
 def test_a_voter_that_has_little_of_its_core_catches_up(voters: Voters, follower: RaftJournal) -> None:
     """What it lacks takes it far longer to hear than an election waits."""

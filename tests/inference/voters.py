@@ -37,12 +37,13 @@ class Voters:
 
     Attributes
     ----------
+    place : folder of the cluster.
     addresses : of all three, also while they are down.
     processes : by number; None where it was killed.
     """
 
     def __init__(self, place: Path) -> None:
-        self._place = place
+        self.place = place
         place.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as held:
             free = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
@@ -56,8 +57,8 @@ class Voters:
 
     def start(self, number: int) -> None:
         """Start or restart a voter."""
-        command = [sys.executable, "-c", _VOTER, str(self._place), str(number), TOKEN]
-        with (self._place / f"{number}.out").open("wb") as errors:
+        command = [sys.executable, "-c", _VOTER, str(self.place), str(number), TOKEN]
+        with (self.place / f"{number}.out").open("wb") as errors:
             self.processes[number] = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
             )
@@ -66,7 +67,7 @@ class Voters:
         """Wait until a voter listens."""
         process = self.process(number)
         assert process.stdout is not None
-        assert process.stdout.readline() == b"up\n", (self._place / f"{number}.out").read_text()
+        assert process.stdout.readline() == b"up\n", (self.place / f"{number}.out").read_text()
 
     def process(self, number: int) -> subprocess.Popen[bytes]:
         """Return the process of a voter that was not killed."""
@@ -97,7 +98,6 @@ class Voters:
 
     def leader(self, follower: RaftJournal) -> int:
         """Wait until there is a leader, and return it, as a follower sees it."""
-        follower.lease()
         deadline_s = time.monotonic() + 30.0
         while (leader := follower._voter._getLeader()) is None:  # they are about to elect another one
             assert time.monotonic() < deadline_s

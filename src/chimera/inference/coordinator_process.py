@@ -17,7 +17,7 @@ from chimera.engines.leash import hold
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.coordinator.coordinator import LEASE_S, Coordinator, NotCoordinator
 from chimera.inference.coordinator.worker_handle import SILENT_S
-from chimera.inference.journal.journal import Journal, Lease
+from chimera.inference.journal.journal import Fenced, Journal, Lease
 from chimera.inference.membership import HEARTBEAT_S, Member, Members
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.pool.pool import Pool
@@ -99,8 +99,11 @@ class Candidate:
         threading.Thread(target=self._beat, name="chimera-beat", daemon=True).start()
         try:
             while not self._stopped.wait(POLL_S):
-                lease = journal.acquire(self._name, self._address, LEASE_S)
-                seen = lease or journal.lease()
+                try:
+                    lease = journal.acquire(self._name, self._address, LEASE_S)
+                    seen = lease or journal.lease()
+                except Fenced:  # no majority of the voters answers
+                    continue
                 if seen is not None and seen.epoch != self._last_epoch:
                     self._last_epoch = seen.epoch
                     self._folder.note_leader(seen.epoch, seen.address)

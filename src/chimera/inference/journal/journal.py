@@ -45,7 +45,11 @@ class Output:
 
 
 class Journal(ABC):
-    """The journal. The coordinator writes it, any process reads it. Each write checks the epoch in its transaction."""
+    """The journal. The coordinator writes it, any process reads it. Each write checks the epoch in its transaction.
+
+    A journal on several machines raises `Fenced` from reads too: while no majority of its voters answers, it is unknown
+    what the journal contains.
+    """
 
     @abstractmethod
     def acquire(self, owner: str, address: str, lease_s: float) -> Lease | None:

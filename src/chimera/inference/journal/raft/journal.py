@@ -25,15 +25,15 @@ from chimera.inference.journal.records import Record
 
 _TRY_S = 0.5
 _AGAIN_S = 0.01
-_ACQUIRE_S = 1.0
-_WRITE_S = 5.0
-_SYNC_S = 0.5
+_LEASE_S = 1.0
+"""Time limit of acquiring or reading the lease, which candidates repeat; they must stop soon after SIGTERM."""
+_WRITE_S = _READ_S = 5.0
 _PAGE = 500
 _RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
 class NoMajority(Fenced):
-    """No majority agreed in time. Whether the write is kept is unknown until the next coordinator reads the journal."""
+    """No majority answered in time. Whether a write is kept is unknown until the next coordinator reads the journal."""
 
 
 class RaftJournal(Journal):
@@ -77,12 +77,12 @@ class RaftJournal(Journal):
         self._voter = Voter(self._state, own, [voter for voter in voters if voter != own], conf, listener, token)
 
     def acquire(self, owner: str, address: str, lease_s: float) -> Lease | None:  # noqa: D102
-        self._catch_up()
-        last, serial = self._state.lease()
-        if last is not None and last.left_s > 0:
-            return None
         try:
-            epoch = self._submit(Acquire(_new_id(), owner, address, lease_s, serial), _ACQUIRE_S)
+            self._catch_up(_LEASE_S)
+            last, serial = self._state.lease()
+            if last is not None and last.left_s > 0:
+                return None
+            epoch = self._submit(Acquire(_new_id(), owner, address, lease_s, serial), _LEASE_S)
         except NoMajority:
             return None
         return Lease(owner, int(epoch), address, lease_s) if epoch else None
@@ -92,10 +92,10 @@ class RaftJournal(Journal):
 
     def release(self, epoch: int) -> None:  # noqa: D102
         with contextlib.suppress(NoMajority):  # the lease ends by itself
-            self._submit(Renew(_new_id(), epoch, 0.0), _ACQUIRE_S)
+            self._submit(Renew(_new_id(), epoch, 0.0), _LEASE_S)
 
     def lease(self) -> Lease | None:  # noqa: D102
-        self._catch_up()
+        self._catch_up(_LEASE_S)
         return self._state.lease()[0]
 
     def append(  # noqa: D102
@@ -185,22 +185,35 @@ class RaftJournal(Journal):
                 raise NoMajority(f"the voters have not agreed within {patience_s:g} s: two of the three must be up")
             time.sleep(_AGAIN_S)
 
-    def _catch_up(self) -> None:
-        """Wait until this process has applied the leader's committed entries, or until a short timeout.
+    def _catch_up(self, patience_s: float = _READ_S) -> None:
+        """Wait until this process has applied the entries that the leader has committed.
 
-        A leader that has lost its lead may not know it yet, so a read may be slightly old. Writes never rely on it.
+        A leader that has lost its lead may not know it for a second, so a read may be that old. Writes never rely on it.
+
+        Raises
+        ------
+        NoMajority : there is no leader, or its entries have not arrived in time. The local state may lack any of them.
         """
-        deadline_s = time.monotonic() + _SYNC_S
+        deadline_s = time.monotonic() + patience_s
+        index: int | None = None
+        while index is None or self._voter.raftLastApplied < index:
+            if time.monotonic() >= deadline_s:
+                raise NoMajority(
+                    f"the voters' journal cannot be read: no leader's entries arrived within {patience_s:g} s"
+                )
+            if index is None:
+                index = self._committed(deadline_s)
+            time.sleep(0.001 if index else _AGAIN_S)
+
+    def _committed(self, deadline_s: float) -> int | None:
+        """Return the commit index of the leader; None if there is no leader, or it does not answer."""
         leader = self._voter._getLeader()
-        while leader is None and time.monotonic() < deadline_s:
-            time.sleep(_AGAIN_S)
-            leader = self._voter._getLeader()
-        if leader is None or leader == self._voter.selfNode:
-            index: int | None = self._voter.raftCommitIndex
-        else:
-            index = self._voter.transport.commit_index_of(leader, deadline_s - time.monotonic())
-        while index is not None and self._voter.raftLastApplied < index and time.monotonic() < deadline_s:
-            time.sleep(0.001)
+        if leader is None:
+            return None
+        if leader == self._voter.selfNode:
+            return self._voter.committed()
+        left_s = deadline_s - time.monotonic()
+        return self._voter.transport.commit_index_of(leader, min(_TRY_S, max(left_s, 0.0)))
 
     def _save(self, file: str, log: tuple[Any, ...]) -> None:
         """Start to write a snapshot: the state, and the last two entries of the log.

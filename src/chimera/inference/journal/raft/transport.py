@@ -265,9 +265,9 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
     def _handle_message(self, peer: str, message: _Message) -> None:
         node = self._others.get(peer) or self._followers[peer]
         if message.type == "ask_index":
-            self.send(
-                node, {"type": "index", "request_id": message.request_id, "commit_index": self._node.raftCommitIndex}
-            )
+            committed = self._node.committed()
+            if committed is not None:
+                self.send(node, {"type": "index", "request_id": message.request_id, "commit_index": committed})
         elif message.type == "index":
             asked = self._index_requests.get(message.request_id) if isinstance(message.request_id, int) else None
             if asked is not None and isinstance(message.commit_index, int):

@@ -106,6 +106,16 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
         """Note that a snapshot has replaced the log; the next one is made when the log is as large as this snapshot."""
         self._logged_bytes, self._max_logged_bytes = 0, max(size, _LOG_BYTES)
 
+    def committed(self) -> int | None:
+        """Return the commit index as leader; None until an entry of this term is committed (Ongaro 2014, section 6.4).
+
+        Before that, entries of earlier terms may be committed that this voter does not yet know to be.
+        """
+        first = self._SyncObj__noopIDx
+        return (
+            self.raftCommitIndex if self._isLeader() and first is not None and self.raftCommitIndex >= first else None
+        )
+
     def _make_transport(self, *args: Any, **kwargs: Any) -> RaftTransport:
         self.transport = RaftTransport(*args, **kwargs)
         self._SyncObj__connectedNodes = _ReadyNodes(self.transport.is_behind)
