@@ -84,7 +84,7 @@ def test_json_ends_stdout_with_one_object(invoke, experiment, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "nothing varies: say what"),
+        ([], "no key varies: give values"),
         (["--vary", "codec"], "write KEY=VALUE,VALUE"),
         (["--vary", "codec=identity,zip"], "zip: unknown codec 'zip'; known: "),
         (["--vary", "strategy=all-reduce:shards=2"], "'all-reduce' has no option 'shards'"),

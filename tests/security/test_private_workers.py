@@ -250,13 +250,13 @@ def test_a_driver_cannot_lower_the_noise_of_a_client_by_a_number_of_clients() ->
 
 
 def test_weights_that_were_reached_are_refused() -> None:
-    with pytest.raises(PrivacyError, match="not the weights that it reached"):
+    with pytest.raises(PrivacyError, match="a change of weights, and no weights"):
         worker(NOISY).delta(steps=1, reached=True)
 
 
 @pytest.mark.parametrize("option", [{"codec": ("top-k", {"ratio": 0.1})}, {"personal": [0]}], ids=["codec", "personal"])
 def test_a_worker_that_would_remember_or_keep_something_else_is_not_made(option: dict[str, Any]) -> None:
-    with pytest.raises(PrivacyError, match="by no codec but 'identity', and keeps no parameters"):
+    with pytest.raises(PrivacyError, match="accepts only the codec 'identity', and no personal parameters"):
         worker(NOISY, **option)
 
 

@@ -67,7 +67,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(fit: Fit, tmp_path
     [
         ((6, 2, 2), r"6 workers cannot be parted among 4 parts \(2 stages of 2 slices\) evenly"),
         ((2, 0, 2), "stages must be at least 1"),
-        ((4, 4, 1), "4 stages need as many layers with something to train"),
+        ((4, 4, 1), "4 stages need 4 layers with parameters to train"),
     ],
     ids=str,
 )

@@ -166,10 +166,10 @@ def tied() -> nn.Module:
 @pytest.mark.parametrize(
     ("workers", "options", "why"),
     [
-        (2, {"model": lambda: nn.Bilinear(64, 64, 10)}, "cuts an nn.Sequential, and the model is a Bilinear"),
-        (4, {}, "4 stages need as many layers with something to train, and the model has 3"),
-        (2, {"cuts": [9]}, "ascending numbers of layers from 1 to 4"),
-        (3, {"cuts": [1, 2]}, "stage 1 has nothing to train"),
+        (2, {"model": lambda: nn.Bilinear(64, 64, 10)}, "splits an nn.Sequential, but the module is a Bilinear"),
+        (4, {}, "4 stages need 4 layers with parameters to train, but the model has 3"),
+        (2, {"cuts": [9]}, "ascending numbers from 1 to 4"),
+        (3, {"cuts": [1, 2]}, "stage 1 has no parameters to train"),
         (3, {"model": tied, "cuts": [1, 3]}, "stages 0 and 1 share a parameter"),
         (2, {"batch_size": 3}, "a batch of 3 cannot be cut into 4 micro-batches"),
         (2, {"codec": "top-k"}, "sends no messages that codec 'top-k' could encode"),

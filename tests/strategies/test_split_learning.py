@@ -117,15 +117,15 @@ def tied() -> nn.Module:
 @pytest.mark.parametrize(
     ("strategy", "options", "why"),
     [
-        ({"cut": 5}, {}, "the model has 5 layers: cut is from 1 to 4, head above it; not 5 and None"),
+        ({"cut": 5}, {}, "the model has 5 layers: cut must be from 1 to 4, and head above it; not 5 and None"),
         ({"cut": 2, "head": 5}, {}, "head above it; not 2 and 5"),
-        ({"cut": 3, "head": 4}, {}, "the server's part has nothing to train"),
+        ({"cut": 3, "head": 4}, {}, "the server's part has no parameters to train"),
         ({"cut": 0}, {}, "cut is at least 1, and head comes after it; not 0 and None"),
         ({"cut": 2, "head": 2}, {}, "not 2 and 2"),
         ({"local_steps": 0}, {}, "local_steps must be at least 1"),
         ({}, {"model": lambda: nn.Sequential(nn.Flatten(), nn.Flatten(), nn.Linear(64, 10))}, "the clients' part has"),
         ({}, {"model": tied}, "stages 0 and 1 share a parameter"),
-        ({}, {"model": lambda: nn.Bilinear(64, 64, 10)}, "cuts an nn.Sequential, and the model is a Bilinear"),
+        ({}, {"model": lambda: nn.Bilinear(64, 64, 10)}, "splits an nn.Sequential, but the module is a Bilinear"),
         ({}, {"codec": "top-k"}, "sends no messages that codec 'top-k' could encode"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -165,7 +165,7 @@ def test_weights_come_to_what_changes_come_to(name: str, reached: bool) -> None:
 
 
 def test_too_few_vectors_are_one_line() -> None:
-    with pytest.raises(ConfigurationError, match="attackers = 1 needs at least 5 vectors, and 4 come") as caught:
+    with pytest.raises(ConfigurationError, match="attackers = 1 needs at least 5 vectors, but a round has 4") as caught:
         shard().update(*map(message, (1.0, 2.0, np.nan, 4.0, 5.0)), aggregation="krum")
     assert "\n" not in str(caught.value)
 
@@ -176,8 +176,8 @@ def test_too_few_vectors_are_one_line() -> None:
         ({"aggregation": "medium"}, {}, "unknown aggregation 'medium'"),
         ({"aggregation": {"share": 0.1}}, {}, "needs a 'name'"),
         ({"aggregation": {"name": "trimmed-mean", "share": 0.5}}, {}, "above 0 and below 0.5"),
-        ({"aggregation": {"name": "trimmed-mean", "share": 0.4}}, {}, "which is all: set a smaller share"),
-        ({"aggregation": {"name": "krum", "attackers": 1}}, {}, "at least 5 vectors, and 4 come"),
+        ({"aggregation": {"name": "trimmed-mean", "share": 0.4}}, {}, "and none remains: set a smaller share"),
+        ({"aggregation": {"name": "krum", "attackers": 1}}, {}, "at least 5 vectors, but a round has 4"),
         ({"aggregation": {"name": "krum", "attackers": 0, "select": 5}}, {}, "set select to at most 4"),
         ({"aggregation": {"name": "krum", "attackers": -1}}, {}, "attackers must be at least 0"),
         ({"aggregation": {"name": "krum", "attackers": 0}, "shards": 2}, {}, "set shards to 1"),
@@ -186,8 +186,12 @@ def test_too_few_vectors_are_one_line() -> None:
         ({"aggregation": "median", "weighted": True}, {}, "set weighted to false"),
         ({"aggregation": "touched", "send": "weights"}, {}, "set send to 'change'"),
         ({"aggregation": "median"}, {"codec": "rows"}, "another codec than 'rows'"),
-        ({"aggregation": "krum", "fraction": 0.5}, {}, "and 2 come"),
-        ({"name": "parameter-server", "aggregation": {"name": "krum", "attackers": 0}, "quorum": 0.5}, {}, "2 come"),
+        ({"aggregation": "krum", "fraction": 0.5}, {}, "but a round has 2"),
+        (
+            {"name": "parameter-server", "aggregation": {"name": "krum", "attackers": 0}, "quorum": 0.5},
+            {},
+            "a round has 2",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_runs(strategy: Any, more: Any, why: str, tmp_path: Path) -> None:

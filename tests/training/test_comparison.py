@@ -128,9 +128,9 @@ def test_a_resumed_comparison_runs_only_what_is_not_finished_and_may_grow(grid):
 
 def test_a_folder_is_not_used_for_something_else(grid, tmp_path):
     vary = {"strategy": ["parameter-server", "all-reduce"], "engine.bandwidth_bytes_s": [1e6, 1e8]}
-    with pytest.raises(ConfigurationError, match="is not empty: resume what is in it, or choose another folder"):
+    with pytest.raises(ConfigurationError, match="is not empty: resume its comparison, or choose another folder"):
         chimera.compare(experiment(), vary, out=grid.folder)
-    with pytest.raises(ConfigurationError, match=r"begun with other settings \(now rounds = 40\)"):
+    with pytest.raises(ConfigurationError, match=r"a run with other settings \(now rounds = 40\)"):
         chimera.compare(experiment(rounds=40), vary, out=grid.folder, resume=True)
     (tmp_path / "else").write_text("")
     with pytest.raises(ConfigurationError, match="holds no comparison to resume"):
@@ -241,7 +241,7 @@ def test_a_run_without_figures_has_no_ratios():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"vary": {}}, "nothing varies"),
+        ({"vary": {}}, "no key varies"),
         ({"jobs": 0}, "jobs must be at least 1"),
         ({"repeat": 0}, "repeat = "),
         ({"repeat": [1, 1]}, "are the same cell"),

@@ -33,5 +33,6 @@ def demo(out: Out = None, resume: Resume = False, as_json: Json = False, quiet: 
     run_experiment(experiment, out=out, resume=resume, as_json=as_json, quiet=quiet, command=["chimera", "demo"])
     if find_spec("torch") is None and not quiet:
         typer.echo(
-            "for networks, install PyTorch: pip install 'chimera-dml[train]' (from a checkout: make install)", err=True
+            "to train neural networks, install PyTorch: pip install 'chimera-dml[train]' (in a checkout: make install)",
+            err=True,
         )

@@ -1,4 +1,4 @@
-"""What `chimera infer` shows of jobs, workers and members: as tables, live tables or JSON."""
+"""Views of `chimera infer` on jobs, workers and members: tables, live tables, JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REFRESH_S = 0.5
 
 
 def show(client: Client, what: str, *, as_json: bool, watch: bool) -> None:
-    """Show rows: once, or live until Ctrl-C; with JSON a line of all rows each time."""
+    """Show rows once, or live until Ctrl-C. As JSON, print a line with all rows at each update."""
     if not watch:
         rows = client.rows(what)
         if as_json:
@@ -49,13 +49,13 @@ def _live(what: str, client: Client, rows: list[dict[str, Any]]) -> None:
 
 
 def view(what: str, rows: Sequence[Mapping[str, Any]]) -> TextTable:
-    """Return the rows of a view with the columns that a person wants."""
+    """Return the rows of a view, with columns for reading."""
     written = [{key: write(row[key]) for key, write in _WRITTEN.items() if row.get(key) is not None} for row in rows]
     return table([{**row, **more, **_progress(row)} for row, more in zip(rows, written, strict=True)], COLUMNS[what])
 
 
 def _progress(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return how many of a job's queries have an answer."""
+    """Return the number of a job's queries that have an answer."""
     return {"answered": f"{row.get('finished', row.get('processed'))}/{row['queries']}"} if "queries" in row else {}
 
 

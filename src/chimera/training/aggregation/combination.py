@@ -1,4 +1,4 @@
-"""A sum of vectors, each times a number of its own."""
+"""A weighted sum of vectors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from chimera.training.aggregation.aggregation import AGGREGATIONS, Aggregation
 
 @AGGREGATIONS.register("combination")
 class Combination(Aggregation):
-    """The sum of the vectors, each times its share: how `gradient-coding` puts together what it has (Tandon et al. 2017).
+    """The weighted sum of the vectors, by which `gradient-coding` decodes the gradient (Tandon et al. 2017).
 
     Parameters
     ----------
-    shares : one for each vector, in their order.
+    shares : weight of each vector, in their order.
     """
 
     linear = True
@@ -26,11 +26,11 @@ class Combination(Aggregation):
 
     def __init__(self, *, shares: Sequence[float]) -> None:
         if not shares:
-            raise ConfigurationError("aggregation 'combination': shares must be one for each vector")
+            raise ConfigurationError("aggregation 'combination': shares must have a weight for each vector")
         self._shares = shares
 
     def dense(self, vectors: Sequence[Flat], out: Flat, rows: RowLayout) -> Flat:  # noqa: ARG002
-        """See `Aggregation.dense`; without one of the vectors nothing of it is worth anything, and all is NaN."""
+        """See `Aggregation.dense`. If a vector is missing, the sum is meaningless, and the result is NaN."""
         if len(vectors) != len(self._shares):
             out.fill(np.nan)
             return out

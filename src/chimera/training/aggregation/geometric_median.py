@@ -12,20 +12,20 @@ from chimera.core.parameters import Flat
 from chimera.core.rows import RowLayout
 from chimera.training.aggregation.aggregation import AGGREGATIONS, Aggregation, at_least, blocks, centred_gram
 
-_SMOOTHING = 1e-6  # of the median distance: no vector is closer than that
+_SMOOTHING = 1e-6  # lower bound of distances, as a fraction of the median distance
 
 
 @AGGREGATIONS.register("geometric-median")
 class GeometricMedian(Aggregation):
     """Geometric median (Pillutla et al. 2022, "Robust Aggregation for Federated Learning").
 
-    The vector whose distances to all others add up to least, by the smoothed Weiszfeld algorithm. It withstands attackers
-    that are fewer than half. It begins at the coordinate-wise median, and compares vectors whole: on one server only.
+    The vector with the smallest sum of distances to all vectors, by the smoothed Weiszfeld algorithm. It is robust to fewer
+    than half attackers. It starts at the coordinate-wise median. It compares whole vectors, so it needs a single server.
 
     Parameters
     ----------
-    iterations : at most so many. They take no other look at the vectors, so that many cost little.
-    tolerance : it ends when no vector's share of the result has changed by more than this.
+    iterations : maximum number of iterations. They do not read the vectors again, so each is cheap.
+    tolerance : the iterations stop when no vector's weight changes by more than this.
     """
 
     whole = True
@@ -44,7 +44,7 @@ class GeometricMedian(Aggregation):
         return out
 
     def _shares(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return how much of each vector the geometric median has: it is a mean of them, so their scalar products do."""
+        """Return the weights of the vectors in the geometric median. It is a mean of them, so scalar products suffice."""
         squares = gram.diagonal()
         least = max(_SMOOTHING * float(np.sqrt(np.median(squares))), float(np.finfo(np.float32).tiny))
         shares = _by_distance(squares, least)

@@ -16,13 +16,13 @@ from chimera.training.aggregation.aggregation import AGGREGATIONS, Aggregation, 
 class Krum(Aggregation):
     """Krum (Blanchard et al. 2017, "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent").
 
-    A vector's score is the sum of its squared distances to its n - f - 2 nearest others; the one of the lowest score is
-    taken, and of several the first. It needs n > 2 f + 2 vectors, and compares them whole: on one server only.
+    The score of a vector is the sum of its squared distances to its n - f - 2 nearest neighbours. The vector with the lowest
+    score is selected; the first one of equal scores. Krum needs n > 2 f + 2 vectors, and a single server.
 
     Parameters
     ----------
-    attackers : how many it is to withstand, f.
-    select : how many of the lowest scores are averaged, m; more than one makes it Multi-Krum.
+    attackers : number of attackers to tolerate, f.
+    select : number of vectors with the lowest scores that are averaged, m; more than one is Multi-Krum.
     """
 
     whole = True
@@ -33,11 +33,11 @@ class Krum(Aggregation):
         self._attackers, self._select = attackers, select
 
     def check(self, givers: int) -> None:
-        """Raise ConfigurationError if they are too few for so many attackers, or to select from."""
+        """Raise ConfigurationError if there are too few vectors for the number of attackers, or to select from."""
         if givers <= 2 * self._attackers + 2:
             raise ConfigurationError(
-                f"aggregation 'krum' with attackers = {self._attackers} needs at least {2 * self._attackers + 3} vectors, and "
-                f"{givers} come: set fewer attackers, or let more workers take part"
+                f"aggregation 'krum' with attackers = {self._attackers} needs at least {2 * self._attackers + 3} vectors, but "
+                f"a round has {givers}: set fewer attackers, or use more workers"
             )
         if self._select > givers - self._attackers:
             raise ConfigurationError(
@@ -51,11 +51,11 @@ class Krum(Aggregation):
         return reduce_in_order([vectors[i] for i in chosen], out, 1 / len(chosen))
 
     def chosen(self, vectors: Sequence[Flat]) -> list[int]:
-        """Return the places of the vectors of the lowest scores, ascending."""
+        """Return the indices of the vectors with the lowest scores, ascending."""
         gram = centred_gram(vectors)
         squares = gram.diagonal()
         distances = squares[:, None] + squares[None, :] - 2 * gram
-        np.fill_diagonal(distances, np.inf)  # nobody is his own neighbour
+        np.fill_diagonal(distances, np.inf)  # no vector is its own neighbour
         distances.sort(axis=1)
         scores = distances[:, : len(vectors) - self._attackers - 2].sum(axis=1)
         return sorted(np.argsort(scores, kind="stable")[: self._select].tolist())

@@ -15,8 +15,8 @@ from chimera.training.aggregation.aggregation import AGGREGATIONS, Aggregation, 
 class Median(Aggregation):
     """Coordinate-wise median (Yin et al. 2018, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates").
 
-    Each element lies within the range of the honest vectors' as long as these are more than half. Of an even number of
-    vectors it is the mean of the two in the middle.
+    Each element lies within the range of the honest vectors if these are more than half. For an even number of vectors it is
+    the mean of the two middle values.
     """
 
     def dense(self, vectors: Sequence[Flat], out: Flat, rows: RowLayout) -> Flat:  # noqa: ARG002

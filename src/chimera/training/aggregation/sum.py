@@ -1,4 +1,4 @@
-"""The sum, by which what each worker changed counts in full."""
+"""The sum: each worker's change counts in full."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chimera.training.aggregation.aggregation import AGGREGATIONS, Aggregation
 
 @AGGREGATIONS.register("sum")
 class Sum(Aggregation):
-    """The sum of all vectors, for workers that each change rows of their own."""
+    """The sum of all vectors, for workers that change different rows."""
 
     linear, by_rows, follows = True, True, False
 
@@ -28,11 +28,11 @@ class Sum(Aggregation):
 
 
 def added_rows(parts: Sequence[SparseRows], rows: RowLayout) -> tuple[SparseRows, NDArray[np.uint32]]:
-    """Return the sum of some rows each, and how many have given each row of it."""
+    """Return the sum of sparse rows, and the number of parts that have each row, shape (rows,)."""
     numbers = parts[0].numbers if len(parts) == 1 else np.unique(np.concatenate([part.numbers for part in parts]))
     layout = rows.only(numbers)
     total, givers = np.zeros(layout.size, np.float32), np.zeros(numbers.size, np.uint32)
-    with np.errstate(over="ignore", invalid="ignore"):  # whoever asked looks at it
+    with np.errstate(over="ignore", invalid="ignore"):  # the caller checks the result
         for part in parts:
             places = np.searchsorted(numbers, part.numbers)
             layout.add(SparseRows(places, part.values), total)

@@ -1,4 +1,4 @@
-"""The mean of those who have touched a row: where workers change a few rows each, the mean of all is hardly anything."""
+"""The mean over the workers that changed a row, for workers that change a few rows each."""
 
 from __future__ import annotations
 

@@ -15,25 +15,25 @@ from chimera.training.aggregation.aggregation import AGGREGATIONS, Aggregation, 
 class TrimmedMean(Aggregation):
     """Trimmed mean (Yin et al. 2018, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates").
 
-    Of each element the largest and the smallest values are left out, and the rest averaged. It withstands as many attackers
-    as it leaves out on a side.
+    In each coordinate the largest and smallest values are removed, and the rest is averaged. The rule tolerates as many
+    attackers as it removes values on each side.
 
     Parameters
     ----------
-    share : of the vectors, left out on each side; their number is rounded up, so that it is at least one.
+    share : share of the vectors removed on each side, above 0 and below 0.5; the number is rounded up.
     """
 
     def __init__(self, *, share: float = 0.2) -> None:
         if not 0 < share < 0.5:
-            raise ConfigurationError(f"aggregation 'trimmed-mean': share is above 0 and below 0.5, not {share}")
+            raise ConfigurationError(f"aggregation 'trimmed-mean': share must be above 0 and below 0.5, not {share}")
         self._share = share
 
     def check(self, givers: int) -> None:
-        """Raise ConfigurationError if nothing would be left."""
+        """Raise ConfigurationError if no vector would remain."""
         if 2 * self._trimmed(givers) >= givers:
             raise ConfigurationError(
-                f"aggregation 'trimmed-mean' leaves out {self._trimmed(givers)} of {givers} vectors on each side, which "
-                "is all: set a smaller share, or let more workers take part"
+                f"aggregation 'trimmed-mean' removes {self._trimmed(givers)} of {givers} vectors on each side, and "
+                "none remains: set a smaller share, or use more workers"
             )
 
     def dense(self, vectors: Sequence[Flat], out: Flat, rows: RowLayout) -> Flat:  # noqa: ARG002
@@ -46,4 +46,4 @@ class TrimmedMean(Aggregation):
         return out
 
     def _trimmed(self, givers: int) -> int:
-        return math.ceil(self._share * givers - 1e-9)  # 0.1 of 30 is 3, and not one more for a rounding error
+        return math.ceil(self._share * givers - 1e-9)  # 0.1 of 30 is 3, also after a rounding error

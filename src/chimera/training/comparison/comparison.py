@@ -1,4 +1,4 @@
-"""`compare`: an experiment over a grid of settings, and what came of it."""
+"""`compare`: an experiment over a grid of settings, and its results."""
 
 from __future__ import annotations
 
@@ -22,25 +22,24 @@ from chimera.training.comparison.variation import Variation, Vary, read_variatio
 from chimera.training.experiment.experiment import Experiment
 from chimera.training.progress.history import write_atomically
 
-_GRID = "grid.json"  # what each cell is, written before anything runs
+_GRID = "grid.json"  # the experiment of each cell, written before the first run
 _RESULT = "comparison.json"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison that is over, or was interrupted.
+    """A finished or interrupted comparison.
 
     Attributes
     ----------
-    folder : holds ``comparison.json``, ``comparison.csv``, ``comparison.html`` and the folder of each run.
-    experiment : what was varied, by the name of its file.
-    varied : the values of each key that varies, as texts.
-    target : the metrics to reach, if the experiment names some and no cell has others.
-    rows : one for each cell, in the order of the grid: what it is, its state, its final figures and how they compare with its
-        baseline, the cell that differs from it only in the first key, which has its first value there. With several seeds,
-        means over them.
-    runs : one for each run: as ``rows``, where there is one seed.
-    notes : what a reader of the figures must know.
+    folder : folder with ``comparison.json``, ``comparison.csv``, ``comparison.html`` and the folder of each run.
+    experiment : name of the experiment's file.
+    varied : values of each varied key, as texts.
+    target : target metrics, if all cells have the same.
+    rows : a row per cell, in the order of the grid: settings, state, final figures, and ratios to its baseline. The baseline is
+        the cell with the first value of the first key and all other keys equal. With several seeds, means over them.
+    runs : a row per run; equal to ``rows`` with one seed.
+    notes : limitations of the figures, as sentences.
     """
 
     folder: Path
@@ -53,21 +52,21 @@ class Comparison:
 
     @property
     def report(self) -> Path:
-        """The page."""
+        """The path of the HTML page."""
         return self.folder / "comparison.html"
 
     @property
     def finished(self) -> bool:
-        """Whether every run came to its end."""
+        """Whether every run has finished."""
         return all(run["state"] == "finished" for run in self.runs)
 
     @property
     def interrupted(self) -> bool:
-        """Whether some run was not begun or not ended because of Ctrl-C."""
+        """Whether Ctrl-C prevented a run from starting or finishing."""
         return any(run["state"] in ("interrupted", "waiting", "running") for run in self.runs)
 
     def plain(self) -> dict[str, Any]:
-        """Return all of it as plain values, as ``comparison.json`` has them."""
+        """Return the comparison as plain values, as in ``comparison.json``."""
         return {
             "experiment": self.experiment,
             "varied": self.varied,
@@ -79,7 +78,7 @@ class Comparison:
         }
 
     def table(self) -> str:
-        """Return the figures as a table of text."""
+        """Return the figures as a text table."""
         from chimera.report.comparison_table import as_text
 
         return as_text(self.plain())
@@ -95,22 +94,22 @@ def compare(
     resume: bool = False,
     callbacks: Sequence[GridCallback] = (),
 ) -> Comparison:
-    """Run an experiment once for each combination of values, and compare what came of it.
+    """Run an experiment for each combination of values, and compare the results.
 
     Parameters
     ----------
     experiment : an `Experiment`, or the path of its file.
-    vary : lists of values by key: ``{"codec": ["identity", "top-k:ratio=0.01"], "train.batch_size": [16, 32]}``; or sentences
-        as for ``--vary``.
-    out : the folder; by default a new one below ``runs/``.
-    jobs : runs at a time; see `run_cells`.
-    repeat : how many seeds each cell is run with, from the experiment's own on; or which ones.
-    resume : skip what is finished in the folder, and go on with what was begun.
+    vary : lists of values by key: ``{"codec": ["identity", "top-k:ratio=0.01"], "train.batch_size": [16, 32]}``; or texts in
+        the form of ``--vary``.
+    out : the folder; default: a new one in ``runs/``.
+    jobs : maximum number of runs at a time; see `run_cells`.
+    repeat : number of seeds of each cell, counted from the experiment's seed; or a list of seeds.
+    resume : skip finished runs in the folder, and resume interrupted ones.
 
     Raises
     ------
-    ConfigurationError : a mistake in what varies, in any cell, or in the folder; nothing has run then.
-    KeyboardInterrupt : a second Ctrl-C; after the first, the comparison says what there is.
+    ConfigurationError : the variations, a cell or the folder cannot be used; no run was started.
+    KeyboardInterrupt : Ctrl-C was pressed twice; after the first time, the comparison reports the finished runs.
     """
     if not isinstance(experiment, Experiment):
         experiment = Experiment.load(experiment)
@@ -119,7 +118,7 @@ def compare(
     variations = read_variations(vary)
     cells = grid_of(experiment, variations, _seeds(experiment, repeat))
     if len(cells) == 1 and not variations:
-        raise ConfigurationError("nothing varies: say what, such as --vary codec=identity,top-k:ratio=0.01")
+        raise ConfigurationError("no key varies: give values, such as --vary codec=identity,top-k:ratio=0.01")
     check(cells)
     folder = _folder(out, experiment, resume=resume)
     _begin(folder, cells)
@@ -169,13 +168,13 @@ def _notes(cells: Sequence[Cell], jobs: int | None) -> list[str]:
     virtual = [cell.is_virtual for cell in cells]
     notes = []
     if all(virtual):
-        notes.append("Simulated: all seconds are virtual, as the models of network and computers say.")
+        notes.append("Simulated: all seconds are virtual, computed by models of network and computers.")
     elif any(virtual):
         notes.append(
-            "Seconds of cells on the engine simulated are virtual (marked so), those of the others real: do not compare them."
+            "Seconds of cells on the engine simulated are virtual (marked so), those of other cells are real: do not compare them."
         )
     if jobs is not None and jobs > 1 and virtual.count(False) > 1:
-        notes.append(f"Up to {jobs} runs in real time shared this machine: their seconds say little.")
+        notes.append(f"Up to {jobs} runs in real time shared this machine: their seconds are not comparable.")
     return notes
 
 
@@ -188,7 +187,7 @@ def _seeds(experiment: Experiment, repeat: int | Sequence[int] | None) -> list[i
     seeds = list(repeat)
     if not seeds or any(not isinstance(seed, int) or seed < 0 for seed in seeds):
         raise ConfigurationError(
-            f"repeat = {repeat!r} cannot be used: give how many seeds, at least 1, or a list of them"
+            f"repeat = {repeat!r} cannot be used: give a number of seeds, at least 1, or a list of seeds"
         )
     return seeds
 
@@ -197,8 +196,10 @@ def _folder(out: str | Path | None, experiment: Experiment, *, resume: bool) -> 
     if out is not None:
         path = Path(out)
         if path.is_dir() and any(path.iterdir()) and not (resume and (path / _GRID).exists()):
-            why = "holds no comparison to resume" if resume else "is not empty: resume what is in it"
-            raise ConfigurationError(f"{path} {why}, or choose another folder")
+            why = (
+                "holds no comparison to resume: choose" if resume else "is not empty: resume its comparison, or choose"
+            )
+            raise ConfigurationError(f"{path} {why} another folder")
         return path
     named = experiment.tables["train"].get("name") or Path(experiment.source).stem
     name = "compare-" + (re.sub(r"[^\w.-]+", "-", named).strip("-.") or "run")
@@ -212,7 +213,7 @@ def _numbered(name: str, found: str) -> re.Match[str] | None:
 
 
 def _begin(folder: Path, cells: Sequence[Cell]) -> None:
-    """Make the folder and write what each cell is; refuse cells that are there already and were something else."""
+    """Create the folder, and write the experiment of each cell; refuse cells that exist with other settings."""
     wanted = {cell.name: cell.experiment.to_toml() for cell in cells}
     path = folder / _GRID
     known: Mapping[str, str] = {}
@@ -225,17 +226,17 @@ def _begin(folder: Path, cells: Sequence[Cell]) -> None:
         if name in known and known[name] != text:
             line = next((line for line in text.splitlines() if line not in known[name].splitlines()), "less")
             raise ConfigurationError(
-                f"{folder / name} was begun with other settings (now {line}): go on with the same, or choose another folder"
+                f"{folder / name} has a run with other settings (now {line}): use the same settings, or choose another folder"
             )
     try:
         make_folder(folder)
     except OSError as error:
-        raise RunError(f"the folder {folder} cannot be made: {error.strerror}") from error
+        raise RunError(f"the folder {folder} cannot be created: {error.strerror}") from error
     write_atomically(path, msgspec.json.format(msgspec.json.encode({**known, **wanted})))
 
 
 def _csv(runs: Sequence[Row]) -> str:
-    """Return one line for each run; settings and metrics have columns of their own."""
+    """Return a CSV table with a line per run, and a column per setting and metric."""
     flat = []
     for run in runs:
         line = {"cell": run["cell"], **run["settings"]}

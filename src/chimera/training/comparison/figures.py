@@ -1,4 +1,4 @@
-"""The figures of cells, from what their runs have left, and how the cells compare."""
+"""The figures of cells, read from the files of their runs, and ratios between cells."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chimera.training.comparison.grid import Cell
 from chimera.training.progress.budget import Budget, Counters
 
 SUMMED_UP = ("rounds", "epochs", "samples", "seconds", "samples_per_second", "bytes_up", "bytes_down")
-MEASURED = ("bits_per_element_up", "bits_per_element_down", "compression_ratio")  # of what was sent
+MEASURED = ("bits_per_element_up", "bits_per_element_down", "compression_ratio")  # about sent messages
 TO_TARGET = ("seconds_to_target", "rounds_to_target", "bytes_to_target", "samples_per_worker_to_target")
 _COUNTED = ("seconds", "round", "bytes_up", "bytes_down", "samples")
 _WORKERS = "train.workers"
@@ -30,7 +30,7 @@ _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
 
 
 class _Figures(msgspec.Struct):
-    """What the figures of a cell are reckoned from, in ``summary.json``; in each there is the number of workers."""
+    """The fields of ``summary.json`` from which the figures of a cell are computed; only ``workers`` is required."""
 
     workers: Annotated[int, msgspec.Meta(ge=1)]
     metrics: dict[str, float | None] = {}
@@ -53,7 +53,7 @@ def run_row(cell: Cell, folder: Path, state: State, why: str, target: Mapping[st
 
     Parameters
     ----------
-    folder : of the comparison.
+    folder : folder of the comparison.
     """
     row: Row = {"cell": cell.label, "folder": cell.name, "settings": cell.settings, "state": state}
     if cell.seed is not None:
@@ -62,7 +62,9 @@ def run_row(cell: Cell, folder: Path, state: State, why: str, target: Mapping[st
         row["error"] = why
     row |= {"engine": cell.engine, "virtual": cell.is_virtual}
     summary = _read(inside(folder, f"{cell.name}/summary.json")) if state == "finished" else {}
-    instead = {"epsilon": summary["epsilon"]} if isinstance(summary.get("epsilon"), str) else {}  # there is none
+    instead = (
+        {"epsilon": summary["epsilon"]} if isinstance(summary.get("epsilon"), str) else {}
+    )  # epsilon is a text if there is no guarantee
     row["metrics"] = {**summary.get("metrics", {}), **instead}
     row |= {key: summary[key] for key in (*SUMMED_UP, *MEASURED, "stopped_by", "lost_workers") if key in summary}
     if target and summary:
@@ -71,10 +73,10 @@ def run_row(cell: Cell, folder: Path, state: State, why: str, target: Mapping[st
 
 
 def with_speed_ups(runs: Sequence[Row]) -> list[Row]:
-    """Return the runs of a comparison in which the number of workers varies, each with its ``speed_up``; others as they are.
+    """Return the runs, with a ``speed_up`` if the number of workers varies.
 
-    It is how many times fewer samples each worker read until the target than in the run that differs only in having the
-    fewest workers; None where one of the two never met it.
+    The speed-up is the samples per worker until the target in the run with the fewest workers and equal other settings, divided
+    by those of this run; None if one of the two did not reach the target.
     """
     fewest: dict[str, Row] = {}
     for run in runs:
@@ -97,7 +99,7 @@ def _all_but_workers(run: Row) -> str:
 
 
 def rows_of(runs: Sequence[Row], varied: Sequence[str]) -> list[Row]:
-    """Return a row for each cell: that of its run, or the means over its seeds; with how it compares with its baseline."""
+    """Return a row per cell: the row of its run, or means over its seeds, with ratios to its baseline."""
     groups: dict[str, list[Row]] = {}
     for run in runs:
         groups.setdefault(repr(sorted(run["settings"].items())), []).append(run)
@@ -142,7 +144,7 @@ def _mean(group: Sequence[Row]) -> Row:
 
 
 def _baseline(row: Row, rows: Sequence[Row], varied: Sequence[str]) -> Row:
-    """Return the row that differs only in the first key that varies, where it has its first value."""
+    """Return the row with the first value of the first varied key, and all other settings equal."""
     if not varied:
         return rows[0]
     wanted = {**row["settings"], varied[0]: rows[0]["settings"][varied[0]]}
@@ -158,7 +160,7 @@ def _ratio(one: float | None, other: float | None) -> float | None:
 
 
 def _mean_of(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None if one of them is: not finite, or a target that was never met."""
+    """Return the mean; None if a value is None, that is not finite, or a target that was not reached."""
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known and len(known) == len(values) else None
 
@@ -169,7 +171,7 @@ def _spread(values: Sequence[float | None]) -> float | None:
 
 
 def _reached(folder: Path, target: Mapping[str, float], workers: int) -> tuple[float | None, ...]:
-    """Return when the target was first met, in the units of `TO_TARGET`; None where it was not."""
+    """Return when the target was first reached, in the units of `TO_TARGET`; None if it was not reached."""
     budget = Budget(rounds=1, target=target)
     for row in read_metrics(folder):
         metrics = {key: value for key, value in row.items() if isinstance(value, int | float) and math.isfinite(value)}

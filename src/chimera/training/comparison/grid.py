@@ -1,4 +1,4 @@
-"""The grid of a comparison: every combination of the values that vary, each checked before anything runs."""
+"""The grid of a comparison: all combinations of the varied values, checked before the first run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from chimera.training.experiment.experiment import Experiment
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.plugin import label, named
 
-VIRTUAL = "simulated"  # the engine whose seconds do not depend on what else the machine does
+VIRTUAL = "simulated"  # the engine whose seconds do not depend on the load of the machine
 _LONGEST_NAME = 120  # characters of a folder's name
 _OF_THE_TRAINER = {"input_shape": None, "outputs": None, "task": None, "seed": None}
 _AROUND_THE_MODEL = ("loss", "metrics", "buffers")
@@ -34,11 +34,11 @@ class Cell:
 
     Attributes
     ----------
-    name : of its folder.
-    label : what it is called where people read: its values.
-    settings : the values that vary, as texts by key.
-    seed : of the training, where several seeds are compared; it is part of no label.
-    experiment : what is run.
+    name : name of the cell's folder.
+    label : the varied values, as a text for reports.
+    settings : the varied values, as texts by key.
+    seed : seed of the run, if several seeds are compared; not part of the label.
+    experiment : the experiment of the run.
     """
 
     name: str
@@ -49,12 +49,12 @@ class Cell:
 
     @property
     def engine(self) -> str:
-        """The name of its engine."""
+        """The name of the cell's engine."""
         return label(self.experiment.tables.get("engine", "local"))
 
     @property
     def is_virtual(self) -> bool:
-        """Whether its seconds are those of the simulated engine."""
+        """Whether the cell's seconds are virtual."""
         return self.engine == VIRTUAL
 
 
@@ -63,11 +63,11 @@ def grid_of(experiment: Experiment, variations: Sequence[Variation], seeds: Sequ
 
     Parameters
     ----------
-    seeds : every combination is run with each of them, as ``train.seed`` and, on the simulated engine, as ``engine.seed``.
+    seeds : seeds of each combination, for ``train.seed`` and, on the engine ``simulated``, ``engine.seed``.
 
     Raises
     ------
-    ConfigurationError : a key that does not exist, a value that its table refuses, or the same cell twice.
+    ConfigurationError : a key does not exist, a table refuses a value, or two cells are the same.
     """
     cells: list[Cell] = []
     seen: dict[Any, str] = {}
@@ -91,11 +91,11 @@ def grid_of(experiment: Experiment, variations: Sequence[Variation], seeds: Sequ
 
 
 def check(cells: Iterable[Cell]) -> None:
-    """Make of every cell what can be made without data, processes or files.
+    """Check every cell as far as possible without data, processes or files.
 
     Raises
     ------
-    ConfigurationError : a name, an option or a value that cannot be used, with the cell's name.
+    ConfigurationError : a name, an option or a value cannot be used; the error names the cell.
     """
     optimizers: set[str] = set()
     for cell in cells:
@@ -115,14 +115,14 @@ def check(cells: Iterable[Cell]) -> None:
 
 def _placed(experiment: Experiment, variations: Sequence[Variation], chosen: Sequence[Choice]) -> Experiment:
     pairs = sorted(zip(variations, chosen, strict=True), key=lambda pair: len(pair[0].path))
-    for variation, choice in pairs:  # whole tables first: they bring their own options
+    for variation, choice in pairs:  # whole tables first, because they replace options
         path = _full_path(experiment, variation.path)
         experiment = choice.place(experiment, path, f"--vary {variation.key!r}")
     return experiment
 
 
 def _full_path(experiment: Experiment, path: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the path of a key; one of an engine's own tables may be left out: ``engine.bandwidth_bytes_s``."""
+    """Return the full path of a key. A table inside ``engine`` may be omitted, as in ``engine.bandwidth_bytes_s``."""
     engine = experiment.tables.get("engine", "local")
     if len(path) != 2 or path[0] != "engine" or not isinstance(engine, str | Mapping):
         return path
@@ -153,7 +153,7 @@ def _named(variation: Variation, choice: Choice) -> str:
 
 
 def _folder_name(settings: Mapping[str, str], seed: int | None, taken: set[str]) -> str:
-    """Return a name for the cell's folder that any file system takes and no other cell has."""
+    """Return a name for the cell's folder that is valid on all file systems and unique."""
     parts = [text if "." not in key else f"{key.rpartition('.')[2]}={text}" for key, text in settings.items()]
     parts += [] if seed is None else [f"seed={seed}"]
     slugs = [re.sub(r"[^\w.=+,-]+", "-", part.replace(":", ",")).strip("-.,") or "value" for part in parts]
@@ -173,7 +173,7 @@ def _check_engine(engine: Any) -> None:
     if not isinstance(engine, str | Mapping):
         return
     name, options = named(engine)
-    if name == VIRTUAL:  # making it starts nothing, and checks its tables too
+    if name == VIRTUAL:  # its constructor starts nothing, and also checks its tables
         ENGINES.create(name, options).close()
     else:
         checked_options(f"engine {name!r}", ENGINES.find(name).factory, options, {})

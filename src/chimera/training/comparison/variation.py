@@ -1,4 +1,4 @@
-"""The grammar of a variation: ``codec=identity,top-k:ratio=0.01``, a key and the values that it takes."""
+"""The grammar of variations: a key and its values, as ``codec=identity,top-k:ratio=0.01``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chimera.training.experiment.experiment import PLUGINS, Experiment, read_val
 from chimera.training.plugin import label
 
 Vary: TypeAlias = Mapping[str, Iterable[Any]] | Iterable[str]
-"""Variations as a user gives them: values by key, or sentences as on the command line."""
+"""Variations as a user writes them: values by key, or texts as on the command line."""
 
 _OPENING, _CLOSING = "[{(", "]})"
 _OPTION = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*=(.*)", re.DOTALL)
@@ -20,14 +20,14 @@ _OPTION = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*=(.*)", re.DOTALL)
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """One value that a key takes.
+    """One value of a varied key.
 
     Attributes
     ----------
-    text : what it is called.
-    value : what stands at the key then; of a plug-in by name with options, the name.
-    options : of that plug-in, dotted keys allowed; None where the value is not such a plug-in. Options that the experiment
-        gives the same plug-in besides stay.
+    text : label of the value.
+    value : value of the key; for a plug-in with options, its name.
+    options : options of the plug-in, with dotted keys; None if the value is no plug-in with options. Other options of the same
+        plug-in in the experiment are kept.
     """
 
     text: str
@@ -48,14 +48,14 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Variation:
-    """A key of an experiment, as the parts of its path, and its values, at least one."""
+    """A key of an experiment, as the parts of its path, and its values (at least one)."""
 
     path: tuple[str, ...]
     choices: tuple[Choice, ...]
 
     @property
     def key(self) -> str:
-        """The key as a user writes it."""
+        """The key with dots."""
         return ".".join(self.path)
 
 
@@ -64,7 +64,7 @@ def read_variations(vary: Vary) -> list[Variation]:
 
     Raises
     ------
-    ConfigurationError : one that does not follow the grammar, or a key that is given twice.
+    ConfigurationError : a variation does not follow the grammar, or a key occurs twice.
     """
     given = vary.items() if isinstance(vary, Mapping) else [(text, None) for text in _sentences(vary)]
     variations = [_read(text) if values is None else _given(text, values) for text, values in given]
@@ -72,18 +72,18 @@ def read_variations(vary: Vary) -> list[Variation]:
     for variation in variations:
         if variation.path in seen:
             raise ConfigurationError(
-                f"--vary {variation.key!r} is given twice: name all its values in one, between commas"
+                f"--vary {variation.key!r} is given twice: list all its values in one, separated by commas"
             )
         seen.add(variation.path)
     return variations
 
 
 def split(text: str, separator: str) -> list[str]:
-    """Split at each ``separator`` that stands outside brackets and quotes.
+    """Split at each ``separator`` outside brackets and quotes.
 
     Raises
     ------
-    ConfigurationError : a bracket or a quote that is not closed, or was never opened.
+    ConfigurationError : a bracket or quote is not closed, or not opened.
     """
     parts, begin, quote, depth, escaped = list[str](), 0, "", list[str](), False
     for i, character in enumerate(text):
@@ -136,7 +136,7 @@ def _given(key: str, values: Iterable[Any]) -> Variation:
         for value in values
     )
     if not choices:
-        raise ConfigurationError(f"vary {key!r}: there is no value")
+        raise ConfigurationError(f"vary {key!r}: the list of values is empty")
     return Variation(path, choices)
 
 
@@ -145,7 +145,7 @@ def _path(key: str) -> tuple[str, ...]:
 
 
 def _choice(path: tuple[str, ...], text: str) -> Choice:
-    """Read one value. A name is followed by its options; for other keys than those of tables, only with an option is it one."""
+    """Read one value: a plug-in's name with options, or a TOML value. Keys below a table hold names only with an option."""
     pieces = split(text, ":")
     named = next((i for i, piece in enumerate(pieces) if i and _OPTION.fullmatch(piece)), len(pieces))
     name, options = ":".join(pieces[:named]).strip(), {}
@@ -161,7 +161,7 @@ def _choice(path: tuple[str, ...], text: str) -> Choice:
         options[option[1]] = read_value(option[2].strip())
     value = read_value(name)
     if options and not (isinstance(value, str) and value):
-        raise ConfigurationError(f"{name!r} is no name that could have options")
+        raise ConfigurationError(f"{name!r} is not the name of a plug-in, so it has no options")
     return Choice(text, value, options or None)
 
 
@@ -174,7 +174,7 @@ def _made(value: Any) -> Choice:
 
 
 def _at(tables: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """Return what stands at ``path``; None where there is nothing."""
+    """Return the value at ``path``, or None."""
     found: Any = tables
     for part in path:
         found = found.get(part) if isinstance(found, Mapping) else None

@@ -1,4 +1,4 @@
-"""The actors of a run whose model is cut."""
+"""Creation of the actors of a run whose model is split over workers."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from chimera.training.optimizers.optimizer import OptimizerSettings
 
 
 class PartActors(Actors, ABC):
-    """Makes actors that hold a part of the model each, as `Actors` makes those that hold all of it.
+    """Creates actors that hold one part of the model each, as `Actors` creates actors with the whole model.
 
     Parameters
     ----------
-    model : what is cut; only its parts travel.
-    train : the data; only those get it who read inputs or targets.
-    parts : how the model is cut.
-    batch_size : of those who read the same data.
-    saved : the checkpoint that the run goes on from, if it does: the cut was measured, maybe, and would be another today.
+    model : the model to split; only its parts are sent.
+    train : the training set; only workers that read inputs or targets receive it.
+    parts : how the model is split.
+    batch_size : batch size of the workers that read the same data.
+    saved : the checkpoint from which the run resumes, or None. It holds the bounds, which may depend on measured times.
 
     Raises
     ------
-    ConfigurationError : the model cannot be cut so.
+    ConfigurationError : the model cannot be split in this way.
     """
 
     addressed = by_rows = False
@@ -56,7 +56,7 @@ class PartActors(Actors, ABC):
     ) -> None:
         if engine.nodes_own_data:
             raise ConfigurationError(
-                "a model that is cut is sent to the workers part by part; here the nodes have their own"
+                "this strategy sends parts of the model to the workers, but the nodes of this engine have their own models"
             )
         self._engine, self._batch_size, self._resources = engine, batch_size, worker_resources
         self._server_resources, self._parts = server_resources, parts
@@ -78,11 +78,11 @@ class PartActors(Actors, ABC):
         """Start the worker of a rank."""
 
     def servers(self, shards: int) -> list[Any]:
-        """Refuse."""
-        raise ConfigurationError(f"there is no server for {shards} shards: the parameters are the workers'")
+        """Raise ConfigurationError: there are no servers."""
+        raise ConfigurationError(f"there is no server for {shards} shards: the workers hold the parameters")
 
     def server(self, index: int, shards: int) -> Any:
-        """Refuse."""
+        """Raise ConfigurationError: there are no servers."""
         return self.servers(shards)[index]
 
     def joined(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
@@ -107,7 +107,7 @@ class PartActors(Actors, ABC):
 
 
 class Stages(PartActors):
-    """Makes the workers of pipelines; the first stage gets the data for its inputs, and the last one for its targets."""
+    """Creates the workers of pipelines. The first stage reads inputs, and the last one reads targets."""
 
     _parts: Parts
 
@@ -129,11 +129,11 @@ class Stages(PartActors):
 
 
 class Sides(PartActors):
-    """Makes the clients of split learning, and their server, which gets no data."""
+    """Creates the clients of split learning, and their server, which receives no data."""
 
     _parts: Halves
 
-    def cut(self, model: Model, train: Dataset, saved: Mapping[str, Any] | None) -> list[Part]:  # noqa: ARG002 - cut by number
+    def cut(self, model: Model, train: Dataset, saved: Mapping[str, Any] | None) -> list[Part]:  # noqa: ARG002 - split by layer numbers
         """Return the clients' part and the server's."""
         return halved(model, self._parts)
 
@@ -146,7 +146,7 @@ class Sides(PartActors):
         self._engine.reserve([self._server_resources] * shards)
         return [self.server(index, shards) for index in range(shards)]
 
-    def server(self, index: int, shards: int) -> Any:  # noqa: ARG002 - there is but one
+    def server(self, index: int, shards: int) -> Any:  # noqa: ARG002 - there is one server
         """Start the server, with the initial parameters."""
         return self._engine.spawn(
             SplitServer, self._cut[1], **self._common, resources=self._server_resources, name=f"server {index}"

@@ -1,4 +1,4 @@
-"""Cutting a network into parts of equal cost."""
+"""Partitioning of a network into parts of equal cost."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Part:
 
     Attributes
     ----------
-    model : of its layers, with parameters of its own.
-    layers : their numbers in the whole.
-    share : of the cost of the whole.
+    model : model of the part's layers, with its own parameters.
+    layers : numbers of the layers in the whole model.
+    share : the part's share of the cost of the whole model, 0 to 1.
     """
 
     def __init__(self, model: TorchModel, layers: Sequence[int], share: float) -> None:
@@ -38,18 +38,18 @@ class Part:
 
 
 def cut(model: Any, parts: Parts, inputs: NDArray[Any], bounds: Sequence[int] | None = None) -> list[Part]:
-    """Return the parts of a model whose module is an ``nn.Sequential``, or any if it is cut into slices only.
+    """Split a model into stages, and each stage into slices; return the parts in this order.
 
-    They come stage by stage, and slice by slice of each.
+    Stages need a module that is an ``nn.Sequential``; slices alone work with any module.
 
     Parameters
     ----------
-    inputs : a few rows, for when the layers' time is measured.
-    bounds : where to cut, as `balanced` returns it, if that stands already.
+    inputs : a few rows, to measure the time of layers.
+    bounds : bounds of the stages, as `balanced` returns them, if they are known already.
 
     Raises
     ------
-    ConfigurationError : it is no such model, or cannot be cut so.
+    ConfigurationError : the model is of another kind, or cannot be split in this way.
     """
     layers = _sequence_of(model) if parts.stages > 1 else layers_of(model)
     counts = _counts(layers)
@@ -78,19 +78,19 @@ def halved(model: Any, halves: Halves) -> list[Part]:
 
     Raises
     ------
-    ConfigurationError : it is no such model, or has no such layers.
+    ConfigurationError : the model is of another kind, or has too few layers.
     """
     layers = _sequence_of(model)
     counts, n = _counts(layers), len(layers)
     head = n if halves.head is None else halves.head
     if halves.cut >= head or head > n - (halves.head is not None):
         raise ConfigurationError(
-            f"the model has {n} layers: cut is from 1 to {n - 1}, head above it; not {halves.cut} and {halves.head}"
+            f"the model has {n} layers: cut must be from 1 to {n - 1}, and head above it; not {halves.cut} and {halves.head}"
         )
     sides = [*range(halves.cut), *range(head, n)], list(range(halves.cut, head))
     for side, whose in zip(sides, ("the clients'", "the server's"), strict=True):
         if not any(counts[number] for number in side):
-            raise ConfigurationError(f"with this cut {whose} part has nothing to train")
+            raise ConfigurationError(f"with this cut {whose} part has no parameters to train")
     _refuse_shared([layers[number] for side in sides for number in side], [0, len(sides[0]), n])
     return [
         Part(model.part_of(_copied([layers[i] for i in side])), side, sum(counts[i] for i in side) / sum(counts))
@@ -99,9 +99,9 @@ def halved(model: Any, halves: Halves) -> list[Part]:
 
 
 def balanced(costs: Sequence[float], stages: int, counts: Sequence[int]) -> list[int]:
-    """Return where to cut so that the most expensive part costs as little as can be; each has something to train.
+    """Return the bounds of stages that minimize the cost of the most expensive stage; each stage has parameters to train.
 
-    The bounds of part s are entries s and s + 1 of ``stages + 1``.
+    Stage s has the layers from entry s to entry s + 1 of the ``stages + 1`` entries.
     """
     n = len(costs)
     cost, count = np.concatenate([[0.0], np.cumsum(costs)]), np.concatenate([[0], np.cumsum(counts)])
@@ -116,7 +116,7 @@ def balanced(costs: Sequence[float], stages: int, counts: Sequence[int]) -> list
     if not np.isfinite(best[stages, n]):
         trained = sum(each > 0 for each in counts)
         raise ConfigurationError(
-            f"{stages} stages need as many layers with something to train, and the model has {trained}: take fewer workers"
+            f"{stages} stages need {stages} layers with parameters to train, but the model has {trained}: use fewer workers"
         )
     bounds = [n]
     for parts in range(stages, 0, -1):
@@ -133,23 +133,23 @@ def _bounds(parts: Parts, counts: Sequence[int], costs: Sequence[float], saved: 
         bounds = [0, *parts.cuts, len(counts)]
         if len(bounds) != parts.stages + 1 or any(a >= b for a, b in itertools.pairwise(bounds)):
             raise ConfigurationError(
-                f"cuts are {parts.stages - 1} ascending numbers of layers from 1 to {len(counts) - 1}, not {list(parts.cuts)}"
+                f"cuts must be {parts.stages - 1} ascending numbers from 1 to {len(counts) - 1}, not {list(parts.cuts)}"
             )
         if empty := [i for i, (a, b) in enumerate(itertools.pairwise(bounds)) if not sum(counts[a:b])]:
-            raise ConfigurationError(f"with these cuts stage {empty[0]} has nothing to train")
+            raise ConfigurationError(f"with these cuts stage {empty[0]} has no parameters to train")
         return bounds
     if saved is None:
         return balanced(costs, parts.stages, counts)
     if len(saved) != parts.stages + 1 or saved[-1] != len(counts):
         raise ConfigurationError(
-            f"the checkpoint has {len(saved) - 1} stages of {saved[-1]} layers, and here are {parts.stages} of {len(counts)}: "
-            "resume with as many workers and the model that it was written with"
+            f"the checkpoint has {len(saved) - 1} stages of {saved[-1]} layers, but this run has {parts.stages} of "
+            f"{len(counts)}: resume with the number of workers and the model of the checkpoint"
         )
     return saved
 
 
 def _slices(layers: Sequence[nn.Module], slices: int) -> Iterator[tuple[nn.Sequential, float]]:
-    """Yield copies of the layers, cut into slices if there are more than one, and what share of the whole each is."""
+    """Yield copies of the layers, cut into ``slices`` slices, each with its share of the parameters."""
     whole = sum(_counts(layers))
     for index in range(slices):
         own = _copied(layers)
@@ -162,11 +162,11 @@ def _slices(layers: Sequence[nn.Module], slices: int) -> Iterator[tuple[nn.Seque
 
 
 def layers_of(model: Any) -> list[nn.Module]:
-    """Return the layers of a model whose module is an ``nn.Sequential``, those of nested ones in their places, or its module.
+    """Return the layers of an ``nn.Sequential``, also of nested ones, or the module itself if it is another one.
 
     Raises
     ------
-    ConfigurationError : it has none.
+    ConfigurationError : the model is no torch module.
     """
     from torch import nn
 
@@ -178,7 +178,7 @@ def layers_of(model: Any) -> list[nn.Module]:
             yield layer
 
     if not hasattr(model, "part_of"):
-        raise ConfigurationError(f"this strategy cuts torch modules, and the model is a {type(model).__name__}")
+        raise ConfigurationError(f"this strategy splits torch modules, but the model is a {type(model).__name__}")
     return list(flattened(model.module))
 
 
@@ -187,13 +187,13 @@ def _sequence_of(model: Any) -> list[nn.Module]:
     layers = layers_of(model)
     if layers == [model.module]:
         raise ConfigurationError(
-            f"this strategy cuts an nn.Sequential, and the model is a {type(model.module).__name__}"
+            f"this strategy splits an nn.Sequential, but the module is a {type(model.module).__name__}"
         )
     return layers
 
 
 def _copied(layers: Sequence[nn.Module]) -> nn.Sequential:
-    """Return copies; of a parameter only its own elements, and not the vector that it is a view of."""
+    """Return copies of layers. Parameters are copied alone, without the flat vector of which they are views."""
     from torch import nn
 
     memo: dict[int, Any] = {}
@@ -210,12 +210,12 @@ def _refuse_shared(layers: Sequence[nn.Module], bounds: Sequence[int]) -> None:
             for parameter in layer.parameters():
                 if (first := seen.setdefault(id(parameter), stage)) != stage:
                     raise ConfigurationError(
-                        f"stages {first} and {stage} share a parameter of {type(layer).__name__}: cut so that both are in one"
+                        f"stages {first} and {stage} share a parameter of {type(layer).__name__}: put both layers in one stage"
                     )
 
 
 def _seconds(model: TorchModel, layers: Sequence[nn.Module], inputs: NDArray[Any]) -> list[float]:
-    """Return what a pass there and back takes in each layer, in seconds; the layers are left as they were."""
+    """Return the seconds of a forward and backward pass of each layer; the layers do not change."""
     found = []
     tensor = model.tensor_of(inputs)
     for layer in _copied(layers).train():

@@ -1,4 +1,4 @@
-"""The boundary of a private worker: the one list of what may leave it, and the actor that holds to the list."""
+"""The boundary of a private worker: the list of values that may leave it, and the actor that enforces the list."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from chimera.training.privacy.settings import Privacy
 from chimera.training.worker.learner import Learner
 
 Reduce: TypeAlias = Callable[[Any, Privacy], Any]
-"""Makes of what the worker returned what may leave it."""
+"""Reduces a returned value to the part that may leave the worker."""
 
 NOT_FINITE = "the update is not finite"
-"""All that a private worker says of an update that it does not send."""
+"""The only reason that a private worker gives for an update that it does not send."""
 _log = logging.getLogger(__name__)
 
 
 def _nothing(_: Any, privacy: Privacy) -> None:
-    """Let nothing leave but the fact that the call ended."""
+    """Return None: only the end of the call leaves the worker."""
 
 
 def _as_it_is(value: Any, privacy: Privacy) -> Any:  # noqa: ARG001 - one signature for all
@@ -31,7 +31,7 @@ def _as_it_is(value: Any, privacy: Privacy) -> Any:  # noqa: ARG001 - one signat
 
 
 def _update(answer: list[Any], privacy: Privacy) -> list[Any]:
-    """Let messages of the form that was agreed on leave, or the fact that there is none.
+    """Return messages of the agreed form, or rejections without details.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def _update(answer: list[Any], privacy: Privacy) -> list[Any]:
 
 
 def _sizes(tally: Tally, privacy: Privacy) -> Tally:  # noqa: ARG001 - one signature for all
-    """Let the sizes of messages leave, which the size of the model decides; and no loss, memory or queue."""
+    """Return the sizes of messages, which depend on the size of the model only; no loss, memory or queue."""
     return Tally(
         elements_up=tally.elements_up,
         packed_up=tally.packed_up,
@@ -63,15 +63,15 @@ LEAVES: Mapping[str, Reduce] = {
     "advertise_keys": _as_it_is,
     "share_secrets": _as_it_is,
     "reveal_shares": _as_it_is,
-    # Decided by what the driver said, not by data.
+    # Determined by the driver's calls, not by data.
     "step": _as_it_is,
     "tally": _sizes,
-    # Outside of the guarantee: see `OUTSIDE`.
+    # Not covered by the guarantee: see `OUTSIDE`.
     "samples": _as_it_is,
     "share": _as_it_is,
     "batches_per_pass": _as_it_is,
     "has_masked": _as_it_is,
-    # What the driver tells the worker.
+    # Commands of the driver.
     "take_part": _nothing,
     "receive_secrets": _nothing,
     "go_to": _nothing,
@@ -79,27 +79,27 @@ LEAVES: Mapping[str, Reduce] = {
     "attack": _nothing,
     "forget_answer": _nothing,
 }
-"""What may be asked of a private worker, and what of the answer leaves it. All else is refused (docs/privacy.md)."""
+"""The calls that a private worker answers, and how each answer is reduced. Other calls are refused (docs/privacy.md)."""
 
 OUTSIDE = (
-    "how many rows a client has, where it has data of its own",
+    "the number of rows of a client that has its own data",
     "whether the update of a client was finite",
-    "which clients were asked and answered, and when",
+    "which clients were called and answered, and when",
     "the class of an error in a worker",
 )
-"""What leaves a private worker, or shows from outside, and is not covered by epsilon."""
+"""Information that leaves a private worker, or is visible from outside, and that epsilon does not cover."""
 
 
 class PrivateWorker:
-    """A `Learner` behind the list: a call that is not in `LEAVES` is refused, and of an answer only what it admits leaves.
+    """A `Learner` whose calls and answers are restricted to `LEAVES`.
 
-    Losses, optimizer states, gradients, replicas, buffers, evaluations and the texts of errors stay with the worker.
+    Losses, optimizer states, gradients, replicas, buffers, evaluations and the texts of errors do not leave the worker.
 
     Parameters
     ----------
-    privacy : what the run promises.
-    learner : makes the worker itself; by default a `Learner`.
-    given, options : its arguments.
+    privacy : settings of the private run.
+    learner : factory of the worker; default: `Learner`.
+    given, options : arguments of the factory.
 
     Raises
     ------
@@ -113,11 +113,11 @@ class PrivateWorker:
     ) -> None:
         name, table = options.get("codec", ("identity", {}))
         if name != "identity" or table or options.get("personal"):
-            raise PrivacyError("a private worker packs its update by no codec but 'identity', and keeps no parameters")
+            raise PrivacyError("a private worker accepts only the codec 'identity', and no personal parameters")
         self._privacy = privacy
         self._learner = _closed(learner, "constructor", *given, privacy=privacy, **options)
         if self._learner.buffers().size:
-            raise PrivacyError("a private worker takes no model with buffers, such as the means of BatchNorm")
+            raise PrivacyError("a private worker accepts no model with buffers, such as the means of BatchNorm")
 
     def __getattr__(self, call: str) -> Callable[..., Any]:
         if call.startswith("_"):
@@ -125,12 +125,12 @@ class PrivateWorker:
         reduce = LEAVES.get(call)
         if reduce is None:
             raise PrivacyError(
-                f"a private worker does not answer {call!r}: what it returns is outside of the guarantee"
+                f"a private worker does not answer {call!r}: the guarantee does not cover what it returns"
             )
 
         def answer(*given: Any, **named: Any) -> Any:
             if named.get("reached"):
-                raise PrivacyError("a private worker sends a change of weights, and not the weights that it reached")
+                raise PrivacyError("a private worker sends a change of weights, and no weights")
             return reduce(_closed(getattr(self._learner, call), call, *given, **named), self._privacy)
 
         self.__dict__[call] = answer
@@ -138,9 +138,9 @@ class PrivateWorker:
 
 
 def _closed(ask: Callable[..., Any], call: str, *given: Any, **named: Any) -> Any:
-    """Return what a call returns; of an error, which may quote data, let its class leave and no more.
+    """Return what a call returns. Replace an error, whose text may contain data, by one that names its class only.
 
-    Errors of the protocol, of lost actors and of the settings say nothing of data, and leave as they are.
+    Errors of the protocol, of lost actors and of the settings contain no data, and are raised unchanged.
     """
     try:
         return ask(*given, **named)
@@ -151,6 +151,4 @@ def _closed(ask: Callable[..., Any], call: str, *given: Any, **named: Any) -> An
             raise
         _log.exception("a call of a private worker failed: %s", call)
         kind = type(error).__name__
-    raise PrivacyError(
-        f"{kind} in {call} of a private worker; its own log says more, and nothing of it leaves the worker"
-    )
+    raise PrivacyError(f"{kind} in {call} of a private worker; see the log of the worker, which does not leave it")

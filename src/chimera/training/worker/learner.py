@@ -39,32 +39,32 @@ from chimera.training.worker.shared_parameters import SharedParameters
 
 
 class Learner(GroupGradient, Attacker, Masking, LocalRounds):
-    """One worker. Where nodes own the data, it is made there, see `chimera.nodes.workers.learner`.
+    """A worker. If nodes own the data, the node creates the worker (`chimera.nodes.workers.learner`).
 
     Parameters
     ----------
-    rank : its number.
-    model : its own copy of the model; all workers begin with the same parameters.
-    dataset : the whole training set, in memory that all share.
-    order : which rows of it are this worker's, step by step.
-    optimizer : what steps the model where workers have the global model, and there are no servers.
-    local_optimizer : what steps it between two messages of the servers; the same if nothing is given.
-    codec : name and options of the codec of its uplink, or of what it gives to collectives.
-    downlink : those of the codec of the weights that it gets, so that this process knows it.
-    seed : with rank and step, the seed of whatever is random in a forward pass.
-    privacy : what becomes of its updates, see `Masking`.
-    device : where the model computes, see `chimera.models.device`; by default where it is.
-    personal : the places, in the model's layout, of the parameters that stay here.
-    extensions : the worker extensions that the strategy declares; the worker answers their calls, too.
+    rank : number of the worker.
+    model : the worker's copy of the model; all workers start with the same parameters.
+    dataset : the whole training set, in memory that all workers share.
+    order : the rows of the data set that this worker reads in each step.
+    optimizer : optimizer of the global model in strategies without servers.
+    local_optimizer : optimizer of local steps between two messages of the servers; default: ``optimizer``.
+    codec : name and options of the codec of the uplink, or of vectors for collectives.
+    downlink : name and options of the codec of the weights that the worker receives; loads the codec in this process.
+    seed : seed of random numbers in forward passes, together with rank and step.
+    privacy : how updates are clipped, noised and masked (`Masking`).
+    device : device on which the model computes (`chimera.models.device`); default: where it is.
+    personal : indices, in the model's layout, of the parameters that stay with this worker.
+    extensions : the worker extensions that the strategy declares; the worker also answers their calls.
 
     Raises
     ------
-    ConfigurationError : the model cannot compute there.
+    ConfigurationError : the model cannot compute on the device.
     """
 
-    hosted = True  # where some actors live in nodes, and others in the driver (engine http), it lives in a node
-    one_per_node = True  # the node's rows would count twice
-    failure_is_loss = True  # a node that answers late, or with an error, must not end the run of the others
+    hosted = True  # engine http: this actor runs in a node, and not in the driver
+    one_per_node = True  # with two workers on a node, its rows would count twice
+    failure_is_loss = True  # a node that misses a deadline or answers with an error must not end the run
 
     def __init__(
         self,
@@ -88,21 +88,21 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         self._rank, self._model, self._dataset, self._seed = rank, model, dataset, seed
         self._gradients = Gradients(rank, model, dataset, order, seed=seed, count=self._count)
         self._optimizer_settings, self._codec, self._privacy = optimizer, codec, privacy
-        own = seed * 1_000_003 + rank  # so that no two codecs of a run draw the same random numbers
+        own = seed * 1_000_003 + rank  # no two codecs of a run draw the same random numbers
         self._rows = RowExchange(model) if CODECS.create(*downlink).by_rows else None
-        # Its vectors where it computes: what travels is unpacked and packed there.
+        # Vectors are on the device of the model: messages are unpacked and packed there.
         self._near = self._rows or near(model)
         self._part = SharedParameters(model.layout, personal) if personal else None
         self._exchange = self._rows or Exchange(model.layout, codec, seed=own, part=self._part)
-        self._optimizer: Stepper | None = None  # its memory is not spent where servers step
+        self._optimizer: Stepper | None = None  # created when needed: workers of strategies with servers need none
         self._local = LocalTraining(local_optimizer or optimizer, self._near)
         self._last = LastResult(rank, model)
         self._reduction: Reduction | None = None  # the codec's form for a group
-        self._kept: Sequence[Mapping[str, Any]] = ()  # what it remembered, if it is not made yet
+        self._kept: Sequence[Mapping[str, Any]] = ()  # restored states of codecs that are not created yet
         self._kept_shared: Mapping[str, Any] = {}
         self._step = 0
         self._tally = Tally()
-        self._own: Flat | None = None  # the gradient as it was before the group's; kept once a step had to be repeated
+        self._own: Flat | None = None  # the worker's gradient before the all-reduce; kept after the first repeated step
         self._extensions = Extensions(extensions, WorkerContext(self))
 
     def __getattr__(self, name: str) -> Any:
@@ -112,9 +112,9 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return self._extensions.call(name)
 
     def wanted(self, shards: int, batches: int = 1, first: int | None = None) -> list[NDArray[np.uint32]]:
-        """Return the numbers of the rows, in each shard, that so many ``batches`` need; the next call is to get these.
+        """Return the numbers of the rows, in each shard, that ``batches`` batches need; the next call must deliver these rows.
 
-        ``first`` is the number of the first of them; without it, they are the next ones.
+        ``first`` is the index of the first batch; default: the next batch.
         """
         assert self._rows is not None
         self._gradients.forget_ahead()
@@ -125,27 +125,31 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return asked
 
     def gradient(self, *weights: Encoded) -> list[Encoded] | list[Rejected]:
-        """Load the weights, a message a shard, and return the gradient of the next batch, encoded, a message a shard.
+        """Load the weights, one message per shard; return the gradient of the next batch, encoded, one message per shard.
 
-        One that is not finite is rejected: the messages say so instead, and the batch leaves no trace in the worker.
+        A gradient that is not finite is rejected: the worker returns `Rejected` messages, and its state does not change.
         """
         self._load(weights)
         gradient, rejected = self._next_gradient(self._near)
         if rejected is None:
             self._falsify(gradient, self._step)
         self._step += 1
-        if self._rows is None:  # or else it has to say which rows it needs
+        if self._rows is None:  # with rows, the worker must request the rows of the batch first
             call.afterwards(functools.partial(self._gradients.prepare, self._step))
         return self._packed(gradient) if rejected is None else [rejected] * len(weights)
 
     def coded(
         self, *weights: Encoded, shares: Sequence[tuple[int, float]], block: int, step: int, again: bool = False
     ) -> list[Any]:
-        """Load the weights, and return a combination of gradients of those whose data it holds, encoded, a message a shard.
+        """Load the weights; return a linear combination of gradients of the parts that this worker holds, encoded.
 
-        ``shares`` has whose, by place in its order, and by what each is multiplied. One that is not finite is left out, as by
-        all who compute it; which, says the `Applied` that comes after the messages. These have the `Key` of ``block``.
-        ``again`` if samples and losses are counted elsewhere.
+        Returns one message per shard, with the `Key` of ``block``, and then an `Applied`, which lists the rejected gradients. A
+        gradient that is not finite is left out, as by all workers that compute it.
+
+        Parameters
+        ----------
+        shares : pairs of the index of a part in this worker's order and the factor of its gradient.
+        again : whether samples and losses are counted by another call.
         """
         self._load(weights)
         total, rejected = np.zeros_like(self._model.parameters()), []
@@ -166,14 +170,14 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return [*self._counted([keyed(message, key) for message in self._exchange.packed(total)]), told]
 
     def train(self, steps: int, group: Group | None = None) -> Applied:
-        """Take ``steps`` steps of its own, with the group's mean gradient if there is one; say which of its own were rejected.
+        """Take ``steps`` steps, with the mean gradient of the group if there is one; return which own gradients were rejected.
 
-        How the mean comes about is the codec's affair.
+        The codec decides how the group computes the mean.
 
         Raises
         ------
-        ActorLost : a member of the group died; the step under way was not taken.
-        NonFiniteError : nobody's gradient is finite; the step was not taken.
+        ActorLost : a member of the group died; the current step was not taken.
+        NonFiniteError : no member's gradient is finite; the step was not taken.
         """
         optimizer = self._own_optimizer()
         rejected = []
@@ -192,23 +196,23 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return Encoded("identity", self._model.layout.size, (self._model.parameters(),))
 
     def samples(self) -> int:
-        """Return how many rows the data set has that it reads from."""
+        """Return the number of rows of the data set."""
         return len(self._dataset)
 
     def share(self) -> float:
-        """Return how many rows of it are this worker's."""
+        """Return the number of rows in this worker's part of the data."""
         return self._gradients.order.share
 
     def batches_per_pass(self) -> float:
-        """Return how many of its batches go through these rows once."""
+        """Return the number of this worker's batches in one pass over its part."""
         return self.share() / self._gradients.order.batch_size
 
     def step(self) -> int:
-        """Return how many steps it has taken or computed gradients for."""
+        """Return the number of steps that the worker has taken or computed gradients for."""
         return self._step
 
     def tally(self) -> Tally:
-        """Return losses and messages since the last time."""
+        """Return losses and message counts since the last call."""
         done, self._tally = self._tally, Tally()
         told_fill = getattr(self._gradients.order, "told_fill", None)
         if told_fill is not None and (fill := told_fill()) is not None:
@@ -216,15 +220,15 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return done
 
     def buffers(self) -> Flat:
-        """Return what the model carries besides parameters."""
+        """Return the buffers of the model, such as statistics of batch normalization."""
         return self._model.buffers()
 
     def load_buffers(self, flat: Flat) -> None:
-        """Set what the model carries besides parameters."""
+        """Set the buffers of the model."""
         self._model.load_buffers(flat)
 
     def state(self) -> dict[str, Any]:
-        """Return the replica: parameters, optimizer, step, the codecs' state that the group shares, states of extensions."""
+        """Return the replica: parameters, optimizer, step, the state of codecs that the group shares, states of extensions."""
         return {
             "step": self._step,
             "weights": self._model.parameters(),
@@ -244,11 +248,11 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         self._extensions.restore(state)
 
     def codec_states(self) -> list[State]:
-        """Return what its codecs remember, one for each shard or one for its group; unused they have what was restored."""
+        """Return the states of the codecs: one per shard, or one for the group. Unused codecs have the restored state."""
         return self._exchange.states() if self._reduction is None else [self._reduction.state()]
 
     def restore_codecs(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Take back what `codec_states` returned, at once or when the codecs are made."""
+        """Restore what `codec_states` returned, now or when the codecs are created."""
         self._kept = states
         if self._reduction is None:
             self._exchange.restore(states)
@@ -256,21 +260,23 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
             self._reduction.restore(states[0])
 
     def go_to(self, step: int) -> None:
-        """Go on with the batch of this step."""
+        """Continue with the batch of this step."""
         self._step = step
         self._gradients.forget_ahead()
 
     def follow(self, order: Order, since: int) -> None:
-        """Read other data from now on; ``since`` is the step from which on the order counts."""
+        """Read data in another order from now on; ``since`` is the first step of the order."""
         self._gradients.order = order
         self.go_to(max(self._step, since))
 
     def _next_gradient(self, model: Any) -> tuple[Any, Rejected | None]:
-        """Return the gradient of this step's batch, where ``model`` has it, and whether it is to be rejected."""
+        """Return the gradient of this step's batch, on the device of ``model``, and its rejection if it is not finite."""
         return self._gradients.next(model, self._step)
 
     def _own_optimizer(self) -> Stepper:
-        flat = self._model.parameters()  # asked for each time: so it is what counts, and not a copy of it on a device
+        flat = (
+            self._model.parameters()
+        )  # read each time, so that this vector is current, and not a copy of it on a device
         if self._optimizer is None:
             self._optimizer = self._optimizer_settings.stepper(flat)
         return self._optimizer
@@ -287,7 +293,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return messages
 
     def _load(self, weights: Sequence[Encoded]) -> tuple[Any, Any]:
-        """Load the weights; return the vector that they are in now, and what `Exchange.load` returns."""
+        """Load the weights; return the vector of the parameters, and what `Exchange.load` returns."""
         self._tally.got(weights)
         flat = self._near.parameters()
         return flat, self._exchange.load(weights, flat)

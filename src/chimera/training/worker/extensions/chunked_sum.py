@@ -1,4 +1,4 @@
-"""Sums of gradients in chunks that workers send to one another: all-reduce by single messages."""
+"""Sums of gradients in chunks that workers send to one another: all-reduce by explicit messages."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from chimera.training.worker.extension import WorkerExtension, worker_extension
 
 @dataclass
 class PartialSum:
-    """A gradient that becomes the sum of all gradients.
+    """A gradient to which chunks of other workers' gradients are added.
 
     Attributes
     ----------
-    chunks : views of it.
+    chunks : views of the gradient.
     gradients : the number of gradients in each chunk.
     """
 
@@ -38,7 +38,7 @@ class ChunkedSum(WorkerExtension):
     _summing: PartialSum
 
     def contribute(self, parts: int, part: int | None = None) -> Encoded | None:
-        """Compute the gradient of the next batch, in so many chunks; return chunk ``part``, if it is given."""
+        """Compute the gradient of the next batch, in ``parts`` chunks; return chunk ``part``, if it is given."""
         gradient, rejected = self.worker.next_gradient()
         if rejected is not None:
             gradient.fill(0)

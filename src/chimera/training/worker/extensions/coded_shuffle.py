@@ -1,4 +1,4 @@
-"""A worker's part in coded distributed computing (Li et al. 2018): map the blocks it holds, shuffle parts, add them up."""
+"""Calls of coded distributed computing (Li et al. 2018): map the blocks that a worker holds, shuffle parts, sum them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CodedShuffle(ChunkedSum):
     _mapped: MappedBlocks
 
     def map_blocks(self, shuffle: Shuffle, place: int, step: int) -> Applied:
-        """Compute the gradients of all blocks that the worker at this place holds, and keep them until the next step."""
+        """Compute the gradients of all blocks that the worker at ``place`` holds, and keep them until the next step."""
         order: Any = self.worker.gradients.order  # a `HeldOrder`
         gradients, rejected = {}, []
         for i, (block, part) in enumerate(zip(shuffle.held(place), order.parts, strict=True)):
@@ -39,20 +39,20 @@ class CodedShuffle(ChunkedSum):
         return Applied(step, len(gradients) - len(rejected), tuple(rejected))
 
     def shuffled(self, numbers: Sequence[int]) -> list[Encoded]:
-        """Return the packets of these numbers."""
+        """Return the packets with these numbers."""
         messages = [self._mapped.packet(number) for number in numbers]
         self.worker.tally.sent(messages)
         return messages
 
     def reduced(self, there: tuple[int, ...], *messages: Encoded) -> list[Encoded]:
-        """Return the sum over all blocks of each part that is its own when these places are there, from others' packets."""
+        """Return the sums of this worker's parts over all blocks, from packets of others, if those at ``there`` participate."""
         self.worker.tally.got(messages)
         sums = self._mapped.sums(there, merged(messages, self.worker.step))
         self.worker.tally.sent(sums)
         return sums
 
     def step_shuffled(self, *sums: Encoded) -> Applied:
-        """Step by the mean of all blocks that were not rejected, from the sums of all parts."""
+        """Step by the mean gradient of all blocks that were not rejected, from the sums of all parts."""
         gradient = np.empty(self.worker.model.layout.size, np.float32)
         views = shard_views(gradient, self._mapped.bounds)
         self._summing = PartialSum(gradient, views, [0] * len(views), None)

@@ -21,8 +21,8 @@ _REFERENCE, _REPLICA, _NUMBERS = "reference", "replica", "numbers"  # keys in a 
 class Fragments(WorkerExtension):
     """The calls of streaming DiLoCo (Douillard et al. 2025): a replica that exchanges one fragment of the weights at a time.
 
-    A fragment is the shard of one server. Besides the replica, the part holds the reference: the newest global values that it
-    received of each fragment. It sends the reference minus the replica.
+    A fragment is the shard of one server. Besides the replica, the worker holds the reference: the newest global
+    values that it received of each fragment. It sends the reference minus the replica.
     """
 
     _reference: Any = None  # shape (P,), on the device of the model; None while there is no replica
@@ -81,7 +81,7 @@ class Fragments(WorkerExtension):
         return message
 
     def _parted(self) -> Exchange:
-        assert isinstance(self.worker.exchange, Exchange)  # strategies that exchange fragments do not go by rows
+        assert isinstance(self.worker.exchange, Exchange)  # strategies that exchange fragments do not exchange rows
         return self.worker.exchange
 
     def local_state(self) -> Mapping[str, Any]:
@@ -95,7 +95,7 @@ class Fragments(WorkerExtension):
         }
 
     def restore_local(self, state: Mapping[str, Any]) -> None:
-        """Take back what `local_state` returned."""
+        """Restore what `local_state` returned."""
         if _REFERENCE not in state:
             self._reference, self._next_step = None, -1
             return
@@ -107,7 +107,7 @@ class Fragments(WorkerExtension):
 
 
 def _mix(replica: Any, reference: Any, alpha: float) -> None:
-    """Leave ``alpha`` of the replica where it is; with 0 it becomes the reference to the bit."""
+    """Replace the replica by ``alpha`` * replica + (1 - ``alpha``) * reference; with 0 it equals the reference to the bit."""
     if alpha == 0:
         replica[:] = reference
         return

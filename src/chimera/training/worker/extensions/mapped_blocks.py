@@ -22,16 +22,16 @@ Bytes = NDArray[np.uint8]
 
 
 class MappedBlocks:
-    """Makes packets of its parts of blocks, and sums of parts out of others' packets.
+    """The gradients of a worker's blocks: makes packets of their parts, and sums parts from packets of other workers.
 
     Parameters
     ----------
-    shuffle, place : which blocks these are: those that the worker at this place holds.
-    gradients : of each of them, shape (P,); None of one that was rejected, as by all who hold it.
-    layout : of the parameters.
-    key : of messages, for the block 0.
-    codec : name and options of what packs each part of each block, with nothing to remember.
-    seed : of whatever is random in that; the same on all workers.
+    shuffle, place : the shuffle, and the place of this worker in it; together they say which blocks the worker holds.
+    gradients : gradient of each block, shape (P,); None if it was rejected, as by all workers that hold the block.
+    layout : layout of the parameters.
+    key : key of messages for block 0.
+    codec : name and options of the codec that packs each part of each block, used without state.
+    seed : seed of the codec's random numbers; the same on all workers.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class MappedBlocks:
         self._values: dict[tuple[int, int], Bytes] = {}
 
     def packet(self, number: int) -> Encoded:
-        """Return a packet: the exclusive or of its pieces, each filled up with zeros; how long they are is in its meta data."""
+        """Return a packet: the exclusive or of its pieces, padded with zeros; ``meta`` has the length of each piece."""
         pieces = self._shuffle.pieces(number)
         values = [self._value(piece.part, piece.block) for piece in pieces]
         segments = [_segment(value, piece) for value, piece in zip(values, pieces, strict=True)]
@@ -82,7 +82,7 @@ class MappedBlocks:
         )
 
     def _mine(self, message: Encoded, number: int, part: int) -> Bytes:
-        """Return the segment of a part that is in a packet; this worker has all others."""
+        """Return this worker's segment of a packet. The worker holds all other segments of the packet."""
         pieces = self._shuffle.pieces(number)
         own = next(i for i, piece in enumerate(pieces) if piece.part == part)
         known = [_segment(self._value(each.part, each.block), each) for i, each in enumerate(pieces) if i != own]
@@ -91,7 +91,7 @@ class MappedBlocks:
         return _xor([message.arrays[0], *known])[: end - begin]
 
     def _value(self, part: int, block: int) -> Bytes:
-        """Return a part of a block, encoded: the same bytes on all workers that hold it; empty if the gradient was rejected."""
+        """Return a part of a block, encoded: the same bytes on all workers that hold the block; empty if it was rejected."""
         if (part, block) not in self._values:
             gradient, begin, end = self._gradients[block], self.bounds[part], self.bounds[part + 1]
             if gradient is None:
@@ -108,7 +108,7 @@ class MappedBlocks:
 
 
 def _bytes_of(message: Encoded) -> Bytes:
-    """Return a message as bytes: how long its header is, the header, and the arrays."""
+    """Return a message as bytes: the length of its header, the header, the arrays."""
     header = header_of([message])
     length = np.frombuffer(len(header).to_bytes(4, "little"), np.uint8)
     return np.concatenate(
@@ -141,7 +141,7 @@ def _segment(value: Bytes, piece: Piece) -> Bytes:
 
 
 def _xor(segments: Sequence[Bytes]) -> Bytes:
-    """Return the exclusive or of segments, filled up with zeros to the length of the longest."""
+    """Return the exclusive or of segments, padded with zeros to the length of the longest."""
     out = np.zeros(max(segment.size for segment in segments), np.uint8)
     for segment in segments:
         out[: segment.size] ^= segment
