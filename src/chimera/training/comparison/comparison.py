@@ -171,7 +171,7 @@ def _notes(cells: Sequence[Cell], jobs: int | None) -> list[str]:
         notes.append("Simulated: all seconds are virtual, computed by models of network and computers.")
     elif any(virtual):
         notes.append(
-            "Seconds of cells on the engine simulated are virtual (marked so), those of other cells are real: do not compare them."
+            "Seconds of cells on the engine simulated are virtual (and marked), others are real: do not compare them."
         )
     if jobs is not None and jobs > 1 and virtual.count(False) > 1:
         notes.append(f"Up to {jobs} runs in real time shared this machine: their seconds are not comparable.")
