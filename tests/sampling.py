@@ -5,6 +5,9 @@ others ``long``. Each value of each parameter is in the sample; with ``sampled(4
 ``always=["d-psgd"]`` adds the combinations in which a parameter has this value, e.g. because a planted bug needs them. The day
 selects the combinations, so that others are tried every day; ``CHIMERA_TESTS_DAY=2026-11-23`` repeats the sample of a day.
 
+A run with a time limit (``CHIMERA_TESTS_UNTIL``) takes the files in another order every day, so that it does not leave out the
+same tests every time.
+
 In the folders of `VIRTUAL`, a test with variants for the engine ``simulated`` and for other engines runs in virtual time in the
 default run; the other variants are ``long``. The conformance tests hold all engines to the same behaviour.
 """
@@ -53,10 +56,25 @@ def leave_real_engines(items: Iterable[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.long)
 
 
+def today() -> str:
+    """Return the day of the samples. The processes of xdist inherit it."""
+    return os.environ.setdefault(DAY, datetime.now(tz=UTC).date().isoformat())
+
+
+def order_of_files(items: Iterable[pytest.Item], day: str) -> list[pytest.Item]:
+    """Return the tests with their files in the order of a day; the order within a file is kept."""
+    files: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        files[item.nodeid.partition("::")[0]].append(item)
+    names = sorted(files)
+    random.Random(day).shuffle(names)
+    return [item for name in names for item in files[name]]
+
+
 def mark(items: list[pytest.Item]) -> None:
     """Mark the tests ``long`` that the default run leaves out today."""
     leave_real_engines(items)
-    day = os.environ.setdefault(DAY, datetime.now(tz=UTC).date().isoformat())  # for the processes of xdist too
+    day = today()
     functions: dict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
         marks = {marker.name for marker in item.iter_markers()}
