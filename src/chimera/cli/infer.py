@@ -90,18 +90,18 @@ def up(
 ) -> None:
     """Start a coordinator, standbys and workers; run until Ctrl-C or `chimera infer down`."""
     from chimera.inference.cluster_folder import ClusterFolder
-    from chimera.inference.supervisor import keep_up
+    from chimera.inference.supervisor import ClusterOptions, keep_up
 
     if gpus and not ray:
         raise ConfigurationError("--gpus is for workers of Ray (--ray); CUDA_VISIBLE_DEVICES says which others see")
     if voters and standbys is not None:
         raise ConfigurationError("--standbys has no effect with --voters: all voters but the leader are standbys")
     addresses = _voters(voters)
-    keep_up(
-        ClusterFolder(cluster), workers=workers, standbys=1 if standbys is None else standbys, policy=policy,
-        preload=preload, ray=ray, voters=addresses, keep_days=keep_days, keep_models=keep_models, gpus=gpus,
-        code=takes_code_by_default(addresses) if code is None else code, say=typer.echo,
+    options = ClusterOptions(
+        workers, 1 if standbys is None else standbys, policy, preload, ray, addresses, keep_days, keep_models, gpus,
+        takes_code_by_default(addresses) if code is None else code,
     )  # fmt: skip
+    keep_up(ClusterFolder(cluster), options, typer.echo)
     typer.echo("all have ended")
 
 

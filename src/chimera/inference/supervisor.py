@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -120,22 +121,42 @@ class ManagedProcess:
         self.process = None
 
 
-def keep_up(
-    folder: ClusterFolder,
-    *,
-    workers: int,
-    standbys: int,
-    policy: str = "fair-share",
-    preload: str = "",
-    ray: str | None = None,
-    voters: Sequence[str] = (),
-    keep_days: float | None = None,
-    keep_models: int = KEEP_MODELS,
-    gpus: float = 0.0,
-    code: bool = True,
-    say: Callable[[str], None],
-) -> None:
-    """Run the cluster of a folder until SIGINT or SIGTERM. Main thread only. The parameters are those of `supervise`.
+@dataclass(frozen=True)
+class ClusterOptions:
+    """The options of a cluster for inference.
+
+    Attributes
+    ----------
+    workers : number of workers.
+    standbys : number of standby coordinators; has no effect with voters.
+    policy : name of the policy by which jobs share the workers.
+    preload : modules that workers import before they join, separated by commas.
+    ray : address of a Ray cluster; the workers are actors there. Default: local processes.
+    voters : addresses of the three voters that replicate the journal. A coordinator runs for each voter of this machine.
+    keep_days : days after its end until a job and its results are deleted; default: never.
+    keep_models : maximum number of models in a worker's memory.
+    gpus : number of Ray GPUs per worker; may be a fraction.
+    code : whether to accept models that run code of their own: of kind 'factory', or trusted ones.
+    """
+
+    workers: int
+    standbys: int
+    policy: str = "fair-share"
+    preload: str = ""
+    ray: str | None = None
+    voters: Sequence[str] = ()
+    keep_days: float | None = None
+    keep_models: int = KEEP_MODELS
+    gpus: float = 0.0
+    code: bool = True
+
+
+def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str], None]) -> None:
+    """Run the cluster of a folder until SIGINT or SIGTERM. Main thread only.
+
+    Parameters
+    ----------
+    say : called with a line of text for each event.
 
     Raises
     ------
@@ -143,23 +164,21 @@ def keep_up(
     ConfigurationError : the policy is unknown, the folder cannot be written, or its cluster already runs.
     """
     require_web("a cluster for inference", "inference")
-    POLICIES.create(policy)
-    keep_s(keep_days)
+    POLICIES.create(options.policy)
+    keep_s(options.keep_days)
     folder.create()
-    if ray:
+    if options.ray:
         from chimera.engines.ray.session import Session
 
-        Session.enter(address=ray)  # ends with this process; before the handlers below, because it sets its own
+        Session.enter(address=options.ray)  # ends with this process; before the handlers below, because it sets its own
     ended: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: ended.append(number))
     with folder.claimed():
-        many = f"{len(voters)} voters" if voters else f"a coordinator, its standbys ({standbys})"
-        say(f"{many} and workers ({workers}) run from {folder.path}; Ctrl-C ends them")
-        supervise(
-            folder, workers=workers, standbys=standbys, policy=policy, preload=preload, ray=ray, voters=voters,
-            keep_days=keep_days, keep_models=keep_models, gpus=gpus, code=code, say=say, stopped=lambda: bool(ended),
-        )  # fmt: skip
+        voters = options.voters
+        many = f"{len(voters)} voters" if voters else f"a coordinator, its standbys ({options.standbys})"
+        say(f"{many} and workers ({options.workers}) run from {folder.path}; Ctrl-C ends them")
+        _supervise([*_coordinators(folder, options), *_workers(folder, options)], say, stopped=lambda: bool(ended))
 
 
 def is_here(address: str) -> bool:
@@ -172,66 +191,40 @@ def is_here(address: str) -> bool:
         return False
 
 
-def supervise(
-    folder: ClusterFolder,
-    *,
-    workers: int,
-    standbys: int,
-    policy: str,
-    preload: str,
-    ray: str | None = None,
-    voters: Sequence[str] = (),
-    keep_days: float | None = None,
-    keep_models: int = KEEP_MODELS,
-    gpus: float = 0.0,
-    code: bool = True,
-    say: Callable[[str], None],
-    stopped: Callable[[], bool],
-) -> None:
-    """Keep a coordinator, its standbys and the workers running until ``stopped`` returns True; then stop them all.
+def _coordinators(folder: ClusterFolder, options: ClusterOptions) -> list[Supervised]:
+    """Return the processes of the coordinator and its standbys."""
+    command = ["chimera.inference.coordinator_process", "--cluster", str(folder.path), "--policy", options.policy]
+    command += ["--ray", options.ray] if options.ray else []
+    kept_s = keep_s(options.keep_days)
+    command += [] if kept_s is None else ["--keep-s", str(kept_s)]
+    command += [] if options.code else ["--no-code"]
+    candidates = {f"c{i}": list[str]() for i in range(1 + options.standbys)}
+    if options.voters:
+        own = {f"c{i}": voter for i, voter in enumerate(options.voters) if is_here(voter)}
+        candidates = {name: ["--voters", ",".join(options.voters), "--voter", voter] for name, voter in own.items()}
+    return [ManagedProcess(name, [*command, "--name", name, *more], folder, {}) for name, more in candidates.items()]
 
-    Parameters
-    ----------
-    policy : name of the policy by which jobs share the workers.
-    preload : modules that workers import before they join, separated by commas.
-    ray : address of a Ray cluster; the workers are actors there. Default: local processes.
-    voters : addresses of the three voters that replicate the journal. A coordinator runs for each voter of this machine.
-    keep_days : days after its end until a job and its results are deleted; default: never.
-    keep_models : maximum number of models in a worker's memory.
-    gpus : number of Ray GPUs per worker; may be a fraction.
-    code : whether to accept models that run code of their own: of kind 'factory', or trusted ones.
-    say : called with a line of text for each event.
-    """
-    cluster_option, one_thread = ["--cluster", str(folder.path)], dict.fromkeys(THREADS, "1")
-    thread_limits = {name: value for name, value in one_thread.items() if name not in os.environ}
-    coordinator_command = [
-        "chimera.inference.coordinator_process",
-        *cluster_option,
-        "--policy",
-        policy,
-        *(["--ray", ray] if ray else []),
-    ]
-    if keep_days is not None:
-        coordinator_command += ["--keep-s", str(keep_s(keep_days))]
-    coordinator_command += [*([] if code else ["--no-code"]), "--name"]
-    worker_command = ["chimera.inference.worker.process", *cluster_option, "--keep-models", str(keep_models)]
-    worker_command += [*(["--preload", preload] if preload else []), "--name"]
-    candidates = {f"c{i}": list[str]() for i in range(1 + standbys)}
-    if voters:
-        own = {f"c{i}": voter for i, voter in enumerate(voters) if is_here(voter)}
-        candidates = {name: ["--voters", ",".join(voters), "--voter", voter] for name, voter in own.items()}
-    members: list[Supervised] = [
-        ManagedProcess(name, [*coordinator_command, name, *more], folder, {}) for name, more in candidates.items()
-    ]
-    if ray:
+
+def _workers(folder: ClusterFolder, options: ClusterOptions) -> list[Supervised]:
+    """Return the workers: processes with one thread each, unless the environment sets their number, or actors of Ray."""
+    if options.ray:
         from chimera.inference.pool.ray import namespace_of
         from chimera.inference.pool.ray_workers import RayWorkers
 
-        modules = [name for name in preload.split(",") if name]
+        modules = [name for name in options.preload.split(",") if name]
         namespace = namespace_of(folder.token())
-        members.append(RayWorkers(workers, namespace, modules, keep_models=keep_models, gpus=gpus))
-    else:
-        members += [ManagedProcess(f"w{i}", [*worker_command, f"w{i}"], folder, thread_limits) for i in range(workers)]
+        keep_models, gpus = options.keep_models, options.gpus
+        return [RayWorkers(options.workers, namespace, modules, keep_models=keep_models, gpus=gpus)]
+    command = ["chimera.inference.worker.process", "--cluster", str(folder.path)]
+    command += ["--keep-models", str(options.keep_models)]
+    command += ["--preload", options.preload] if options.preload else []
+    threads = {name: "1" for name in THREADS if name not in os.environ}
+    names = [f"w{i}" for i in range(options.workers)]
+    return [ManagedProcess(name, [*command, "--name", name], folder, threads) for name in names]
+
+
+def _supervise(members: Sequence[Supervised], say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
+    """Keep processes running until ``stopped`` returns True; then stop them all."""
     try:
         for each in members:
             each.start()
@@ -264,9 +257,10 @@ def main() -> None:
     parser.add_argument("--policy", required=True)
     parser.add_argument("--preload", default="")
     parser.add_argument("--keep_days", type=float)
-    options = vars(parser.parse_args())
+    arguments = vars(parser.parse_args())
+    folder = ClusterFolder(arguments.pop("cluster"))
     try:
-        keep_up(ClusterFolder(options.pop("cluster")), **options, say=_print_line)
+        keep_up(folder, ClusterOptions(**arguments), _print_line)
     except ChimeraError as error:
         sys.stderr.write(f"{error}\n")
         raise SystemExit(1) from None
