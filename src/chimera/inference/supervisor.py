@@ -24,7 +24,7 @@ from chimera.engines.leash import hold
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.worker.worker import KEEP_MODELS
-from chimera.web.keeping import keep_s
+from chimera.web.retention import keep_s
 
 STOP_S = 5.0
 """Seconds from SIGTERM to SIGKILL."""
@@ -153,7 +153,7 @@ def keep_up(
     ended: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: ended.append(number))
-    with folder.claimed():
+    with folder.locked():
         many = f"{len(voters)} voters" if voters else f"a coordinator, its standbys ({standbys})"
         say(f"{many} and workers ({workers}) run from {folder.path}; Ctrl-C ends them")
         supervise(

@@ -78,9 +78,9 @@ def _run(master: Master, port: int, launcher: str | None) -> None:
     workers = workers_of(settings)
     _check_data(workers)
     from chimera.web.app import serve
-    from chimera.web.security import check_reach
+    from chimera.web.security import check_exposure
 
-    check_reach(settings.workers_host, settings)
+    check_exposure(settings.workers_host, settings)
     served = False
     with Waiting(worker.name for worker in workers) as waiting, State() as state, _sigterm_raises():
         chosen = choose_launcher(launcher or settings.launcher, settings, waiting.say)

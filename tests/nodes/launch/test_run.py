@@ -135,7 +135,7 @@ def test_a_host_beyond_loopback_without_a_token_is_refused_before_anything_start
     out, _ = folder.start(CHIMERA_WORKERS_HOST="0.0.0.0").communicate(timeout=STOPPED_S)
     (line,) = out.splitlines()
     assert line.startswith(
-        "error: listening on 0.0.0.0 would let every machine of the network use this server: set CHIMERA_TOKEN"
+        "error: listening on 0.0.0.0 would let every machine in the network use this server: set CHIMERA_TOKEN"
     )
     assert not (folder.path / "chimera_logs").exists()
 
