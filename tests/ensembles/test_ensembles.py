@@ -1,4 +1,4 @@
-"""What workers fit together is what scikit-learn fits alone, survives deaths, and can be saved and served."""
+"""Ensembles fitted by workers: equality with scikit-learn, replacement of dead workers, saving and serving."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from chimera.engines.simulated.engine import Simulated
 from chimera.ensembles import Bagging, FederatedForest, Stacking, Voting
 from chimera.ensembles.fitter import Fitter
 from chimera.inference import models
-from ensembles.lethal import Lethal
+from ensembles.killing_estimator import KillingEstimator
 
 DIGITS, CANCER, DIABETES, IRIS = (
     train_test_split(*load(return_X_y=True), random_state=0)
@@ -89,14 +89,14 @@ def scores(make: Any, data: Any, seeds: int = 8) -> np.ndarray:
     ],
     ids=["classes", "values", "forest", "extra trees"],
 )
-def test_scores_are_scikit_learns_to_sampling_error(ours: Any, theirs: Any, data: Any) -> None:
+def test_scores_equal_those_of_scikit_learn_within_sampling_error(ours: Any, theirs: Any, data: Any) -> None:
     here, there = scores(ours, data), scores(theirs, data)
     error = np.hypot(here.std(ddof=1), there.std(ddof=1)) / np.sqrt(len(here))
     assert abs(here.mean() - there.mean()) < 3.5 * error
 
 
 @pytest.mark.parametrize("engine", ["simulated", "local", pytest.param("ray", marks=pytest.mark.long)])
-def test_neither_workers_nor_engine_change_a_bit(engine: str) -> None:
+def test_predictions_are_bit_equal_for_any_workers_and_engine(engine: str) -> None:
     inputs, others, targets, _ = CANCER
     alone = Bagging(n_estimators=6, workers=1, engine="simulated").fit(inputs, targets).predict_proba(others)
     many = Bagging(n_estimators=6, workers=3, engine=engine).fit(inputs, targets).predict_proba(others)
@@ -104,7 +104,7 @@ def test_neither_workers_nor_engine_change_a_bit(engine: str) -> None:
 
 
 @pytest.mark.parametrize("estimator", [Ridge(), make_pipeline(StandardScaler(), Ridge())], ids=["weighs", "repeats"])
-def test_a_row_that_is_drawn_several_times_counts_several_times(estimator: Any) -> None:
+def test_a_row_drawn_several_times_counts_several_times(estimator: Any) -> None:
     inputs, _, targets, _ = DIABETES
     fitter = Fitter(inputs, targets, np.arange(20, 120))
     fitted = fitter.draw_and_fit(estimator, 7, 0.9, True, "predict")
@@ -116,22 +116,22 @@ def test_a_row_that_is_drawn_several_times_counts_several_times(estimator: Any) 
     np.testing.assert_array_equal(fitted.predictions, fitted.estimator.predict(inputs[fitted.left_out]))
 
 
-def test_a_bag_draws_its_share_of_the_rows_of_its_worker() -> None:
+def test_a_sample_is_drawn_from_the_rows_of_its_worker() -> None:
     inputs, targets, rows = np.arange(100.0)[:, None], np.arange(100) % 2, np.arange(10, 50)
     worker = Fitter(inputs, targets, rows)
-    fitted = worker.draw_and_fit(DecisionTreeClassifier(), 1, share=0.25, replace=False, judge="predict")
+    fitted = worker.draw_and_fit(DecisionTreeClassifier(), 1, share=0.25, replace=False, oob_method="predict")
     assert len(fitted.left_out) == 30
     assert set(fitted.left_out) < set(rows)
 
 
-def test_a_row_that_makes_a_class_known_counts_nothing_in_a_forest() -> None:
+def test_a_row_that_makes_a_class_known_has_no_effect_on_a_forest() -> None:
     inputs, targets = np.arange(30.0)[:, None], np.arange(30) % 2
     forest = Fitter(inputs, targets, None).grow(RandomForestClassifier(bootstrap=False), 1, trees=3, classes=4)
     assert forest.classes_.tolist() == [0, 1, 2, 3]
-    assert forest.predict_proba(inputs).tolist() == np.eye(4)[targets].tolist()  # trees that know each row by heart
+    assert forest.predict_proba(inputs).tolist() == np.eye(4)[targets].tolist()  # the trees fit each row exactly
 
 
-def test_the_mean_is_that_of_the_estimators() -> None:
+def test_a_prediction_is_the_mean_of_the_estimators() -> None:
     inputs, others, targets, _ = DIABETES
     bagging = Bagging(DecisionTreeRegressor(), 5, engine="simulated", partition="iid").fit(inputs, targets)
     np.testing.assert_allclose(
@@ -140,7 +140,7 @@ def test_the_mean_is_that_of_the_estimators() -> None:
 
 
 @pytest.mark.parametrize("estimator", [None, LinearSVC(), DecisionTreeRegressor()], ids=["proba", "votes", "values"])
-def test_rows_out_of_the_bag_foretell_the_score(estimator: Any) -> None:
+def test_the_out_of_bag_score_estimates_the_test_score(estimator: Any) -> None:
     inputs, others, targets, wanted = FRIEDMAN if isinstance(estimator, DecisionTreeRegressor) else CANCER
     bagging = Bagging(estimator, 60, oob_score=True, engine="simulated", partition="iid").fit(inputs, targets)
     assert bagging.oob_score_ == pytest.approx(bagging.score(others, wanted), abs=0.12)
@@ -149,7 +149,7 @@ def test_rows_out_of_the_bag_foretell_the_score(estimator: Any) -> None:
 
 @pytest.mark.parametrize("voting", ["hard", "soft"])
 @pytest.mark.parametrize("weights", [None, [1.0, 2.0, 4.0]])
-def test_votes_are_scikit_learns(voting: Any, weights: Any) -> None:
+def test_votes_equal_those_of_scikit_learn(voting: Any, weights: Any) -> None:
     inputs, others, targets, _ = DIGITS
     theirs = VotingClassifier(NAMED, voting=voting, weights=weights).fit(inputs, targets)
     ours = Voting(unseeded(NAMED), voting=voting, weights=weights, workers=3, engine="simulated").fit(inputs, targets)
@@ -165,7 +165,7 @@ def unseeded(named: Any) -> Any:
     return [(name, clone(each)) for name, each in named]
 
 
-def test_values_that_are_voted_on_are_scikit_learns() -> None:
+def test_averaged_values_equal_those_of_scikit_learn() -> None:
     inputs, others, targets, _ = DIABETES
     named = [("ridge", Ridge()), ("line", LinearRegression())]
     theirs = VotingRegressor(named, weights=[1, 3]).fit(inputs, targets)
@@ -177,7 +177,7 @@ def test_values_that_are_voted_on_are_scikit_learns() -> None:
 @pytest.mark.parametrize(
     ("data", "classes"), [(CANCER, True), (IRIS, True), (DIABETES, False)], ids=["two", "many", "values"]
 )
-def test_a_stack_is_scikit_learns(data: Any, classes: bool, passthrough: bool) -> None:
+def test_stacking_equals_that_of_scikit_learn(data: Any, classes: bool, passthrough: bool) -> None:
     inputs, others, targets, _ = data
     named = NAMED[1:] if classes else [("ridge", Ridge()), ("line", LinearRegression())]
     last = make_pipeline(StandardScaler(), LogisticRegression()) if classes else None
@@ -187,7 +187,7 @@ def test_a_stack_is_scikit_learns(data: Any, classes: bool, passthrough: bool) -
     np.testing.assert_allclose(ours.predict(others), theirs.predict(others))
 
 
-def test_a_forest_joins_trees_of_workers_that_do_not_know_all_classes() -> None:
+def test_a_forest_combines_trees_of_workers_that_lack_some_classes() -> None:
     inputs, others, targets, wanted = DIGITS
     by_label = {"name": "by-label"}
     forest = FederatedForest(n_estimators=60, workers=5, engine="simulated", partition=by_label).fit(inputs, targets)
@@ -199,7 +199,7 @@ def test_a_forest_joins_trees_of_workers_that_do_not_know_all_classes() -> None:
     assert forest.score(others, wanted) > 2 * alone.score(others, wanted)
 
 
-def test_labels_may_be_words() -> None:
+def test_labels_may_be_strings() -> None:
     inputs, others, targets, wanted = CANCER
     names = np.array(["malignant", "benign"])
     for ensemble in (
@@ -214,17 +214,17 @@ def test_labels_may_be_words() -> None:
 
 
 @pytest.mark.long
-def test_a_death_changes_nothing_and_too_many_are_told_in_one_line(tmp_path: Path) -> None:
+def test_dead_workers_are_replaced_up_to_the_limit_without_a_change_of_the_result(tmp_path: Path) -> None:
     inputs, others, targets, _ = CANCER
     for number in range(2):
         (tmp_path / str(number)).touch()
-    bagging = Bagging(Lethal(str(tmp_path)), 6, engine="local").fit(inputs, targets)
-    quiet = Bagging(Lethal(str(tmp_path)), 6, engine="simulated").fit(inputs, targets)
+    bagging = Bagging(KillingEstimator(str(tmp_path)), 6, engine="local").fit(inputs, targets)
+    quiet = Bagging(KillingEstimator(str(tmp_path)), 6, engine="simulated").fit(inputs, targets)
     np.testing.assert_array_equal(bagging.predict_proba(others), quiet.predict_proba(others))
     for number in range(9):
         (tmp_path / str(number)).touch()
     with pytest.raises(RunError, match=r"worker \d died, and no restarts are left"):
-        Bagging(Lethal(str(tmp_path)), 6, engine="local").fit(inputs, targets)
+        Bagging(KillingEstimator(str(tmp_path)), 6, engine="local").fit(inputs, targets)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_a_death_changes_nothing_and_too_many_are_told_in_one_line(tmp_path: Pat
     [Bagging(n_estimators=3), Voting(NAMED, voting="soft"), Stacking(NAMED, cv=2), FederatedForest(n_estimators=4)],
     ids=lambda each: type(each).__name__,
 )
-def test_it_can_be_saved_loaded_and_served(ensemble: Any, tmp_path: Path) -> None:
+def test_an_ensemble_can_be_saved_loaded_and_served(ensemble: Any, tmp_path: Path) -> None:
     inputs, others, targets, _ = CANCER
     file = tmp_path / "ensemble.skops"
     table = ensemble.set_params(engine="simulated").fit(inputs, targets).save(file)
@@ -243,30 +243,30 @@ def test_it_can_be_saved_loaded_and_served(ensemble: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("ensemble", "why"),
+    ("ensemble", "message"),
     [
-        (Bagging(n_estimators=0), "n_estimators is at least 1"),
+        (Bagging(n_estimators=0), "n_estimators must be at least 1"),
         (Bagging(max_samples=1.5), "max_samples above 0"),
         (Bagging(oob_score=True, bootstrap=False), "oob_score needs rows that were not drawn"),
         (Bagging(workers=0), "workers must be at least 1"),
         (Bagging(LogisticRegression(C=-1.0)), "worker 0 cannot fit: InvalidParameterError"),
         (Bagging(partition="nowhere"), "nowhere"),
-        (Voting([]), "nobody cannot vote together"),
-        (Voting([*NAMED[:1], *VALUES[:1]]), "classifiers and regressors cannot vote together"),
-        (Voting(NAMED, weights=[1.0]), "3 estimators have 1 weights"),
-        (FederatedForest(DecisionTreeClassifier()), "DecisionTreeClassifier is no forest"),
-        (FederatedForest(n_estimators=1), "1 trees cannot be shared by 2 workers"),
-        (FederatedForest(RandomForestRegressor(), 1, workers=3), "1 trees cannot be shared by 3 workers"),
+        (Voting([]), "regressors only; there are none"),
+        (Voting([*NAMED[:1], *VALUES[:1]]), "regressors only; there are both"),
+        (Voting(NAMED, weights=[1.0]), "one value for each of the 3 estimators, not 1"),
+        (FederatedForest(DecisionTreeClassifier()), "DecisionTreeClassifier is not a forest"),
+        (FederatedForest(n_estimators=1), "n_estimators must be at least the number of workers, 2, not 1"),
+        (FederatedForest(RandomForestRegressor(), 1, workers=3), "at least the number of workers, 3, not 1"),
     ],
     ids=str,
 )
-def test_mistakes_are_told_in_one_line(ensemble: Any, why: str) -> None:
-    with pytest.raises(ConfigurationError, match=why) as caught:
+def test_invalid_arguments_are_refused_in_one_line(ensemble: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
         ensemble.set_params(engine="simulated").fit(CANCER[0], CANCER[2])
     assert "\n" not in str(caught.value)
 
 
-def test_bad_data_never_reach_a_worker() -> None:
+def test_invalid_data_are_refused_before_they_reach_a_worker() -> None:
     inputs, targets = CANCER[0].copy(), CANCER[2]
     with pytest.raises(DataError, match="inconsistent numbers of samples"):
         Bagging(engine="simulated").fit(inputs[:-1], targets)
@@ -275,7 +275,7 @@ def test_bad_data_never_reach_a_worker() -> None:
         Bagging(engine="simulated").fit(inputs, targets)
 
 
-def test_an_engine_that_is_given_is_left_open() -> None:
+def test_a_given_engine_stays_open() -> None:
     with Simulated() as engine:
         for _ in range(2):
             Bagging(n_estimators=2, engine=engine).fit(CANCER[0], CANCER[2])

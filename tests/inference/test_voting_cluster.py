@@ -110,7 +110,7 @@ def test_the_leader_that_is_written_down_is_the_latest(tmp_path: Path) -> None:
     for epoch, leads in ((2, 2), (1, 2), (3, 3)):
         folder.note_leader(epoch, f"http://127.0.0.1:{epoch}")
         assert folder.leader() == f"http://127.0.0.1:{leads}"
-    with folder.claimed():
+    with folder.locked():
         assert folder.leader() is None  # of the cluster that ran before
 
 

@@ -17,7 +17,7 @@ from chimera.jobs.forgetting import UPLOAD_S, forget
 from chimera.jobs.records import File, Job
 from chimera.jobs.states import Event
 from chimera.jobs.store import Store
-from chimera.web.folder import note_holder
+from chimera.web.folder import write_lock_holder
 from jobs.samples import submission
 
 DAY_S = 86_400.0
@@ -95,7 +95,7 @@ def test_a_folder_whose_job_is_forgotten_already_goes_and_one_that_a_process_wor
     lock = folder.job("7").claim()
     folder.job("8").run.mkdir(parents=True)
     assert lock is not None
-    note_holder(lock, os.getpid())
+    write_lock_holder(lock, os.getpid())
     forget(folder, store, 0.0, USES_S)
     assert [place.name for place in (folder.path / "jobs").iterdir()] == ["7"]
     os.close(lock)

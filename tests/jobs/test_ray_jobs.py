@@ -21,7 +21,7 @@ from chimera.core.registry import load_object
 from chimera.jobs.handle import submit
 from chimera.jobs.states import Event, State
 from chimera.jobs.store import Store
-from chimera.web.folder import holder
+from chimera.web.folder import lock_holder
 
 pytestmark = [
     pytest.mark.long,
@@ -103,7 +103,7 @@ def test_jobs_run_on_ray_and_survive_the_death_of_ray_s_job_its_attendant_and_a_
         assert 'name = "ray"' in (tmp_path / "mine" / "experiment.toml").read_text()
         killed = said("submit", file, cwd=tmp_path)["job"]
         place = cluster.folder.job(killed)
-        killed_at(cluster, killed, 0.1, lambda: holder(place.path / "ray.lock"))
+        killed_at(cluster, killed, 0.1, lambda: lock_holder(place.path / "ray.lock"))
         killed_at(cluster, killed, 0.4, place.driver)
         killed_at(cluster, killed, 0.6, lambda: cluster.pids("worker")[0])
         row = cluster.client.wait(killed, WAIT_S)
@@ -114,9 +114,9 @@ def test_jobs_run_on_ray_and_survive_the_death_of_ray_s_job_its_attendant_and_a_
         assert submit(total, 1000, workers=3, cluster=tmp_path / "runs" / "cluster").result() == [499_500] * 3
         left = said("submit", file, cwd=tmp_path)["job"]
         place = cluster.folder.job(left)
-        until(lambda: holder(place.path / "ray.lock") is not None)
+        until(lambda: lock_holder(place.path / "ray.lock") is not None)
         chimera("cancel", left, cwd=tmp_path)
-        until(lambda: holder(place.path / "ray.lock") is None and place.driver() is None)  # nothing of it goes on
+        until(lambda: lock_holder(place.path / "ray.lock") is None and place.driver() is None)  # nothing of it goes on
         assert cluster.client.job(left)["state"] == "cancelled"
 
 

@@ -205,7 +205,7 @@ def test_the_pages_need_no_other_machine() -> None:
 def test_a_port_that_is_taken_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=f"port {port} of 127.0.0.1: it is taken: stop what"):
+        with pytest.raises(ConfigurationError, match=f"port {port} of 127.0.0.1: it is in use: stop the"):
             serve(app_with_routes(), host="127.0.0.1", port=port, settings=read_settings(worker_name="w"))
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from chimera.engines.http import wire
-from chimera.web.gate import OPEN_PATHS
 from chimera.web.logs import close_logs
+from chimera.web.middleware import OPEN_PATHS
 from nodes.served import LIMIT_S
 from security.attacker import BEARER, Attacker
 from security.servers import SERVERS, Route, Server, served

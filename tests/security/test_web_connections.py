@@ -17,7 +17,7 @@ import pytest
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import StreamingResponse
 
-from chimera.nodes.health import unwell
+from chimera.nodes.health import health_problem
 from chimera.nodes.settings import Settings, read_settings
 from chimera.web.app import create_app
 from chimera.web.connection import Limits
@@ -308,8 +308,8 @@ def test_a_handshake_has_a_time_and_clients_need_the_certificate_that_is_asked_f
         server = Attacker(url)
         with server.connected() as client:
             assert is_closed(client)
-        assert unwell(url, tls_cert=cert, tls_key=key, timeout_s=LIMIT_S) == ""
-        assert unwell(url, tls_cert=cert, timeout_s=LIMIT_S)
+        assert health_problem(url, tls_cert=cert, tls_key=key, timeout_s=LIMIT_S) == ""
+        assert health_problem(url, tls_cert=cert, timeout_s=LIMIT_S)
         for own, answered in ((None, False), (other, False), ((cert, key), True)):
             trust = ssl.create_default_context(cafile=str(cert))
             if own:

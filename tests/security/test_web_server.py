@@ -16,7 +16,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.nodes.settings import Settings, read_settings
 from chimera.web.app import create_app, serve
 from chimera.web.logs import close_logs, open_logs
-from chimera.web.security import Open, check_reach, open_to, warn_if_open
+from chimera.web.security import AnonymousAccess, anonymous_access, check_exposure, warn_if_exposed
 from nodes.served import serving
 from security.attacker import BEARER, TOKEN, Attacker, answer_of
 
@@ -161,15 +161,15 @@ def test_to_listen_beyond_loopback_needs_a_token_a_certificate_of_clients_or_a_w
         (tmp_path / name).touch()
     tls = {"tls_cert": tmp_path / "cert", "tls_key": tmp_path / "key", "tls_client_ca": tmp_path / "ca"}
     for given in ({"token": "secret"}, {"published_on_loopback": True}, tls):
-        check_reach(host, read_settings(**given))
-        warn_if_open(host, 80, read_settings(**given))
+        check_exposure(host, read_settings(**given))
+        warn_if_exposed(host, 80, read_settings(**given))
     assert capsys.readouterr().err == ""
     open_logs()
     log = Path("chimera_status.log")
     before = log.read_text().count("WARNING")
     insecure = read_settings(insecure=True)
-    check_reach(host, insecure)
-    warn_if_open(host, 80, insecure)
+    check_exposure(host, insecure)
+    warn_if_exposed(host, 80, insecure)
     assert f"{host}:80 WITHOUT A TOKEN" in capsys.readouterr().err
     assert log.read_text().count("WARNING") == before + 1
 
@@ -177,8 +177,8 @@ def test_to_listen_beyond_loopback_needs_a_token_a_certificate_of_clients_or_a_w
 def test_loopback_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost", "::ffff:127.0.0.1"):
         assert is_loopback(host)
-        check_reach(host, read_settings())
-        warn_if_open(host, 80, read_settings())
+        check_exposure(host, read_settings())
+        warn_if_exposed(host, 80, read_settings())
     assert capsys.readouterr().err == ""
 
 
@@ -204,7 +204,7 @@ def test_an_app_without_a_token_that_another_server_runs_answers_this_machine_al
 
 def test_a_classroom_is_answered_at_addresses_and_at_the_name_of_the_machine_only() -> None:
     app, settings = made(insecure=True)
-    assert open_to(settings) is Open.CLASSROOM
+    assert anonymous_access(settings) is AnonymousAccess.CLASSROOM
     own = socket.gethostname()
     for host in ("10.0.0.1:80", "[fd00::1]:80", "localhost", *([own] if own.isascii() and own[0].isalnum() else [])):
         assert asked_by(app, "10.0.0.9", host) == 200, host

@@ -67,7 +67,7 @@ def up(
     """Start a daemon and its workers in the background, until `chimera cluster down`."""
     from chimera.jobs.folder import ClusterFolder, Options
     from chimera.jobs.session import up as start
-    from chimera.web.keeping import keep_s
+    from chimera.web.retention import keep_s
 
     host, port = _address(address)
     keep_s(keep_days)

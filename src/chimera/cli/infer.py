@@ -138,13 +138,13 @@ def down(cluster: Cluster = HERE) -> None:
     from chimera.inference.cluster_folder import ClusterFolder
 
     folder = ClusterFolder(cluster)
-    claimant = folder.claimant()
-    if claimant is None:
+    pid = folder.lock_holder()
+    if pid is None:
         typer.echo(f"no cluster runs from {folder.path}")
         return
-    os.kill(claimant, signal.SIGTERM)
+    os.kill(pid, signal.SIGTERM)
     if not folder.await_end(STOP_S):
-        typer.echo(f"error: process {claimant} has not ended within {STOP_S:g} s", err=True)
+        typer.echo(f"error: process {pid} has not ended within {STOP_S:g} s", err=True)
         raise typer.Exit(1)
     typer.echo("the cluster has ended")
 

@@ -79,7 +79,7 @@ def down(folder: Folder = Path()) -> None:
 def status(folder: Folder = Path()) -> None:
     """Show the address and the health of each node; exit with 1 unless all are healthy."""
     from chimera.cli.rows import Shown, printed, table
-    from chimera.nodes.health import unwell
+    from chimera.nodes.health import health_problem
     from chimera.nodes.state import read_state
     from chimera.report.text_table import FILE_INSTEAD
 
@@ -94,7 +94,7 @@ def status(folder: Folder = Path()) -> None:
     well = True
     for name, where, url in nodes:
         tls_cert, tls_key = state.get("tls_cert") or None, state.get("tls_key") or None
-        why = unwell(url, tls_cert=tls_cert, tls_key=tls_key) if url else "is starting"
+        why = health_problem(url, tls_cert=tls_cert, tls_key=tls_key) if url else "is starting"
         well &= not why
         rows.append({"node": name, "where": where, "address": url, "health": f"not well: {why}" if why else "ok"})
     printed(table(rows, columns, instead=FILE_INSTEAD))

@@ -1,4 +1,4 @@
-"""Ensembles of scikit-learn estimators that are fitted by many workers, each on its own part of the data."""
+"""Ensembles of scikit-learn estimators, fitted by several workers on their own parts of the data."""
 
 from chimera.ensembles.bagging import Bagging
 from chimera.ensembles.forest import FederatedForest

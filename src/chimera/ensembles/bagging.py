@@ -12,25 +12,27 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.tree import DecisionTreeClassifier
 
 from chimera.core.errors import ConfigurationError
-from chimera.ensembles.crew import Crew, Task
 from chimera.ensembles.ensemble import Ensemble
 from chimera.ensembles.fitter import Fitted
+from chimera.ensembles.worker_pool import Task, WorkerPool
 
 
 class Bagging(Ensemble):
-    """Each estimator is fitted to rows drawn from its worker's data; probabilities, or values, are averaged (Breiman 1996).
+    """Estimators fitted to random samples of their worker's rows; probabilities or values are averaged (Breiman 1996).
 
-    If all workers have all the data, the result depends on the seed only, and not on how many workers there are.
+    If all workers have all the data, the result depends only on the seed, not on the number of workers.
 
     Parameters
     ----------
-    estimator : any of scikit-learn; by default a decision tree.
-    n_estimators : how many are fitted.
-    max_samples : the share of a worker's rows that each is fitted to.
-    bootstrap : whether a row may be drawn several times.
-    oob_score : whether ``oob_score_`` says how well the rows are predicted by those which did not see them: accuracy or r2.
-    workers, engine, seed : who fits, where, and from which random numbers.
-    partition : who has which rows (``iid``, ``dirichlet``, ...); None if all workers have all of them.
+    estimator : any scikit-learn estimator; default: a decision tree.
+    n_estimators : number of estimators.
+    max_samples : fraction of a worker's rows in each sample, above 0, at most 1.
+    bootstrap : whether samples are drawn with replacement.
+    oob_score : whether to set ``oob_score_``, the out-of-bag score: accuracy or r2.
+    workers : number of workers.
+    engine : name or table of an engine, or an engine, which is not closed.
+    seed : seed of all random numbers.
+    partition : division of the rows among the workers (``iid``, ``dirichlet``, ...); None: all workers have all rows.
     """
 
     def __init__(
@@ -50,39 +52,42 @@ class Bagging(Ensemble):
         self.bootstrap, self.oob_score = bootstrap, oob_score
         self.workers, self.engine, self.partition, self.seed = workers, engine, partition, seed
 
-    def _joined(self, crew: Crew, inputs: NDArray[Any], targets: NDArray[Any]) -> Any:
+    def _combined(self, pool: WorkerPool, inputs: NDArray[Any], targets: NDArray[Any]) -> Any:
         if self.n_estimators < 1 or not 0 < self.max_samples <= 1:
             raise ConfigurationError(
-                f"n_estimators is at least 1 and max_samples above 0, at most 1; not {self.n_estimators} and {self.max_samples}"
+                "n_estimators must be at least 1, and max_samples above 0 and at most 1, "
+                f"not {self.n_estimators} and {self.max_samples}"
             )
         if self.oob_score and not self.bootstrap and self.max_samples == 1:
             raise ConfigurationError("oob_score needs rows that were not drawn: set bootstrap, or max_samples below 1")
         estimator = DecisionTreeClassifier() if self.estimator is None else self.estimator
         probabilities = hasattr(estimator, "predict_proba") and self._classifies()
-        judge = ("predict_proba" if probabilities else "predict") if self.oob_score else None
+        oob_method = ("predict_proba" if probabilities else "predict") if self.oob_score else None
         owner = [None] * self.workers if self.partition is None else list(range(self.workers))
-        fitted = crew.results(
+        fitted = pool.results(
             [
                 Task(
-                    "draw_and_fit", (estimator, seed, self.max_samples, self.bootstrap, judge), owner[i % self.workers]
+                    "draw_and_fit",
+                    (estimator, seed, self.max_samples, self.bootstrap, oob_method),
+                    owner[i % self.workers],
                 )
                 for i, seed in enumerate(self._seeds(self.n_estimators))
             ]
         )
-        if judge is not None:
-            self._judge(fitted, targets)
+        if oob_method is not None:
+            self._set_oob_score(fitted, targets)
         kind = BaggingClassifier if self._classifies() else BaggingRegressor
-        joined = kind(estimator, self.n_estimators, max_samples=self.max_samples, bootstrap=self.bootstrap)
-        joined.estimator_, joined.estimators_ = clone(estimator), [each.estimator for each in fitted]
-        joined.n_features_in_ = inputs.shape[1]
-        joined.estimators_features_ = [np.arange(inputs.shape[1])] * len(fitted)
+        combined = kind(estimator, self.n_estimators, max_samples=self.max_samples, bootstrap=self.bootstrap)
+        combined.estimator_, combined.estimators_ = clone(estimator), [each.estimator for each in fitted]
+        combined.n_features_in_ = inputs.shape[1]
+        combined.estimators_features_ = [np.arange(inputs.shape[1])] * len(fitted)
         if self._classifies():
-            joined.classes_, joined.n_classes_ = self.classes_, len(self.classes_)
-        self.estimators_ = joined.estimators_
-        return joined
+            combined.classes_, combined.n_classes_ = self.classes_, len(self.classes_)
+        self.estimators_ = combined.estimators_
+        return combined
 
-    def _judge(self, fitted: list[Fitted], targets: NDArray[Any]) -> None:
-        """Set ``oob_score_`` from what each estimator says of the rows that it did not see."""
+    def _set_oob_score(self, fitted: list[Fitted], targets: NDArray[Any]) -> None:
+        """Set ``oob_score_`` from the predictions of each estimator for the rows that it was not fitted to."""
         columns = len(self.classes_) if self._classifies() else 1
         total, votes = np.zeros((len(targets), columns)), np.zeros(len(targets))
         for each in fitted:

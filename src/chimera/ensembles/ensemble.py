@@ -1,4 +1,4 @@
-"""What all ensembles share: parameters as scikit-learn has them, and a plain scikit-learn ensemble as the result."""
+"""The base class of ensembles: scikit-learn's interface, with a plain scikit-learn ensemble as the result."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from sklearn.utils.validation import check_is_fitted, check_X_y
 
 from chimera.core.errors import DataError, MissingExtraError
 from chimera.core.private import write
-from chimera.ensembles.crew import Crew
+from chimera.ensembles.worker_pool import WorkerPool
 
 
 class Ensemble(BaseEstimator):  # type: ignore[misc]
-    """Estimators that are fitted by workers and joined into one.
+    """Estimators that workers fit, combined into one ensemble.
 
-    ``ensemble_``, once it is fitted, is an ensemble of scikit-learn's own, which needs no Chimera to predict, to be saved,
-    loaded and served.
+    After `fit`, ``ensemble_`` is an ensemble of scikit-learn, which can predict, be saved, loaded and served without Chimera.
     """
 
     workers: int
@@ -34,8 +33,8 @@ class Ensemble(BaseEstimator):  # type: ignore[misc]
 
         Raises
         ------
-        DataError : no numbers, or not as many targets as rows.
-        ConfigurationError : estimators that cannot be fitted so.
+        DataError : the data are not numeric, or targets and rows differ in number.
+        ConfigurationError : a parameter is invalid, or an estimator cannot be fitted to the data.
         """
         try:
             inputs, targets = check_X_y(X, y, dtype=None, y_numeric=not self._classifies())
@@ -47,8 +46,10 @@ class Ensemble(BaseEstimator):  # type: ignore[misc]
             self.classes_ = self._labels.classes_
             targets = self._labels.transform(targets)
         targets = np.ascontiguousarray(targets)
-        with Crew(self.engine, inputs, targets, workers=self.workers, partition=self.partition, seed=self.seed) as crew:
-            self.ensemble_ = self._joined(crew, inputs, targets)
+        with WorkerPool(
+            self.engine, inputs, targets, workers=self.workers, partition=self.partition, seed=self.seed
+        ) as pool:
+            self.ensemble_ = self._combined(pool, inputs, targets)
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
@@ -60,21 +61,25 @@ class Ensemble(BaseEstimator):  # type: ignore[misc]
         return self._fitted().predict_proba(X)  # type: ignore[no-any-return]
 
     def score(self, X: ArrayLike, y: ArrayLike) -> float:  # noqa: N803
-        """Return the accuracy, or r2 of values."""
+        """Return the accuracy of a classifier, or r2 of a regressor."""
         return float(self._fitted().score(X, y))
 
     def save(self, path: str | Path) -> Path:
-        """Write the ensemble as a skops file, which runs no code when it is read; return the table of the model.
+        """Write the ensemble as a skops file, which runs no code when it is read; return the path of its model table.
 
-        That is a file beside it, which names the types in it that a reader has to trust, such as scikit-learn's trees; what it
-        names, ``chimera infer`` serves.
+        The table is a TOML file in the same folder. It names the types that a reader must trust, such as scikit-learn's trees.
+        ``chimera infer`` serves the model that it describes.
+
+        Raises
+        ------
+        MissingExtraError : skops is not installed.
         """
         try:
             import skops.io
         except ImportError as error:
             raise MissingExtraError("saving an ensemble", "skops", "inference") from error
         file = Path(path)
-        write(file, b"")  # skops would make it by the umask
+        write(file, b"")  # creates the file as private; skops would use the umask
         skops.io.dump(self._fitted(), file)
         trusted = ", ".join(map(repr, sorted(skops.io.get_untrusted_types(file=file))))
         table = file.with_suffix(".toml")
@@ -82,19 +87,19 @@ class Ensemble(BaseEstimator):  # type: ignore[misc]
         return table
 
     @abstractmethod
-    def _joined(self, crew: Crew, inputs: NDArray[Any], targets: NDArray[Any]) -> Any:
+    def _combined(self, pool: WorkerPool, inputs: NDArray[Any], targets: NDArray[Any]) -> Any:
         """Return the fitted ensemble; classes in ``targets`` are 0, 1, ..."""
 
     @abstractmethod
     def _classifies(self) -> bool:
-        """Return whether it is for classes."""
+        """Return whether the ensemble is a classifier."""
 
     def _fitted(self) -> Any:
         check_is_fitted(self, "ensemble_")
         return self.ensemble_
 
     def _seeds(self, count: int) -> list[int]:
-        """Return a seed for each of so many fits, whoever makes them."""
+        """Return ``count`` seeds, one for each fit, independent of the worker that does it."""
         return [int(seed) for seed in np.random.default_rng([self.seed, *b"fits"]).integers(2**31 - 1, size=count)]
 
     def __sklearn_tags__(self) -> Any:

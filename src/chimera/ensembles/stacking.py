@@ -13,22 +13,22 @@ from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import check_cv
 from sklearn.utils import Bunch
 
-from chimera.ensembles.crew import Crew, Task
 from chimera.ensembles.ensemble import Ensemble
 from chimera.ensembles.voting import classifies
+from chimera.ensembles.worker_pool import Task, WorkerPool
 
 
 class Stacking(Ensemble):
-    """A last estimator learns from what others say of rows that they did not see (Wolpert 1992).
+    """A final estimator that is fitted to cross-validated predictions of other estimators (Wolpert 1992).
 
-    Every fold of every estimator is a fit of its own, and so is each estimator's on all rows: whoever is free takes the next.
+    Each fold of each estimator, and each estimator's fit to all rows, is a separate task for the next free worker.
 
     Parameters
     ----------
     estimators : pairs of a name and an estimator, all classifiers or all regressors.
-    final_estimator : learns from their predictions; by default logistic regression, or ridge regression.
-    cv : folds, a number or a splitter of scikit-learn.
-    passthrough : whether the last one sees the inputs too.
+    final_estimator : is fitted to their predictions; default: logistic regression or ridge regression.
+    cv : number of folds, or a splitter of scikit-learn.
+    passthrough : whether the final estimator also gets the inputs.
     workers, engine, seed : as for `Bagging`; all workers have all the data.
     """
 
@@ -48,14 +48,14 @@ class Stacking(Ensemble):
         self.estimators, self.final_estimator, self.cv, self.passthrough = estimators, final_estimator, cv, passthrough
         self.workers, self.engine, self.seed = workers, engine, seed
 
-    def _joined(self, crew: Crew, inputs: NDArray[Any], targets: NDArray[Any]) -> Any:
+    def _combined(self, pool: WorkerPool, inputs: NDArray[Any], targets: NDArray[Any]) -> Any:
         folds = list(check_cv(self.cv, targets, classifier=self._classifies()).split(inputs, targets))
         methods = [_method(each) if self._classifies() else "predict" for _, each in self.estimators]
         tasks = []
         for (_, each), method, seed in zip(self.estimators, methods, self._seeds(len(self.estimators)), strict=True):
             tasks.append(Task("fit", (each, seed)))
             tasks += [Task("predicted", (each, seed, train, test, method)) for train, test in folds]
-        found = crew.results(tasks)
+        found = pool.results(tasks)
         each_has = len(folds) + 1
         fitted = [found[first].estimator for first in range(0, len(found), each_has)]
         columns = [
@@ -68,13 +68,13 @@ class Stacking(Ensemble):
 
     def _stacked(self, fitted: list[Any], methods: list[str], last: Any) -> Any:
         kind = StackingClassifier if self._classifies() else StackingRegressor
-        joined = kind(list(self.estimators), self.final_estimator, cv=self.cv, passthrough=self.passthrough)
-        joined.estimators_, joined.final_estimator_, joined.stack_method_ = fitted, last, methods
+        combined = kind(list(self.estimators), self.final_estimator, cv=self.cv, passthrough=self.passthrough)
+        combined.estimators_, combined.final_estimator_, combined.stack_method_ = fitted, last, methods
         names = [name for name, _ in self.estimators]
-        joined.named_estimators_ = Bunch(**dict(zip(names, fitted, strict=True)))
+        combined.named_estimators_ = Bunch(**dict(zip(names, fitted, strict=True)))
         if self._classifies():
-            joined._label_encoder, joined.classes_ = self._labels, self.classes_
-        return joined
+            combined._label_encoder, combined.classes_ = self._labels, self.classes_
+        return combined
 
     def _classifies(self) -> bool:
         return classifies(self.estimators)
@@ -85,7 +85,7 @@ def _method(estimator: Any) -> str:
 
 
 def _in_order(tests: list[NDArray[Any]], predictions: list[NDArray[Any]], rows: int) -> NDArray[Any]:
-    """Return the predictions of all folds in the order of the rows; of two classes, those of the second only."""
+    """Return the predictions of all folds in the order of the rows. Of two columns, return the second only."""
     whole = np.empty((rows, *predictions[0].shape[1:]))
     for test, found in zip(tests, predictions, strict=True):
         whole[test] = found

@@ -11,20 +11,20 @@ from sklearn.ensemble import VotingClassifier, VotingRegressor
 from sklearn.utils import Bunch
 
 from chimera.core.errors import ConfigurationError
-from chimera.ensembles.crew import Crew, Task
 from chimera.ensembles.ensemble import Ensemble
+from chimera.ensembles.worker_pool import Task, WorkerPool
 
 
 class Voting(Ensemble):
-    """Different estimators, each fitted by one worker; they vote, or their probabilities or values are averaged.
+    """Different estimators, each fitted by one worker, combined by votes or averages.
 
     Parameters
     ----------
     estimators : pairs of a name and an estimator, all classifiers or all regressors.
-    voting : ``hard`` counts votes, ``soft`` averages probabilities; values are averaged in any case.
-    weights : of each; all alike if not given.
-    workers, engine, partition, seed : as for `Bagging`; with a partition estimator i sees the rows of worker i modulo their
-        number.
+    voting : ``hard`` counts votes of classifiers, ``soft`` averages their probabilities. Values of regressors are averaged.
+    weights : weight of each estimator; default: equal weights.
+    workers, engine, partition, seed : as for `Bagging`. With a partition, estimator i is fitted to the rows of worker i modulo
+        the number of workers.
     """
 
     def __init__(
@@ -41,11 +41,13 @@ class Voting(Ensemble):
         self.estimators, self.voting, self.weights = estimators, voting, weights
         self.workers, self.engine, self.partition, self.seed = workers, engine, partition, seed
 
-    def _joined(self, crew: Crew, inputs: NDArray[Any], targets: NDArray[Any]) -> Any:  # noqa: ARG002 - the workers have them
+    def _combined(self, pool: WorkerPool, inputs: NDArray[Any], targets: NDArray[Any]) -> Any:  # noqa: ARG002 - the workers have them
         if self.weights is not None and len(self.weights) != len(self.estimators):
-            raise ConfigurationError(f"{len(self.estimators)} estimators have {len(self.weights)} weights")
+            raise ConfigurationError(
+                f"weights must have one value for each of the {len(self.estimators)} estimators, not {len(self.weights)}"
+            )
         fits = zip(self.estimators, self._seeds(len(self.estimators)), strict=True)
-        fitted = crew.results(
+        fitted = pool.results(
             [
                 Task("fit", (each, seed), None if self.partition is None else i % self.workers)
                 for i, ((_, each), seed) in enumerate(fits)
@@ -53,14 +55,14 @@ class Voting(Ensemble):
         )
         given = [(name, each) for name, each in self.estimators]
         if self._classifies():
-            joined = VotingClassifier(given, voting=self.voting, weights=self.weights)
-            joined.le_, joined.classes_ = self._labels, self.classes_
+            combined = VotingClassifier(given, voting=self.voting, weights=self.weights)
+            combined.le_, combined.classes_ = self._labels, self.classes_
         else:
-            joined = VotingRegressor(given, weights=self.weights)
-        joined.estimators_ = [each.estimator for each in fitted]
+            combined = VotingRegressor(given, weights=self.weights)
+        combined.estimators_ = [each.estimator for each in fitted]
         names = [name for name, _ in self.estimators]
-        joined.named_estimators_ = Bunch(**dict(zip(names, joined.estimators_, strict=True)))
-        return joined
+        combined.named_estimators_ = Bunch(**dict(zip(names, combined.estimators_, strict=True)))
+        return combined
 
     def _classifies(self) -> bool:
         return classifies(self.estimators)
@@ -71,10 +73,10 @@ def classifies(estimators: Sequence[tuple[str, Any]]) -> bool:
 
     Raises
     ------
-    ConfigurationError : none are given, or some are classifiers and some are not.
+    ConfigurationError : the list is empty, or mixes classifiers and regressors.
     """
     kinds = {is_classifier(each) for _, each in estimators}
     if len(kinds) != 1:
-        what = "classifiers and regressors" if kinds else "nobody"
-        raise ConfigurationError(f"{what} cannot vote together: give classifiers only, or regressors only")
+        given = "both" if kinds else "none"
+        raise ConfigurationError(f"estimators must be classifiers only or regressors only; there are {given}")
     return bool(kinds.pop())

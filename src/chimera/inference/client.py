@@ -32,7 +32,12 @@ class Client(WebClient):
 
     def __init__(self, address: Callable[[], str | None], token: str, *, patience_s: float = PATIENCE_S) -> None:
         super().__init__(
-            address, token, prefix="/v1/infer", who="the coordinator", up="chimera infer up", patience_s=patience_s
+            address,
+            token,
+            prefix="/v1/infer",
+            server_name="the coordinator",
+            up="chimera infer up",
+            patience_s=patience_s,
         )
 
     def submit(self, model: Mapping[str, Any], queries: Sequence[Any], **options: Any) -> str:
@@ -54,15 +59,15 @@ class Client(WebClient):
                 f"the queries take {len(body)} bytes, a job at most {MOST_BYTES}: submit several jobs, or write the data to"
                 " files and submit their names"
             )
-        return str(self.object("POST", "/jobs", body)["job"])
+        return str(self.request_json("POST", "/jobs", body)["job"])
 
     def rows(self, view: str) -> list[dict[str, Any]]:
         """Return the rows of ``jobs``, ``rate``, ``stats``, ``workers`` or ``members``."""
-        return list(self.object("GET", f"/{view}")["rows"])
+        return list(self.request_json("GET", f"/{view}")["rows"])
 
     def change(self, job: str, **changes: Any) -> str:
         """Change ``weight``, ``batch_size`` or ``max_workers`` of a job."""
-        return str(self.object("PATCH", f"/jobs/{_quoted(job)}", wire.pack(changes))["job"])
+        return str(self.request_json("PATCH", f"/jobs/{_quoted(job)}", wire.pack(changes))["job"])
 
     def serve(self, name: str, model: Mapping[str, Any], **options: Any) -> str:
         """Serve a model online, and return the number of its job.
@@ -72,11 +77,11 @@ class Client(WebClient):
         options : ``weight``, ``batch_size``, ``max_workers``.
         """
         body = wire.pack({"model": dict(model), **options})
-        return str(self.object("PUT", f"/models/{_quoted(name)}", body)["job"])
+        return str(self.request_json("PUT", f"/models/{_quoted(name)}", body)["job"])
 
     def unserve(self, name: str) -> str:
         """Stop serving a model, and return the number of its job. Waiting queries are answered."""
-        return str(self.object("DELETE", f"/models/{_quoted(name)}")["job"])
+        return str(self.request_json("DELETE", f"/models/{_quoted(name)}")["job"])
 
     def ask(self, name: str, queries: Sequence[Any], *, timeout_s: float = 30.0) -> list[dict[str, Any]]:
         """Return the answers of a served model: ``{"result": value}`` or ``{"error": text}`` for each query.
@@ -93,11 +98,11 @@ class Client(WebClient):
         TimeLimitError : the model did not answer in time.
         """
         body = wire.pack({"queries": list(queries), "timeout_s": timeout_s})
-        return list(self.object("POST", f"/{_quoted(name)}", body, try_s=TRY_S + timeout_s)["results"])
+        return list(self.request_json("POST", f"/{_quoted(name)}", body, try_s=TRY_S + timeout_s)["results"])
 
     def cancel(self, job: str) -> str:
         """Cancel a job, and return its number. Its results so far are kept."""
-        return str(self.object("DELETE", f"/jobs/{_quoted(job)}")["job"])
+        return str(self.request_json("DELETE", f"/jobs/{_quoted(job)}")["job"])
 
     def results(self, job: str, first: int = 0) -> Iterator[dict[str, Any]]:
         """Yield results so far, in input order: ``index``, ``query``, and ``result`` or ``error``.
@@ -116,7 +121,7 @@ class Client(WebClient):
         deadline_s = time.monotonic() + self._patience_s
         while True:
             try:
-                with self.again(partial(self.once, "GET", f"{path}?first={first}")) as lines:
+                with self.with_retries(partial(self.attempt, "GET", f"{path}?first={first}")) as lines:
                     for line in lines:
                         row = json.loads(line)
                         first = row["index"] + 1

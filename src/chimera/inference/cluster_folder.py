@@ -93,8 +93,8 @@ class ClusterFolder(Folder):
         return Client(self.leader, self.token())
 
     @contextlib.contextmanager
-    def claimed(self) -> Iterator[int]:
+    def locked(self) -> Iterator[int]:
         """Claim the cluster for this process, until the context ends. The address of the last coordinator is removed."""
-        with super().claimed() as lock:
+        with super().locked() as lock:
             (self.path / "leader").unlink(missing_ok=True)
             yield lock

@@ -22,7 +22,7 @@ from chimera.inference.inputs import queries
 from chimera.inference.models import read
 from chimera.inference.policies.policy import POLICIES
 from chimera.web.client import PATIENCE_S
-from chimera.web.keeping import keep_s
+from chimera.web.retention import keep_s
 
 WORKERS = 2
 _STOP_S = 20.0
@@ -68,7 +68,7 @@ class InferenceCluster:
                 raise ConfigurationError(f"{name} must be a whole number of at least {least}, not {value!r}")
         keep_s(keep_days)
         POLICIES.create(policy)
-        if folder is not None and ClusterFolder(Path(folder)).claimant() is not None:
+        if folder is not None and ClusterFolder(Path(folder)).lock_holder() is not None:
             raise ConfigurationError(f"a cluster already runs in {folder}: pass the folder as cluster= to use it")
         temporary = Path(tempfile.mkdtemp(prefix="chimera-inference-")) if folder is None else None
         files = ClusterFolder(Path(folder) if folder is not None else temporary or Path())
@@ -231,7 +231,7 @@ def _start_supervisor(folder: ClusterFolder, **options: Any) -> subprocess.Popen
 def _connect(folder: ClusterFolder, process: subprocess.Popen[bytes]) -> Client:
     """Wait until a coordinator answers, and return a client."""
     deadline_s = time.monotonic() + PATIENCE_S
-    while folder.claimant() != process.pid and time.monotonic() < deadline_s:
+    while folder.lock_holder() != process.pid and time.monotonic() < deadline_s:
         if process.poll() is not None:
             output = (folder.logs("supervisor") / "output.log").read_text(errors="replace")
             raise RunError(f"the cluster did not start: {output.strip().rpartition(chr(10))[2]}")

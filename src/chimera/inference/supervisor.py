@@ -25,7 +25,7 @@ from chimera.engines.leash import hold
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.worker.worker import KEEP_MODELS
-from chimera.web.keeping import keep_s
+from chimera.web.retention import keep_s
 
 STOP_S = 5.0
 """Seconds from SIGTERM to SIGKILL."""
@@ -174,7 +174,7 @@ def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str],
     ended: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: ended.append(number))
-    with folder.claimed():
+    with folder.locked():
         voters = options.voters
         many = f"{len(voters)} voters" if voters else f"a coordinator, its standbys ({options.standbys})"
         say(f"{many} and workers ({options.workers}) run from {folder.path}; Ctrl-C ends them")

@@ -49,7 +49,7 @@ class Client(WebClient):
         first_s: float | None = None,
     ) -> None:
         super().__init__(
-            address, token, prefix="/v1/jobs", who="the daemon", up=up, patience_s=PATIENCE_S, first_s=first_s
+            address, token, prefix="/v1/jobs", server_name="the daemon", up=up, patience_s=PATIENCE_S, first_s=first_s
         )
 
     @classmethod
@@ -61,7 +61,7 @@ class Client(WebClient):
         ConfigurationError : there is none, or it is not up.
         """
         token = folder.token()
-        if folder.claimant() is None:
+        if folder.lock_holder() is None:
             raise ConfigurationError(f"the cluster in {folder.path} is not up; start it with {folder.up!r}")
         return cls(folder.address, token, up=folder.up)
 
@@ -74,39 +74,39 @@ class Client(WebClient):
         """
         manifest = submission.manifest
         if manifest:
-            missing = self.object("POST", "/missing", _body(manifest=manifest), content_type=_JSON)["files"]
+            missing = self.request_json("POST", "/missing", _body(manifest=manifest), content_type=_JSON)["files"]
             places = {file.sha256: sources[path] for path, file in manifest.items()}
             for file in missing:
                 self._upload(places[file["sha256"]], f"/files/{file['sha256']}/{file['size']}")
         body = _body(key=uuid.uuid4().hex, submission=submission)
-        return str(self.object("POST", "", body, content_type=_JSON)["job"])
+        return str(self.request_json("POST", "", body, content_type=_JSON)["job"])
 
     def _upload(self, file: Path, path: str) -> None:
         def send() -> bytes:
             with file.open("rb") as opened:
-                return request.read(self.once("PUT", path, opened, "application/octet-stream", _SEND_S))
+                return request.read(self.attempt("PUT", path, opened, "application/octet-stream", _SEND_S))
 
-        self.again(send)
+        self.with_retries(send)
 
     def jobs(self) -> list[dict[str, Any]]:
         """Return a row for each job."""
-        return list(self.object("GET", "")["rows"])
+        return list(self.request_json("GET", "")["rows"])
 
     def job(self, job: str) -> dict[str, Any]:
         """Return the row of one."""
-        return self.object("GET", f"/{_quoted(job)}")
+        return self.request_json("GET", f"/{_quoted(job)}")
 
     def processes(self) -> list[dict[str, Any]]:
         """Return a row for each process of the cluster."""
-        return list(self.object("GET", "/processes")["rows"])
+        return list(self.request_json("GET", "/processes")["rows"])
 
     def cancel(self, job: str) -> str:
         """Let a job go no further."""
-        return str(self.object("POST", f"/{_quoted(job)}/cancel", b"")["job"])
+        return str(self.request_json("POST", f"/{_quoted(job)}/cancel", b"")["job"])
 
     def retry(self, job: str) -> str:
         """Let a job that failed or was cancelled go on."""
-        return str(self.object("POST", f"/{_quoted(job)}/retry", b"")["job"])
+        return str(self.request_json("POST", f"/{_quoted(job)}/retry", b"")["job"])
 
     def follow(self, job: str, *, from_start: bool = True) -> Iterator[dict[str, Any]]:
         """Yield what a job tells until it is over: ``{"job": row}``, ``{"log": line}`` or ``{"told": what}``.
@@ -119,8 +119,8 @@ class Client(WebClient):
         deadline_s = time.monotonic() + self._patience_s
         while True:
             try:
-                with self.again(
-                    partial(self.once, "GET", f"/{_quoted(job)}/follow{at}", None, _JSON, 4 * TRY_S)
+                with self.with_retries(
+                    partial(self.attempt, "GET", f"/{_quoted(job)}/follow{at}", None, _JSON, 4 * TRY_S)
                 ) as lines:
                     for line in lines:
                         deadline_s = time.monotonic() + self._patience_s
@@ -140,12 +140,12 @@ class Client(WebClient):
 
     def fetch(self, job: str, folder: Path, most_bytes: int = MOST_BYTES) -> list[str]:
         """Put the folder of a job's run, as far as it is there, into ``folder``; return the names of its files."""
-        answer = self.again(partial(self.once, "GET", f"/{_quoted(job)}/run", None, _JSON, _SEND_S))
+        answer = self.with_retries(partial(self.attempt, "GET", f"/{_quoted(job)}/run", None, _JSON, _SEND_S))
         with answer:
             try:
                 return unpack(answer, folder, most_bytes)
             except http.client.HTTPException as error:
-                raise request.Unanswered(f"the answer breaks off: {error}") from error
+                raise request.NoAnswerError(f"the answer breaks off: {error}") from error
 
     def wait(self, job: str, timeout_s: float | None = None) -> dict[str, Any]:
         """Return the row of a job once it is over.

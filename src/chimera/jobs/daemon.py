@@ -29,7 +29,7 @@ from chimera.jobs.states import OVER, Event, State
 from chimera.jobs.store import Store
 from chimera.jobs.watching import fraction_of
 from chimera.jobs.wire import Connection, Hello, to_slot
-from chimera.web.keeping import keep_s
+from chimera.web.retention import keep_s
 
 LOOK_S = 0.05
 """How often it looks whether drivers have ended."""

@@ -25,7 +25,7 @@ from chimera.jobs.folder import TOKEN, JobFolder, Outcome
 from chimera.jobs.records import Submission
 from chimera.jobs.results import write_results
 from chimera.jobs.watching import Told
-from chimera.web.folder import note_holder
+from chimera.web.folder import write_lock_holder
 
 if TYPE_CHECKING:
     from chimera.training.experiment.experiment import Experiment
@@ -48,7 +48,7 @@ def start(folder: JobFolder, attempt: int, submission: Submission, ray: str = ""
         pid = os.fork()
         if pid == 0:
             _become_driver(folder, attempt, submission, lock, ray)
-        note_holder(lock, pid)
+        write_lock_holder(lock, pid)
         return pid
     finally:
         os.close(lock)  # the driver has a copy, and holds the lock by it
@@ -74,7 +74,7 @@ def _become_driver(folder: JobFolder, attempt: int, submission: Submission, lock
         for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        note_holder(lock, os.getpid())
+        write_lock_holder(lock, os.getpid())
         redirect(folder)
         close_all_but(0, 1, 2, lock)
         folder.note_outcome(

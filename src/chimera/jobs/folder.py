@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from chimera.core.private import make_folder, opener
-from chimera.web.folder import Folder, holder, take
+from chimera.web.folder import Folder, lock_holder, try_lock
 
 DEFAULT = Path("runs/cluster")
 TOKEN = "CHIMERA_CLUSTER_TOKEN"  # noqa: S105 - the name of a variable
@@ -99,7 +99,7 @@ class ClusterFolder(Folder):
     def address(self) -> str | None:
         """Return where the cluster answers; None if it is not up."""
         options = self.options()
-        return options.address if options is not None and options.pid == self.claimant() else None
+        return options.address if options is not None and options.pid == self.lock_holder() else None
 
     def options(self) -> Options | None:
         """Return how the cluster was started that is up, or was last."""
@@ -138,11 +138,11 @@ class JobFolder:
     def claim(self) -> int | None:
         """Return the descriptor of a lock that the job's driver is to hold while it lives; None if one lives already."""
         make_folder(self.path)
-        return take(self.path / "driver.lock")
+        return try_lock(self.path / "driver.lock")
 
     def driver(self) -> int | None:
         """Return the process that works on the job; None if none does."""
-        return holder(self.path / "driver.lock")
+        return lock_holder(self.path / "driver.lock")
 
     def outcome(self, attempt: int) -> Outcome | None:
         """Return how an attempt came to its end by itself; None if it has not."""

@@ -185,7 +185,7 @@ def reader_of(cluster: str | os.PathLike[str]) -> Reader:
     if "://" not in where:
         folder = ClusterFolder(Path(where))
         folder.token()
-        if folder.claimant() is None:
+        if folder.lock_holder() is None:
             return LocalJobs(folder)
     return client_of(cluster)
 

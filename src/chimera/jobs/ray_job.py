@@ -15,7 +15,7 @@ from chimera.jobs.driver import outcome_of, redirect
 from chimera.jobs.folder import JobFolder
 from chimera.jobs.ray import submitted
 from chimera.jobs.records import Submission
-from chimera.web.folder import note_holder, take
+from chimera.web.folder import try_lock, write_lock_holder
 
 _LOOK_S = 0.5
 _FREE_S = 30.0  # so long an earlier attempt may need to end
@@ -42,10 +42,10 @@ def main() -> None:
 def _alone(file: Path) -> int:
     """Return the descriptor of a lock, once an earlier attempt has let go of it."""
     deadline_s = time.monotonic() + _FREE_S
-    while (lock := take(file)) is None:
+    while (lock := try_lock(file)) is None:
         if time.monotonic() > deadline_s:
             raise SystemExit("an earlier attempt of this job has not ended")
-    note_holder(lock, os.getpid())
+    write_lock_holder(lock, os.getpid())
     return lock
 
 

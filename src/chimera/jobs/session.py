@@ -34,7 +34,7 @@ def up(folder: ClusterFolder, options: Options) -> Client:
     """
     require_web("a cluster for jobs")
     folder.create()
-    if folder.claimant() is not None:
+    if folder.lock_holder() is not None:
         return _found(folder, options)
     started = subprocess.run(  # noqa: S603 - this Python, a module of the project, no shell
         [sys.executable, "-m", "chimera.jobs.supervisor", str(folder.path), msgspec.json.encode(options).decode()],
@@ -60,7 +60,7 @@ def down(folder: ClusterFolder) -> bool:
     ------
     RunError : it does not end.
     """
-    claimant = folder.claimant()
+    claimant = folder.lock_holder()
     if claimant is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(claimant, signal.SIGTERM)

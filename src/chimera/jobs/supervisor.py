@@ -27,7 +27,7 @@ from chimera.core.private import FILE, UMASK
 from chimera.jobs import daemon, slot
 from chimera.jobs.folder import ClusterFolder, Options
 from chimera.jobs.log import log
-from chimera.web.folder import note_holder
+from chimera.web.folder import write_lock_holder
 
 WARM = (
     "torch",
@@ -206,10 +206,10 @@ def main() -> None:
         os.chdir(folder.path)
         from chimera.web.app import listen  # commands import this module also where no server is installed
 
-        with folder.claimed() as claim, listen(options.host, options.port) as web, _socket_for_slots(folder) as slots:
+        with folder.locked() as claim, listen(options.host, options.port) as web, _socket_for_slots(folder) as slots:
             if os.fork():
                 os._exit(0)
-            note_holder(claim, os.getpid())
+            write_lock_holder(claim, os.getpid())
             options = msgspec.structs.replace(options, port=web.getsockname()[1], pid=os.getpid())
             folder.note(options)
             _write_to(folder.log)

@@ -1,4 +1,4 @@
-"""REST nodes: masters and workers as small web servers, and what starts them."""
+"""REST nodes: masters and workers as small web servers, and their launchers."""
 
 from __future__ import annotations
 

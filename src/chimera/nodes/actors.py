@@ -1,4 +1,4 @@
-"""The routes below ``/v1/chimera/actors``: drivers let actors live in this node, of the classes that it allows."""
+"""The routes below ``/v1/chimera/actors``, by which drivers create and call actors of allowed classes in this node."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from chimera.engines.http.host import Done, Host, Reply, error_reply
 from chimera.web.errors import UnsupportedMediaTypeError
 from chimera.web.routing import plain_router
 
-_MOST_READ_HERE = 1 << 16  # bytes: a body of so many is read in a few milliseconds, whatever it holds
+_MOST_READ_HERE = 1 << 16  # bytes; any body of this size is decoded within a few milliseconds
 
 
 def actors_router(host: Host) -> APIRouter:
-    """Return the routes that a driver's `HttpEngine` uses; their bodies are of the form of `chimera.engines.http.wire`.
+    """Return the routes for a driver's `HttpEngine`. Their bodies have the form of `chimera.engines.http.wire`.
 
-    ``GET`` tells the classes, and with ``?engine=KEY`` which actors one driver has here and for how long each has been silent;
-    ``POST .../{actor}`` makes one, ``POST .../{actor}/{method}`` calls it, ``DELETE`` drops it, or all of ``?engine=KEY``.
-    They are for programs of Chimera only, and so not in the OpenAPI pages.
+    - ``GET`` returns the allowed classes; with ``?engine=KEY`` also the actors of one driver and how long each has been silent.
+    - ``POST .../{actor}`` creates an actor, ``POST .../{actor}/{method}`` calls it.
+    - ``DELETE .../{actor}`` drops an actor; ``DELETE`` with ``?engine=KEY`` drops all actors of one driver.
+
+    Only Chimera's own programs use them, so they are not in the OpenAPI pages.
     """
 
     @asynccontextmanager
@@ -39,16 +41,16 @@ def actors_router(host: Host) -> APIRouter:
     @router.get("")
     async def listed(request: Request) -> Response:
         engine = request.query_params.get("engine")
-        told: dict[str, Any] = {"kinds": sorted(host.kinds)}
+        content: dict[str, Any] = {"kinds": sorted(host.kinds)}
         if engine is not None:
-            told["actors"] = host.actors(engine)
-        return Response(orjson.dumps(told), media_type="application/json")
+            content["actors"] = host.actors(engine)
+        return Response(orjson.dumps(content), media_type="application/json")
 
     @router.delete("")
     async def ended(request: Request) -> Response:
         engine = request.query_params.get("engine")
         if not engine:
-            raise DataError("say whose actors: ?engine=KEY")
+            raise DataError("the query has no engine: send ?engine=KEY")
         return Response(orjson.dumps({"dropped": host.kill_all(engine)}), media_type="application/json")
 
     @router.post("/{actor}")
@@ -64,18 +66,18 @@ def actors_router(host: Host) -> APIRouter:
 
     @router.delete("/{actor}")
     async def dropped(request: Request) -> Response:
-        told = {"dropped": int(host.kill(request.path_params["actor"]))}
-        return Response(orjson.dumps(told), media_type="application/json")
+        content = {"dropped": int(host.kill(request.path_params["actor"]))}
+        return Response(orjson.dumps(content), media_type="application/json")
 
     return router
 
 
 async def _body(request: Request) -> bytes:
-    """Return the body; no page of another site can send one of this type without being asked for leave (CORS).
+    """Return the body. Its media type is checked because browsers send it to other sites only after a CORS preflight.
 
     Raises
     ------
-    UnsupportedMediaTypeError : the body is of another type.
+    UnsupportedMediaTypeError : the body has another media type.
     """
     if request.headers.getlist("content-type") != [wire.CONTENT_TYPE]:
         raise UnsupportedMediaTypeError(wire.CONTENT_TYPE)
@@ -83,21 +85,21 @@ async def _body(request: Request) -> bytes:
 
 
 async def _response(body: bytes, ask: Callable[[Done], None]) -> Response:
-    """Hand a call to the actor's thread, and return its reply.
+    """Pass a call to the actor's thread, and return its reply.
 
-    A large body is read in a thread: a million small values take half a second, in which other requests are answered. The
-    calls of an actor keep their order, since a driver sends the next one after the answer.
+    A large body is decoded in another thread, because a million small values take half a second. The calls of an actor keep
+    their order, because a driver sends the next one after the answer.
     """
     loop = asyncio.get_running_loop()
     reply: asyncio.Future[Reply] = loop.create_future()
 
-    def arrive(came: Reply) -> None:
-        if not reply.done():  # the driver may have gone away
-            reply.set_result(came)
+    def set_reply(result: Reply) -> None:
+        if not reply.done():  # the driver may have disconnected
+            reply.set_result(result)
 
-    def done(came: Reply) -> None:
+    def done(result: Reply) -> None:
         if not loop.is_closed():
-            loop.call_soon_threadsafe(arrive, came)
+            loop.call_soon_threadsafe(set_reply, result)
 
     try:
         if len(body) > _MOST_READ_HERE:

@@ -1,4 +1,4 @@
-"""Asking a node whether it is well; run as a module, it is the health check of a worker's container."""
+"""Health checks of nodes. Run as a module, it is the health check of a worker's container."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 PATH = "/health"
 
 
-def unwell(
+def health_problem(
     url: str,
     *,
     token: str | None = None,
@@ -20,10 +20,15 @@ def unwell(
     tls_key: Path | str | None = None,
     timeout_s: float = 1.0,
 ) -> str:
-    """Return why the node at ``url`` (scheme, host, port) does not answer its health check; empty when it does.
+    """Return why the health check of the node at ``url`` fails; an empty string if it succeeds.
 
-    ``tls_cert`` is trusted beside the system's certificates, whatever host it names: the node is ours, on this machine. With
-    its key, it is also shown to a node that asks its clients for a certificate.
+    Parameters
+    ----------
+    url : scheme, host and port.
+    token : the node's token.
+    tls_cert : a certificate to trust besides those of the system, for any host name, because the node is on this machine.
+    tls_key : key of ``tls_cert``; with it, the certificate is also sent to a node that requires client certificates.
+    timeout_s : timeout of the request, in seconds.
     """
     place = urlsplit(url)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -48,7 +53,7 @@ def _connection(
         return http.client.HTTPConnection(host, port, timeout=timeout_s)
     context = ssl.create_default_context()
     context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the node's certificate may itself be what is trusted
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the node's own certificate may be the trusted one
     tls_cert, tls_key = tls
     if tls_cert is not None:
         context.load_verify_locations(tls_cert)
@@ -58,11 +63,14 @@ def _connection(
 
 
 def main() -> None:
-    """Leave with 1, and say why, unless the worker of this container is well."""
+    """Exit with code 1 and a message unless the worker of this container is healthy."""
     tls_cert = os.environ.get("CHIMERA_TLS_CERT")
     tls_key = os.environ.get("CHIMERA_TLS_KEY") if os.environ.get("CHIMERA_TLS_CLIENT_CA") else None
     url = f"{'https' if tls_cert else 'http'}://127.0.0.1:{os.environ['CHIMERA_WORKERS_PORT']}"
-    sys.exit(unwell(url, token=os.environ.get("CHIMERA_TOKEN"), tls_cert=tls_cert, tls_key=tls_key, timeout_s=5.0) or 0)
+    sys.exit(
+        health_problem(url, token=os.environ.get("CHIMERA_TOKEN"), tls_cert=tls_cert, tls_key=tls_key, timeout_s=5.0)
+        or 0
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What `chimera nodes up` runs: a master's file, or the master that `chimera.toml` describes."""
+"""The program of `chimera nodes up`: run a master's file, or the master described in `chimera.toml`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MASTERS = {"aggregation": "AggregationMaster", "parameter-server": "ParameterSer
 
 
 def run_file(file: Path) -> None:
-    """Run a file in its own folder as if Python had been given it."""
+    """Run a file in its own folder, as ``python file`` does."""
     file = file.resolve()
     os.chdir(file.parent)
     sys.path.insert(0, str(file.parent))
@@ -26,22 +26,22 @@ def run_file(file: Path) -> None:
 
 
 def run_table() -> None:
-    """Run the master that the table ``[nodes]`` of `chimera.toml` describes.
+    """Run the master described in the table ``[nodes]`` of `chimera.toml`.
 
-    Its key ``master`` is ``aggregation`` or ``parameter-server``, ``port`` that of the master, ``options`` a table of the
-    arguments of its class; all others are settings (`chimera.nodes.settings`).
+    Its keys are ``master`` (``aggregation`` or ``parameter-server``), ``port`` of the master, and ``options``, a table of
+    arguments of the master's class. All other keys are settings (`chimera.nodes.settings`).
 
     Raises
     ------
-    ConfigurationError : no such table, or a value of it that cannot be used.
+    ConfigurationError : there is no such table, or it has an invalid key or value.
     """
-    read_settings()  # finds keys that are none
+    read_settings()  # refuses unknown keys
     table = read_table()
     name, port, options = (table.get(key) for key in MASTER_KEYS)
     if name is None:
         raise ConfigurationError(
-            f"nothing says what to run: name the master's file, or write {FILE} with a table [{TABLE}] and "
-            f"master = {' or '.join(map(repr, MASTERS))} in it"
+            f"there is no master to run: name the master's file, or write {FILE} with a table [{TABLE}] that has "
+            f"master = {' or '.join(map(repr, MASTERS))}"
         )
     if not isinstance(name, str) or name not in MASTERS:
         raise ConfigurationError(f"{FILE}: master = {name!r} cannot be used; allowed: {', '.join(map(repr, MASTERS))}")

@@ -1,4 +1,4 @@
-"""A folder that runs as it is: what `chimera nodes init` writes."""
+"""The example project that `chimera nodes init` writes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from chimera.core.errors import ConfigurationError
 
 WORKERS = ("tree1", "tree2")
-TEST_ROWS = 100  # kept for the client
+TEST_ROWS = 100  # rows for the client, in no worker's data
 
 MASTER = '''\
-"""Bagging over two workers: each has a tree of its own data, and the master averages what they predict."""
+"""Bagging over two workers: each fits a tree to its own data, and the master averages their predictions."""
 
 import os
 
@@ -23,14 +23,14 @@ from chimera.nodes import AggregationMaster
 os.environ["CHIMERA_WORKERS_NODES_NAMES"] = '["tree1", "tree2"]'
 os.environ["CHIMERA_WORKERS_CPU_SHARES"] = "[2, 2]"
 os.environ["CHIMERA_WORKERS_MAPPED_PORTS"] = "[5001, 5002]"
-os.environ.setdefault("CHIMERA_WORKERS_HOST", "127.0.0.1")  # who may reach the master: this machine only
+os.environ.setdefault("CHIMERA_WORKERS_HOST", "127.0.0.1")  # only this machine can connect to the master
 
 if __name__ == "__main__":
     chimera.run(AggregationMaster(), 8080)
 '''
 
 WORKER = '''\
-"""A worker: a decision tree on bootstrapped rows of chimera_train_data/{name}/."""
+"""A worker: a decision tree fitted to bootstrapped rows of chimera_train_data/{name}/."""
 
 from sklearn.tree import DecisionTreeClassifier
 
@@ -43,7 +43,7 @@ if __name__ == "__main__":
 '''
 
 CLIENT = '''\
-"""A client: lets the master fit, sends it rows that no worker has seen, and counts right answers."""
+"""A client: starts a fit, requests predictions for test rows, and prints the accuracy."""
 
 import csv
 import json
@@ -56,10 +56,10 @@ MASTER = os.environ.get("MASTER", "http://localhost:8080")
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Makes a redirect an error: the token is for the master alone."""
+    """Treats a redirect as an error, so that the token is sent to the master only."""
 
     def redirect_request(self, *_):
-        """Return no request to follow."""
+        """Return None, so that the redirect is not followed."""
 
 
 opener = urllib.request.build_opener(NoRedirect)
@@ -76,7 +76,7 @@ def post(path, body=None):
     except urllib.error.HTTPError as error:
         sys.exit(f"{MASTER} answered {error.code}: {error.read().decode()}")
     except urllib.error.URLError as error:
-        sys.exit(f"{MASTER} does not answer ({error.reason}): has 'python master.py' reported that the master serves?")
+        sys.exit(f"{MASTER} does not answer ({error.reason}): start it with 'python master.py' and wait until it is ready")
 
 
 def read(name):
@@ -90,35 +90,36 @@ labels = [row[0] for row in read("y_test.csv")[1]]
 
 print(post("/v1/chimera/aggregation/fit"))
 answer = post("/v1/chimera/aggregation/predict", {"X_pred_columns": columns, "X_pred_rows": rows})
-second_class = [row[0] if isinstance(row, list) else row for row in answer["y_pred_rows"]]  # its probability
-right = sum((probability > 0.5) == (label == 1) for probability, label in zip(second_class, labels))
-print(f"accuracy: {right / len(labels):.3f} of {len(labels)} rows")
+probabilities = [row[0] if isinstance(row, list) else row for row in answer["y_pred_rows"]]  # of the second class
+correct = sum((probability > 0.5) == (label == 1) for probability, label in zip(probabilities, labels))
+print(f"accuracy: {correct / len(labels):.3f} of {len(labels)} rows")
 '''
 
 README = """\
 # Two workers and a master
 
-    python master.py      # starts the workers, in containers where Docker is there, and serves at http://localhost:8080
-    python client.py      # in another terminal: fit, predict, accuracy
+    python master.py      # starts the workers (in containers if Docker is available), and serves at http://localhost:8080
+    python client.py      # in another terminal: fits, predicts, and prints the accuracy
 
-Instead of the first: `chimera nodes up master.py --detach`, then `chimera nodes status`, `chimera nodes logs` and
-`chimera nodes down`. The routes are shown, and can be tried, at http://localhost:8080/docs.
+To run the nodes in the background, use `chimera nodes up master.py --detach` instead of `python master.py`; then
+`chimera nodes status`, `chimera nodes logs` and `chimera nodes down`. The page http://localhost:8080/docs lists the routes and
+can send requests.
 
-- `master.py`: which workers there are, and what the master does with their answers.
-- `chimera_workers/`: a file for each worker.
-- `chimera_train_data/<worker>/`: `X_train.csv` and `y_train.csv`, the worker's own.
-- `test_data/`: rows for the client.
+- `master.py`: the workers and the master.
+- `chimera_workers/`: one file for each worker.
+- `chimera_train_data/<worker>/`: `X_train.csv` and `y_train.csv`, the worker's own data.
+- `test_data/`: test rows for the client.
 
-The data are scikit-learn's breast-cancer set: 30 measures of a tumour; 0 is malignant, 1 benign.
+The data set is scikit-learn's breast-cancer set: 30 measurements of a tumour; the label is 0 for malignant, 1 for benign.
 """
 
 
 def write_project(folder: Path) -> list[Path]:
-    """Write the example and return its files.
+    """Write the example into a folder, and return its files.
 
     Raises
     ------
-    ConfigurationError : a file is there already, or cannot be written.
+    ConfigurationError : a file exists already, or cannot be written.
     """
     texts = {Path("master.py"): MASTER, Path("client.py"): CLIENT, Path("README.md"): README}
     texts |= {Path("chimera_workers", f"{name}.py"): WORKER.format(name=name) for name in WORKERS}
@@ -138,7 +139,7 @@ def write_project(folder: Path) -> list[Path]:
 
 
 def _tables() -> dict[Path, tuple[Sequence[str], Any]]:
-    """Return the columns and rows of each file of data; the same ones every time."""
+    """Return the columns and rows of each data file; they are the same in every call."""
     import numpy as np
     from sklearn.datasets import load_breast_cancer
 

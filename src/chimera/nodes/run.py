@@ -1,4 +1,4 @@
-"""`chimera.run`: start the workers, wait until they are well, serve the master, stop the workers."""
+"""`chimera.run`: start the workers, wait until they are healthy, serve the master, stop the workers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from chimera.core.errors import ChimeraError, ConfigurationError, DataError
-from chimera.nodes.health import unwell
+from chimera.nodes.health import health_problem
 from chimera.nodes.launchers.launcher import Launcher, LauncherError, Worker, choose_launcher, workers_of
 from chimera.nodes.settings import Settings
+from chimera.nodes.startup_display import StartupDisplay
 from chimera.nodes.state import State
 from chimera.nodes.table import read_training_data
-from chimera.nodes.waiting import Waiting
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -30,46 +30,46 @@ LOG_LINES = 15
 
 
 class Master(Protocol):
-    """What `run` serves."""
+    """A master, as `run` needs it."""
 
     @property
     def settings(self) -> Settings:
-        """The settings that the master was made with."""
+        """The master's settings."""
 
     def app(self) -> FastAPI:
-        """Return the application that answers its requests."""
+        """Return the master's web application."""
 
 
-class _Ended(BaseException):
-    """SIGTERM came; not an `Exception`, like `KeyboardInterrupt`."""
+class _Terminated(BaseException):
+    """SIGTERM was received. Like `KeyboardInterrupt`, it is not an `Exception`."""
 
 
 def run(master: Master, port: int = DEFAULT_PORT, launcher: str | None = None) -> None:
-    """Start the workers, wait until each answers its health check, and serve the master until it is stopped.
+    """Start the workers, wait until each passes its health check, and serve the master until it is stopped.
 
-    The master listens on ``CHIMERA_WORKERS_HOST``, beyond loopback only with a token or certificates of clients; Ctrl-C and
-    SIGTERM stop it. However this ends, by an error or a signal, all workers that it started have ended.
+    The master listens on ``CHIMERA_WORKERS_HOST``; beyond loopback it needs a token or client certificates. Ctrl-C and SIGTERM
+    stop it. When the call returns or raises, all workers that it started have ended.
 
     Parameters
     ----------
     master : an `AggregationMaster` or a `ParameterServerMaster`.
-    port : the port of the master.
-    launcher : ``docker``, ``process`` or ``auto``; by default what ``CHIMERA_LAUNCHER`` says.
+    port : port of the master.
+    launcher : ``docker``, ``process`` or ``auto``; default: ``CHIMERA_LAUNCHER``.
 
     Raises
     ------
-    ConfigurationError : a file, a folder or a port that is missing or taken, a host open to all, or data that cannot be used;
-        nothing was started.
-    LauncherError : a worker did not come up; the message ends with the last lines of its log.
+    ConfigurationError : a file or folder is missing, a port is in use, the server would be open to the network, or data are
+        invalid. No worker was started.
+    LauncherError : a worker did not start; the message ends with the last lines of its log.
     """
     try:
         _run(master, port, launcher)
     except ChimeraError as error:
-        _tell_plainly(error)
+        _print_without_traceback(error)
         raise
-    except KeyboardInterrupt:  # while the workers came up
+    except KeyboardInterrupt:  # while the workers were starting
         raise SystemExit(128 + signal.SIGINT) from None
-    except _Ended:
+    except _Terminated:
         raise SystemExit(128 + signal.SIGTERM) from None
 
 
@@ -78,12 +78,12 @@ def _run(master: Master, port: int, launcher: str | None) -> None:
     workers = workers_of(settings)
     _check_data(workers)
     from chimera.web.app import serve
-    from chimera.web.security import check_reach
+    from chimera.web.security import check_exposure
 
-    check_reach(settings.workers_host, settings)
+    check_exposure(settings.workers_host, settings)
     served = False
-    with Waiting(worker.name for worker in workers) as waiting, State() as state, _sigterm_raises():
-        chosen = choose_launcher(launcher or settings.launcher, settings, waiting.say)
+    with StartupDisplay(worker.name for worker in workers) as display, State() as state, _sigterm_raises():
+        chosen = choose_launcher(launcher or settings.launcher, settings, display.echo)
         chosen.clear(workers)
         _check_ports(settings, workers, port)
         url = f"{'https' if settings.tls_cert else 'http'}://localhost:{port}"
@@ -92,17 +92,17 @@ def _run(master: Master, port: int, launcher: str | None) -> None:
         try:
             chosen.start(workers)
             content["workers"] = {
-                worker.name: {"url": worker.url, "log": chosen.log_places()[worker.name]} for worker in workers
+                worker.name: {"url": worker.url, "log": chosen.log_locations()[worker.name]} for worker in workers
             }
             state.write({**content, "serving": False})
-            wait_until_well(workers, chosen, settings, waiting)
-            waiting.end()
+            wait_until_healthy(workers, chosen, settings, display)
+            display.end()
 
             def on_started() -> None:
                 state.write({**content, "serving": True})
-                waiting.say(f"the master serves at {url}; Ctrl-C stops it and its workers")
+                display.echo(f"the master serves at {url}; Ctrl-C stops it and its workers")
 
-            with contextlib.suppress(KeyboardInterrupt, _Ended):  # how a server is stopped
+            with contextlib.suppress(KeyboardInterrupt, _Terminated):  # these stop the server normally
                 served = True
                 serve(
                     master.app(),
@@ -112,56 +112,58 @@ def _run(master: Master, port: int, launcher: str | None) -> None:
                     on_started=on_started,
                 )
         finally:
-            with _deaf():
-                waiting.end()
+            with _signals_ignored():
+                display.end()
                 if served:
-                    waiting.say("stopping the workers")
+                    display.echo("stopping the workers")
                 chosen.stop()
 
 
-def wait_until_well(workers: Sequence[Worker], launcher: Launcher, settings: Settings, waiting: Waiting) -> None:
-    """Return when every worker has answered its health check.
+def wait_until_healthy(
+    workers: Sequence[Worker], launcher: Launcher, settings: Settings, display: StartupDisplay
+) -> None:
+    """Wait until every worker passes its health check.
 
     Raises
     ------
-    LauncherError : one ended, or some were not well in time; with the last lines of its log.
+    LauncherError : a worker ended, or some were not healthy in time; the message has the last lines of their logs.
     """
     begin = time.monotonic()
     pending = {worker.name: worker for worker in workers}
     why: dict[str, str] = {}
     while pending:
-        for name, how in launcher.ended().items():
+        for name, how in launcher.exited().items():
             if name in pending:
-                raise LauncherError(f"the worker {name} {how} before it was ready{_last_words(launcher, name)}")
+                raise LauncherError(f"the worker {name} {how} before it was ready{_log_tail(launcher, name)}")
         for name, worker in list(pending.items()):
-            why[name] = unwell(
+            why[name] = health_problem(
                 worker.url, token=settings.token, tls_cert=settings.tls_cert, tls_key=settings.client_key
             )
             if not why[name]:
                 del pending[name]
-                waiting.ready(name, f"ready at {worker.url} after {time.monotonic() - begin:.1f} s")
+                display.ready(name, f"ready at {worker.url} after {time.monotonic() - begin:.1f} s")
         if pending and time.monotonic() - begin > settings.start_timeout:
-            told = "; ".join(f"{name} ({why[name]})" for name in pending)
+            reasons = "; ".join(f"{name} ({why[name]})" for name in pending)
             raise LauncherError(
-                f"not ready within {settings.start_timeout:g} s (CHIMERA_START_TIMEOUT): {told}"
-                + "".join(_last_words(launcher, name) for name in pending)
+                f"not ready within {settings.start_timeout:g} s (CHIMERA_START_TIMEOUT): {reasons}"
+                + "".join(_log_tail(launcher, name) for name in pending)
             )
         if pending:
             time.sleep(POLL_S)
 
 
-def _last_words(launcher: Launcher, name: str) -> str:
+def _log_tail(launcher: Launcher, name: str) -> str:
     log = launcher.log(name, LOG_LINES).strip()
     return f"\n--- the end of the log of {name}\n{log}" if log else f"; the log of {name} is empty"
 
 
 def _check_data(workers: Sequence[Worker]) -> None:
-    """Refuse data that no worker could be fitted on, before anything is started."""
+    """Refuse invalid training data before any worker is started."""
     for worker in workers:
         try:
             read_training_data(worker.data)
         except DataError as error:
-            raise ConfigurationError(f"the worker {worker.name} has data that cannot be used: {error}") from None
+            raise ConfigurationError(f"the data of the worker {worker.name} are invalid: {error}") from None
 
 
 def _check_ports(settings: Settings, workers: Sequence[Worker], port: int) -> None:
@@ -169,45 +171,47 @@ def _check_ports(settings: Settings, workers: Sequence[Worker], port: int) -> No
         raise ConfigurationError(f"port: {port!r} cannot be used; allowed: a port from 1 to 65535")
     for worker in workers:
         if worker.port == port:
-            raise ConfigurationError(f"port {port} is that of the worker {worker.name}; the master needs another")
-        check_free("127.0.0.1", worker.port, f"the worker {worker.name}")
-    check_free(settings.workers_host, port, "the master")
+            raise ConfigurationError(
+                f"port {port} belongs to the worker {worker.name}; choose another port for the master"
+            )
+        check_can_listen("127.0.0.1", worker.port, f"the worker {worker.name}")
+    check_can_listen(settings.workers_host, port, "the master")
 
 
-def check_free(host: str, port: int, who: str) -> None:
-    """Refuse an address that cannot be listened on.
+def check_can_listen(host: str, port: int, node: str) -> None:
+    """Check that a node can listen on an address.
 
     Raises
     ------
-    ConfigurationError : names the address, and who wanted it.
+    ConfigurationError : it cannot; the message names the address and the node.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: what lingers does not count
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a port in TIME_WAIT is free
             probe.bind(address)
     except OSError as error:
-        taken = error.errno == errno.EADDRINUSE
-        why = "something listens there already" if taken else error.strerror or str(error)
-        raise ConfigurationError(f"{who} cannot listen on {host} port {port}: {why}; choose another port") from None
+        in_use = error.errno == errno.EADDRINUSE
+        why = "another process listens there" if in_use else error.strerror or str(error)
+        raise ConfigurationError(f"{node} cannot listen on {host} port {port}: {why}; choose another port") from None
 
 
 @contextlib.contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    """Let SIGTERM end what is inside as Ctrl-C does. Signals reach the main thread alone: in another, this does nothing."""
+    """Let SIGTERM interrupt the block, as Ctrl-C does. Outside the main thread, which receives signals, do nothing."""
 
     def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
-        raise _Ended
+        raise _Terminated
 
     with _handlers({signal.SIGTERM: end}):
         yield
 
 
 @contextlib.contextmanager
-def _deaf() -> Iterator[None]:
-    """Let nothing interrupt what is inside, which takes a few seconds at most."""
+def _signals_ignored() -> Iterator[None]:
+    """Ignore SIGTERM and SIGINT in the block, which takes a few seconds at most."""
     with _handlers({signal.SIGTERM: signal.SIG_IGN, signal.SIGINT: signal.SIG_IGN}):
         yield
 
@@ -225,13 +229,13 @@ def _handlers(wanted: dict[signal.Signals, Any]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _tell_plainly(error: ChimeraError) -> None:
-    """Let this error, where a program does not catch it, end it with its message and no traceback."""
+def _print_without_traceback(error: ChimeraError) -> None:
+    """Print the message of this error without a traceback if the program does not catch it."""
     before: Callable[..., Any] = sys.excepthook
 
     def hook(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
         if value is error:
-            print(f"error: {error}", file=sys.stderr)  # noqa: T201 - where tracebacks go
+            print(f"error: {error}", file=sys.stderr)  # noqa: T201 - in place of the traceback
         else:
             before(kind, value, traceback)
 

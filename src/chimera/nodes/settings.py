@@ -1,7 +1,7 @@
-"""What the nodes are told: names, ports, addresses, limits, secrets; from keywords, the environment or `chimera.toml`.
+"""Settings of nodes (names, ports, addresses, limits, secrets) from keywords, the environment or `chimera.toml`.
 
-A setting has one name everywhere: ``workers_port`` as keyword and in the table ``[nodes]`` of `chimera.toml`,
-``CHIMERA_WORKERS_PORT`` in the environment. A keyword wins over the environment, that over the file, that over the default.
+A setting has the same name everywhere: ``workers_port`` as a keyword and in the table ``[nodes]`` of `chimera.toml`,
+``CHIMERA_WORKERS_PORT`` in the environment. The order of precedence is keyword, environment, file, default.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from chimera.core.errors import ConfigurationError, MissingExtraError
 from chimera.core.toml import read_toml
-from chimera.nodes.spelling import is_host, parsed, whole, within
+from chimera.nodes.validators import is_host, parse_list, strict_integer, within_bounds
 
 try:
     from pydantic import BeforeValidator, Field, StrictInt, StrictStr, ValidationError, field_validator, model_validator
@@ -30,25 +30,27 @@ except ModuleNotFoundError as error:
 
 FILE = Path("chimera.toml")
 TABLE = "nodes"
-MASTER_KEYS = ("master", "port", "options")  # of the same table: which master `chimera nodes up` runs, and where
+MASTER_KEYS = ("master", "port", "options")  # further keys of the table: the master that `chimera nodes up` runs
 
-MIN_CPU_SHARES, MAX_CPU_SHARES = 2, 262_144  # the kernel's own bounds
-_NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")  # as files are called, and as Docker admits it
+MIN_CPU_SHARES, MAX_CPU_SHARES = 2, 262_144  # the kernel's limits
+_NODE = re.compile(
+    r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
+)  # a file name that Docker also accepts as a host name
 _NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?([<>=!~]=?[A-Za-z0-9.*+!,<>=~-]+)?")
 _FOLDER = re.compile(r"(?!\.{1,2}$)[^/\0]+")
 _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._/:@-]{0,254}")
-_TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")  # what an Authorization header can carry
+_TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")  # characters allowed in an Authorization header
 
 _ALLOWED = {
-    "network_name": "a name of letters, digits, '_', '.' and '-' that begins with a letter or digit",
+    "network_name": "a name of letters, digits, '_', '.' and '-' that starts with a letter or digit",
     "network_prefix": "the first three numbers of an IPv4 network, such as '192.168.10'",
     "network_subnet_mask": "a whole number from 8 to 29",
     "workers_nodes_names": "a list of different names (letters, digits, '-' and '_'), as JSON or a Python literal",
     "workers_cpu_shares": f"a list of whole numbers from {MIN_CPU_SHARES} to {MAX_CPU_SHARES}, one for each worker",
     "workers_mapped_ports": "a list of different ports from 1 to 65535, one for each worker",
     "workers_host": "an IP address or a host name",
-    "workers_port": "a port from 0 to 65535 (0: any that is free)",
+    "workers_port": "a port from 0 to 65535 (0: any free port)",
     "workers_endpoints_max_retries": "a whole number from 0 to 1000",
     "workers_endpoints_timeout": "a number of seconds above 0, at most 86400",
     "launcher": "'auto', 'docker' or 'process'",
@@ -73,51 +75,51 @@ def _main_stem() -> str | None:
     return Path(file).stem if file else None
 
 
-Whole = Annotated[int, BeforeValidator(whole)]
+Integer = Annotated[int, BeforeValidator(strict_integer)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-Names = Annotated[tuple[StrictStr, ...], NoDecode, BeforeValidator(parsed)]
-Numbers = Annotated[tuple[StrictInt, ...], NoDecode, BeforeValidator(parsed)]
+Names = Annotated[tuple[StrictStr, ...], NoDecode, BeforeValidator(parse_list)]
+Numbers = Annotated[tuple[StrictInt, ...], NoDecode, BeforeValidator(parse_list)]
 
 
 class Settings(BaseSettings):
-    """The settings of a node, checked. `read_settings` makes them.
+    """The validated settings of a node. `read_settings` creates them.
 
     Attributes
     ----------
     network_name, network_prefix, network_subnet_mask : the Docker network of the workers, ``<prefix>.0/<mask>``.
-    workers_nodes_names : a name for each worker; its file is ``chimera_workers/<name>.py``, its data ``<train_data>/<name>``.
-    workers_cpu_shares : the weight of each worker where processors are scarce; only their ratios count.
-    workers_mapped_ports : the port of each worker on this machine.
-    workers_host : the address that masters, and workers started by hand, listen on.
-    workers_port : the port of a worker in its container, or of one that is started by hand.
-    workers_endpoints_max_retries : how often a master asks a worker again that failed.
-    workers_endpoints_timeout : seconds that a worker has for one answer.
-    launcher : where workers run: ``docker``, ``process``, or ``auto`` for Docker where its daemon answers.
-    token : what every request must bear, in ``Authorization: Bearer <token>``. Without it this machine alone is answered.
-    tls_cert, tls_key : files of a certificate and its key; with them all nodes speak HTTPS.
-    tls_client_ca : a file of certificate authorities; with it clients must present a certificate that one of them has signed.
-    insecure : whether nodes may listen beyond loopback with neither a token nor certificates of clients.
-    published_on_loopback : whether this node runs in a container whose port is published on loopback alone; launchers say so.
-    base_image : the image, with Python in it, that the workers' image is built on.
-    image_packages : what that image holds beside Chimera and its dependencies, such as ``torch``.
-    max_body_bytes : a longer body of a request is refused.
-    share_samples : whether a worker's data sample has rows of its data; if not, it has columns and classes only.
-    train_data : the folder with a folder of data for each worker.
-    worker_name : the name of the worker that this process is; by default that of its main file.
-    start_timeout : seconds that the workers have to come up.
+    workers_nodes_names : name of each worker; its file is ``chimera_workers/<name>.py``, its data ``<train_data>/<name>``.
+    workers_cpu_shares : weight of each worker when processors are scarce; only their ratios matter.
+    workers_mapped_ports : port of each worker on this machine.
+    workers_host : address on which masters, and workers started by hand, listen.
+    workers_port : port of a worker in its container, or of a worker started by hand.
+    workers_endpoints_max_retries : how often a master retries a failed request to a worker.
+    workers_endpoints_timeout : timeout of a request to a worker, in seconds.
+    launcher : ``docker``, ``process``, or ``auto``: Docker if its daemon answers, otherwise processes.
+    token : token that every request needs, in ``Authorization: Bearer <token>``. Without it nodes answer this machine only.
+    tls_cert, tls_key : files of a certificate and its key; with them all nodes use HTTPS.
+    tls_client_ca : file of certificate authorities; with it, clients must present a certificate signed by one of them.
+    insecure : whether nodes may listen beyond loopback with neither a token nor client certificates.
+    published_on_loopback : whether this node runs in a container whose port is published on loopback only; set by launchers.
+    base_image : image with Python on which the workers' image is built.
+    image_packages : packages of that image besides Chimera and its dependencies, such as ``torch``.
+    max_body_bytes : maximum length of a request's body.
+    share_samples : whether a worker's data sample contains rows of its data; if not, it has columns and classes only.
+    train_data : folder that contains the data folder of each worker.
+    worker_name : name of the worker in this process; default: the name of its main file.
+    start_timeout : seconds within which the workers must start.
     """
 
     model_config = SettingsConfigDict(env_prefix="CHIMERA_", frozen=True, extra="forbid", hide_input_in_errors=True)
 
     network_name: str = "chimera-network"
     network_prefix: str = "192.168.10"
-    network_subnet_mask: Whole = Field(24, ge=8, le=29)
+    network_subnet_mask: Integer = Field(24, ge=8, le=29)
     workers_nodes_names: Names = Field(("worker",), min_length=1)
     workers_cpu_shares: Numbers = (2,)
     workers_mapped_ports: Numbers = (101,)
     workers_host: str = "127.0.0.1"
-    workers_port: Whole = Field(80, ge=0, le=65_535)
-    workers_endpoints_max_retries: Whole = Field(0, ge=0, le=1000)
+    workers_port: Integer = Field(80, ge=0, le=65_535)
+    workers_endpoints_max_retries: Integer = Field(0, ge=0, le=1000)
     workers_endpoints_timeout: Seconds = 100.0
     launcher: Literal["auto", "docker", "process"] = "auto"
     token: str | None = Field(None, repr=False)
@@ -128,7 +130,7 @@ class Settings(BaseSettings):
     published_on_loopback: bool = False
     base_image: str = "python:3.12-slim"
     image_packages: Names = ()
-    max_body_bytes: Whole = Field(256 * 2**20, ge=1024)
+    max_body_bytes: Integer = Field(256 * 2**20, ge=1024)
     share_samples: bool = True
     train_data: Path = Path("chimera_train_data")
     worker_name: str | None = Field(default_factory=_main_stem)
@@ -136,23 +138,23 @@ class Settings(BaseSettings):
 
     @property
     def workers_urls(self) -> tuple[str, ...]:
-        """The address of each worker as a master on this machine sees it, in the order of the names."""
+        """Address of each worker from this machine, in the order of the names."""
         scheme = "https" if self.tls_cert else "http"
         return tuple(f"{scheme}://localhost:{port}" for port in self.workers_mapped_ports)
 
     @property
     def client_key(self) -> Path | None:
-        """The key of the certificate, where nodes show it to one another as clients; else None."""
+        """The key of the certificate if nodes use it as a client certificate; otherwise None."""
         return self.tls_key if self.tls_client_ca else None
 
     @property
     def network(self) -> ipaddress.IPv4Network:
-        """The network of the workers' containers."""
+        """Network of the workers' containers."""
         return ipaddress.IPv4Network(f"{self.network_prefix}.0/{self.network_subnet_mask}")
 
     def for_worker(self) -> dict[str, str]:
-        """Return what a worker must know of these settings, as variables of its environment."""
-        told: dict[str, object] = {
+        """Return the settings that a worker needs, as environment variables."""
+        variables: dict[str, object] = {
             "CHIMERA_WORKERS_ENDPOINTS_MAX_RETRIES": self.workers_endpoints_max_retries,
             "CHIMERA_WORKERS_ENDPOINTS_TIMEOUT": self.workers_endpoints_timeout,
             "CHIMERA_MAX_BODY_BYTES": self.max_body_bytes,
@@ -160,22 +162,22 @@ class Settings(BaseSettings):
             "CHIMERA_TRAIN_DATA": self.train_data.absolute(),
         }
         if self.token:
-            told["CHIMERA_TOKEN"] = self.token
+            variables["CHIMERA_TOKEN"] = self.token
         if self.tls_cert and self.tls_key:
-            told |= {"CHIMERA_TLS_CERT": self.tls_cert.absolute(), "CHIMERA_TLS_KEY": self.tls_key.absolute()}
+            variables |= {"CHIMERA_TLS_CERT": self.tls_cert.absolute(), "CHIMERA_TLS_KEY": self.tls_key.absolute()}
         if self.tls_client_ca:
-            told["CHIMERA_TLS_CLIENT_CA"] = self.tls_client_ca.absolute()
-        return {name: str(value) for name, value in told.items()}
+            variables["CHIMERA_TLS_CLIENT_CA"] = self.tls_client_ca.absolute()
+        return {name: str(value) for name, value in variables.items()}
 
     @field_validator("network_name", "base_image", "token", "workers_host", "worker_name")
     @classmethod
-    def _spelt(cls, value: str | None, info: Any) -> str | None:
+    def _format(cls, value: str | None, info: Any) -> str | None:
         if value is None:
             return None
         patterns = {"network_name": _NETWORK, "base_image": _IMAGE, "token": _TOKEN, "worker_name": _FOLDER}
         pattern = patterns.get(info.field_name)
         if not (pattern.fullmatch(value) if pattern else is_host(value)):
-            raise ValueError("not so spelt")
+            raise ValueError("wrong format")
         return value
 
     @field_validator("network_prefix")
@@ -205,14 +207,14 @@ class Settings(BaseSettings):
     @field_validator("workers_cpu_shares")
     @classmethod
     def _shares(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        return within(value, MIN_CPU_SHARES, MAX_CPU_SHARES)
+        return within_bounds(value, MIN_CPU_SHARES, MAX_CPU_SHARES)
 
     @field_validator("workers_mapped_ports")
     @classmethod
     def _ports(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(value)) < len(value):
             raise ValueError("not different")
-        return within(value, 1, 65_535)
+        return within_bounds(value, 1, 65_535)
 
     @field_validator("tls_cert", "tls_key", "tls_client_ca")
     @classmethod
@@ -228,14 +230,14 @@ class Settings(BaseSettings):
             for name in ("workers_nodes_names", "workers_cpu_shares", "workers_mapped_ports")
         }
         if len(set(counts.values())) > 1:
-            said = ", ".join(f"{_variable(name)} has {count}" for name, count in counts.items())
-            raise ConfigurationError(f"the lists must be of one length, an element for each worker: {said}")
+            lengths = ", ".join(f"{_variable(name)} has {count}" for name, count in counts.items())
+            raise ConfigurationError(f"the lists must have the same length, one element for each worker: {lengths}")
         if (self.tls_cert is None) != (self.tls_key is None):
             given, missing = ("CERT", "KEY") if self.tls_cert else ("KEY", "CERT")
-            raise ConfigurationError(f"CHIMERA_TLS_{given} is set, and CHIMERA_TLS_{missing} is not: both or none")
+            raise ConfigurationError(f"CHIMERA_TLS_{given} is set, but CHIMERA_TLS_{missing} is not: set both or none")
         if self.tls_client_ca and not self.tls_cert:
             raise ConfigurationError(
-                "CHIMERA_TLS_CLIENT_CA is set, and CHIMERA_TLS_CERT is not: certificates need HTTPS"
+                "CHIMERA_TLS_CLIENT_CA is set, but CHIMERA_TLS_CERT is not: client certificates need HTTPS"
             )
         whole = f"CHIMERA_NETWORK_PREFIX {self.network_prefix!r} with CHIMERA_NETWORK_SUBNET_MASK {self.network_subnet_mask}"
         try:
@@ -243,12 +245,12 @@ class Settings(BaseSettings):
         except ValueError:
             raise ConfigurationError(
                 f"{whole}: {self.network_prefix}.0/{self.network_subnet_mask} has host bits set; "
-                "let the prefix end in zeros where the mask is below 24"
+                "with a mask below 24 the prefix must end in zeros"
             ) from None
         room = min(network.num_addresses, 256) - 3  # without the network, the gateway and the broadcast address
         if counts["workers_nodes_names"] > room:
             raise ConfigurationError(
-                f"{whole} has addresses for {room} workers, and {len(self.workers_nodes_names)} are named"
+                f"{whole} has addresses for {room} workers, but there are {len(self.workers_nodes_names)}"
             )
         return self
 
@@ -261,17 +263,17 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the names are the library's
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Say in which order the sources are asked: keywords, the environment, the file."""
+        """Return the sources in order of precedence: keywords, environment, file."""
         table = {key: value for key, value in read_table().items() if key not in MASTER_KEYS}
         return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=table)
 
 
 def read_settings(**given: Any) -> Settings:
-    """Read the settings as they are now; ``given`` wins over the environment, that over `chimera.toml`.
+    """Read the current settings; ``given`` overrides the environment, which overrides `chimera.toml`.
 
     Raises
     ------
-    ConfigurationError : a value that cannot be used; the message names its variable, the value and what is allowed.
+    ConfigurationError : a value is invalid; the message names the variable, the value and the allowed values.
     """
     known = Settings.model_fields
     for place, keys in (("a node", given), (f"{FILE}, table [{TABLE}]:", read_table())):
@@ -282,27 +284,27 @@ def read_settings(**given: Any) -> Settings:
         return Settings(**given)
     except ValidationError as error:
         first = {one["loc"][:1]: one for one in reversed(error.errors())}  # of each field
-        raise ConfigurationError("; ".join(map(_told, reversed(first.values())))) from None
+        raise ConfigurationError("; ".join(map(_message, reversed(first.values())))) from None
 
 
 def read_table() -> dict[str, Any]:
-    """Return the table ``[nodes]`` of the `chimera.toml` in the working folder; empty without one."""
+    """Return the table ``[nodes]`` of `chimera.toml` in the working folder; empty if there is none."""
     if not FILE.is_file():
         return {}
     try:
         table = read_toml(FILE.read_text(encoding="utf-8")).get(TABLE, {})
     except ValueError as error:
-        raise ConfigurationError(f"{FILE} is no TOML: {error}") from None
+        raise ConfigurationError(f"{FILE} is not valid TOML: {error}") from None
     if not isinstance(table, dict):
         raise ConfigurationError(f"{FILE}: {TABLE} must be a table, [{TABLE}]")
     return table
 
 
-def _told(error: Any) -> str:
-    if not error["loc"]:  # what `Settings._agree` says of several fields
+def _message(error: Any) -> str:
+    if not error["loc"]:  # an error of `Settings._agree`, about several fields
         return str(error["ctx"]["error"])
     field = str(error["loc"][0])
-    value = "its value" if field == "token" else repr(error["input"])  # of a list, the element that is wrong
+    value = "its value" if field == "token" else repr(error["input"])  # for a list, the invalid element
     return f"{_variable(field)}: {value} cannot be used; allowed: {_ALLOWED[field]}"
 
 

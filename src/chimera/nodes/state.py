@@ -1,4 +1,4 @@
-"""Which nodes run from a folder: `.chimera/nodes.json`, true for as long as their process holds the lock beside it."""
+"""The nodes that run from a folder: `.chimera/nodes.json`, valid while their process holds the lock file next to it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FOLDER = Path(".chimera")
 
 
 class State:
-    """A folder's claim to its nodes; one process holds it at a time, and the kernel takes it from one that dies.
+    """The lock and state file of a folder's nodes, as a context manager. If the process dies, the kernel releases the lock.
 
     Raises
     ------
-    ConfigurationError : nodes run from this folder already, or it cannot be written.
+    ConfigurationError : nodes run from this folder already, or the folder cannot be written.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -33,7 +33,7 @@ class State:
             make_folder(self._folder)
             self._lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, FILE)
         except OSError as error:
-            raise ConfigurationError(f"nodes write logs into the folder they run from, and cannot: {error}") from None
+            raise ConfigurationError(f"nodes cannot write to the folder that they run from: {error}") from None
         if not self._locked():
             os.close(self._lock)
             holder = _content(self._file).get("pid")
@@ -49,13 +49,13 @@ class State:
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                time.sleep(0.02)  # `read_state` holds it for a moment
+                time.sleep(0.02)  # `read_state` takes the lock for a moment
             else:
                 return True
         return False
 
     def write(self, content: dict[str, Any]) -> None:
-        """Say what runs."""
+        """Write the state file."""
         new = self._file.with_suffix(".new")
         write(new, (json.dumps({"pid": os.getpid(), **content}, indent=2) + "\n").encode())
         new.replace(self._file)
@@ -63,13 +63,13 @@ class State:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Give the folder free."""
+        """Delete the state file, and release the lock."""
         self._file.unlink(missing_ok=True)
         os.close(self._lock)
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
-    """Return what runs from ``folder``, or None."""
+    """Return the state of the nodes that run from ``folder``; None if there are none."""
     try:
         lock = os.open(folder / FOLDER / "lock", os.O_RDWR)
     except FileNotFoundError:
@@ -80,7 +80,7 @@ def read_state(folder: Path) -> dict[str, Any] | None:
         return _content(folder / FOLDER / "nodes.json")
     finally:
         os.close(lock)
-    return None  # whoever wrote it, if anyone did, is dead
+    return None  # the lock is free: no process runs nodes from this folder
 
 
 def _content(file: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Tables of numbers: the rows of a request, the training data of a worker, and which column is which."""
+"""Tables of numbers: rows of requests, training data of workers, and the matching of their columns."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ X_FILE, Y_FILE = "X_train.csv", "y_train.csv"
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of finite numbers under columns.
+    """Rows of finite numbers with named columns.
 
     Attributes
     ----------
-    columns : a name a column.
+    columns : name of each column.
     rows : float64, shape (n, d).
     """
 
@@ -33,16 +33,16 @@ class Table:
 
     @classmethod
     def of(cls, columns: Any, rows: Any, *, what: str = "X_pred") -> Self:
-        """Check what a client sent.
+        """Validate a table that a client sent.
 
         Parameters
         ----------
         columns, rows : a list of names, and a list of lists of numbers or an array.
-        what : what their keys begin with, for messages: ``X_pred`` of ``X_pred_columns`` and ``X_pred_rows``.
+        what : prefix of their keys, for messages: ``X_pred`` for ``X_pred_columns`` and ``X_pred_rows``.
 
         Raises
         ------
-        DataError : they are no such table.
+        DataError : the table is invalid.
         """
         if not isinstance(columns, list | tuple) or not all(isinstance(name, str) for name in columns):
             raise DataError(f"{what}_columns must be a list of names")
@@ -51,8 +51,8 @@ class Table:
             values = values.reshape(len(values), -1) if len(values) else np.empty((0, len(columns)))
         if values.ndim != 2 or values.shape[1] != len(columns):
             raise DataError(
-                f"{what}_rows must be a list of rows with {len(columns)} numbers each, one for every name in {what}_columns; "
-                f"they have the shape {values.shape}"
+                f"{what}_rows must be a list of rows with {len(columns)} numbers each, one for each name in {what}_columns; "
+                f"its shape is {values.shape}"
             )
         return cls(tuple(columns), values)
 
@@ -63,34 +63,34 @@ class Table:
 
 
 def numbers(value: Any, name: str, dtype: type[np.floating[Any]] = np.float64) -> NDArray[Any]:
-    """Return a list (of lists) of numbers, or an array of them, as a finite array of ``dtype``; ``name`` is for messages.
+    """Convert nested lists of numbers, or an array, to a finite array of ``dtype``; ``name`` is for messages.
 
     Raises
     ------
-    DataError : it is none, it is ragged, or holds what is no finite number.
+    DataError : the value is not a list, is ragged, or contains anything but finite numbers.
     """
     if not isinstance(value, list | tuple | np.ndarray):
         raise DataError(f"{name} must be a list of numbers")
     try:
         array = np.asarray(value)
     except (ValueError, OverflowError, RecursionError) as error:
-        raise DataError(f"{name}: its rows must be equally long, and hold numbers only") from error
+        raise DataError(f"{name}: all rows must have the same length and contain numbers only") from error
     if array.size == 0:
         return np.zeros(array.shape, dtype)
-    if array.dtype.kind not in "fiu":  # NumPy would make numbers of texts and truth values
-        raise DataError(f"{name} holds {_strange(value)}: only numbers can be used")
+    if array.dtype.kind not in "fiu":  # NumPy would convert texts and booleans to numbers
+        raise DataError(f"{name} contains {_non_number(value)}: only numbers are allowed")
     with np.errstate(over="ignore", invalid="ignore"):
         array = np.ascontiguousarray(array, dtype)
     if not np.isfinite(array).all():
         place = np.argwhere(~np.isfinite(array))[0].tolist()
         raise DataError(
-            f"{name} holds {array[tuple(place)]} at {place}: only finite numbers of type {array.dtype} can be used"
+            f"{name} contains {array[tuple(place)]} at {place}: only finite numbers of type {array.dtype} are allowed"
         )
     return array
 
 
-def _strange(value: Any) -> str:
-    """Return what among nested lists is no number."""
+def _non_number(value: Any) -> str:
+    """Return a text for the first value in nested lists that is not a number."""
     if isinstance(value, np.ndarray):
         return f"values of type {value.dtype}"
     left = [value]
@@ -104,11 +104,11 @@ def _strange(value: Any) -> str:
 
 
 def match_columns(wanted: Sequence[str], given: Sequence[str]) -> list[int]:
-    """Return for each wanted column its place among those given; names are compared in lower case and trimmed.
+    """Return for each wanted column its index in ``given``. Case and surrounding blanks of names are ignored.
 
     Raises
     ------
-    DataError : names that are missing, not wanted, or there twice; it names them all.
+    DataError : names are missing, unknown or repeated; the message lists them all.
     """
     places = {_plain(name): place for place, name in enumerate(given)}
     names = [_plain(name) for name in wanted]
@@ -120,9 +120,9 @@ def match_columns(wanted: Sequence[str], given: Sequence[str]) -> list[int]:
     missing = [name for name, plain in zip(wanted, names, strict=True) if plain not in places]
     extra = [name for name in given if _plain(name) not in set(names)]
     twice = [name for name, count in Counter(map(_plain, given)).items() if count > 1]
-    faults = {"missing": missing, "not known": extra, "given twice": twice}
-    said = "; ".join(f"{what}: {', '.join(map(repr, found))}" for what, found in faults.items() if found)
-    raise DataError(f"the columns do not fit: {said}")
+    faults = {"missing": missing, "unknown": extra, "repeated": twice}
+    message = "; ".join(f"{what}: {', '.join(map(repr, found))}" for what, found in faults.items() if found)
+    raise DataError(f"the columns do not match: {message}")
 
 
 def _plain(name: str) -> str:
@@ -136,53 +136,55 @@ def read_training_data(
 
     Parameters
     ----------
-    task : with ``"regression"``, targets must be numbers, too.
+    task : with ``"regression"``, targets must also be numbers.
 
     Returns
     -------
     X : float64, shape (n, d), finite.
-    columns : their names.
+    columns : names of the columns of X.
     y : shape (n,), or (n, k) for k columns: float64, int64, bool or texts.
-    y_columns : their names.
+    y_columns : names of the columns of y.
 
     Raises
     ------
-    DataError : a file that is missing, empty, ragged, or holds what is no number; it names the file and the row.
+    DataError : a file is missing, empty or ragged, or has a value that is not a number; the message names the file and row.
     """
     x_path, y_path = folder / X_FILE, folder / Y_FILE
     absent = [str(path) for path in (x_path, y_path) if not path.is_file()]
     if absent:
-        raise DataError(f"there is no {' and no '.join(absent)}: a worker's data are the folder named like it")
+        raise DataError(f"there is no {' and no '.join(absent)}: a worker needs its data in the folder with its name")
     columns, frame = _frame(x_path)
     rows = np.ascontiguousarray(
         np.stack([_numeric(x_path, name, frame.iloc[:, i]) for i, name in enumerate(columns)], 1)
     )
     y_columns, targets = _frame(y_path)
     if len(targets) != len(rows):
-        raise DataError(f"{x_path} has {len(rows)} rows and {y_path} has {len(targets)}: they must have equally many")
+        raise DataError(f"{x_path} has {len(rows)} rows but {y_path} has {len(targets)}: the numbers must be equal")
     read = _numeric if task == "regression" else _target
     values = [read(y_path, name, targets.iloc[:, i]) for i, name in enumerate(y_columns)]
     return rows, columns, values[0] if len(values) == 1 else np.stack(values, 1), y_columns
 
 
 def _frame(path: Path) -> tuple[tuple[str, ...], Any]:
-    """Return the names in the first line, as they are spelt, and a frame of what is below."""
+    """Return the column names in the first line, and a frame of the other lines."""
     frame = read_csv(path, header=True)
     if not len(frame):
-        raise DataError(f"{path} has no row below its line of names")
+        raise DataError(f"{path} has no row below its header")
     first = frame.index[0]
-    if first != 0 or frame.index.nlevels > 1:  # what pandas makes of rows that are longer than the line of names
-        raise DataError(f"{path}, row 1: it has more cells than the first line has names")
+    if first != 0 or frame.index.nlevels > 1:  # pandas takes the extra cells of longer rows as an index
+        raise DataError(f"{path}, row 1: it has more cells than the header has names")
     columns = tuple(str(name).strip() for name in frame.columns)
     nameless = [place for place, name in enumerate(columns, 1) if not name or name.startswith("Unnamed: ")]
     if nameless:
-        raise DataError(f"{path}: column {nameless[0]} has no name in the first line (an index? write it without one)")
-    counted = tuple(map(str, range(len(columns))))  # what pandas calls columns without names
+        raise DataError(f"{path}: column {nameless[0]} has no name in the header (write no index column)")
+    counted = tuple(map(str, range(len(columns))))  # pandas' default names of columns
     if columns != counted and all(map(_is_number, columns)):
-        raise DataError(f"{path} must begin with a line of names; it begins with the numbers {', '.join(columns)[:60]}")
+        raise DataError(
+            f"{path} must start with a header of names; it starts with the numbers {', '.join(columns)[:60]}"
+        )
     twice = [name for name, count in Counter(map(_plain, columns)).items() if count > 1]
     if twice:
-        raise DataError(f"{path}: the column {twice[0]!r} is there twice")
+        raise DataError(f"{path}: the column name {twice[0]!r} is repeated")
     return columns, frame
 
 
@@ -220,4 +222,4 @@ def _target(path: Path, name: str, column: Any) -> NDArray[Any]:
 def _check_complete(path: Path, name: str, column: Any) -> None:
     missing = column.isna().to_numpy()
     if missing.any():
-        raise DataError(f"{path}, row {int(np.argmax(missing)) + 1}: there is no value in the column {name!r}")
+        raise DataError(f"{path}, row {int(np.argmax(missing)) + 1}: the column {name!r} has no value")

@@ -1,4 +1,4 @@
-"""Executors: an ordinary function runs on many workers, which send one another messages and reduce arrays (docs/remote.md)."""
+"""Remote functions: run an ordinary function on many workers, which exchange messages and reduce arrays (docs/remote.md)."""
 
 from chimera.remote.run import run
 from chimera.remote.worker import Worker

@@ -1,4 +1,4 @@
-"""What a function sees of the workers around it."""
+"""The communicator that a remote function receives."""
 
 from __future__ import annotations
 
@@ -9,46 +9,51 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from chimera.core.errors import ConfigurationError
-from chimera.remote.wish import Wish
+from chimera.remote.request import Request
 
 Operation: TypeAlias = Literal["sum", "mean", "min", "max"]
 _UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum}
 
 
 class Worker:
-    """One of the workers that run a function: the function's first argument, like a communicator of MPI.
+    """The first argument of a remote function, like an MPI communicator.
 
-    Messages are any values that can be pickled; what arrives never changes, so arrays are read-only: copy one to write to it.
-    Collectives are to be called by all workers, in the same order. All methods belong to the thread of the function.
+    Messages are any values that can be pickled. Received arrays are read-only; copy one to write to it. All workers must call
+    the same collectives in the same order. Only the thread of the function may call the methods.
 
     Attributes
     ----------
     rank : this worker's number, from 0.
-    world_size : how many workers there are.
+    world_size : number of workers.
     """
 
-    def __init__(self, rank: int, world_size: int, ask: Callable[[Wish, Any], Any]) -> None:
+    def __init__(self, rank: int, world_size: int, ask: Callable[[Request, Any], Any]) -> None:
         self.rank, self.world_size, self._ask = rank, world_size, ask
 
     def send(self, to: int, value: Any) -> None:
-        """Send a value to worker ``to``. Nobody has to wait for it: this returns once the message is on its way."""
-        self._ask(Wish("send", self._peer(to)), value)
+        """Send a value to worker ``to``. The call does not wait for the receiver."""
+        self._ask(Request("send", self._peer(to)), value)
 
     def recv(self, sender: int) -> Any:
-        """Return the next value that worker ``sender`` has sent here, in the order in which it was sent; wait for it."""
-        return self._ask(Wish("receive", self._peer(sender)), None)
+        """Wait for the next value from worker ``sender``, in the order of sending, and return it."""
+        return self._ask(Request("receive", self._peer(sender)), None)
 
     def all_reduce(self, array: Any, op: Operation = "sum") -> Any:
-        """Return the sum, mean, minimum or maximum over all workers, element by element.
+        """Return the elementwise sum, mean, minimum or maximum over all workers.
 
         Parameters
         ----------
-        array : a number, or an array of one shape and type on all workers; it is not written to.
+        array : a number, or an array with the same shape and type on all workers; it is not modified.
+        op : ``sum``, ``mean``, ``min`` or ``max``.
 
         Returns
         -------
-        a new array, or a NumPy number for a number. It was added in rank order, so all workers get the same bits. The mean of
-        whole numbers is float64.
+        a new array, or a NumPy number for a number. The reduction is in rank order, so all workers get the same bits. The mean
+        of whole numbers is float64.
+
+        Raises
+        ------
+        ConfigurationError : ``op`` is unknown, or ``array`` is not numeric.
         """
         if op not in get_args(Operation):
             raise ConfigurationError(f"all_reduce has no op {op!r}; it has {', '.join(get_args(Operation))}")
@@ -56,25 +61,25 @@ class Worker:
         if own.dtype.kind not in "iufc":
             raise ConfigurationError(f"all_reduce takes numbers and arrays of numbers, not {own.dtype}")
         what = f"all_reduce {op} of {own.dtype} {own.shape}"
-        if own.dtype == np.float32 and op in ("sum", "mean"):  # what the engine's groups do, at their speed
-            flat = self._ask(Wish("reduce", what=what), (own.reshape(-1).copy(), op))
+        if own.dtype == np.float32 and op in ("sum", "mean"):  # the engine's groups do these faster
+            flat = self._ask(Request("reduce", what=what), (own.reshape(-1).copy(), op))
             return flat.reshape(own.shape)[()]
-        with np.errstate(over="ignore", invalid="ignore"):  # a sum that is not finite is no error here, as in groups
-            total = reduce(_UFUNCS[op], self._ask(Wish("gather", what=what), own))
+        with np.errstate(over="ignore", invalid="ignore"):  # a sum that is not finite is no error, as in groups
+            total = reduce(_UFUNCS[op], self._ask(Request("gather", what=what), own))
             return (total / self.world_size if op == "mean" else np.array(total))[()]
 
     def all_gather(self, value: Any) -> list[Any]:
-        """Return the values that all workers give, in rank order."""
-        return list(self._ask(Wish("gather", what="all_gather"), value))
+        """Return the values of all workers, in rank order."""
+        return list(self._ask(Request("gather", what="all_gather"), value))
 
     def broadcast(self, value: Any = None, root: int = 0) -> Any:
-        """Return the value that worker ``root`` gives; what others give is not looked at."""
-        wish = Wish("broadcast", self._peer(root), f"broadcast from worker {root}")
-        return self._ask(wish, value if self.rank == root else None)
+        """Return the value of worker ``root``; the values of other workers are ignored."""
+        request = Request("broadcast", self._peer(root), f"broadcast from worker {root}")
+        return self._ask(request, value if self.rank == root else None)
 
     def barrier(self) -> None:
-        """Return when all workers have called this."""
-        self._ask(Wish("barrier", what="barrier"), None)
+        """Wait until all workers have called this."""
+        self._ask(Request("barrier", what="barrier"), None)
 
     def _peer(self, rank: int) -> int:
         if not 0 <= rank < self.world_size:

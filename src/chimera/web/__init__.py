@@ -1,1 +1,1 @@
-"""What all of Chimera's web servers share: the application, its gate, bodies, errors, logs, figures for Prometheus."""
+"""Common parts of all web servers: the application, its middleware, request bodies, errors, logs and Prometheus metrics."""

@@ -1,4 +1,4 @@
-"""The web application that every server of Chimera is, and what runs it."""
+"""The web application of every Chimera server, and the function that serves it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from chimera.version import __version__
 from chimera.web.background import in_thread
 from chimera.web.connection import BoundedProtocol, Limits
 from chimera.web.errors import install_error_handlers, responses
-from chimera.web.gate import Gate
 from chimera.web.logs import open_logs, status
 from chimera.web.metrics import CONTENT_TYPE, Metrics
+from chimera.web.middleware import ServerMiddleware
 from chimera.web.routing import documented, endpoints, plain_router
-from chimera.web.security import PAGE_POLICY, Access, check_reach, open_to, warn_if_open
+from chimera.web.security import PAGE_POLICY, Access, anonymous_access, check_exposure, warn_if_exposed
 
 About = Mapping[str, Any]
 
 
-STOP_S = 3  # how long requests under way may take once the node is told to stop
-KEEP_ALIVE_S = 300  # how long an idle connection stays open; masters keep theirs between iterations
+STOP_S = 3  # requests in flight have this long after the node is asked to stop
+KEEP_ALIVE_S = 300  # an idle connection stays open this long; masters keep theirs between iterations
 
 
 def create_app(
@@ -51,57 +51,56 @@ def create_app(
 ) -> FastAPI:
     """Return an app with these routes, and with ``/health``, ``/metrics``, ``/docs`` and ``/openapi.json``.
 
-    Every request passes the `Gate`: token, limit of the body, metrics. Errors have the one form of `chimera.web.errors`.
-    Routes find the app's `Metrics` in ``request.app.state.metrics``.
+    Every request passes the `ServerMiddleware`, which checks the token, limits the body and counts the request. All errors have
+    the form of `chimera.web.errors`. Routes find the app's `Metrics` in ``request.app.state.metrics``.
 
     Parameters
     ----------
-    title : of the OpenAPI pages.
-    settings : of the server.
-    routers : its own routes.
-    about : what ``/health`` tells besides ``status``, ``chimera`` and ``binary``: ``name``, and ``kind``, which is ``master``
-        or ``worker``; a function is asked each time. The latency of a master's requests goes into the time log; that of a
-        worker's is written by the master who asks.
-    metrics : by default those of requests alone.
-    bare : routes that need no token, because they show nothing by themselves; their paths are among `OPEN_PATHS`.
+    title : title of the OpenAPI pages.
+    settings : the server's settings.
+    routers : the server's own routes.
+    about : fields of ``/health`` besides ``status``, ``chimera`` and ``binary``: ``name`` and ``kind`` (``master`` or
+        ``worker``). A function is called for each request. A master's app writes the latency of its requests to the time log;
+        a worker's app does not, because the master that calls it does.
+    metrics : default: those of requests only.
+    bare : routes that need no token, because they contain no data; their paths must be in `OPEN_PATHS`.
     """
     counted = Metrics() if metrics is None else metrics
-    told = about() if callable(about) else about
-    locked, opened = (*routers, _metrics_router()), (_open_router(about), *bare)
-    gate = partial(
-        Gate,
-        endpoints=endpoints((*locked, *opened)),
+    fields = about() if callable(about) else about
+    protected, public = (*routers, _metrics_router()), (_public_router(about), *bare)
+    middleware = partial(
+        ServerMiddleware,
+        endpoints=endpoints((*protected, *public)),
         token=settings.token,
         max_body_bytes=settings.max_body_bytes,
         metrics=counted,
-        open_to=open_to(settings),
-        logs_latency=str(told.get("kind", "")).endswith("master"),
+        anonymous_access=anonymous_access(settings),
+        logs_latency=str(fields.get("kind", "")).endswith("master"),
     )
-    app = _NodeApp(gate, title=title, version=__version__, docs_url=None, redoc_url=None)
+    app = _NodeApp(middleware, title=title, version=__version__, docs_url=None, redoc_url=None)
     app.state.metrics = counted
     install_error_handlers(app)
-    locks: list[Any] = (
-        [Depends(HTTPBearer(auto_error=False))] if settings.token else []
-    )  # for the pages; the Gate checks
-    for router in locked:
-        app.include_router(router, dependencies=locks)
-    for router in opened:
+    # This only documents the token in the OpenAPI pages; the middleware checks it.
+    dependencies: list[Any] = [Depends(HTTPBearer(auto_error=False))] if settings.token else []
+    for router in protected:
+        app.include_router(router, dependencies=dependencies)
+    for router in public:
         app.include_router(router)
     return app
 
 
 class _NodeApp(FastAPI):
-    """An app whose gate stands before everything that FastAPI puts around the routes."""
+    """An app with Chimera's middleware outside all of FastAPI's own middleware."""
 
-    def __init__(self, gate: Callable[[ASGIApp], Gate], **options: Any) -> None:
+    def __init__(self, middleware: Callable[[ASGIApp], ServerMiddleware], **options: Any) -> None:
         super().__init__(**options)
-        self._gate = gate
+        self._middleware = middleware
 
     def build_middleware_stack(self) -> ASGIApp:
-        return self._gate(super().build_middleware_stack())
+        return self._middleware(super().build_middleware_stack())
 
 
-def _open_router(about: About | Callable[[], About]) -> APIRouter:
+def _public_router(about: About | Callable[[], About]) -> APIRouter:
     router = plain_router()
     page = files("chimera.web").joinpath("docs.html").read_bytes()
     schema = {"type": "object", "required": ["status", "chimera", "binary"]}
@@ -109,7 +108,9 @@ def _open_router(about: About | Callable[[], About]) -> APIRouter:
 
     @router.get(
         "/health",
-        **documented("Whether the node is up, and what it is.", answer=schema, answer_example=example, binary=False),
+        **documented(
+            "Report that the node is up, and what it is.", answer=schema, answer_example=example, binary=False
+        ),
     )
     async def health(_: Request) -> Response:
         own = about() if callable(about) else about
@@ -129,13 +130,13 @@ def _metrics_router() -> APIRouter:
 
     @router.get(
         "/metrics",
-        summary="Figures for Prometheus.",
+        summary="Return metrics for Prometheus.",
         response_model=None,
         responses={200: text, **responses(400, 401, 403, 500)},
         response_class=Response,
     )
     async def figures(request: Request) -> Response:
-        page = await in_thread(request.app.state.metrics.page)  # some figures have to be asked for
+        page = await in_thread(request.app.state.metrics.page)  # collecting some metrics blocks
         return Response(page, headers={"Content-Type": CONTENT_TYPE})
 
     return router
@@ -147,10 +148,10 @@ class _Server(uvicorn.Server):
         self._on_started, self._limits = on_started, limits
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        if self.config.ssl is not None:  # uvicorn has no setting for it
-            loop, times = asyncio.get_running_loop(), ("ssl_handshake_timeout", "ssl_shutdown_timeout")
-            within = partial(loop.create_server, **dict.fromkeys(times, self._limits.handshake_s))
-            loop.create_server = within  # type: ignore[method-assign]
+        if self.config.ssl is not None:  # uvicorn has no setting for these timeouts
+            loop, timeouts = asyncio.get_running_loop(), ("ssl_handshake_timeout", "ssl_shutdown_timeout")
+            create_server = partial(loop.create_server, **dict.fromkeys(timeouts, self._limits.handshake_s))
+            loop.create_server = create_server  # type: ignore[method-assign]
         await super().startup(sockets)
         if self.started and self._on_started:
             self._on_started()
@@ -166,34 +167,34 @@ def serve(
     listener: socket.socket | None = None,
     limits: Limits | None = None,
 ) -> None:
-    """Serve an app until SIGINT or SIGTERM; requests under way then have `STOP_S` seconds.
+    """Serve an app until SIGINT or SIGTERM. Requests in flight then have `STOP_S` seconds.
 
-    While it runs, ``app.state.address`` is where it listens, and ``app.state.stop()`` ends it, from any thread.
+    While the server runs, ``app.state.address`` is its address, and ``app.state.stop()`` stops it from any thread.
 
     Parameters
     ----------
-    host, port : where to listen; port 0 is any that is free.
-    settings : which requests it answers, certificate and key.
-    on_started : called, in the event loop, once requests are answered.
-    listener : what `listen` has returned for them, where a process listens longer than one server lives.
-    limits : of what clients may let it hold and await.
+    host, port : where to listen; port 0 means any free port.
+    settings : access rules, certificate and key.
+    on_started : called in the event loop once requests are answered.
+    listener : a socket that `listen` returned, for a process that keeps its port when it restarts the server.
+    limits : limits on each client; default: `Limits()`.
 
     Raises
     ------
-    ConfigurationError : it cannot listen there, or may not (`check_reach`), or a file of TLS cannot be used.
-    RunError : a router's start-up failed.
+    ConfigurationError : the address cannot be used or is not allowed (`check_exposure`), or a TLS file cannot be used.
+    RunError : the start-up of a router failed.
     """
-    check_reach(host, settings)
+    check_exposure(host, settings)
     open_logs()
     limits = Limits() if limits is None else limits
     config = uvicorn.Config(
         app,
-        http=partial(BoundedProtocol, limits=limits, waiting={}),  # type: ignore[arg-type] # makes what the class makes
+        http=partial(BoundedProtocol, limits=limits, waiting={}),  # type: ignore[arg-type] # uvicorn calls it like the class
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # nobody asks for the client's address
+        proxy_headers=False,  # a client must not be able to forge its address
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=STOP_S,
@@ -208,35 +209,35 @@ def serve(
         authorities = f", and CHIMERA_TLS_CLIENT_CA {str(settings.tls_client_ca)!r}," if settings.tls_client_ca else ""
         raise ConfigurationError(
             f"CHIMERA_TLS_CERT {str(settings.tls_cert)!r} and CHIMERA_TLS_KEY {str(settings.tls_key)!r}{authorities} cannot be "
-            f"used: {first_line(error)}; all must be PEM files, and the key that of the certificate"
+            f"used: {first_line(error)}; all must be PEM files, and the key must belong to the certificate"
         ) from error
     with listener or listen(host, port) as listener:
         port = listener.getsockname()[1]
-        warn_if_open(host, port, settings)
+        warn_if_exposed(host, port, settings)
         server = _Server(config, on_started, limits)
         app.state.address, app.state.stop = (host, port), partial(setattr, server, "should_exit", True)
         status().info("%s listens on %s:%d", app.title, host, port)
         with _signals_end(server):
             server.run(sockets=[listener])
         if server.lifespan.should_exit:
-            raise RunError(f"{app.title} could not start: see its error above")
+            raise RunError(f"{app.title} could not start: see the error above")
         status().info("%s has stopped", app.title)
 
 
 @contextmanager
 def _signals_end(server: uvicorn.Server) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the server, and not this process with it: whoever called `serve` has to tidy up.
+    """Let SIGINT and SIGTERM stop the server but not the process, so that the caller of `serve` can clean up.
 
-    The server sets handlers of its own while it runs, and raises the signal again afterwards: then these here are in place.
+    Uvicorn sets handlers of its own while it runs, and raises the signal again afterwards; these handlers then receive it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def end(*_: Any) -> None:
+    def stop(*_: Any) -> None:
         server.should_exit = True
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
@@ -245,11 +246,11 @@ def _signals_end(server: uvicorn.Server) -> Iterator[None]:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there.
+    """Return a socket that listens on an address.
 
     Raises
     ------
-    ConfigurationError : it cannot be had; the message says why, and what to do.
+    ConfigurationError : the address cannot be used; the message states why and what to do.
     """
     where = f"port {port} of {host}"
     try:
@@ -259,18 +260,21 @@ def listen(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
         return _bound(socket.socket(family, kind, protocol), address)
     except socket.gaierror as error:
-        why = "no machine has that name or address; 127.0.0.1 is for this machine alone"
+        why = "no machine has this name or address; use 127.0.0.1 to serve this machine only"
         raise ConfigurationError(f"cannot listen on {host!r}: {why}") from error
     except PermissionError as error:
-        raise ConfigurationError(f"{where} is for the system's own services: choose one from 1024") from error
+        raise ConfigurationError(f"{where} is reserved for system services: choose a port from 1024") from error
     except OSError as error:
-        taken = "it is taken: stop what listens there, or choose another port"
-        why = taken if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        in_use = "it is in use: stop the process that listens there, or choose another port"
+        why = in_use if error.errno == errno.EADDRINUSE else error.strerror or str(error)
         raise ConfigurationError(f"cannot listen on {where}: {why}") from error
 
 
 def _bound(listener: socket.socket, address: Any) -> socket.socket:
-    """Return the socket, listening. Its protocol is named: else asyncio leaves TCP_NODELAY off, and each answer takes 40 ms."""
+    """Bind the socket, listen on it, and return it.
+
+    The socket must name its protocol; otherwise asyncio leaves TCP_NODELAY off, and each answer takes 40 ms.
+    """
     try:
         if os.name == "posix":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

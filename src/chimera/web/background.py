@@ -1,4 +1,4 @@
-"""Long work beside the event loop, in threads that keep no process from ending."""
+"""Long computations outside the event loop, in daemon threads."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 async def in_thread(function: Callable[..., T], *args: Any) -> T:
-    """Return ``function(*args)``, run in a thread of its own.
+    """Return ``function(*args)``, computed in a new thread.
 
-    The thread is a daemon: a node that is told to stop ends within seconds, though an estimator may compute for an hour;
-    threads of the event loop's own pool would be waited for.
+    The thread is a daemon, so that a node stops within seconds even if an estimator still computes. The process would wait for
+    threads of the event loop's own pool.
     """
     done: Future[T] = Future()
 
@@ -24,7 +24,7 @@ async def in_thread(function: Callable[..., T], *args: Any) -> T:
             return
         try:
             result = function(*args)
-        except BaseException as error:  # it is raised where the result is awaited
+        except BaseException as error:  # raised where the result is awaited
             done.set_exception(error)
         else:
             done.set_result(result)

@@ -1,7 +1,7 @@
-"""Bodies of requests and answers: JSON for those who call by hand, the binary form of `wire` between Chimera's own nodes.
+"""Bodies of requests and answers: JSON for general clients, the binary form of `wire` between Chimera's own nodes.
 
-A request says by its ``Content-Type`` what its body is. The answer is binary if ``Accept`` names that form, or names none in
-particular and the request was binary; else it is JSON.
+The ``Content-Type`` of a request states the form of its body. The answer is binary if ``Accept`` names the binary form, or if
+``Accept`` allows any form and the request was binary; otherwise it is JSON.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 
 
 async def read_object(request: Request, most_bytes: int | None = None) -> dict[str, Any]:
-    """Return the JSON object, or the packed dictionary, that is the body.
+    """Return the body as a dictionary, from JSON or from the binary form.
 
     Parameters
     ----------
-    most_bytes : a longer body is refused, where a route takes less than its server does.
+    most_bytes : limit of this route, if lower than that of its server.
 
     Raises
     ------
-    DataError : it is none.
-    BodyTooLargeError : it is too long.
+    DataError : the body is not a JSON object.
+    BodyTooLargeError : the body is longer than ``most_bytes``.
     """
     body = await request.body() if most_bytes is None else await _limited(request, most_bytes)
     if _is_binary(request):
@@ -40,7 +40,7 @@ async def read_object(request: Request, most_bytes: int | None = None) -> dict[s
         try:
             value = orjson.loads(body)
         except orjson.JSONDecodeError as error:
-            raise DataError(f"the body is no JSON: {error}") from error
+            raise DataError(f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise DataError("the body must be a JSON object")
     return value
@@ -58,11 +58,11 @@ async def _limited(request: Request, most_bytes: int) -> bytes:
 
 
 def required(value: dict[str, Any], *keys: str) -> list[Any]:
-    """Return what stands under these keys.
+    """Return the values of these keys.
 
     Raises
     ------
-    DataError : one is missing.
+    DataError : a key is missing.
     """
     missing = [key for key in keys if key not in value]
     if missing:
@@ -71,7 +71,7 @@ def required(value: dict[str, Any], *keys: str) -> list[Any]:
 
 
 def answer(request: Request, value: dict[str, Any]) -> Response:
-    """Return the answer with this value, whose arrays are numeric, in the form that the client takes."""
+    """Return the response with this value, in the form that the client accepts. Arrays in it must be numeric."""
     accepted = request.headers.get("accept", "*/*")
     if wire.CONTENT_TYPE in accepted or (_is_binary(request) and "*/*" in accepted):
         return Response(wire.pack(value), media_type=wire.CONTENT_TYPE)
@@ -83,6 +83,6 @@ def _is_binary(request: Request) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):  # of a kind or memory order that orjson has no quick way for
+    if isinstance(value, np.ndarray):  # orjson cannot serialize this type or memory order itself
         return value.tolist()
     raise TypeError

@@ -1,4 +1,4 @@
-"""How a person's process asks a cluster, whoever answers for it just now."""
+"""The client of a cluster, whose requests survive a change of the process that answers them."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from chimera.web import request
 T = TypeVar("T")
 
 PATIENCE_S = 15.0
-"""How long a request is tried again while nobody answers."""
+"""A request is retried for this long while no process answers."""
 TRY_S = 3.0
-"""How long an answer may take of one whom nobody replaces."""
-_AGAIN_S = 0.1
+"""Timeout of one attempt. An attempt ends earlier if another process becomes the leader."""
+_RETRY_INTERVAL_S = 0.1
 
 
 class WebClient:
-    """Sends requests, again where whoever answers is being replaced.
+    """Sends requests to the cluster's leader, and retries them while the leader is being replaced.
 
     Parameters
     ----------
-    address : returns where the cluster answers just now, such as ``http://127.0.0.1:40123``; None while nobody does.
-    token : of the cluster.
-    prefix : of all paths.
-    who : what messages call the process that answers.
-    up : what a person types to start it.
-    patience_s : how long to try.
-    first_s : how long to try before the first answer; by default as long. An address may be wrong.
+    address : returns the leader's current address, such as ``http://127.0.0.1:40123``; None while there is no leader.
+    token : the cluster's token.
+    prefix : prefix of all paths.
+    server_name : name of the leader in messages.
+    up : the command that starts the cluster, for messages.
+    patience_s : seconds for which a request is retried.
+    first_s : the same before the first answer, when the address may be wrong; default: ``patience_s``.
     """
 
     def __init__(
@@ -50,16 +50,16 @@ class WebClient:
         token: str,
         *,
         prefix: str,
-        who: str,
+        server_name: str,
         up: str,
         patience_s: float = PATIENCE_S,
         first_s: float | None = None,
     ) -> None:
         self._first_s, self._is_known = patience_s if first_s is None else first_s, False
         self._address, self._token, self._patience_s = address, token, patience_s
-        self._prefix, self._who, self._up = prefix, who, up
+        self._prefix, self._server_name, self._up = prefix, server_name, up
 
-    def object(
+    def request_json(
         self,
         verb: str,
         path: str,
@@ -68,30 +68,32 @@ class WebClient:
         content_type: str = wire.CONTENT_TYPE,
         try_s: float = TRY_S,
     ) -> dict[str, Any]:
-        """Return the JSON object that is the answer.
+        """Send a request, and return the JSON object in the answer.
 
         Raises
         ------
-        UnavailableError : nobody answers, for as long as this client is patient.
-        ChimeraError : of the kind and with the message of the answer.
+        UnavailableError : no process answered within ``patience_s``.
+        ChimeraError : the answer is an error; the exception has its kind and message.
         """
-        document = json.loads(self.again(lambda: request.read(self.once(verb, path, body, content_type, try_s))))
+        document = json.loads(
+            self.with_retries(lambda: request.read(self.attempt(verb, path, body, content_type, try_s)))
+        )
         if not isinstance(document, dict):
-            raise RunError(f"{path}: the answer is no JSON object")
+            raise RunError(f"{path}: the answer is not a JSON object")
         return document
 
-    def again(self, ask: Callable[[], T]) -> T:
-        """Return what a request returns; send it again while nobody answers."""
+    def with_retries(self, ask: Callable[[], T]) -> T:
+        """Call ``ask``, and return its result. Call it again while no process answers."""
         began_s = time.monotonic()
         while True:
             try:
                 return ask()
-            except (_NobodyLeadsError, request.Unanswered) as error:
+            except (_NoLeaderError, request.NoAnswerError) as error:
                 if time.monotonic() > began_s + (self._patience_s if self._is_known else self._first_s):
                     raise UnavailableError(f"the cluster cannot be reached: {error}") from error
-            time.sleep(_AGAIN_S)
+            time.sleep(_RETRY_INTERVAL_S)
 
-    def once(
+    def attempt(
         self,
         verb: str,
         path: str,
@@ -99,37 +101,39 @@ class WebClient:
         content_type: str = wire.CONTENT_TYPE,
         try_s: float = TRY_S,
     ) -> http.client.HTTPResponse:
-        """Return the answer of whoever answers now, open."""
+        """Send a request to the current leader once, and return the open response."""
         address = self._address()
         if address is None:
-            raise _NobodyLeadsError(f"nobody leads it: is it up? ({self._up!r})")
+            raise _NoLeaderError(f"it has no leader: is it up? ({self._up!r} starts it)")
         headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = content_type
         try:
-            answer = request.opened(
+            answer = request.send(
                 address, verb, f"{self._prefix}{path}", headers=headers, body=body, timeout_s=try_s,
                 leads=lambda: self._address() == address,
             )  # fmt: skip
-        except request.Unanswered as error:
-            raise request.Unanswered(f"{self._who} at {address} does not answer: {error}") from error
+        except request.NoAnswerError as error:
+            raise request.NoAnswerError(f"{self._server_name} at {address} does not answer: {error}") from error
         self._is_known = True
         if answer.status >= HTTPStatus.BAD_REQUEST:
-            raise self._said(answer.status, request.read(answer))
+            raise self._error(answer.status, request.read(answer))
         return answer
 
-    def _said(self, status: int, body: bytes) -> ChimeraError:
-        """Return what was answered, as an exception."""
-        message, name = f"{self._who} answered {status}", ""
+    def _error(self, status: int, body: bytes) -> ChimeraError:
+        """Return the exception for an error response."""
+        message, name = f"{self._server_name} answered {status}", ""
         try:
             document = json.loads(body)
             message, name = str(document["message"]), str(document["details"]["errorMessage"])
         except (ValueError, KeyError, TypeError):
             pass
         if status == HTTPStatus.UNAUTHORIZED:
-            return ConfigurationError(f"{self._who} refuses the token: give the one in the file 'token' of its folder")
+            return ConfigurationError(
+                f"{self._server_name} refuses the token: give the one in the file 'token' of its folder"
+            )
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
-            return (UnavailableError if name == "QueueFullError" else _NobodyLeadsError)(message)
+            return (UnavailableError if name == "QueueFullError" else _NoLeaderError)(message)
         kinds = {
             404: ConfigurationError,
             409: ConflictError,
@@ -140,5 +144,5 @@ class WebClient:
         return kinds.get(status, RunError)(message)
 
 
-class _NobodyLeadsError(UnavailableError):
-    """Somebody else will answer, in a moment."""
+class _NoLeaderError(UnavailableError):
+    """The cluster has no leader at the moment; another process will become it."""

@@ -1,6 +1,6 @@
-"""One connection of a client: HTTP by `httptools`, with a bound on all that a client can let the server hold or wait for.
+"""One client connection: HTTP by `httptools`, with limits on all memory and time that a client can use.
 
-Uvicorn's own protocol bounds neither the size of a request's head nor its time, nor how many requests wait on a connection.
+Uvicorn's own protocol limits neither the size and time of a request's head nor the number of pipelined requests.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from asyncio import Transport
 
 ADMIT = "chimera.admit"
-"""Where a request's scope has the function by which the gate says that the request may be answered."""
+"""Key in a request's scope of the function that the middleware calls once it has accepted the request."""
 
 
 def _most_connections() -> int:
-    """Return how many connections there may be: a thousand, or less where this process may open fewer files."""
+    """Return the maximum number of connections: 1000, or less if the process may open fewer files."""
     try:
         import resource
     except ModuleNotFoundError:  # on Windows
@@ -35,18 +35,19 @@ def _most_connections() -> int:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one client may let a server hold, and wait for.
+    """Limits on the memory and time that a client can use.
 
     Attributes
     ----------
-    head_bytes, headers, url_bytes : the size of a request's head, all its headers, and its URL.
-    head_s : from its first byte, or from the connection's beginning, until a head must be there.
-    window_s, window_bytes : each time of that length must bring so many bytes of a body that is not complete; and take so many
-        bytes of an answer that waits for its reader. The time in which the server itself takes nothing does not count.
-    rest_bytes, rest_s : how much of a body, and for how long, is still read and dropped once the answer is given.
-    pipelined : how many requests may wait on a connection for the answers to those before.
-    connections : how many there may be at once.
-    handshake_s : how long that of TLS may take.
+    head_bytes, headers, url_bytes : maximum size of a request's head, number of headers, and size of the URL.
+    head_s : maximum seconds until the head is complete, from its first byte or from the start of the connection.
+    window_s, window_bytes : in each window of ``window_s`` seconds the client must send at least ``window_bytes`` of an
+        incomplete body, and read as many of an answer that is ready. Windows in which the server itself pauses reading do not
+        count.
+    rest_bytes, rest_s : after the answer, up to this much of the rest of a body is read and dropped, for up to this long.
+    pipelined : maximum number of requests that wait on a connection for the answers to earlier requests.
+    connections : maximum number of connections at once.
+    handshake_s : timeout of the TLS handshake, in seconds.
     """
 
     head_bytes: int = 64 << 10
@@ -65,13 +66,13 @@ class Limits:
 class BoundedProtocol(HttpToolsProtocol):
     """A connection within `Limits`.
 
-    What is too large or too slow is answered in the one form of errors, and the connection closed. Where there are as many
-    connections as may be, a new one takes the place of the one that has waited longest without a request that the gate let in.
+    A request that is too large or too slow gets an error answer, and the connection is closed. At the maximum number of
+    connections, a new one replaces the oldest connection that has had no accepted request yet.
 
     Parameters
     ----------
-    limits : of each connection.
-    waiting : the connections of the server that have had no such request yet, the oldest first.
+    limits : limits of each connection.
+    waiting : connections of the server that have had no accepted request yet, the oldest first.
     """
 
     def __init__(self, *args: Any, limits: Limits, waiting: dict[BoundedProtocol, None], **options: Any) -> None:
@@ -85,12 +86,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._reader_timer: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """Take the connection on, if there is room."""
+        """Accept the connection if the maximum number is not reached."""
         super().connection_made(transport)
         if len(self.connections) > self._limits.connections:
             if not self._waiting:
                 self._refuse(
-                    503, "TooManyConnectionsError", "too many clients are connected to this server: ask again later"
+                    503, "TooManyConnectionsError", "too many clients are connected to this server: try again later"
                 )
                 return
             next(iter(self._waiting)).transport.abort()
@@ -98,7 +99,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._expect(self._limits.head_s, self._head_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget what the connection waited for."""
+        """Cancel the timers of the connection, and drop its queued requests."""
         self._waiting.pop(self, None)
         self._expect_nothing()
         if self._reader_timer is not None:
@@ -107,7 +108,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come, as far as it is within the limits."""
+        """Parse received bytes, as far as they are within the limits."""
         self._unset_keepalive_if_required()
         if self._in_head:
             self._idle = False
@@ -121,7 +122,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._feed(data)
 
     def _feed_long(self, data: bytes) -> None:
-        """Parse no more of a head than may be; what comes after it is no head."""
+        """Parse at most the allowed size of a head; parse the remaining bytes only if the head was complete."""
         within = len(data) - (self._head_bytes - self._limits.head_bytes)
         self._feed(data[:within])
         if self._in_head and not self._idle:
@@ -133,16 +134,16 @@ class BoundedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # to a protocol that is not spoken here; the request is answered as any other
+            pass  # upgrades are not supported; the request is answered like any other
         except httptools.HttpParserError:
-            self._refuse(*(self._refusal or (400, "MalformedRequestError", "the request is no HTTP/1.1")))
+            self._refuse(*(self._refusal or (400, "MalformedRequestError", "the request is not HTTP/1.1")))
         if self._between_bytes > self._limits.head_bytes:
-            self._refuse(431, "HeadTooLargeError", "the body has too much between its parts, or after them")
+            self._refuse(431, "HeadTooLargeError", "the body has too many bytes between its chunks, or after them")
         if self._timer is None and not self.transport.is_closing():
             self._await_more()
 
     def _await_more(self) -> None:
-        """Say until when the rest of a head or more of a body must have come, or the next request."""
+        """Set the timer for the rest of a head, for more of a body, or for the next request."""
         if self._in_head:
             if not self._idle:
                 self._expect(self._limits.head_s, self._head_is_late)
@@ -155,23 +156,25 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle.response_complete:
             self._expect(self._limits.rest_s, self.transport.close)
         else:
-            self._expect(self._limits.window_s, self._look_at_body)
+            self._expect(self._limits.window_s, self._check_body)
 
-    def _look_at_body(self) -> None:
+    def _check_body(self) -> None:
         self._timer = None
         paused, self._was_paused = self._was_paused or self.flow.read_paused, self.flow.read_paused
         if not paused and self._body_bytes < self._limits.window_bytes:
-            said = f"less than {self._limits.window_bytes} bytes of the body came in {self._limits.window_s:g} s"
-            self._refuse(408, "SlowRequestError", said)
+            message = f"less than {self._limits.window_bytes} bytes of the body arrived in {self._limits.window_s:g} s"
+            self._refuse(408, "SlowRequestError", message)
         else:
             self._await_more()
 
     def _head_is_late(self) -> None:
-        self._refuse(408, "SlowRequestError", f"the head of the request did not come within {self._limits.head_s:g} s")
+        self._refuse(
+            408, "SlowRequestError", f"the head of the request did not arrive within {self._limits.head_s:g} s"
+        )
 
-    def _expect(self, seconds: float, late: Callable[[], None]) -> None:
+    def _expect(self, seconds: float, on_timeout: Callable[[], None]) -> None:
         self._expect_nothing()
-        self._timer = self.loop.call_later(seconds, late)
+        self._timer = self.loop.call_later(seconds, on_timeout)
 
     def _expect_nothing(self) -> None:
         if self._timer is not None:
@@ -179,24 +182,24 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = None
 
     def on_message_begin(self) -> None:
-        """Begin a request, unless too many wait already."""
+        """Start a request, unless too many are waiting already."""
         if len(self.pipeline) >= self._limits.pipelined:
             self._stop(
                 429, "TooManyRequestsError", f"more than {self._limits.pipelined} requests wait on this connection"
             )
         self._idle = False
         super().on_message_begin()
-        scope: dict[str, Any] = self.scope  # type: ignore[assignment] # a key that is not of the standard
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment] # the key is not in the ASGI standard
         scope[ADMIT] = self._admit
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the URL."""
+        """Receive a part of the URL."""
         self.url += url
         if len(self.url) > self._limits.url_bytes:
             self._stop(414, "UrlTooLongError", f"the URL is longer than {self._limits.url_bytes} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; one that comes after the body decides about nothing, and is dropped."""
+        """Receive a header. Headers after the body (trailers) are dropped."""
         if not self._in_head:
             return
         if len(self.headers) >= self._limits.headers:
@@ -207,15 +210,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Begin to answer."""
+        """Start to answer the request."""
         if self.parser.get_http_version() not in ("1.1", "1.0"):
-            self._stop(400, "MalformedRequestError", "the request is no HTTP/1.1")
+            self._stop(400, "MalformedRequestError", "the request is not HTTP/1.1")
         super().on_headers_complete()
         self._in_head, self._between_bytes = False, 0
         self._expect_nothing()
 
     def on_body(self, body: bytes) -> None:
-        """Hand a part of the body on, or drop it once the request is answered."""
+        """Pass on a part of the body, or drop it if the request is answered already."""
         self._between_bytes = 0
         if self.cycle.response_complete:
             if self._body_bytes > self._limits.rest_bytes:
@@ -231,18 +234,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self._expect_nothing()
 
     def on_response_complete(self) -> None:
-        """Read and drop the rest of the body for some time, so that a client which still sends it gets to see the answer."""
+        """Read and drop the rest of the body for some time, so that a client that still sends can read the answer."""
         super().on_response_complete()
         if not self._in_head and not self.transport.is_closing():
             self._await_more()
 
     def _stop(self, code: int, name: str, message: str) -> NoReturn:
-        """Let the parser go no further."""
+        """Stop the parser, and answer with this error."""
         self._refusal = (code, name, message)
         raise ValueError(message)
 
     def _refuse(self, code: int, name: str, message: str) -> None:
-        """Answer with an error, unless another answer is due before; and close the connection."""
+        """Close the connection, after an error answer unless another answer must come first."""
         if self.transport.is_closing():
             return
         cycle = None if self.cycle is None or self.cycle.response_complete else self.cycle
@@ -259,12 +262,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._waiting.pop(self, None)
 
     def pause_writing(self) -> None:
-        """Let an answer wait for its reader, who must take some of it now and then."""
+        """Pause the answer until the client reads, and check that it reads fast enough."""
         super().pause_writing()
         self._await_reader()
 
     def resume_writing(self) -> None:
-        """Go on with the answer."""
+        """Resume the answer."""
         super().resume_writing()
         if self._reader_timer is not None:
             self._reader_timer.cancel()
@@ -272,9 +275,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _await_reader(self) -> None:
         left = self.transport.get_write_buffer_size()
-        self._reader_timer = self.loop.call_later(self._limits.window_s, self._look_at_reader, left)
+        self._reader_timer = self.loop.call_later(self._limits.window_s, self._check_reader, left)
 
-    def _look_at_reader(self, before: int) -> None:
+    def _check_reader(self, before: int) -> None:
         if before - self.transport.get_write_buffer_size() < self._limits.window_bytes:
             self.transport.abort()
         else:

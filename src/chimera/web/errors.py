@@ -1,7 +1,7 @@
-"""Errors of nodes, and the one form in which a client sees every error.
+"""Errors of nodes, and the form of every error answer.
 
-The body is ``{"message": "...", "details": {"errorCode": <status>, "errorMessage": "<exception class>"}}``. It never holds a
-traceback; those are in the node's ``chimera_status.log``.
+The body is ``{"message": "...", "details": {"errorCode": <status>, "errorMessage": "<exception class>"}}``. It never contains a
+traceback; tracebacks are in the node's ``chimera_status.log``.
 """
 
 from __future__ import annotations
@@ -35,55 +35,55 @@ from chimera.web.logs import status
 
 
 class NotFittedError(ConflictError):
-    """A prediction was asked for before anything was fitted."""
+    """A prediction was requested before a model was fitted."""
 
 
 class BusyError(ConflictError):
-    """The node does just now what it was asked to begin."""
+    """The requested operation is already running."""
 
 
 class AllWorkersFailed(RunError):  # noqa: N818 - named like `ActorLost`
-    """No worker answered as it should; the message says why for each."""
+    """No worker answered correctly; the message states the reason for each."""
 
 
 class BodyTooLargeError(HTTPException):
-    """A request with a longer body than the node takes."""
+    """A request with a body longer than the node accepts."""
 
     def __init__(self, limit_bytes: int, what: str = "CHIMERA_MAX_BODY_BYTES") -> None:
         super().__init__(413, f"the body is longer than the {limit_bytes} bytes that {what} allows")
 
 
 class UnsupportedMediaTypeError(HTTPException):
-    """A request whose body is of another form than the route takes."""
+    """A request whose body has another media type than the route accepts."""
 
-    def __init__(self, taken: str) -> None:
-        super().__init__(415, f"this route takes bodies of the type {taken} only")
+    def __init__(self, accepted: str) -> None:
+        super().__init__(415, f"this route accepts bodies of the type {accepted} only")
 
 
 class MalformedRequestError(HTTPException):
-    """A request that is no HTTP, or has a header that nothing can be made of."""
+    """A request that is not HTTP, or has a malformed header."""
 
     def __init__(self, header: str) -> None:
-        super().__init__(400, f"the request must have one header {header!r}, and a well-formed one")
+        super().__init__(400, f"the request must have exactly one header {header!r}, and it must be well-formed")
 
 
 class ForeignRequestError(HTTPException):
-    """A request without a token that another machine, or a page of another site, may have sent."""
+    """A request without a token that may come from another machine or from a page of another site."""
 
     def __init__(self) -> None:
         text = (
-            "without a token only this machine is answered, at a loopback address such as 127.0.0.1 and to no page of another "
-            "site: ask there, or set CHIMERA_TOKEN at the server and send it"
+            "without a token, requests must come from the server's own machine, to a loopback address such as 127.0.0.1, and "
+            "not from a page of another site; for other requests set CHIMERA_TOKEN at the server and send it"
         )
         super().__init__(403, text)
 
 
 class UnauthorizedError(HTTPException):
-    """A request without the node's token, or with another one."""
+    """A request without the node's token, or with a wrong one."""
 
     def __init__(self, *, sent: bool) -> None:
         text = (
-            "the token is wrong: it is not the token of this server"
+            "the token is wrong: send the token of this server"
             if sent
             else "the token is missing: send the header 'Authorization: Bearer ...' with the token of this server"
         )
@@ -99,7 +99,7 @@ _STATUS: tuple[tuple[type[ChimeraError], int], ...] = (
     (ActorLost, 503),
     (TimeLimitError, 504),
     (NonFiniteError, 422),
-    (ConfigurationError, 422),  # and so `DataError`
+    (ConfigurationError, 422),  # also its subclass `DataError`
     (ChimeraError, 500),
 )
 
@@ -109,31 +109,31 @@ class _Camel(BaseModel):
 
 
 class ErrorDetails(_Camel):
-    """The status, and the class of the exception."""
+    """The HTTP status, and the class of the exception."""
 
     error_code: int
     error_message: str
 
 
 class ErrorBody(_Camel):
-    """What every error looks like."""
+    """The body of an error answer."""
 
     message: str
     details: ErrorDetails
 
 
 def responses(*codes: int) -> dict[int | str, dict[str, Any]]:
-    """Return what the OpenAPI pages say about errors with these statuses."""
-    told = {
+    """Return the OpenAPI descriptions of the errors with these statuses."""
+    descriptions = {
         400: "The request is malformed.",
-        403: "There is no token, and another machine or a page of another site may have asked.",
+        403: "The request has no token, and may come from another machine or from a page of another site.",
         401: "The token is missing or wrong.",
-        409: "Not now: it does not go with what is there, or with what is under way.",
+        409: "The request conflicts with the present state or with a running operation.",
         413: "The body is too large.",
-        422: "The body or the training data does not fit.",
-        500: "Something unforeseen; the node's status log has more.",
-        503: "No worker answered as it should, too much waits already, or another process is the coordinator.",
-        504: "The answer did not come in time.",
+        422: "The body or the training data is invalid.",
+        500: "An unexpected error; see the node's status log.",
+        503: "No worker answered correctly, a queue is full, or another process is the coordinator.",
+        504: "The answer did not arrive in time.",
     }
     example = {
         "message": "the column 'age' is missing",
@@ -141,47 +141,45 @@ def responses(*codes: int) -> dict[int | str, dict[str, Any]]:
     }
     content = {"application/json": {"example": example}}
     return {
-        code: {"model": ErrorBody, "description": told[code], "content": content if code == 422 else {}}
+        code: {"model": ErrorBody, "description": descriptions[code], "content": content if code == 422 else {}}
         for code in codes
     }
 
 
 def status_of(error: Exception) -> int:
-    """Return the HTTP status that tells of an exception."""
+    """Return the HTTP status for an exception."""
     if isinstance(error, HTTPException):
         return error.status_code
     return next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
 
 
 def error_response(code: int, name: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an error in the one form."""
+    """Return an error answer."""
     body = {"message": message, "details": {"errorCode": code, "errorMessage": name}}
     return Response(orjson.dumps(body), code, headers, "application/json")
 
 
 def response_to(error: Exception) -> Response:
-    """Return what a client is told of an exception; what is the node's own fault is also logged."""
+    """Return the answer to a client for an exception. Errors of the node itself (status 500 and above) are also logged."""
     code, name = status_of(error), type(error).__name__
     if isinstance(error, HTTPException):
         return error_response(code, name, str(error.detail), error.headers)
     if isinstance(error, RequestValidationError):
-        return error_response(422, name, _said(error))
+        return error_response(422, name, _one_line(error))
     if isinstance(error, ChimeraError):
         message = " ".join(str(error).split()) or name
         if code >= 500:
             status().error("%s: %s", name, message)
         return error_response(code, name, message)
-    status().error("unforeseen: %s", name, exc_info=error)
-    return error_response(
-        500, name, f"something unforeseen went wrong here ({name}); chimera_status.log of this node tells more"
-    )
+    status().error("unexpected error: %s", name, exc_info=error)
+    return error_response(500, name, f"an unexpected error occurred ({name}); see chimera_status.log of this node")
 
 
-def _said(error: RequestValidationError) -> str:
-    """Return one line for what pydantic found in a body."""
+def _one_line(error: RequestValidationError) -> str:
+    """Return pydantic's errors about a body in one line."""
     found = error.errors()
-    said = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:3]]
-    return "; ".join(said) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
+    lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found[:3]]
+    return "; ".join(lines) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
 
 
 def _methods_at(app: FastAPI, path: str) -> list[str]:
@@ -190,11 +188,12 @@ def _methods_at(app: FastAPI, path: str) -> list[str]:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Let the app answer every exception in the one form."""
+    """Let the app answer every exception with an error in the common form."""
 
     async def answer(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException) and error.status_code == 405:
-            error.headers = {"Allow": ", ".join(_methods_at(app, request.url.path))}  # each route knows its own only
+            # A route knows its own methods only; the header must list those of all routes with this path.
+            error.headers = {"Allow": ", ".join(_methods_at(app, request.url.path))}
         return response_to(error)
 
     for kind in (ChimeraError, HTTPException, RequestValidationError, Exception):

@@ -1,4 +1,4 @@
-"""The folder by which the processes of one cluster on one host find one another: a token, and a claim."""
+"""The folder of a cluster on one host: its token, and the lock of the process that runs it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pathlib import Path
 from chimera.core.errors import ConfigurationError
 from chimera.core.private import make_folder
 
-_ADDRESS = re.compile(r"[a-z]+:/", re.ASCII)  # a path has one slash where the address had two
+_ADDRESS = re.compile(r"[a-z]+:/", re.ASCII)  # Path reduces the two slashes of an address to one
 MOST_BYTES = 1 << 30
-"""The size of the largest request that a cluster takes."""
+"""Maximum size of a request to a cluster, in bytes."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask a process of the cluster: whoever bears its token."""
+    """The access settings of a process of the cluster: clients need its token."""
 
     token: str
     max_body_bytes: int = MOST_BYTES
@@ -35,16 +35,16 @@ class Access:
 
 
 class Folder:
-    """What the processes of one cluster share.
+    """The folder that the processes of one cluster share.
 
     Parameters
     ----------
-    path : the folder; `create` makes it.
-    up, down : what a person types to start and to end such a cluster.
+    path : the folder; `create` creates it.
+    up, down : the commands that start and stop such a cluster, for messages.
 
     Raises
     ------
-    ConfigurationError : it is an address.
+    ConfigurationError : ``path`` is an address.
     """
 
     def __init__(self, path: Path, *, up: str, down: str) -> None:
@@ -54,11 +54,11 @@ class Folder:
         self._up, self._down = up, down
 
     def create(self) -> None:
-        """Make the folder, and a token that only its owner can read; what is there stays.
+        """Create the folder, and in it a token that only its owner can read. An existing token is kept.
 
         Raises
         ------
-        ConfigurationError : it cannot be written.
+        ConfigurationError : the folder cannot be written.
         """
         try:
             make_folder(self.path)
@@ -66,17 +66,19 @@ class Folder:
             mine.touch(0o600)
             mine.write_text(secrets.token_urlsafe(32), "ascii")
             with contextlib.suppress(FileExistsError):
-                os.link(mine, self.path / "token")  # whole or not at all, and the first one's where several create it
+                os.link(
+                    mine, self.path / "token"
+                )  # atomic; if several processes create it, the first one's token stays
             mine.unlink()
         except OSError as error:
             raise ConfigurationError(f"the cluster's folder {self.path} cannot be written: {error.strerror}") from error
 
     def token(self) -> str:
-        """Return what every request must bear.
+        """Return the bearer token that every request needs.
 
         Raises
         ------
-        ConfigurationError : there is no such cluster, or its token is not readable.
+        ConfigurationError : there is no cluster in this folder, or its token is not readable.
         """
         try:
             token = (self.path / "token").read_text("ascii").strip()
@@ -89,46 +91,49 @@ class Folder:
         return token
 
     @contextlib.contextmanager
-    def claimed(self) -> Iterator[int]:
-        """Be the one process that runs this cluster, until the context ends; the kernel takes the claim from one that dies.
+    def locked(self) -> Iterator[int]:
+        """Hold the lock of the process that runs this cluster, until the context ends or the process dies.
 
-        The context has the descriptor of the claim, for one that hands it on to a child.
+        The context's value is the lock's file descriptor, which a child may inherit.
 
         Raises
         ------
-        ConfigurationError : another one does.
+        ConfigurationError : another process holds the lock.
         """
-        lock = take(self.path / "lock")
+        lock = try_lock(self.path / "lock")
         if lock is None:
-            raise ConfigurationError(f"the cluster in {self.path} is up already; {self._down!r} ends it")
+            raise ConfigurationError(f"the cluster in {self.path} is up already; {self._down!r} stops it")
         try:
-            note_holder(lock, os.getpid())
+            write_lock_holder(lock, os.getpid())
             yield lock
         finally:
             os.close(lock)
 
-    def claimant(self) -> int | None:
-        """Return the process that runs this cluster; None if nobody does."""
-        return holder(self.path / "lock")
+    def lock_holder(self) -> int | None:
+        """Return the id of the process that runs this cluster; None if no process does."""
+        return lock_holder(self.path / "lock")
 
     def await_end(self, timeout_s: float) -> bool:
-        """Return whether nobody runs this cluster any more, at the latest after so long."""
+        """Wait until no process runs this cluster; return False if one still does after ``timeout_s``."""
         deadline_s = time.monotonic() + timeout_s
-        while self.claimant() is not None:
+        while self.lock_holder() is not None:
             if time.monotonic() > deadline_s:
                 return False
             time.sleep(0.05)
         return True
 
 
-def take(file: Path) -> int | None:
-    """Return the descriptor of a lock on a file, which the kernel holds until its last copy is closed; None if it is taken."""
+def try_lock(file: Path) -> int | None:
+    """Lock a file, and return the descriptor of the lock; None if another process holds it.
+
+    The kernel keeps the lock until the last copy of the descriptor is closed.
+    """
     lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     for _ in range(10):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(0.02)  # `holder` holds it for a moment
+            time.sleep(0.02)  # `lock_holder` takes it for a moment
         else:
             os.ftruncate(lock, 0)
             return lock
@@ -136,13 +141,13 @@ def take(file: Path) -> int | None:
     return None
 
 
-def note_holder(lock: int, pid: int) -> None:
-    """Write down which process holds a lock."""
+def write_lock_holder(lock: int, pid: int) -> None:
+    """Write the id of the process that holds a lock into its file."""
     os.pwrite(lock, json.dumps({"pid": pid}).encode(), 0)
 
 
-def holder(file: Path) -> int | None:
-    """Return the process that holds the lock on a file, as it has written there; None if nobody does."""
+def lock_holder(file: Path) -> int | None:
+    """Return the id of the process that holds the lock on a file, as written there; None if no process does."""
     for _ in range(50):
         try:
             with file.open("rb") as lock:
@@ -154,5 +159,5 @@ def holder(file: Path) -> int | None:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError):
-            time.sleep(0.02)  # whoever took it is about to write
+            time.sleep(0.02)  # its new holder has not written its id yet
     return None

@@ -1,4 +1,4 @@
-"""The two logs of a node: ``chimera_status.log``, what happened, and ``chimera_time.log``, how long requests took."""
+"""The two logs of a node: ``chimera_status.log`` with events, ``chimera_time.log`` with the latency of requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FORMATS = {"chimera_status": "%(asctime)s %(levelname)s %(message)s", "chimera_
 
 
 def status() -> logging.Logger:
-    """Return the logger of what a node does and of what goes wrong."""
+    """Return the logger of a node's events and errors."""
     return logging.getLogger("chimera_status")
 
 
@@ -20,10 +20,10 @@ def time_log() -> logging.Logger:
 
 
 def open_logs() -> None:
-    """Let both loggers write, from level INFO, into files of the working folder.
+    """Let both loggers write to files in the working folder, from level INFO.
 
-    A second call changes nothing, but that the files follow the working folder. Where no file can be written (a container
-    that is read-only, say) the node goes on without it, and says so on stderr.
+    A second call only moves the files if the working folder has changed. If a file cannot be written (for example in a
+    read-only container), the node prints a message to stderr and continues without it.
     """
     for name, line in _FORMATS.items():
         logger, path = logging.getLogger(name), Path.cwd() / f"{name}.log"
@@ -36,7 +36,7 @@ def open_logs() -> None:
         try:
             handler = _Log(path, encoding="utf-8")
         except OSError as error:
-            sys.stderr.write(f"chimera: no log is kept: {path} cannot be written: {error.strerror}\n")
+            sys.stderr.write(f"chimera: no log is written: cannot write {path}: {error.strerror}\n")
             continue
         handler.setFormatter(logging.Formatter(line))
         logger.addHandler(handler)
@@ -44,7 +44,7 @@ def open_logs() -> None:
 
 
 def close_logs() -> None:
-    """Close the files, for who opens them in a process that goes on without a node."""
+    """Close the log files, in a process that continues without a node."""
     for name in _FORMATS:
         logger = logging.getLogger(name)
         for handler in [handler for handler in logger.handlers if isinstance(handler, _Log)]:
@@ -53,16 +53,16 @@ def close_logs() -> None:
 
 
 def log_latency(url: str, kind: str, seconds: float) -> None:
-    """Write the line of one request.
+    """Write the latency of one request.
 
     Parameters
     ----------
-    url : the address that was asked.
-    kind : ``"worker"`` or ``"master"``, whose address it is.
-    seconds : how long the answer took.
+    url : address of the request.
+    kind : ``"worker"`` or ``"master"``: the kind of node at the address.
+    seconds : time until the answer.
     """
     time_log().info("%s %s endpoint latency = %.4f s", url, kind, seconds)
 
 
 class _Log(logging.FileHandler):
-    """A file that `open_logs` opened; handlers that others add are none of its business."""
+    """A file that `open_logs` opened; handlers from elsewhere are left alone."""

@@ -1,4 +1,4 @@
-"""What a web server counts, in the form that Prometheus collects at ``/metrics``."""
+"""Request metrics of a web server, in the Prometheus format of ``/metrics``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 class Metrics:
-    """The figures of one app; each has a registry of its own, so that several apps of one process do not mix.
+    """The metrics of one app. Each app has its own registry, so that several apps in one process stay separate.
 
     Attributes
     ----------
-    registry : for further figures.
+    registry : the Prometheus registry; register further metrics here.
     """
 
     def __init__(self) -> None:
@@ -28,10 +28,10 @@ class Metrics:
             "chimera_request_seconds", "Seconds until the answer was sent.", ["route"],
             buckets=_BUCKETS_S, registry=self.registry,
         )  # fmt: skip
-        self._children: dict[tuple[str, str, int], tuple[Any, Any]] = {}  # the library's own look-up is slower
+        self._children: dict[tuple[str, str, int], tuple[Any, Any]] = {}  # faster than the library's own look-up
 
     def request_ended(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request. ``route`` is the path as it was declared: few different ones, whatever strangers ask for."""
+        """Count a request. ``route`` is the path as declared, so that clients cannot create many labels."""
         key = (method, route, status)
         children = self._children.get(key)
         if children is None:
@@ -41,5 +41,5 @@ class Metrics:
         children[1].observe(seconds)
 
     def page(self) -> bytes:
-        """Return what ``/metrics`` shows."""
+        """Return the text of ``/metrics``."""
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""One request to whoever leads a cluster, given up as soon as another process does."""
+"""One request to the leader of a cluster, aborted as soon as another process is the leader."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import IO
 from chimera.core.address import Address
 from chimera.core.errors import ConfigurationError
 
-_LOOK_S = 0.1  # how often to look whether whoever was asked still leads
+_POLL_S = 0.1  # interval of the checks whether the leader has changed
 
 
-class Unanswered(OSError):  # noqa: N818 - it says what is the matter
-    """There is no answer, or what came is none; it may be asked again, elsewhere."""
+class NoAnswerError(OSError):
+    """There is no complete answer; the request may be retried, perhaps at another address."""
 
 
-def opened(
+def send(
     address: str,
     verb: str,
     path: str,
@@ -29,23 +29,24 @@ def opened(
     timeout_s: float,
     leads: Callable[[], bool],
 ) -> http.client.HTTPResponse:
-    """Return the answer to a request, to be read and closed.
+    """Send a request, and return the response. The caller must read and close it.
 
     Parameters
     ----------
     address : ``http://host:port`` or ``https://host:port``; the certificate is verified.
-    timeout_s : how long sending, the answer's beginning and each part of it may take.
-    leads : whether who answers there is the coordinator, as far as is known. One that hangs does not say so.
+    timeout_s : timeout of the sending, of the start of the response, and of each read, in seconds.
+    leads : returns whether the process at the address is still known as the leader. It is polled because a process that hangs
+        sends no error.
 
     Raises
     ------
-    ConfigurationError : the address cannot be used, its certificate cannot be verified, or a token would travel in clear.
-    Unanswered : nobody answers there in time, or another process leads by now.
+    ConfigurationError : the address cannot be used, its certificate cannot be verified, or a token would be sent unencrypted.
+    NoAnswerError : there is no answer in time, or another process is the leader now.
     """
     place = Address.of(address)
     if "Authorization" in headers:
         place.check_token_may_travel()
-    kind = http.client.HTTPSConnection if place.secure else http.client.HTTPConnection  # verified as the system does
+    kind = http.client.HTTPSConnection if place.secure else http.client.HTTPConnection  # uses the system's certificates
     connection = kind(place.host, place.port, timeout=timeout_s)
     try:
         connection.request(verb, f"{place.path}{path}", body, {**headers, "Connection": "close"})
@@ -56,32 +57,32 @@ def opened(
         raise ConfigurationError(f"the certificate of {address} cannot be verified: {error.verify_message}") from error
     except (OSError, http.client.HTTPException) as error:
         connection.close()
-        raise Unanswered(str(error) or type(error).__name__) from error
+        raise NoAnswerError(str(error) or type(error).__name__) from error
     except BaseException:
         connection.close()
         raise
 
 
 def read(answer: http.client.HTTPResponse) -> bytes:
-    """Return the rest of an answer, and close it.
+    """Return the rest of a response, and close it.
 
     Raises
     ------
-    Unanswered : it breaks off.
+    NoAnswerError : the response is incomplete.
     """
     with answer:
         try:
             return answer.read()
         except (OSError, http.client.HTTPException) as error:
-            raise Unanswered(f"the answer breaks off: {error}") from error
+            raise NoAnswerError(f"the answer is incomplete: {error}") from error
 
 
 def _await(connection: http.client.HTTPConnection, deadline_s: float, leads: Callable[[], bool]) -> None:
-    """Wait until there is something to read."""
+    """Wait until the response starts."""
     answer = select.poll()
     answer.register(connection.sock, select.POLLIN)
-    while not answer.poll(_LOOK_S * 1000):
+    while not answer.poll(_POLL_S * 1000):
         if not leads():
-            raise Unanswered("it does not answer, and another process leads by now")
+            raise NoAnswerError("no answer, and another process is the leader now")
         if time.monotonic() > deadline_s:
-            raise Unanswered("timed out")
+            raise NoAnswerError("timed out")

@@ -1,4 +1,4 @@
-"""Routes whose function reads the request and makes the answer itself: documented like others, without pydantic on the way."""
+"""Routes whose function reads the request and builds the response itself, without pydantic; documented like other routes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def plain_router(**options: Any) -> APIRouter:
 
 
 def endpoints(routers: Iterable[APIRouter]) -> dict[tuple[str, str], Endpoint]:
-    """Return the functions of the plain routes by method and path, of those whose paths have nothing to fill in."""
+    """Return the functions of the plain routes without path parameters, by method and path."""
     plain = [route for router in routers for route in router.routes if isinstance(route, _Plain)]
     return {
         (method, route.path): route.endpoint
@@ -58,16 +58,16 @@ def documented(
     binary: bool = True,
     media: str = "application/json",
 ) -> dict[str, Any]:
-    """Return the options of a plain route that make its OpenAPI page.
+    """Return the options of a plain route that describe it in OpenAPI.
 
     Parameters
     ----------
     summary : one line.
     body, example : JSON schema of the request's body, if it has one, and an example.
-    answer, answer_example : the same of the answer.
-    errors : statuses beside 400, 401, 403, 413 and 500 that it may answer with.
-    binary : whether body and answer may also be of the form of `wire`.
-    media : the type of the answer.
+    answer, answer_example : JSON schema of the answer, and an example.
+    errors : statuses of its errors besides 400, 401, 403, 413 and 500.
+    binary : whether body and answer may also have the binary form of `wire`.
+    media : media type of the answer.
     """
     extra: dict[str, Any] = (
         {"requestBody": {"required": True, "content": _content(body, example, binary)}} if body else {}

@@ -1,4 +1,4 @@
-"""Which requests a server answers: those that bear its token; without one, those of this machine, by names that are its own."""
+"""Access rules of a server: requests need its token; a server without a token answers its own machine only."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
-"""The policy of a page that has its style and script in itself."""
+"""The content security policy of a page with inline style and script."""
 _PAGE_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
 )
-_ANSWER_HEADERS = (_PAGE_HEADERS[0], (b"content-security-policy", b"frame-ancestors 'none'"))  # each byte costs time
+_ANSWER_HEADERS = (_PAGE_HEADERS[0], (b"content-security-policy", b"frame-ancestors 'none'"))  # few, to save time
 
-Given = Mapping[bytes, bytes | None]
-Place = tuple[str, int | None]
+SelectedHeaders = Mapping[bytes, bytes | None]
+HostPort = tuple[str, int | None]
 
 _READ = frozenset({b"authorization", b"content-length", b"host", b"origin", b"sec-fetch-site"})
 _HOST = re.compile(rb"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+))(?::([0-9]{0,5}))?")
@@ -40,57 +40,57 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Access(Protocol):
-    """Which requests a server answers, and how large they may be; the settings of nodes have this among others."""
+    """The settings that decide which requests a server answers; part of the settings of nodes."""
 
     @property
     def token(self) -> str | None:
-        """What every request must bear; None for a server that answers this machine alone."""
+        """The bearer token that every request needs; None for a server that answers its own machine only."""
 
     @property
     def max_body_bytes(self) -> int:
-        """The size of the largest request."""
+        """Maximum size of a request's body."""
 
     @property
     def tls_cert(self) -> Path | None:
-        """A PEM file; without it the server speaks plain HTTP."""
+        """A PEM file with the certificate; without it the server uses plain HTTP."""
 
     @property
     def tls_key(self) -> Path | None:
-        """The PEM file of the certificate's key."""
+        """A PEM file with the certificate's key."""
 
     @property
     def tls_client_ca(self) -> Path | None:
-        """A PEM file of certificate authorities; with it clients must present a certificate that one of them has signed."""
+        """A PEM file of certificate authorities; with it, clients must present a certificate signed by one of them."""
 
     @property
     def insecure(self) -> bool:
-        """Whether the server may listen beyond loopback with neither token nor certificates of clients."""
+        """Whether the server may listen beyond loopback with neither a token nor client certificates."""
 
     @property
     def published_on_loopback(self) -> bool:
-        """Whether it runs in a container whose port is published on loopback alone."""
+        """Whether the server runs in a container whose port is published on loopback only."""
 
 
-class Open(Enum):
-    """Which requests are answered without a token."""
+class AnonymousAccess(Enum):
+    """The requests that a server answers without a token."""
 
-    LOOPBACK = "of clients on this machine, at a loopback address"
-    PUBLISHED = "at a loopback address; clients seem to come from the container's network"
-    CLASSROOM = "of all clients, at an IP address or this machine's own name"
-    CERTIFIED = "of all clients, since TLS has checked their certificates"
+    LOOPBACK = "from clients on this machine, to a loopback address"
+    PUBLISHED = "to a loopback address; in a container, clients seem to come from the container's network"
+    CLASSROOM = "from all clients, to an IP address or the name of this machine"
+    CERTIFIED = "from all clients, because TLS has verified their certificates"
 
 
-def open_to(settings: Access) -> Open:
-    """Return which requests a server with these settings answers without a token."""
+def anonymous_access(settings: Access) -> AnonymousAccess:
+    """Return the requests that a server with these settings answers without a token."""
     if settings.tls_client_ca is not None:
-        return Open.CERTIFIED
+        return AnonymousAccess.CERTIFIED
     if settings.published_on_loopback:
-        return Open.PUBLISHED
-    return Open.CLASSROOM if settings.insecure else Open.LOOPBACK
+        return AnonymousAccess.PUBLISHED
+    return AnonymousAccess.CLASSROOM if settings.insecure else AnonymousAccess.LOOPBACK
 
 
-def headers_of(headers: Iterable[tuple[bytes, bytes]]) -> Given:
-    """Return the headers (ASGI: lower-case names) that decide about a request; None for one that is given twice."""
+def selected_headers(headers: Iterable[tuple[bytes, bytes]]) -> SelectedHeaders:
+    """Return the headers that decide about a request, by ASGI's lower-case name; None for a header that is given twice."""
     given: dict[bytes, bytes | None] = {}
     for name, value in headers:
         if name in _READ:
@@ -98,23 +98,23 @@ def headers_of(headers: Iterable[tuple[bytes, bytes]]) -> Given:
     return given
 
 
-def bears(given: Given, token: str) -> bool:
-    """Return whether a request bears the token; in constant time.
+def has_token(given: SelectedHeaders, token: str) -> bool:
+    """Return whether a request has the token, in constant time.
 
-    More than one ``Authorization`` is as good as none: which of them counts would be a guess.
+    Several ``Authorization`` headers count as none, because servers differ in which of them they use.
     """
     scheme, _, credentials = (given.get(b"authorization") or b"").partition(b" ")
     same = hmac.compare_digest(credentials.strip(), token.encode())
     return same and scheme.lower() == b"bearer"
 
 
-def place_of(host: bytes | None) -> Place | None:
-    """Return host and port of a ``Host`` header; None if it is malformed or missing."""
-    return None if host is None or len(host) > _MOST_HOST_BYTES else _place_of(host)
+def host_and_port(host: bytes | None) -> HostPort | None:
+    """Return the host and port of a ``Host`` header; None if it is malformed or missing."""
+    return None if host is None or len(host) > _MOST_HOST_BYTES else _host_and_port(host)
 
 
 @lru_cache(maxsize=256)
-def _place_of(host: bytes) -> Place | None:
+def _host_and_port(host: bytes) -> HostPort | None:
     found = _HOST.fullmatch(host)
     if found is None:
         return None
@@ -128,32 +128,40 @@ def _place_of(host: bytes) -> Place | None:
     return None if number is not None and number > 65_535 else (address or name or "", number)
 
 
-def is_own(scope: Mapping[str, Any], place: Place, given: Given, rule: Open) -> bool:
-    """Return whether a request without a token comes from where the rule allows, and from no page of another site.
+def may_serve_without_token(
+    scope: Mapping[str, Any], host_port: HostPort, given: SelectedHeaders, rule: AnonymousAccess
+) -> bool:
+    """Return whether the rule allows a request without a token, and it does not come from a page of another site.
 
-    A page of any site, opened in a browser here, can send requests to this machine (``Origin`` names that site). It can also
-    let its own name stand for this machine's address, to read the answers as its own (DNS rebinding: ``Host`` is that name).
+    A page of any site, opened in a browser on this machine, can send requests to it; ``Origin`` then names that site. With DNS
+    rebinding the site's own name resolves to this machine, so that the page can read the answers; ``Host`` is then that name.
     """
-    if rule is Open.LOOPBACK:
+    if rule is AnonymousAccess.LOOPBACK:
         client = scope.get("client")
         if client and not is_loopback(client[0]):
             return False
     return (
-        (rule is Open.CERTIFIED or is_loopback(place[0]) or (rule is Open.CLASSROOM and _is_address_or_own(place[0])))
+        (
+            rule is AnonymousAccess.CERTIFIED
+            or is_loopback(host_port[0])
+            or (rule is AnonymousAccess.CLASSROOM and _is_address_or_own(host_port[0]))
+        )
         and given.get(b"sec-fetch-site", b"") in (b"", b"none", b"same-origin", b"same-site")
-        and (b"origin" not in given or _is_origin(given[b"origin"], scope["scheme"], place))
+        and (b"origin" not in given or _is_origin(given[b"origin"], scope["scheme"], host_port))
     )
 
 
-def is_unlocked(scope: Mapping[str, Any], place: Place, given: Given) -> bool:
-    """Return whether a server with a token shows an open page: by the rules of loopback to a connection on loopback."""
+def may_serve_page(scope: Mapping[str, Any], host_port: HostPort, given: SelectedHeaders) -> bool:
+    """Return whether a server with a token sends a page of `OPEN_PATHS`; connections to loopback need a loopback ``Host``."""
     server = scope.get("server")
     on_loopback = server is None or is_loopback(server[0])
-    return is_own(scope, place, given, Open.PUBLISHED if on_loopback else Open.CERTIFIED)
+    return may_serve_without_token(
+        scope, host_port, given, AnonymousAccess.PUBLISHED if on_loopback else AnonymousAccess.CERTIFIED
+    )
 
 
 def _is_address_or_own(host: str) -> bool:
-    """Return whether it is an IP address, which no other site can have for a name, or the name of this machine."""
+    """Return whether the host is the name of this machine or an IP address, which DNS rebinding cannot use."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -162,39 +170,39 @@ def _is_address_or_own(host: str) -> bool:
     return True
 
 
-def _is_origin(origin: bytes | None, scheme: str, place: Place) -> bool:
-    """Return whether an ``Origin`` is the server itself, at the place that ``Host`` names."""
+def _is_origin(origin: bytes | None, scheme: str, host_port: HostPort) -> bool:
+    """Return whether an ``Origin`` is the server itself, at the host and port of ``Host``."""
     try:
         found = urlsplit((origin or b"").decode("ascii"))
         port = found.port
     except ValueError:
         return False
     default = _PORTS.get(scheme)
-    same = (found.hostname or "", port or default) == (place[0].lower(), place[1] or default)
+    same = (found.hostname or "", port or default) == (host_port[0].lower(), host_port[1] or default)
     return same and found.scheme == scheme
 
 
-def check_reach(host: str, settings: Access) -> None:
-    """Refuse to listen beyond loopback where neither a token nor certificates of clients keep strangers out.
+def check_exposure(host: str, settings: Access) -> None:
+    """Refuse to listen beyond loopback without a token or client certificates.
 
     Raises
     ------
-    ConfigurationError : says what to set.
+    ConfigurationError : the server would be open to the network; the message states what to set.
     """
     if not (_is_guarded(host, settings) or settings.insecure):
         raise ConfigurationError(
-            f"listening on {host} would let every machine of the network use this server: set CHIMERA_TOKEN, or "
-            "CHIMERA_TLS_CLIENT_CA, or listen on 127.0.0.1 (CHIMERA_WORKERS_HOST); CHIMERA_INSECURE=1 allows it all the same"
+            f"listening on {host} would let every machine in the network use this server: set CHIMERA_TOKEN or "
+            "CHIMERA_TLS_CLIENT_CA, or listen on 127.0.0.1 (CHIMERA_WORKERS_HOST); CHIMERA_INSECURE=1 allows it anyway"
         )
 
 
-def warn_if_open(host: str, port: int, settings: Access) -> None:
-    """Say, in the status log and on stderr, that every machine of the network may use this server."""
+def warn_if_exposed(host: str, port: int, settings: Access) -> None:
+    """Warn in the status log and on stderr if every machine in the network may use this server."""
     if _is_guarded(host, settings):
         return
     warning = (
         f"CHIMERA_INSECURE: listening on {host}:{port} WITHOUT A TOKEN: every machine that reaches this one can use this "
-        "server, train with its data and read its rows; set CHIMERA_TOKEN"
+        "server, train on its data and read its rows; set CHIMERA_TOKEN"
     )
     status().warning(warning)
     sys.stderr.write(f"chimera: WARNING: {warning}\n")
@@ -206,9 +214,9 @@ def _is_guarded(host: str, settings: Access) -> bool:
 
 
 def answer_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the headers of an answer, with those that keep a browser from framing it and from guessing its type.
+    """Return the headers of an answer, with those that forbid a browser to frame it and to guess its type.
 
-    A page, which has a policy of its own, is not told of to other sites either.
+    A page, which has its own content security policy, also sends no referrer and cannot be embedded by other sites.
     """
     given = list(headers)
     for name, _ in given:

@@ -6,13 +6,13 @@ import signal
 import urllib.error
 
 import pytest
+from chimera.nodes.waiting import Waiting
 
 from chimera.core.errors import ConfigurationError
 from chimera.nodes.launchers.docker import LABEL, DockerLauncher, connect
 from chimera.nodes.launchers.launcher import LauncherError, choose_launcher, workers_of
-from chimera.nodes.run import wait_until_well
+from chimera.nodes.run import wait_until_healthy
 from chimera.nodes.settings import read_settings
-from chimera.nodes.waiting import Waiting
 from nodes.launch.folders import get, wait_for
 
 pytestmark = pytest.mark.long
@@ -64,7 +64,7 @@ def start(launcher, settings):
     launcher.start(workers)
     with Waiting([]) as waiting:
         waiting.ready = lambda *_: None
-        wait_until_well(workers, launcher, settings, waiting)
+        wait_until_healthy(workers, launcher, settings, waiting)
 
 
 def of_network(client, settings):
@@ -146,7 +146,7 @@ def test_a_stale_container_is_replaced_with_a_word_and_a_foreign_one_refused(lau
 def test_containers_that_still_run_after_an_accident_do_not_stand_in_the_way(
     launcher, settings, client, folder, network
 ):
-    start(launcher, settings)  # as if both their master and its guard had been killed
+    start(launcher, settings)  # as if both their master and its reaper had been killed
     told = {f"CHIMERA_{name.upper()}": value for name, value in network.items()}
     master = folder.start(CHIMERA_LAUNCHER="docker", **told)
     folder.wait_until_served(master)
@@ -182,7 +182,7 @@ def test_a_worker_that_is_killed_is_started_again(launcher, settings, client, fo
             return False
 
     wait_for(again, "the worker answers again")
-    assert launcher.ended() == {}
+    assert launcher.exited() == {}
 
 
 def test_a_worker_that_cannot_start_is_named_with_the_end_of_its_log(launcher, settings, folder, client):

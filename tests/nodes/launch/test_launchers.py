@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from chimera.core.errors import ConfigurationError
 from chimera.nodes.launchers.docker import DockerLauncher
 from chimera.nodes.launchers.launcher import LauncherError, choose_launcher, workers_of
-from chimera.nodes.launchers.processes import ProcessLauncher, end_of, threads_of
+from chimera.nodes.launchers.processes import ProcessLauncher, tail, threads_of
 from chimera.nodes.settings import read_settings
 from chimera.nodes.state import State, read_state
 from nodes.launch.folders import get, wait_for
@@ -34,7 +34,7 @@ def test_a_launcher_starts_tells_shows_and_stops(settings, folder):
     try:
         launcher.start(workers_of(settings))
         told = [wait_for(lambda port=port: answered(port), "a worker answers")["told"] for port in folder.ports]
-        assert launcher.ended() == {}
+        assert launcher.exited() == {}
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
         if "OMP_NUM_THREADS" not in os.environ:
             assert [int(each["OMP_NUM_THREADS"]) for each in told] == threads_of([2, 6], cores)
@@ -42,8 +42,8 @@ def test_a_launcher_starts_tells_shows_and_stops(settings, folder):
     finally:
         launcher.stop()
     launcher.stop()
-    assert launcher.ended().keys() == {"tree1", "tree2"}
-    assert "SIGTERM" in launcher.ended()["tree1"]
+    assert launcher.exited().keys() == {"tree1", "tree2"}
+    assert "SIGTERM" in launcher.exited()["tree1"]
 
 
 def test_a_launcher_that_could_not_start_all_stops_those_it_started(settings, folder, monkeypatch):
@@ -56,7 +56,7 @@ def test_a_launcher_that_could_not_start_all_stops_those_it_started(settings, fo
             launcher.start(workers)
     finally:
         launcher.stop()
-    assert launcher.ended().keys() == {"tree1"}
+    assert launcher.exited().keys() == {"tree1"}
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,10 @@ def test_auto_takes_processes_where_no_daemon_answers_and_says_why(settings, mon
 
 def test_the_end_of_a_log(tmp_path):
     log = tmp_path / "log"
-    assert end_of(log, 5) == ""
+    assert tail(log, 5) == ""
     log.write_bytes(b"one\ntwo\n\xff three\n")
-    assert end_of(log, 2) == "two\n\ufffd three\n"
-    assert end_of(log, None).startswith("one")
+    assert tail(log, 2) == "two\n\ufffd three\n"
+    assert tail(log, None).startswith("one")
 
 
 def test_a_state_stands_for_as_long_as_its_process_holds_it(tmp_path):
@@ -131,9 +131,8 @@ def test_a_state_stands_for_as_long_as_its_process_holds_it(tmp_path):
 def test_on_a_terminal_each_worker_has_a_bar_and_else_a_line():
     from io import StringIO
 
-    from rich.console import Console
-
     from chimera.nodes.waiting import Waiting
+    from rich.console import Console
 
     for terminal in (True, False):
         screen = StringIO()

@@ -11,7 +11,7 @@ from nodes.launch.folders import get, is_alive, wait_for
 STOPPED_S = 30.0
 
 
-def ended(pids):
+def exited(pids):
     wait_for(lambda: not any(map(is_alive, pids)), "the workers end")
     return True
 
@@ -39,7 +39,7 @@ def test_workers_of_a_master_that_is_killed_end_by_themselves(folder):
     folder.wait_until_served(master)
     pids = folder.workers_pids()
     master.kill()
-    assert ended(pids)
+    assert exited(pids)
 
 
 def test_a_worker_that_hangs_ends_with_its_master_too(folder):
@@ -48,7 +48,7 @@ def test_a_worker_that_hangs_ends_with_its_master_too(folder):
     pids = folder.workers_pids()
     os.kill(pids[0], signal.SIGSTOP)
     master.kill()
-    assert ended(pids)
+    assert exited(pids)
 
 
 @pytest.mark.long
@@ -65,7 +65,7 @@ def test_what_workers_start_ends_with_them(folder):
     assert is_alive(child)
     master.terminate()
     master.communicate(timeout=STOPPED_S)
-    assert ended([child])
+    assert exited([child])
 
 
 @pytest.mark.long
@@ -85,7 +85,7 @@ def test_an_interrupt_while_workers_come_up_ends_them(folder):
         master.send_signal(how)
         out, _ = master.communicate(timeout=STOPPED_S)
         assert (master.returncode, out) == (128 + how, "")
-        assert ended(pids)
+        assert exited(pids)
         for file in files:
             file.unlink()
 
@@ -135,7 +135,7 @@ def test_a_host_beyond_loopback_without_a_token_is_refused_before_anything_start
     out, _ = folder.start(CHIMERA_WORKERS_HOST="0.0.0.0").communicate(timeout=STOPPED_S)
     (line,) = out.splitlines()
     assert line.startswith(
-        "error: listening on 0.0.0.0 would let every machine of the network use this server: set CHIMERA_TOKEN"
+        "error: listening on 0.0.0.0 would let every machine in the network use this server: set CHIMERA_TOKEN"
     )
     assert not (folder.path / "chimera_logs").exists()
 

@@ -1,1 +1,1 @@
-"""Where workers are started: containers or processes of this machine."""
+"""Launchers of workers: as Docker containers or as processes of this machine."""

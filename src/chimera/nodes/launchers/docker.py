@@ -1,7 +1,7 @@
-"""Workers as Docker containers: one image, one network, a container each.
+"""Workers as Docker containers: one image, one network, one container for each worker.
 
-A container runs as a user who is not root, with no capability, on a file system that it cannot write; it sees its own data and
-the folder of worker files, both read-only.
+A container runs as a non-root user without capabilities on a read-only file system. It mounts its own data and the folder of
+worker files, both read-only.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 from chimera.core.address import is_loopback
 from chimera.core.errors import ConfigurationError
 from chimera.nodes.launchers.image import reason, worker_image
-from chimera.nodes.launchers.launcher import LauncherError, Say, Worker
+from chimera.nodes.launchers.launcher import Echo, LauncherError, Worker
 from chimera.nodes.settings import Settings
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
-ANSWER_S = 3.0  # how long a daemon may take to say that it is there
+ANSWER_S = 3.0  # timeout of the first request to a daemon
 STOP_S = 5
 RESTARTS = 3
 SECOND_NS = 10**9
@@ -35,7 +35,7 @@ DATA, FILES = "/data", "/workers"  # in the containers
 
 
 def connect() -> DockerClient:
-    """Return a client of the Docker daemon that the environment names.
+    """Return a client of the Docker daemon, at the address that the environment sets.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def connect() -> DockerClient:
 
     host = docker.utils.kwargs_from_env().get("base_url") or DEFAULT_UNIX_SOCKET
     try:
-        if "unix://" in host:  # the SDK takes long to say that there is none, and leaves its socket open
+        if "unix://" in host:  # without a daemon, the SDK fails slowly and leaves its socket open
             with socket.socket(socket.AF_UNIX) as probe:
                 probe.connect(host.partition("unix://")[2])
         client = docker.from_env(timeout=ANSWER_S)
@@ -62,33 +62,39 @@ def connect() -> DockerClient:
 
 
 class DockerLauncher:
-    """Each worker is a container that bears its name, as a host name too, with an address of its own on a network.
+    """Runs each worker in a container, with its own address on a common network and its name as the host name.
 
-    Its port is published on 127.0.0.1, and on all addresses of this machine where there is a token and masters listen beyond
-    loopback. A worker without a token is told that its port is published on loopback alone. Should this process die without
-    stopping its containers, a small process that watches it removes them.
+    A worker's port is published on 127.0.0.1; with a token, and masters that listen beyond loopback, on all addresses of this
+    machine. The worker gets this as ``CHIMERA_PUBLISHED_ON_LOOPBACK``. If this process dies without stopping its containers, a
+    reaper process removes them.
+
+    Parameters
+    ----------
+    settings : settings of the nodes.
+    client : from `connect`.
+    echo : prints a line for the user.
     """
 
     name = "docker"
 
-    def __init__(self, settings: Settings, client: DockerClient, say: Say) -> None:
-        self._settings, self._client, self._say = settings, client, say
+    def __init__(self, settings: Settings, client: DockerClient, echo: Echo) -> None:
+        self._settings, self._client, self._echo = settings, client, echo
         self._run = uuid.uuid4().hex
         self._containers: dict[str, Any] = {}
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._reaper: subprocess.Popen[bytes] | None = None
 
     def clear(self, workers: Sequence[Worker]) -> None:
-        """Remove containers of these names that are Chimera's, and run for nobody else."""
-        with _translated("cannot look for containers left from before"):
+        """Remove containers with these names that an earlier run of this folder left."""
+        with _translated("cannot look for containers of an earlier run"):
             for worker in workers:
                 self._remove_stale(self.container_name(worker))
 
     def start(self, workers: Sequence[Worker]) -> None:
-        """Build the image if need be, make the network, and start a container for each worker."""
+        """Build the image if necessary, create the network, and start a container for each worker."""
         settings = self._settings
         with _translated("cannot start the workers' containers"):
-            image = worker_image(self._client, settings.base_image, settings.image_packages, self._say)
-            self._guard = guard(self._run)
+            image = worker_image(self._client, settings.base_image, settings.image_packages, self._echo)
+            self._reaper = start_reaper(self._run)
             self._make_network()
             for number, worker in enumerate(workers):
                 options = self.container_options(worker, number, image)
@@ -100,7 +106,7 @@ class DockerLauncher:
         return f"{self._settings.network_name}-{worker.name}"
 
     def container_options(self, worker: Worker, number: int, image: str) -> dict[str, Any]:
-        """Return the arguments of the SDK's ``containers.create`` for the worker of this number, from 0."""
+        """Return the arguments of the SDK's ``containers.create`` for a worker; ``number`` is its index, from 0."""
         from docker.types import Mount
 
         settings = self._settings
@@ -117,7 +123,7 @@ class DockerLauncher:
         mounts = {f"{DATA}/{worker.name}": str(worker.data), FILES: str(worker.file.parent)}
         for variable in ("CHIMERA_TLS_CERT", "CHIMERA_TLS_KEY", "CHIMERA_TLS_CLIENT_CA"):
             if variable in environment:
-                inside = f"/tls/{variable.lower()}.pem"  # one file may serve two variables
+                inside = f"/tls/{variable.lower()}.pem"  # one file may be used by two variables
                 mounts[inside], environment[variable] = environment[variable], inside
         endpoint = self._client.api.create_endpoint_config(
             aliases=[worker.name], ipv4_address=str(settings.network[number + 2])
@@ -144,7 +150,7 @@ class DockerLauncher:
                 "retries": 3,
             },
             "read_only": True,
-            "tmpfs": {"/tmp": "mode=1777", "/home/chimera": "mode=1777"},  # noqa: S108 - a file system of the container alone
+            "tmpfs": {"/tmp": "mode=1777", "/home/chimera": "mode=1777"},  # noqa: S108 - inside the container
             "cap_drop": ["ALL"],
             "security_opt": ["no-new-privileges"],
             "sysctls": {"net.ipv4.ip_unprivileged_port_start": "0"},  # port 80 without root
@@ -152,10 +158,10 @@ class DockerLauncher:
             "log_config": {"type": "json-file", "config": {"max-size": "10m", "max-file": "2"}},
         }
 
-    def ended(self) -> dict[str, str]:
-        """Return whose container runs no more, and how it ended; one that is about to be started again counts as running."""
+    def exited(self) -> dict[str, str]:
+        """Return how the ended containers ended, by name of the worker. A container that Docker restarts counts as running."""
         how = {}
-        with _translated("cannot ask Docker for the workers"):
+        with _translated("cannot read the state of the workers from Docker"):
             for name, container in self._containers.items():
                 container.reload()
                 if container.status not in ("created", "running", "restarting"):
@@ -163,22 +169,22 @@ class DockerLauncher:
         return how
 
     def log(self, name: str, lines: int) -> str:
-        """Return the last lines that a worker wrote."""
-        return log_of(self._client, self._containers[name].name, lines) if name in self._containers else ""
+        """Return the last lines of a worker's log."""
+        return container_log(self._client, self._containers[name].name, lines) if name in self._containers else ""
 
-    def log_places(self) -> dict[str, str]:
+    def log_locations(self) -> dict[str, str]:
         """Return the container of each log."""
         return {name: f"container:{container.name}" for name, container in self._containers.items()}
 
     def stop(self) -> None:
-        """Stop and remove the containers, and the network if nobody else is on it."""
+        """Stop and remove the containers, and the network unless another run uses it."""
         with _translated("cannot stop the workers' containers"):
             remove_run(self._client, self._run)
         self._containers = {}
-        if self._guard is not None and self._guard.stdin is not None:
-            self._guard.stdin.close()  # it finds nothing to remove
-            self._guard.wait()
-            self._guard = None
+        if self._reaper is not None and self._reaper.stdin is not None:
+            self._reaper.stdin.close()  # it finds nothing to remove
+            self._reaper.wait()
+            self._reaper = None
 
     def _labels(self, what: str) -> dict[str, str]:
         return {LABEL: what, FOLDER_LABEL: str(Path.cwd()), RUN_LABEL: self._run}
@@ -192,15 +198,15 @@ class DockerLauncher:
             return
         if LABEL not in stale.labels:
             raise ConfigurationError(
-                f"there is a container {name!r} that is not Chimera's: remove or rename it, or set CHIMERA_NETWORK_NAME"
+                f"another program has a container {name!r}: remove or rename it, or set CHIMERA_NETWORK_NAME"
             )
         elsewhere = stale.labels.get(FOLDER_LABEL)
         if stale.status == "running" and elsewhere != str(Path.cwd()):
             raise ConfigurationError(
-                f"the container {name!r} runs for {elsewhere}: stop that first, or set CHIMERA_NETWORK_NAME, "
-                "CHIMERA_NETWORK_PREFIX and CHIMERA_WORKERS_MAPPED_PORTS to others"
+                f"the container {name!r} belongs to the nodes of {elsewhere}: stop them, or set other values of "
+                "CHIMERA_NETWORK_NAME, CHIMERA_NETWORK_PREFIX and CHIMERA_WORKERS_MAPPED_PORTS"
             )
-        self._say(f"replacing the container {name}, left from before ({stale.status})")
+        self._echo(f"replacing the container {name} of an earlier run ({stale.status})")
         stale.remove(force=True)
 
     def _make_network(self) -> None:
@@ -214,10 +220,10 @@ class DockerLauncher:
             network.reload()
             if LABEL not in (network.attrs["Labels"] or {}) or network.containers:
                 raise ConfigurationError(
-                    f"there is a Docker network {name!r} with {', '.join(map(str, pools)) or 'no subnet'} and not "
-                    f"{subnet}: set CHIMERA_NETWORK_NAME to another name, or its prefix and mask to these"
+                    f"the Docker network {name!r} exists with {', '.join(map(str, pools)) or 'no subnet'} instead of "
+                    f"{subnet}: set another CHIMERA_NETWORK_NAME, or the prefix and mask of the existing network"
                 )
-            self._say(f"replacing the network {name}, left from before")
+            self._echo(f"replacing the network {name} of an earlier run")
             network.remove()
         pool = IPAMPool(subnet=subnet, gateway=str(self._settings.network[1]))
         self._client.networks.create(
@@ -226,12 +232,12 @@ class DockerLauncher:
 
 
 def remove_run(client: DockerClient, run: str) -> None:
-    """Remove the containers and the network that bear this run's label."""
+    """Remove the containers and the network with this run's label."""
     from docker.errors import APIError, NotFound
 
     of_run = {"label": f"{RUN_LABEL}={run}"}
     containers = client.containers.list(all=True, filters=of_run, ignore_removed=True)
-    for container in containers:  # all are told before the first is waited for
+    for container in containers:  # signal all before waiting for the first
         with contextlib.suppress(NotFound, APIError):
             container.kill("SIGTERM")
     for container in containers:
@@ -244,8 +250,8 @@ def remove_run(client: DockerClient, run: str) -> None:
             network.remove()
 
 
-def log_of(client: DockerClient, container: str, lines: int | None) -> str:
-    """Return the last lines of a container's log, all with ``lines`` None; empty if there is no such container."""
+def container_log(client: DockerClient, container: str, lines: int | None) -> str:
+    """Return the last ``lines`` lines of a container's log; None: all lines. Empty if there is no such container."""
     from docker.errors import NotFound
 
     with _translated(f"cannot read the log of {container}"):
@@ -255,8 +261,8 @@ def log_of(client: DockerClient, container: str, lines: int | None) -> str:
             return ""
 
 
-def guard(run: str) -> subprocess.Popen[bytes]:
-    """Start a process that waits for this one's end, and then removes what is left of the run."""
+def start_reaper(run: str) -> subprocess.Popen[bytes]:
+    """Start a process that waits for the end of this one, and then removes all that remains of the run."""
     command = [sys.executable, "-m", __name__, json.dumps(run)]
     quiet = subprocess.DEVNULL
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True)  # noqa: S603 - this Python, a module of the project, no shell
@@ -265,7 +271,7 @@ def guard(run: str) -> subprocess.Popen[bytes]:
 @contextlib.contextmanager
 def _translated(what: str) -> Iterator[None]:
     from docker.errors import DockerException
-    from requests.exceptions import RequestException  # the SDK lets these through when the daemon goes away
+    from requests.exceptions import RequestException  # the SDK does not translate these when the daemon disconnects
 
     try:
         yield
@@ -274,5 +280,5 @@ def _translated(what: str) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    sys.stdin.buffer.read()  # until the other end is closed, however
+    sys.stdin.buffer.read()  # returns when the parent closes the pipe or dies
     remove_run(connect(), json.loads(sys.argv[1]))

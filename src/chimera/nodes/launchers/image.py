@@ -1,7 +1,7 @@
-"""The image that all workers' containers run: a base image with Python, Chimera as it runs here, and its dependencies.
+"""The image of all workers' containers: a base image with Python, this installation of Chimera, and its dependencies.
 
-Everything is fetched on this machine, by pip as it is set up here, and the image is built from that without a network: what
-this machine can install, the image can have, behind whatever proxy or mirror.
+This machine downloads all packages with its own pip configuration, and builds the image without a network. The build works
+behind any proxy or mirror with which pip works on this machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera import version
-from chimera.nodes.launchers.launcher import LauncherError, Say
+from chimera.nodes.launchers.launcher import Echo, LauncherError
 from chimera.version import __version__
 
 REPOSITORY = "chimera-worker"
@@ -47,19 +47,19 @@ WORKDIR /home/chimera
 USER 10001:10001
 LABEL {STAGE_LABEL}=done
 """
-_TELL = "import platform, sys; print((sys.version_info[:2], platform.machine(), platform.libc_ver()))"
+_PROBE = "import platform, sys; print((sys.version_info[:2], platform.machine(), platform.libc_ver()))"
 
 
 @dataclass(frozen=True)
 class Target:
-    """What wheels must fit: a version of Python, a machine (``x86_64``), a version of glibc."""
+    """The platform of the wheels: a version of Python, a machine (``x86_64``), a version of glibc."""
 
     python: tuple[int, int]
     machine: str
     glibc: tuple[int, int]
 
     def pip_options(self) -> list[str]:
-        """Return the options of ``pip download`` that ask for such wheels, newest platforms first."""
+        """Return the options of ``pip download`` for such wheels, newest platforms first."""
         platforms = [f"manylinux_2_{minor}_{self.machine}" for minor in range(self.glibc[1], 4, -1)]
         platforms += [f"manylinux2014_{self.machine}", f"manylinux2010_{self.machine}", f"linux_{self.machine}"]
         version = ".".join(map(str, self.python))
@@ -67,48 +67,49 @@ class Target:
         return options + [f"--platform={platform}" for platform in platforms]
 
 
-def worker_image(client: Any, base: str, packages: Sequence[str], say: Say) -> str:
-    """Return the tag of the workers' image, built now if it is not there yet.
+def worker_image(client: Any, base: str, packages: Sequence[str], echo: Echo) -> str:
+    """Return the tag of the workers' image. Build the image if it does not exist yet.
 
     Parameters
     ----------
     client : a Docker client.
-    base : the image to build on; pulled if it is not there.
-    packages : requirements to install beside Chimera, such as ``torch``.
+    base : the base image; pulled if it is not on this machine.
+    packages : requirements to install besides Chimera, such as ``torch``.
+    echo : prints a line for the user.
 
     Raises
     ------
-    LauncherError : the base image cannot be had or used, a package cannot be fetched, or the build failed.
+    LauncherError : the base image cannot be pulled or used, a package cannot be downloaded, or the build failed.
     """
     from docker.errors import DockerException, ImageNotFound
 
     wheel = own_wheel()
     try:
-        base_id = _base(client, base, say)
+        base_id = _base(client, base, echo)
         tag = f"{REPOSITORY}:{__version__}-{_digest(DOCKERFILE, base_id, *sorted(packages), wheel)}"
         try:
             client.images.get(tag)
         except ImageNotFound:
-            say(f"building the workers' image {tag} on {base}: once, it takes some minutes")
+            echo(f"building the workers' image {tag} on {base}: this is done once and takes some minutes")
             _build(client, tag, base, packages, wheel)
     except DockerException as error:
         raise LauncherError(f"cannot build the workers' image: {reason(error)}") from error
     return tag
 
 
-def _base(client: Any, base: str, say: Say) -> str:
+def _base(client: Any, base: str, echo: Echo) -> str:
     from docker.errors import DockerException, ImageNotFound
 
     try:
         return str(client.images.get(base).id)
     except ImageNotFound:
-        say(f"pulling the image {base}")
+        echo(f"pulling the image {base}")
     try:
         client.images.pull(base)
         return str(client.images.get(base).id)
     except DockerException as error:
         raise LauncherError(
-            f"there is no image {base!r} here, and it cannot be pulled ({reason(error)}); "
+            f"the image {base!r} is not on this machine, and it cannot be pulled ({reason(error)}); "
             "set CHIMERA_BASE_IMAGE to an image with Python 3.11 or newer, or CHIMERA_LAUNCHER=process"
         ) from error
 
@@ -129,8 +130,8 @@ def _build(client: Any, tag: str, base: str, packages: Sequence[str], wheel: byt
         try:
             client.images.build(path=folder, tag=tag, rm=True, forcerm=True, network_mode="none")
         except BuildError as error:
-            said = "".join(str(line.get("stream") or line.get("error") or "") for line in error.build_log)
-            raise LauncherError(f"the build of the workers' image failed:\n{said[-2000:].strip()}") from error
+            log = "".join(str(line.get("stream") or line.get("error") or "") for line in error.build_log)
+            raise LauncherError(f"the build of the workers' image failed:\n{log[-2000:].strip()}") from error
         finally:
             client.images.prune(filters={"dangling": True, "label": f"{STAGE_LABEL}=build"})
 
@@ -139,8 +140,8 @@ def _target(client: Any, base: str) -> Target:
     from docker.errors import ContainerError, DockerException
 
     try:
-        said = client.containers.run(base, ["python3", "-c", _TELL], remove=True, network_mode="none", entrypoint=[])
-        python, machine, (libc, libc_version) = ast.literal_eval(said.decode())
+        output = client.containers.run(base, ["python3", "-c", _PROBE], remove=True, network_mode="none", entrypoint=[])
+        python, machine, (libc, libc_version) = ast.literal_eval(output.decode())
     except (ContainerError, DockerException, ValueError, SyntaxError) as error:
         raise LauncherError(f"the image {base!r} cannot run python3: {error}; set CHIMERA_BASE_IMAGE") from error
     if python < (3, 11) or libc != "glibc":
@@ -153,7 +154,7 @@ def _target(client: Any, base: str) -> Target:
 
 
 def _fetch(wanted: Sequence[str], target: Target, wheels: Path) -> None:
-    """Download wheels for the target, of the versions that are installed here."""
+    """Download wheels for the target, in the versions that are installed on this machine."""
     constraints = wheels.parent / "constraints.txt"
     constraints.write_text("".join(f"{pin}\n" for pin in installed_versions()), encoding="utf-8")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
@@ -161,13 +162,13 @@ def _fetch(wanted: Sequence[str], target: Target, wheels: Path) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)  # noqa: S603 - docker or pip with arguments of the project, no shell
     except subprocess.TimeoutExpired as error:
-        raise LauncherError(f"fetching the packages of the workers' image took over {FETCH_S:g} s") from error
+        raise LauncherError(f"downloading the packages of the workers' image took over {FETCH_S:g} s") from error
     if done.returncode:
-        raise LauncherError(f"cannot fetch the packages of the workers' image:\n{done.stderr[-2000:].strip()}")
+        raise LauncherError(f"cannot download the packages of the workers' image:\n{done.stderr[-2000:].strip()}")
 
 
 def installed_versions() -> list[str]:
-    """Return what is installed here as constraints, so that workers compute with the versions the master was tested with."""
+    """Return the packages installed here as pip constraints, so that workers use the same versions as the master."""
     found = {}
     for distribution in importlib.metadata.distributions():
         name, version = distribution.metadata["Name"], distribution.version
@@ -182,7 +183,7 @@ def wheel_name() -> str:
 
 
 def own_wheel() -> bytes:
-    """Return Chimera, as it runs here, as a wheel; the same bytes for the same files."""
+    """Return this installation of Chimera as a wheel. The same files give the same bytes."""
     package = Path(version.__file__).parent
     info = f"{DISTRIBUTION.replace('-', '_')}-{__version__}.dist-info"
     files = {
@@ -202,7 +203,7 @@ def own_wheel() -> bytes:
 
 
 def _metadata(package: Path) -> str:
-    """Return the metadata: from `pyproject.toml` in a source tree, else from the installation."""
+    """Return the package metadata, from `pyproject.toml` in a source tree, otherwise from the installation."""
     project = package.parent.parent / "pyproject.toml"
     if not project.is_file():
         return importlib.metadata.distribution(DISTRIBUTION).read_text("METADATA") or ""
@@ -217,7 +218,7 @@ def _metadata(package: Path) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Return what Docker said, in one line."""
+    """Return Docker's error message in one line."""
     return " ".join(str(getattr(error, "explanation", None) or error).split())
 
 

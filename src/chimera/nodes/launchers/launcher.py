@@ -1,4 +1,4 @@
-"""What a launcher is, which workers it is given, and how one is chosen."""
+"""The protocol of launchers, their workers, and the choice of a launcher."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from chimera.nodes.settings import Settings
 
 WORKERS_FOLDER = Path("chimera_workers")
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 
 class LauncherError(RunError):
-    """Workers that could not be started; the message says what to do."""
+    """Workers could not be started; the message states what to do."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Worker:
 
     Attributes
     ----------
-    name : the name, also of its container and its log.
-    file : the program, which serves when it is run.
-    data : the folder of its data.
-    cpu_shares : its weight where processors are scarce.
-    port : the port at which this machine reaches it.
+    name : name of the worker, its container and its log.
+    file : its program.
+    data : folder of its data.
+    cpu_shares : its weight when processors are scarce.
+    port : its port on this machine.
     url : its address.
     """
 
@@ -42,46 +42,46 @@ class Worker:
 
 
 class Launcher(Protocol):
-    """Starts workers and ends all that it started."""
+    """Starts workers, and stops the workers that it started."""
 
     name: str
 
     def clear(self, workers: Sequence[Worker]) -> None:
-        """Remove what an earlier run left of these workers, which may hold their ports.
+        """Remove remains of these workers from an earlier run, which may occupy their ports.
 
         Raises
         ------
-        ConfigurationError : what is there is not ours to remove.
-        LauncherError : it cannot be done.
+        ConfigurationError : they belong to another program or folder.
+        LauncherError : they cannot be removed.
         """
 
     def start(self, workers: Sequence[Worker]) -> None:
-        """Start all of them; returns before they answer. What was started when this fails is ended by `stop`.
+        """Start all workers; return before they answer. After a failure, `stop` stops the workers that were started.
 
         Raises
         ------
-        LauncherError : it cannot be done; says what to do.
+        LauncherError : a worker cannot be started; the message states what to do.
         """
 
-    def ended(self) -> dict[str, str]:
-        """Return who runs no more, and how it ended."""
+    def exited(self) -> dict[str, str]:
+        """Return how the ended workers ended, by name."""
 
     def log(self, name: str, lines: int) -> str:
-        """Return the last lines that a worker wrote."""
+        """Return the last lines of a worker's log."""
 
-    def log_places(self) -> dict[str, str]:
-        """Return where the log of each worker is, for `read_log`: ``file:<path>`` or ``container:<name>``."""
+    def log_locations(self) -> dict[str, str]:
+        """Return the location of each worker's log, for `read_log`: ``file:<path>`` or ``container:<name>``."""
 
     def stop(self) -> None:
-        """End everything that `start` started, gently first; may be called twice, and after a `start` that failed."""
+        """Stop all started workers, by SIGTERM first. It may be called twice, and after a failed `start`."""
 
 
 def workers_of(settings: Settings) -> list[Worker]:
-    """Return the workers that the settings name, with their files and data, which must be there.
+    """Return the workers of the settings, with their files and data folders, which must exist.
 
     Raises
     ------
-    ConfigurationError : files or folders that are missing, all of them in one line.
+    ConfigurationError : files or folders are missing; the message lists them all in one line.
     """
     workers = [
         Worker(name, WORKERS_FOLDER.absolute() / f"{name}.py", settings.train_data.absolute() / name, shares, port, url)
@@ -93,24 +93,24 @@ def workers_of(settings: Settings) -> list[Worker]:
             strict=True,
         )
     ]
-    missing = [f"the file {_near(w.file)}" for w in workers if not w.file.is_file()]
-    missing += [f"the folder {_near(w.data)}" for w in workers if not w.data.is_dir()]
+    missing = [f"the file {_relative(w.file)}" for w in workers if not w.file.is_file()]
+    missing += [f"the folder {_relative(w.data)}" for w in workers if not w.data.is_dir()]
     if missing:
         raise ConfigurationError(
             f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing in {Path.cwd()}: "
-            f"each worker that CHIMERA_WORKERS_NODES_NAMES names needs a file and a folder of data "
+            f"each worker in CHIMERA_WORKERS_NODES_NAMES needs a file and a data folder "
             "('chimera nodes init' writes an example)"
         )
     return workers
 
 
-def choose_launcher(wanted: str, settings: Settings, say: Say) -> Launcher:
-    """Return the launcher of that name; ``auto`` takes Docker where its daemon answers, else processes.
+def choose_launcher(wanted: str, settings: Settings, echo: Echo) -> Launcher:
+    """Return the launcher with this name. ``auto`` means Docker if its daemon answers, otherwise processes.
 
     Raises
     ------
-    ConfigurationError : no launcher has that name.
-    LauncherError : Docker was asked for by name, and it does not answer.
+    ConfigurationError : no launcher has this name.
+    LauncherError : the name is ``docker``, and its daemon does not answer.
     """
     from chimera.nodes.launchers.processes import ProcessLauncher
 
@@ -121,25 +121,25 @@ def choose_launcher(wanted: str, settings: Settings, say: Say) -> Launcher:
     from chimera.nodes.launchers.docker import DockerLauncher, connect
 
     try:
-        return DockerLauncher(settings, connect(), say)
+        return DockerLauncher(settings, connect(), echo)
     except LauncherError as error:
         if wanted == "docker":
             raise
-        say(f"workers run as processes of this machine: {error}")
+        echo(f"workers run as processes of this machine: {error}")
         return ProcessLauncher(settings)
 
 
 def read_log(place: str, lines: int | None) -> str:
-    """Return the end of a log that `Launcher.log_places` named, or all of it with ``lines`` None."""
+    """Return the last lines of a log at a location from `Launcher.log_locations`; with ``lines`` None, all lines."""
     kind, _, where = place.partition(":")
     if kind == "file":
-        from chimera.nodes.launchers.processes import end_of
+        from chimera.nodes.launchers.processes import tail
 
-        return end_of(Path(where), lines)
-    from chimera.nodes.launchers.docker import connect, log_of
+        return tail(Path(where), lines)
+    from chimera.nodes.launchers.docker import connect, container_log
 
-    return log_of(connect(), where, lines)
+    return container_log(connect(), where, lines)
 
 
-def _near(path: Path) -> str:
+def _relative(path: Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

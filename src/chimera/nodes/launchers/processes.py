@@ -1,4 +1,4 @@
-"""Workers as processes of this machine, where Docker is not, or not wanted."""
+"""Workers as processes of this machine, without Docker."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from chimera.nodes.launchers.launcher import LauncherError, Worker
 from chimera.nodes.settings import Settings
 
 LOGS_FOLDER = Path("chimera_logs")
-STOP_S = 5.0  # how long a worker has to end by itself
+STOP_S = 5.0  # time between SIGTERM and SIGKILL
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class ProcessLauncher:
-    """Each worker is a process in a session of its own; what it writes goes to ``chimera_logs/<name>.log``.
+    """Runs each worker as a process in its own session, with its output in ``chimera_logs/<name>.log``.
 
-    A worker's CPU shares become a number of threads for NumPy and PyTorch: its part of the processors, at least one. Where the
-    environment says ``OMP_NUM_THREADS``, that holds. A worker ends with the process that started it, however that ends.
+    A worker's CPU shares determine its number of threads for NumPy and PyTorch: its share of the processors, at least one. If
+    ``OMP_NUM_THREADS`` is set in the environment, it is kept. A worker ends when the process that started it ends or dies.
     """
 
     name = "process"
@@ -37,7 +37,7 @@ class ProcessLauncher:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def clear(self, workers: Sequence[Worker]) -> None:
-        """Do nothing: processes end with whoever started them."""
+        """Do nothing: workers of an earlier run ended with the process that started them."""
 
     def start(self, workers: Sequence[Worker]) -> None:
         """Start a process for each worker."""
@@ -49,39 +49,39 @@ class ProcessLauncher:
             raise LauncherError(f"cannot start the workers: {error}") from error
 
     def _started(self, worker: Worker, threads: int) -> subprocess.Popen[bytes]:
-        told = {
+        variables = {
             "CHIMERA_WORKERS_HOST": "127.0.0.1",
             "CHIMERA_WORKERS_PORT": str(worker.port),
             "CHIMERA_WORKER_NAME": worker.name,
-            "PYTHONUNBUFFERED": "1",  # the last words of a worker that dies must be in its log
+            "PYTHONUNBUFFERED": "1",  # the last output of a worker that dies must be in its log
         }
         if "OMP_NUM_THREADS" not in os.environ:
-            told |= dict.fromkeys(THREADS, str(threads))
+            variables |= dict.fromkeys(THREADS, str(threads))
         with open(self._log(worker.name), "wb", opener=opener) as log:
             return subprocess.Popen(  # noqa: S603 - this Python, a file of the user's project, no shell
                 [sys.executable, str(Path(leash.__file__)), str(worker.file)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **self._settings.for_worker(), **told},
+                env={**os.environ, **self._settings.for_worker(), **variables},
                 start_new_session=True,
             )
 
-    def ended(self) -> dict[str, str]:
-        """Return who runs no more, and how it ended."""
+    def exited(self) -> dict[str, str]:
+        """Return how the ended workers ended, by name."""
         codes = {name: process.poll() for name, process in self._processes.items()}
         return {name: _ending(code) for name, code in codes.items() if code is not None}
 
     def log(self, name: str, lines: int) -> str:
-        """Return the last lines that a worker wrote."""
-        return end_of(self._log(name), lines)
+        """Return the last lines of a worker's log."""
+        return tail(self._log(name), lines)
 
-    def log_places(self) -> dict[str, str]:
-        """Return the file of each log."""
+    def log_locations(self) -> dict[str, str]:
+        """Return the file of each worker's log."""
         return {name: f"file:{self._log(name)}" for name in self._processes}
 
     def stop(self) -> None:
-        """End all workers at once: SIGTERM, after some seconds SIGKILL, and what they left in their groups as well."""
+        """Stop all workers together by SIGTERM, and after `STOP_S` by SIGKILL, with all processes of their groups."""
         living = [process for process in self._processes.values() if process.poll() is None]
         for process in living:
             _signal(process, signal.SIGTERM)
@@ -100,15 +100,15 @@ class ProcessLauncher:
 
 
 def threads_of(shares: Sequence[int], cores: int | None = None) -> list[int]:
-    """Return how many threads each worker gets: the processors in the ratio of the shares, rounded, at least one."""
+    """Return the number of threads of each worker: the processors divided by the shares, rounded, at least one each."""
     available = cores or len(
         os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     )
     return [max(1, round(available * share / sum(shares))) for share in shares]
 
 
-def end_of(file: Path, lines: int | None) -> str:
-    """Return the last lines of a text file, all with ``lines`` None; empty if there is none."""
+def tail(file: Path, lines: int | None) -> str:
+    """Return the last ``lines`` lines of a text file; None: all lines. Empty if the file does not exist."""
     try:
         with file.open(encoding="utf-8", errors="replace") as text:
             return "".join(deque(text, lines))
@@ -117,9 +117,9 @@ def end_of(file: Path, lines: int | None) -> str:
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
-        os.killpg(process.pid, number)  # the leader of its session, so this is the group of all it started
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS raises the latter for a group of zombies
+        os.killpg(process.pid, number)  # it leads its session, so its id is that of the group
 
 
 def _ending(code: int) -> str:
-    return f"exited with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+    return f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"

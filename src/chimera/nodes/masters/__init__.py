@@ -1,4 +1,4 @@
-"""The masters: web servers that let workers fit and predict together."""
+"""Masters: web servers that coordinate fits and predictions of workers."""
 
 from chimera.nodes.masters.aggregation_master import AggregationMaster
 from chimera.nodes.masters.parameter_server_master import ParameterServerMaster

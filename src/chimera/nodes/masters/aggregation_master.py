@@ -1,4 +1,4 @@
-"""A master that lets each worker fit a model of its own, and averages what they predict: bagging."""
+"""A master for bagging: each worker fits its own model, and the master averages their predictions."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from chimera.core.errors import ChimeraError, DataError
 from chimera.engines.http import HttpEngine
 from chimera.engines.http.failure import Refusal
 from chimera.nodes.masters.averaging import averaged
-from chimera.nodes.masters.estimator_actor import EstimatorActor, question
+from chimera.nodes.masters.estimator_actor import EstimatorActor, predict_body
 from chimera.nodes.masters.master import Master
-from chimera.nodes.masters.outcome import Failing, outcome, say_fitted
+from chimera.nodes.masters.outcome import FailureReporter, outcome, report_fit
 from chimera.nodes.settings import Settings
 from chimera.nodes.table import Table
 from chimera.web.errors import AllWorkersFailed, NotFittedError
 
 
 class AggregationMaster(Master):
-    """Asks all workers at once, and goes on with those that answer.
+    """Calls all workers at once, and combines the results of those that answer.
 
-    Each has ``CHIMERA_WORKERS_ENDPOINTS_TIMEOUT`` seconds and ``CHIMERA_WORKERS_ENDPOINTS_MAX_RETRIES`` retries. One that does
-    not answer is named, with the reason, in the answer, in the status log and on stderr, and asked again the next time.
+    Each worker has ``CHIMERA_WORKERS_ENDPOINTS_TIMEOUT`` seconds and ``CHIMERA_WORKERS_ENDPOINTS_MAX_RETRIES`` retries. The
+    answer, the status log and stderr name each worker that does not answer, with the reason. The next request calls it again.
 
     Parameters
     ----------
-    settings : of the node; by default as they are now in the environment and in `chimera.toml`.
+    settings : settings of the node; default: from the environment and `chimera.toml`.
     """
 
     def __init__(self, *, settings: Settings | None = None) -> None:
@@ -35,46 +35,46 @@ class AggregationMaster(Master):
         self._engine: HttpEngine | None = None
         self._workers: dict[str, Any] = {}
         self._fitted = False
-        self._failing = Failing("predict")
+        self._failing = FailureReporter("predict")
 
     @property
     def fitted(self) -> bool:
-        """Whether a worker has been fitted by this master."""
+        """Whether this master has fitted a worker."""
         return self._fitted
 
     def fit(self) -> dict[str, Any]:
-        """Let all workers fit, and return the body of the answer; one success is success.
+        """Fit all workers, and return the body of the answer. The fit succeeds if one worker succeeds.
 
         Raises
         ------
-        AllWorkersFailed : says why for each.
+        AllWorkersFailed : no worker was fitted; the message states the reason for each.
         """
-        engine, refs = self._asked("fit")
+        engine, refs = self._call_all("fit")
         engine.wait(list(refs.values()), count=len(refs))
         _, failures = self._answers(engine, refs)
         why = {name: str(error) for name, error in failures.items()}
-        say_fitted(refs, why)
+        report_fit(refs, why)
         if len(failures) == len(refs):
-            raise AllWorkersFailed(f"no worker was fitted: {_told(failures)}")
+            raise AllWorkersFailed(f"no worker was fitted: {_reasons(failures)}")
         self._fitted = True
         return {"fit": "ok", "workers": outcome("fit", refs, why)}
 
     def predict(self, table: Table) -> dict[str, Any]:
-        """Return the mean of what the workers predict for these rows, of those that answer.
+        """Return the mean prediction for these rows over the workers that answer.
 
         Raises
         ------
         NotFittedError : no worker is fitted.
-        DataError : nobody predicts, and some because the rows do not fit, in their columns say.
-        AllWorkersFailed : says why for each.
+        DataError : no worker has predicted, and at least one refused the rows, for example because of their columns.
+        AllWorkersFailed : no worker has predicted for other reasons; the message states the reason for each.
         """
-        engine, refs = self._asked("predict", question(table))
+        engine, refs = self._call_all("predict", predict_body(table))
         engine.wait(list(refs.values()), count=len(refs))
         return self._mean(engine, refs, len(table.rows))
 
-    async def predict_soon(self, table: Table) -> dict[str, Any]:
-        """Do the same while the event loop goes on."""
-        engine, refs = self._asked("predict", question(table))
+    async def predict_async(self, table: Table) -> dict[str, Any]:
+        """Do the same as `predict` without blocking the event loop."""
+        engine, refs = self._call_all("predict", predict_body(table))
         loop = asyncio.get_running_loop()
         there = asyncio.Event()
 
@@ -87,22 +87,22 @@ class AggregationMaster(Master):
         return self._mean(engine, refs, len(table.rows))
 
     def _mean(self, engine: HttpEngine, refs: dict[str, Any], rows: int) -> dict[str, Any]:
-        """Return the mean of what the workers predicted; their refs stand."""
+        """Return the mean prediction of the workers from their refs, which must be done."""
         predictions, failures = self._answers(engine, refs)
         if not predictions:
             self._failing.note(failures, ())
             refused = [error for error in failures.values() if isinstance(error, Refusal)]
             if refused and all(error.name == NotFittedError.__name__ for error in refused):
                 raise NotFittedError(
-                    f"no worker is fitted yet: POST /v1/chimera/aggregation/fit first ({_told(failures)})"
+                    f"no worker is fitted yet: POST /v1/chimera/aggregation/fit first ({_reasons(failures)})"
                 )
             if unfit := [str(error) for error in refused if error.status == 422]:
                 raise DataError("; ".join(unfit))
-            raise AllWorkersFailed(f"no worker has predicted: {_told(failures)}")
+            raise AllWorkersFailed(f"no worker has predicted: {_reasons(failures)}")
         try:
             body, left_out = averaged(predictions, rows)
         except DataError as error:
-            raise AllWorkersFailed(f"no worker has predicted what can be used: {error}") from error
+            raise AllWorkersFailed(f"no worker has returned a usable prediction: {error}") from error
         why = {name: str(error) for name, error in failures.items()}
         why |= {name: f"its prediction is left out: {reason}" for name, reason in left_out.items()}
         self._failing.note(why, [name for name in refs if name not in why])
@@ -115,14 +115,14 @@ class AggregationMaster(Master):
                 self._engine.close()
             self._engine, self._workers = None, {}
 
-    def _asked(self, method: str, *args: Any) -> tuple[HttpEngine, dict[str, Any]]:
-        """Call all workers, and return the refs of their answers by the workers' names."""
-        engine, workers = self._reached()
+    def _call_all(self, method: str, *args: Any) -> tuple[HttpEngine, dict[str, Any]]:
+        """Call all workers, and return the refs of their answers by name of the worker."""
+        engine, workers = self._engine_and_workers()
         values = [engine.put(value) for value in args]
         return engine, {name: getattr(worker, method)(*values) for name, worker in workers.items()}
 
     def _answers(self, engine: HttpEngine, refs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, ChimeraError]]:
-        """Return what the workers answered, and how the others failed, by their names."""
+        """Return the answers, and the errors of the workers that failed, by name of the worker."""
         answers: dict[str, Any] = {}
         failures: dict[str, ChimeraError] = {}
         for name, ref in refs.items():
@@ -132,7 +132,7 @@ class AggregationMaster(Master):
                 failures[name] = error
         return answers, failures
 
-    def _reached(self) -> tuple[HttpEngine, dict[str, Any]]:
+    def _engine_and_workers(self) -> tuple[HttpEngine, dict[str, Any]]:
         with self._lock:
             if self._engine is None:
                 self._engine = self.engine()
@@ -141,5 +141,5 @@ class AggregationMaster(Master):
             return self._engine, self._workers
 
 
-def _told(failures: dict[str, ChimeraError]) -> str:
+def _reasons(failures: dict[str, ChimeraError]) -> str:
     return "; ".join(str(error) for error in failures.values())

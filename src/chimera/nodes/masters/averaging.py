@@ -1,4 +1,4 @@
-"""One prediction of those of several workers."""
+"""The mean of the predictions of several workers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from chimera.core.errors import DataError
 
 
 def averaged(predictions: Mapping[str, Mapping[str, Any]], rows: int) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the body of the answer, and for each worker whose prediction does not fit the others', why.
+    """Return the body of the answer, and the reason for each worker whose prediction is left out.
 
     Parameters
     ----------
-    predictions : of each worker, by its address: ``y_pred_rows``, shape (rows,) or (rows, k); or of a classifier ``classes``
-        and ``y_proba_rows``, shape (rows, classes). The first worker decides which of the two.
-    rows : how many there were.
+    predictions : prediction of each worker, by its name: ``y_pred_rows``, shape (rows,) or (rows, k); or of a classifier
+        ``classes`` and ``y_proba_rows``, shape (rows, classes). All must have the kind and shape of the first.
+    rows : number of rows in the request.
 
     Raises
     ------
-    DataError : none is left.
+    DataError : all predictions are left out.
     """
     left_out: dict[str, str] = {}
     classifies = "classes" in next(iter(predictions.values()), {})
@@ -31,13 +31,12 @@ def averaged(predictions: Mapping[str, Mapping[str, Any]], rows: int) -> tuple[d
     for worker, prediction in predictions.items():
         array = prediction["y_proba_rows" if "classes" in prediction else "y_pred_rows"]
         if ("classes" in prediction) != classifies:
-            left_out[worker] = (
-                f"it {'classifies' if not classifies else 'tells no classes'}, and the first worker does not"
-            )
+            own, other = ("no classes", "classes") if classifies else ("classes", "no classes")
+            left_out[worker] = f"it has {own}, but the first worker has {other}"
         elif len(array) != rows:
-            left_out[worker] = f"it answered {len(array)} predictions for {rows} rows"
+            left_out[worker] = f"it returned {len(array)} predictions for {rows} rows"
         elif not classifies and shape is not None and array.shape != shape:
-            left_out[worker] = f"its predictions have the shape {array.shape}, and the first worker's {shape}"
+            left_out[worker] = f"its predictions have the shape {array.shape}, but those of the first worker {shape}"
         else:
             fitting.append(prediction)
             shape = array.shape
@@ -57,9 +56,9 @@ def _mean(arrays: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 def _mean_of_classes(predictions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Average probabilities over all classes that anybody knows; who does not know a class gives it the probability 0.
+    """Average probabilities over the classes of all workers; a worker gives probability 0 to a class that it does not have.
 
-    With two classes ``y_pred_rows`` is the mean probability of the second, with more it is the class of the highest.
+    With two classes, ``y_pred_rows`` is the mean probability of the second; with more, it is the most probable class.
     """
     classes = union([prediction["classes"] for prediction in predictions])
     places = {label: place for place, label in enumerate(classes)}
@@ -74,15 +73,15 @@ def _mean_of_classes(predictions: Sequence[Mapping[str, Any]]) -> dict[str, Any]
 
 
 def union(labels: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return all labels, sorted, each once.
+    """Return the sorted union of the labels.
 
     Raises
     ------
-    DataError : some are texts and some numbers.
+    DataError : some labels are texts and some are numbers.
     """
     every = {label for known in labels for label in known}
     if len({isinstance(label, str) for label in every}) > 1:
         raise DataError(
-            "the workers' classes are partly texts and partly numbers: write the same labels in all y_train.csv"
+            "some workers' classes are texts and some are numbers: use the same labels in all y_train.csv files"
         )
     return sorted(every)

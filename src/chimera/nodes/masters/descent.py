@@ -1,4 +1,4 @@
-"""One fit of the parameter server: the `ParameterServer` strategy on a cluster of workers behind documented routes."""
+"""One fit of the parameter server: the `ParameterServer` strategy on workers that are called by documented routes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chimera.core.parameters import Flat, Layout
 from chimera.data.supply import Supply
 from chimera.engines.http import HttpEngine
 from chimera.nodes.masters.averaging import union
-from chimera.nodes.masters.gradient_actor import Form, GradientActor, Sample
+from chimera.nodes.masters.gradient_actor import GradientActor, ParameterFormat, Sample
 from chimera.nodes.masters.gradient_server import GradientServer, Progress
 from chimera.nodes.masters.learning_rate import LearningRate
 from chimera.nodes.table import match_columns
@@ -32,23 +32,24 @@ from chimera.training.messages.rejection import Rejections
 from chimera.web.errors import AllWorkersFailed
 from chimera.web.logs import status
 
-_WHOLE_STEP = LearningRate(kind="constant", eta0=1.0)  # for answers that are steps already
-_AHEAD = 4  # rounds issued before the result of the first is looked at
+_WHOLE_STEP = LearningRate(kind="constant", eta0=1.0)  # for workers that return steps instead of gradients
+_AHEAD = 4  # rounds in flight
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a fit has come to.
+    """The result of a fit.
 
     Attributes
     ----------
-    columns, classes : of the inputs, and of the labels; None for a regression.
-    flat : the parameters, weights row by row and then biases; those of a neural network.
-    network : whether it is a neural network.
-    steps : how many were taken.
-    exact_gradient : whether the workers answered gradients, and the master's learning rate counted.
-    failures : why workers were left out, by their names.
-    left_out : how many answers of a worker were not finite, and left out, by its name.
+    columns : names of the inputs.
+    classes : the labels; None for a regression.
+    flat : the parameters, weights row by row and then biases; or all parameters of a neural network.
+    network : whether the model is a neural network.
+    steps : number of steps.
+    exact_gradient : whether the workers returned gradients, so that the master's learning rate applied.
+    failures : reason for each worker that was dropped, by name.
+    left_out : number of non-finite answers that were left out, by name of the worker.
     """
 
     columns: tuple[str, ...]
@@ -62,18 +63,20 @@ class Trained:
 
 
 class Descent:
-    """Subtracts the mean of what all workers answer, or descends along their mean gradient.
+    """Gradient descent with the mean of the workers' answers.
 
-    Workers that answer how far a pass over their rows goes have the step of length 1 and double precision; workers that
-    answer gradients have the learning rate of the master, and single precision.
+    A worker returns either the step of one pass over its rows or a gradient. Steps are subtracted as they are, in float64.
+    Gradients are multiplied by the master's learning rate, in float32.
 
     Parameters
     ----------
-    engine : reaches the workers, one each node.
-    names : theirs, in the same order.
+    engine : an engine with one node for each worker.
+    names : names of the workers, in the order of the nodes.
     classifies : whether targets are labels.
-    exact_gradient : whether workers answer gradients that do not tell what they answer.
-    rate, epsilon, max_iter : how long the steps along a gradient are, and when to stop.
+    exact_gradient : whether workers that do not state what they return are assumed to return gradients.
+    rate : learning rate for gradients.
+    epsilon : stop when all elements of the mean are at most this in absolute value.
+    max_iter : maximum number of rounds.
     """
 
     def __init__(
@@ -94,13 +97,13 @@ class Descent:
         self._all = [engine.spawn(GradientActor, rank, name=name) for rank, name in enumerate(names)]
 
     def run(self) -> Trained:
-        """Fit, and return what it has come to.
+        """Fit the model, and return the result.
 
         Raises
         ------
-        AllWorkersFailed : none is left; says why for each.
-        DataError : the workers' data do not fit each other.
-        NonFiniteError : the steps were too long: no gradient is finite any more.
+        AllWorkersFailed : no worker is left; the message states the reason for each.
+        DataError : the workers' data do not match.
+        NonFiniteError : the steps were too long, so that no gradient is finite.
         """
         samples = self._samples()
         columns = next(iter(samples.values())).columns
@@ -113,22 +116,22 @@ class Descent:
         living = []
         for worker, sample in samples.items():
             try:
-                form = self._form(sample, columns, classes, shape, biases)
+                format_ = self._format(sample, columns, classes, shape, biases)
             except DataError as error:
-                self._leave_out(worker, f"its data do not fit those of {next(iter(samples)).name}: {error}")
+                self._drop(worker, f"its data do not match those of {next(iter(samples)).name}: {error}")
             else:
-                worker.take(form)
+                worker.set_format(format_)
                 living.append(worker)
         layout = Layout(("coef_", "intercept_"), (shape, (biases,)))
         begin: NDArray[Any] = np.zeros(layout.size, np.float32 if self._exact else np.float64)
         begin = begin if first is None else first
         rate = self._rate if self._exact else _WHOLE_STEP
         flat, steps = self._descend(_Actors(self._engine, living, layout, begin, rate, self._epsilon))
-        told = dict(self._failures), dict(self._left_out)
-        return Trained(columns, classes, flat, first is not None, steps, self._exact, *told)
+        failures, left_out = dict(self._failures), dict(self._left_out)
+        return Trained(columns, classes, flat, first is not None, steps, self._exact, failures, left_out)
 
     def _samples(self) -> dict[Any, Sample]:
-        """Return the samples of those who answer, in order."""
+        """Return the data samples of the workers that answer, in order."""
         refs = {worker: worker.sample() for worker in self._all}
         samples = {}
         for worker, ref in refs.items():
@@ -146,28 +149,28 @@ class Descent:
             return None
         classes = union([sample.labels for sample in samples.values()])
         if len(classes) < 2:
-            raise DataError(f"all workers together have one class only, {classes[0]!r}: a classifier needs two")
+            raise DataError(f"all workers have the same single class {classes[0]!r}: a classifier needs two classes")
         return tuple(classes)
 
-    def _form(
+    def _format(
         self,
         sample: Sample,
         columns: tuple[str, ...],
         classes: tuple[Any, ...] | None,
         shape: tuple[int, ...],
         biases: int,
-    ) -> Form:
+    ) -> ParameterFormat:
         order = tuple(match_columns(sample.columns, columns))
         if (sample.weights is None) == (biases == 0) or (sample.weights is not None and sample.weights.shape != shape):
-            raise DataError("it is another kind of model")
+            raise DataError("its model has another kind or shape")
         if sample.exact_gradient not in (None, self._exact):
-            answers = ["how far one pass goes (exact_gradient=False)", "the exact gradient (exact_gradient=True)"]
-            raise DataError(f"it answers {answers[sample.exact_gradient]}, and the fit is of {answers[self._exact]}")
+            kinds = ["the step of one pass (exact_gradient=False)", "the exact gradient (exact_gradient=True)"]
+            raise DataError(f"it returns {kinds[sample.exact_gradient]}, but this fit needs {kinds[self._exact]}")
         knows_all = classes is None or set(sample.labels) >= set(classes)
         network = sample.weights is not None
         if network and order != tuple(range(len(columns))):
-            raise DataError("the columns of a neural network's data must be in the same order everywhere")
-        return Form(
+            raise DataError("for a neural network, the columns must have the same order on all workers")
+        return ParameterFormat(
             shape,
             biases,
             None if network or order == tuple(range(len(columns))) else order,
@@ -175,18 +178,18 @@ class Descent:
             np.float32 if self._exact else np.float64,
         )
 
-    def _leave_out(self, worker: Any, why: str) -> None:
+    def _drop(self, worker: Any, why: str) -> None:
         self._failures[worker.name] = why
-        status().warning("%s is left out: %s", worker.name, why)
+        status().warning("%s is dropped: %s", worker.name, why)
         self._engine.kill(worker)
 
     def _descend(self, actors: _Actors) -> tuple[Flat, int]:
-        """Run the strategy's rounds until it is over; whoever is lost is left out."""
+        """Run the strategy's rounds until the descent is over. Lost workers are dropped."""
         engine = self._engine
-        watch, tolerance = HeartbeatMonitor(engine), FaultTolerance(on_worker_loss="drop")
-        dealing = Sharding(_NoSupply(), len(actors.living), lambda _: 0)
-        cluster = TrainingCluster(engine, actors, dealing, watch)
-        recovery = Recovery(engine, cluster, watch, tolerance)
+        monitor, tolerance = HeartbeatMonitor(engine), FaultTolerance(on_worker_loss="drop")
+        sharding = Sharding(_NoSupply(), len(actors.living), lambda _: 0)
+        cluster = TrainingCluster(engine, actors, sharding, monitor)
+        recovery = Recovery(engine, cluster, monitor, tolerance)
         strategy, rejections = ParameterServer(), Rejections()
         rounds, window = strategy.rounds(cluster), deque[Round]()
         steps, over = 0, False
@@ -213,13 +216,13 @@ class Descent:
             "%d steps with %d workers; the descent %s",
             steps,
             len(cluster.workers),
-            "is over" if over else "goes no further: max_iter",
+            "is over" if over else "stopped at max_iter",
         )
         (weights,) = cluster.get(strategy.model(cluster))
         return weights.arrays[0].copy(), steps
 
     def _survive(self, recovery: Recovery, error: ActorLost) -> None:
-        """Leave out the lost, and tell why."""
+        """Drop lost workers, and record the reasons."""
         try:
             for what, actor, _ in recovery.survive(error):
                 if actor:
@@ -229,7 +232,7 @@ class Descent:
         except ActorLost as another:
             if another is error:
                 raise
-            self._survive(recovery, another)  # somebody else was lost meanwhile
+            self._survive(recovery, another)  # another worker was lost meanwhile
         except TooFewWorkersError as none_left:
             raise self._all_failed() from none_left
 
@@ -242,7 +245,7 @@ class Descent:
 
 
 class _Actors(Actors):
-    """Gives the cluster the workers that are there already, and makes the server; see `Actors`."""
+    """The existing workers and the server of the cluster; see `Actors`."""
 
     addressed = by_rows = False
 
@@ -259,7 +262,7 @@ class _Actors(Actors):
         self._first, self._rate, self._epsilon = first, rate, epsilon
 
     def reserve_workers(self, count: int, timeout_s: float | None = None) -> None:
-        """Do nothing: they are there."""
+        """Reserve nothing new: the workers exist already."""
         self._engine.reserve([Resources()] * count, timeout_s)
 
     def worker(self, rank: int, _: Any) -> Any:
@@ -267,19 +270,19 @@ class _Actors(Actors):
         return self.living[rank]
 
     def servers(self, shards: int) -> list[Any]:
-        """Make all servers."""
+        """Start all servers."""
         return [self.server(index, shards) for index in range(shards)]
 
     def server(self, index: int, shards: int) -> Any:
-        """Make the one server, with the parameters that training begins with."""
+        """Start the one server, with the initial parameters."""
         if (index, shards) != (0, 1):
-            raise ConfigurationError(f"the descent of a master has one server: no server {index} of {shards}")
+            raise ConfigurationError(f"a master has one server: there is no server {index} of {shards}")
         options: dict[str, Any] = {"rate": self._rate, "epsilon": self._epsilon}
         return self._engine.spawn(GradientServer, self._first, self._layout, name="server 0", **options)
 
 
 class _NoSupply(Supply):
-    """Workers own their data, and read them by themselves."""
+    """A supply without data: workers read their own data."""
 
     def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[Any]:  # noqa: ARG002
         return list(itertools.repeat(None, world_size))

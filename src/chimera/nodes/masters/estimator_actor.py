@@ -1,4 +1,4 @@
-"""A worker with a whole estimator, as the master calls it."""
+"""The routes of a worker with an estimator, as actor classes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from chimera.engines.http.wire import Packed, pack
 from chimera.nodes.table import Table
 
 
-def question(table: Table, **more: Any) -> bytes:
-    """Return the packed body of a request for predictions; it is packed once for all workers."""
+def predict_body(table: Table, **more: Any) -> bytes:
+    """Return the packed body of a predict request. It is packed once for all workers."""
     return pack({"X_pred_columns": list(table.columns), "X_pred_rows": table.rows, **more})
 
 
@@ -31,14 +31,14 @@ def _fit_answer(_: Any, document: dict[str, Any]) -> None:
 
 
 def _prediction(_: Any, document: dict[str, Any]) -> dict[str, Any]:
-    """Check an answer, and make arrays of what is numeric in it."""
+    """Validate an answer, and convert its numbers to arrays."""
     predicted = document["y_pred_rows"]
     if document.get("classes") is None:
         return {"y_pred_rows": _finite("y_pred_rows", predicted)}
     classes, rows = document["classes"], len(predicted)
     labels = classes.tolist() if isinstance(classes, np.ndarray) else list(classes)
     if not labels or not all(isinstance(label, str | bool | int | float) for label in labels):
-        raise ValueError("classes are texts, numbers or truth values")
+        raise ValueError("classes must be texts, numbers or booleans")
     probabilities = _finite("y_proba_rows", document["y_proba_rows"]).reshape(rows, len(labels))
     return {"classes": labels, "y_proba_rows": probabilities}
 
@@ -46,12 +46,12 @@ def _prediction(_: Any, document: dict[str, Any]) -> dict[str, Any]:
 def _finite(name: str, values: Any) -> NDArray[np.float64]:
     array = np.asarray(values, np.float64)
     if not np.isfinite(array).all():
-        raise ValueError(f"{name} holds what is not finite")
+        raise ValueError(f"{name} contains values that are not finite")
     return array
 
 
 class EstimatorActor:
-    """Stands for a worker that fits and predicts by itself; one that does not answer now may do so later."""
+    """A worker that fits and predicts with its own estimator. It is not lost if it does not answer: it may answer later."""
 
     comes_back = True
     routes: ClassVar[dict[str, Route]] = {
@@ -63,7 +63,7 @@ class EstimatorActor:
 
 
 class NetworkActor(EstimatorActor):
-    """Stands for a worker that predicts with the network that comes with the question."""
+    """A worker that predicts with the network weights in the request."""
 
     def _answer(self, document: dict[str, Any]) -> dict[str, Any]:
         return {"y_pred_rows": document["y_pred_rows"]} | _prediction(self, document)

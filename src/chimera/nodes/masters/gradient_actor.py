@@ -1,4 +1,4 @@
-"""A worker that takes steps or computes gradients, as the parameter server calls it."""
+"""The routes of a worker that returns steps or gradients, as an actor class."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from chimera.codecs.codec import decode
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, all_finite
 from chimera.engines.http import Route
-from chimera.nodes.masters.gradient_server import whole
+from chimera.nodes.masters.gradient_server import exact_message
 from chimera.training.messages.rejection import Rejected
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a worker tells of its data.
+    """The data sample of a worker.
 
     Attributes
     ----------
-    columns, labels : the names of its inputs, and the labels in its sample.
-    weights : with which training begins, of a neural network; None for a linear model.
-    exact_gradient : whether it answers gradients, and not how far it went; None if it does not tell.
+    columns, labels : names of its inputs, and labels in its sample.
+    weights : initial weights of a neural network; None for a linear model.
+    exact_gradient : whether the worker returns gradients instead of steps; None if it does not state this.
     """
 
     columns: tuple[str, ...]
@@ -35,16 +35,16 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Form:
-    """How the parameters stand in the requests to one worker.
+class ParameterFormat:
+    """The format of the parameters in requests to one worker.
 
     Attributes
     ----------
-    weights_shape : of the weights, (outputs, d); or (P,), of a neural network.
-    biases : how many.
-    order : which column of the master's each of the worker's is; None if they are in the same order.
-    classes : what is sent as ``classes``; None where the worker knows them by itself.
-    precision : of the parameters and of the answers.
+    weights_shape : shape of the weights: (outputs, d), or (P,) for a neural network.
+    biases : number of biases.
+    order : index of the master's column for each of the worker's columns; None if the order is the same.
+    classes : value of ``classes``; None if the worker has all classes itself.
+    precision : floating-point type of the parameters and answers.
     """
 
     weights_shape: tuple[int, ...]
@@ -55,62 +55,62 @@ class Form:
 
 
 class GradientActor:
-    """Stands for a worker; any failure of its calls means that it is lost for this fit."""
+    """A worker of one fit. Any failure of a call means that the worker is lost for this fit."""
 
     failure_is_loss = True
 
     def __init__(self, rank: int) -> None:
         self._rank, self._step = rank, 0
-        self._form = Form((0,), 0)
+        self._format = ParameterFormat((0,), 0)
 
-    def take(self, form: Form) -> None:
-        """Send the parameters in this form from now on."""
-        self._form = form
+    def set_format(self, format_: ParameterFormat) -> None:
+        """Set the format of the parameters in later requests."""
+        self._format = format_
 
     def go_to(self, step: int) -> None:
-        """Count from this step."""
+        """Set the number of the next step."""
         self._step = step
 
     def _sample(self, document: dict[str, Any]) -> Sample:
         columns, labels = document["X_train_sample_columns"], document["y_train_sample_rows"]
         if not all(isinstance(name, str) for name in columns):
-            raise ValueError("X_train_sample_columns are names")
+            raise ValueError("X_train_sample_columns must be names")
         plain = [label[0] if isinstance(label, list) else label for label in np.asarray(labels, object).tolist()]
         if not all(isinstance(label, str | bool | int | float) for label in plain):
-            raise ValueError("y_train_sample_rows are rows of one label each")
+            raise ValueError("y_train_sample_rows must be rows of one label each")
         weights, exact = document.get("weights"), document.get("exact_gradient")
         if exact not in (None, True, False):
-            raise ValueError("exact_gradient is true or false")
+            raise ValueError("exact_gradient must be true or false")
         first = None if weights is None else np.array(weights, np.float32).reshape(-1)
         return Sample(tuple(columns), tuple(plain), first, True if first is not None else exact)
 
     def _request(self, weights: Encoded) -> dict[str, Any]:
-        form = self._form
-        flat = decode(weights, math.prod(form.weights_shape) + form.biases)
-        size = math.prod(form.weights_shape)
-        rows = flat[:size].reshape(form.weights_shape)
-        if form.order is not None:
-            rows = rows[:, list(form.order)]
+        format_ = self._format
+        flat = decode(weights, math.prod(format_.weights_shape) + format_.biases)
+        size = math.prod(format_.weights_shape)
+        rows = flat[:size].reshape(format_.weights_shape)
+        if format_.order is not None:
+            rows = rows[:, list(format_.order)]
         document: dict[str, Any] = {"weights": rows, "bias": flat[size:], "step": self._step}
-        if form.classes is not None:
-            document["classes"] = list(form.classes)
+        if format_.classes is not None:
+            document["classes"] = list(format_.classes)
         return document
 
     def _gradient(self, document: dict[str, Any]) -> Sequence[Encoded | Rejected]:
-        form = self._form
-        size = math.prod(form.weights_shape)
-        gradient = np.empty(size + form.biases, form.precision)
-        rows = np.asarray(_numbers(document["weights_gradients"]), np.float64).reshape(form.weights_shape)
+        format_ = self._format
+        size = math.prod(format_.weights_shape)
+        gradient = np.empty(size + format_.biases, format_.precision)
+        rows = np.asarray(_numbers(document["weights_gradients"]), np.float64).reshape(format_.weights_shape)
         with np.errstate(over="ignore"):
-            gradient[size:] = np.asarray(_numbers(document["bias_gradient"]), np.float64).reshape(form.biases)
-            if form.order is None:
+            gradient[size:] = np.asarray(_numbers(document["bias_gradient"]), np.float64).reshape(format_.biases)
+            if format_.order is None:
                 gradient[:size] = rows.reshape(-1)
             else:
-                gradient[:size].reshape(form.weights_shape)[:, list(form.order)] = rows
+                gradient[:size].reshape(format_.weights_shape)[:, list(format_.order)] = rows
         step, self._step = self._step, self._step + 1
         if not all_finite(gradient):
             return [Rejected(self._rank, step, "the worker's gradient is NaN or infinite")]
-        return [whole(gradient)]
+        return [exact_message(gradient)]
 
     routes: ClassVar[dict[str, Route]] = {
         "sample": Route(
@@ -127,7 +127,7 @@ class GradientActor:
 
 
 def _numbers(value: Any) -> Any:
-    """Return what JSON told, with NaN for a number that it has no word for."""
+    """Return numbers from JSON, with NaN for null, because JSON cannot represent NaN and infinity."""
     if isinstance(value, np.ndarray):
         return value
     return [_numbers(part) if isinstance(part, list) else math.nan if part is None else part for part in value]

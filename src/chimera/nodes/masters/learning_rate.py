@@ -1,4 +1,4 @@
-"""The learning rates of scikit-learn's SGD estimators, for steps along a gradient over all rows."""
+"""The learning rates of scikit-learn's SGD estimators, for full-batch gradient steps."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from chimera.core.rows import RowLayout, SparseRows
 from chimera.models.linear_estimator import loss_of
 from chimera.models.model import Task
 
-_SMALLEST = 1e-6  # an adaptive rate ends below this, as scikit-learn's does
+_SMALLEST = 1e-6  # the descent stops when an adaptive rate falls below this, as in scikit-learn
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRate:
-    """How long each step is; the first has t = 1.
+    """A schedule of the learning rate over steps t = 1, 2, ...
 
     Attributes
     ----------
-    kind : ``constant``: eta0; ``invscaling``: eta0 / t^power_t; ``optimal``: 1 / (alpha (t0 + t)), as Leon Bottou proposed;
-        ``adaptive``: eta0, and a fifth of it each time that the gradient has not become shorter, by the part ``tol``, within
+    kind : ``constant``: eta0. ``invscaling``: eta0 / t^power_t. ``optimal``: 1 / (alpha (t0 + t)), as proposed by Leon Bottou.
+        ``adaptive``: eta0, divided by 5 whenever the norm of the gradient has not decreased by the fraction ``tol`` within
         ``patience`` steps.
-    t0 : of ``optimal``.
+    t0 : offset of ``optimal``.
     """
 
     kind: str
@@ -41,16 +41,16 @@ class LearningRate:
 
     @classmethod
     def of(cls, estimator: Any) -> LearningRate:
-        """Return that of an `SGDRegressor` or `SGDClassifier`.
+        """Return the learning rate of an `SGDRegressor` or `SGDClassifier`.
 
         Raises
         ------
-        ConfigurationError : it is none that can be followed here.
+        ConfigurationError : the learning rate is not supported.
         """
         kind, alpha = estimator.learning_rate, float(estimator.alpha)
         if kind not in ("constant", "optimal", "invscaling", "adaptive"):
             raise ConfigurationError(
-                f"learning_rate={kind!r} follows no gradient: choose constant, optimal, invscaling or adaptive"
+                f"learning_rate={kind!r} is not a schedule of gradient steps: choose constant, optimal, invscaling or adaptive"
             )
         if kind == "optimal" and not alpha > 0:
             raise ConfigurationError("learning_rate='optimal' needs alpha above 0")
@@ -74,7 +74,7 @@ class LearningRate:
         )
 
     def options(self) -> frozenset[str]:
-        """Return the names of the estimator's options that it follows."""
+        """Return the names of the estimator's options that have an effect."""
         eta0 = {"learning_rate", "eta0"}
         every = {
             "constant": eta0,
@@ -85,25 +85,25 @@ class LearningRate:
         return frozenset(every[self.kind])
 
     def stepper(self, flat: Flat) -> Steps:
-        """Return what steps ``flat`` in place."""
+        """Return a stepper that updates ``flat`` in place."""
         return Steps(self, flat)
 
 
 class Steps:
-    """Steps one flat vector in place.
+    """Steps that update one flat vector in place.
 
     Attributes
     ----------
-    over : whether an adaptive rate has become too small to go on.
+    over : whether an adaptive rate has become too small to continue.
     """
 
     def __init__(self, rate: LearningRate, flat: Flat) -> None:
         self._rate, self._flat = rate, flat
         self._t, self._eta = 0, rate.eta0
-        self._shortest, self._in_vain = math.inf, 0
+        self._shortest, self._bad_steps = math.inf, 0
         self.over = False
 
-    def step(self, gradient: Flat, number: int) -> None:  # noqa: ARG002 - it counts by itself, as scikit-learn does
+    def step(self, gradient: Flat, number: int) -> None:  # noqa: ARG002 - the object counts steps itself, as scikit-learn does
         """Take one step with ``gradient``, shape (P,)."""
         self._t += 1
         self._flat -= self._flat.dtype.type(self._next(gradient)) * gradient
@@ -113,7 +113,7 @@ class Steps:
         self.step(layout.filled(gradient), number)
 
     def curvature(self) -> None:
-        """Return nothing: it is plain SGD."""
+        """Return None: plain SGD has no curvature estimate."""
 
     def _next(self, gradient: Flat) -> float:
         rate, t = self._rate, self._t
@@ -123,19 +123,19 @@ class Steps:
             return 1.0 / (rate.alpha * (rate.t0 + t))
         if rate.kind == "adaptive":
             length = float(np.linalg.norm(gradient))
-            self._in_vain = self._in_vain + 1 if length > self._shortest * (1 - rate.tol) else 0
+            self._bad_steps = self._bad_steps + 1 if length > self._shortest * (1 - rate.tol) else 0
             self._shortest = min(self._shortest, length)
-            if self._in_vain >= rate.patience:
-                self._eta, self._in_vain = self._eta / 5, 0
+            if self._bad_steps >= rate.patience:
+                self._eta, self._bad_steps = self._eta / 5, 0
                 self.over = self._eta < _SMALLEST
             return self._eta
         return rate.eta0
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return all that it remembers, as arrays."""
-        return {"t": np.array([self._t, self._eta, self._shortest, self._in_vain])}
+        """Return the state as arrays."""
+        return {"t": np.array([self._t, self._eta, self._shortest, self._bad_steps])}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned."""
-        t, self._eta, self._shortest, in_vain = (float(value) for value in state["t"])
-        self._t, self._in_vain = int(t), int(in_vain)
+        """Restore a state that `state` returned."""
+        t, self._eta, self._shortest, bad_steps = (float(value) for value in state["t"])
+        self._t, self._bad_steps = int(t), int(bad_steps)

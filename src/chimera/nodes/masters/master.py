@@ -1,4 +1,4 @@
-"""What both masters have in common: settings, an app, a fit at a time, an engine that reaches the workers."""
+"""The base class of masters: settings, web application, one fit at a time, and the engine that calls workers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from chimera.web.routing import documented, plain_router
 
 
 class Master(ABC):
-    """A web server that asks workers.
+    """A web server that calls workers.
 
     Parameters
     ----------
-    prefix : of its routes, such as ``aggregation``.
-    settings : of the node; by default as they are now in the environment and in `chimera.toml`.
+    prefix : prefix of its routes, such as ``aggregation``.
+    settings : settings of the node; default: from the environment and `chimera.toml`.
     """
 
     def __init__(self, prefix: str, settings: Settings | None) -> None:
@@ -40,26 +40,26 @@ class Master(ABC):
     @property
     @abstractmethod
     def fitted(self) -> bool:
-        """Whether it can predict."""
+        """Whether the master can predict."""
 
     @abstractmethod
     def fit(self) -> dict[str, Any]:
-        """Let the workers fit, and return the body of the answer; see the master."""
+        """Fit the workers, and return the body of the answer; see the subclass."""
 
     @abstractmethod
     def predict(self, table: Table) -> dict[str, Any]:
-        """Return the body of the answer for these rows; see the master."""
+        """Return the body of the answer for these rows; see the subclass."""
 
-    async def predict_soon(self, table: Table) -> dict[str, Any]:
-        """Do the same without holding up the event loop."""
+    async def predict_async(self, table: Table) -> dict[str, Any]:
+        """Do the same as `predict` without blocking the event loop."""
         return await in_thread(self.predict, table)
 
     @abstractmethod
     def close(self) -> None:
-        """End what it has started."""
+        """Stop running calls, and close connections."""
 
     def engine(self) -> HttpEngine:
-        """Return a new engine that reaches the workers, in the order of their names."""
+        """Return a new engine with the workers as nodes, in the order of their names."""
         settings = self.settings
         return HttpEngine(
             nodes=settings.workers_urls,
@@ -68,13 +68,13 @@ class Master(ABC):
             retries=settings.workers_endpoints_max_retries,
             tls_ca=None if settings.tls_cert is None else str(settings.tls_cert),
             tls_client=None if settings.tls_client_ca is None else (str(settings.tls_cert), str(settings.tls_key)),
-            tls_check_host=settings.tls_cert is None,  # the workers' own certificate is all that is trusted
+            tls_check_host=settings.tls_cert is None,  # only the workers' own certificate is trusted
             keeps_rows=False,
             on_answer=lambda url, seconds: log_latency(url, "worker", seconds),
         )
 
     def about(self) -> dict[str, Any]:
-        """Return what ``/health`` tells of it."""
+        """Return the fields of ``/health``."""
         return {"name": self._prefix, "kind": "master", "type": type(self).__name__, "fitted": self.fitted}
 
     def app(self) -> FastAPI:
@@ -96,30 +96,28 @@ class Master(ABC):
 
         router = plain_router(prefix=f"/v1/chimera/{self._prefix}", tags=[self._prefix], lifespan=closing)
 
-        @router.post(
-            "/fit", **documented("Let the workers fit, each on its own data.", **schemas.FIT, errors=(409, 503))
-        )
+        @router.post("/fit", **documented("Fit the workers, each on its own data.", **schemas.FIT, errors=(409, 503)))
         async def fit(request: Request) -> Response:
             if not self._fitting.acquire(blocking=False):
-                raise BusyError("a fit is under way: wait until it has ended")
+                raise BusyError("a fit is running: wait until it has ended")
             return answer(request, await in_thread(self._fit_and_release, request.app.state.metrics))
 
         @router.post("/predict", **documented("Predict for these rows.", **schemas.PREDICT, errors=(409, 422, 503)))
         async def predict(request: Request) -> Response:
             table = Table.of(*required(await read_object(request), "X_pred_columns", "X_pred_rows"))
-            predicted = await self.predict_soon(table)
-            request.app.state.metrics.rows_predicted(len(table.rows))
+            predicted = await self.predict_async(table)
+            request.app.state.metrics.count_rows(len(table.rows))
             return answer(request, predicted)
 
         return router
 
     def _fit_and_release(self, metrics: Any) -> dict[str, Any]:
-        """Fit, in a thread that outlives a client who goes away."""
-        well = False
+        """Fit. The fit continues in its thread if the client disconnects."""
+        ok = False
         try:
             body = self.fit()
-            well = True
+            ok = True
         finally:
             self._fitting.release()
-            metrics.fit_ended(well=well)
+            metrics.count_fit(ok=ok)
         return body

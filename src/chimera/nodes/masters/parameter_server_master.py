@@ -1,4 +1,4 @@
-"""A master that trains one model on the data of all workers: each goes one pass over its rows, the master takes the mean."""
+"""A master that trains one model on the data of all workers, with the mean of their steps or gradients."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ from chimera.models.construction import first_line
 from chimera.models.linear_estimator import start_at_zero
 from chimera.models.model import Task
 from chimera.nodes.masters.descent import Descent, Trained
-from chimera.nodes.masters.estimator_actor import NetworkActor, question
+from chimera.nodes.masters.estimator_actor import NetworkActor, predict_body
 from chimera.nodes.masters.learning_rate import LearningRate
 from chimera.nodes.masters.master import Master
-from chimera.nodes.masters.outcome import Failing, outcome, say, say_fitted
+from chimera.nodes.masters.outcome import FailureReporter, outcome, report, report_fit
 from chimera.nodes.settings import Settings
 from chimera.nodes.table import Table
 from chimera.web.errors import AllWorkersFailed, NotFittedError
 from chimera.web.logs import status
 
-_ROWS_IN_LOOP = 64  # what is predicted for more rows is computed beside the event loop
+_ROWS_IN_LOOP = 64  # predictions for more rows are computed in another thread
 
-_THEIRS = {
-    False: "the workers' own options decide their steps: give them to SGDWorker",
-    True: "the workers' own options decide their gradients: give them to SGDWorker",
+_GIVE_TO_WORKERS = {
+    False: "the steps depend on the workers' own options: give these to SGDWorker",
+    True: "the gradients depend on the workers' own options: give these to SGDWorker",
 }
 
 ModelType = Literal["regressor", "classifier"]
 
 
 class ParameterServerMaster(Master):
-    """Sends coefficients and intercept to all workers, subtracts the mean of what comes back, and so on.
+    """Repeatedly sends coefficients and intercept to all workers, and subtracts the mean of their answers.
 
-    What comes back is how far one pass over a worker's rows goes from the coefficients; a worker counts as much as any other.
-    It stops when all of the mean is at most ``epsilon`` in absolute value, or after ``max_iter`` steps. Coefficients are
-    float64. A worker that does not answer, or not as documented, is left out of the fit, and named in its answer, in the
-    status log and on stderr.
+    An answer is the step of one pass over the worker's rows: the coefficients before the pass minus those after it. All workers
+    have equal weight. The fit stops when all elements of the mean are at most ``epsilon`` in absolute value, or after
+    ``max_iter`` steps. Coefficients are float64. A worker that does not answer correctly is dropped from the fit; the answer,
+    the status log and stderr name it.
 
-    Workers that answer exact gradients (a `TorchWorker`, an `SGDWorker` with ``exact_gradient``) tell so in their data sample.
-    A step is then the learning rate of this master times the mean gradient, in float32. Such a step is one of ``max_iter``;
-    scikit-learn makes one of each row that often. So ``eta0`` should be larger than its default of 0.01, which is made for
-    single rows: 0.1 or so where columns are standardised.
+    Workers that return exact gradients (a `TorchWorker`, an `SGDWorker` with ``exact_gradient``) state this in their data
+    sample. A step is then the learning rate of this master times the mean gradient, in float32. It counts as one of
+    ``max_iter``, whereas scikit-learn takes a step for each row in each iteration. ``eta0`` should therefore be larger than
+    its default 0.01: about 0.1 if columns are standardised.
 
     Parameters
     ----------
     model_type : ``"regressor"`` or ``"classifier"``.
-    epsilon : see above.
-    exact_gradient : take the answers of workers that do not tell what they answer for gradients, and leave out a worker that
-        answers how far it goes.
-    settings : of the node; by default as they are now in the environment and in `chimera.toml`.
-    sgd_options : of scikit-learn's `SGDRegressor` or `SGDClassifier`. ``max_iter`` counts here, and ``loss``, by which a
-        classifier predicts; with exact gradients also ``learning_rate`` and what it follows: ``eta0``, ``power_t``, ``alpha``,
-        ``tol`` and ``n_iter_no_change``. All others are the workers': give them there. A fit names those that had no effect.
+    epsilon : see above; default 1e-11.
+    exact_gradient : assume that workers that do not state what they return return gradients, and drop workers that return
+        steps.
+    settings : settings of the node; default: from the environment and `chimera.toml`.
+    sgd_options : options of scikit-learn's `SGDRegressor` or `SGDClassifier`. This master uses ``max_iter``, and ``loss`` for a
+        classifier's predictions; with exact gradients also ``learning_rate`` with ``eta0``, ``power_t``, ``alpha``, ``tol`` and
+        ``n_iter_no_change``. Give all others to the workers. A fit names the options that had no effect.
 
     Raises
     ------
-    ConfigurationError : another model type, an option or value that cannot be used, or a setting.
+    ConfigurationError : the model type, an option or a setting is invalid.
     """
 
     def __init__(
@@ -87,21 +87,21 @@ class ParameterServerMaster(Master):
         super().__init__("parameter-server", settings)
         self._lock = threading.Lock()
         self._engine: HttpEngine | None = None
-        self._failing = Failing("predict")
-        self._fit: tuple[Trained | None, Any] = None, None  # what it has come to, and what predicts with it
+        self._failing = FailureReporter("predict")
+        self._fit: tuple[Trained | None, Any] = None, None  # the result of the last fit, and an estimator with it
 
     @property
     def fitted(self) -> bool:
-        """Whether a fit has ended well."""
+        """Whether a fit has succeeded."""
         return self._fit[0] is not None
 
     def fit(self) -> dict[str, Any]:
-        """Train from the beginning, and return the body of the answer; predictions meanwhile are those of the former model.
+        """Train from the start, and return the body of the answer. Until the fit ends, predictions use the previous model.
 
         Raises
         ------
-        AllWorkersFailed : no worker is left; says why for each.
-        DataError : the workers' data do not fit each other.
+        AllWorkersFailed : no worker is left; the message states the reason for each.
+        DataError : the workers' data do not match.
         NonFiniteError : the steps are too long.
         """
         with self._lock:
@@ -119,32 +119,33 @@ class ParameterServerMaster(Master):
             ).run()
         self._fit = trained, None if trained.network else self._predictor(trained)
         status().info("fitted in %d steps", trained.steps)
-        say_fitted(names, trained.failures)
+        report_fit(names, trained.failures)
         body: dict[str, Any] = {"fit": "ok", "workers": outcome("fit", names, trained.failures)}
         for name, count in trained.left_out.items():
             body["workers"][name]["steps_left_out"] = count
-            say(f"{name}: {count} of its answers were not finite, and left out", well=False)
+            report(f"{name}: {count} of its answers were not finite and were left out", ok=False)
         if useless := self._without_effect(trained.exact_gradient):
-            say(f"without effect on this fit: {', '.join(useless)}; {_THEIRS[trained.exact_gradient]}", well=False)
+            advice = _GIVE_TO_WORKERS[trained.exact_gradient]
+            report(f"options without effect on this fit: {', '.join(useless)}; {advice}", ok=False)
             body["without_effect"] = useless
         return body
 
     def predict(self, table: Table) -> dict[str, Any]:
-        """Return what the model predicts for these rows: values, or labels with classes and probabilities.
+        """Return the predictions for these rows: values, or labels with classes and probabilities.
 
-        A classifier whose loss gives no probabilities gives 1 to the class that it predicts.
+        If the loss of a classifier has no probabilities, the predicted class has probability 1.
 
         Raises
         ------
-        NotFittedError : nothing is fitted yet.
-        DataError : the columns do not fit.
-        AllWorkersFailed : the model is a neural network, and no worker, where such predict, has answered.
+        NotFittedError : no model is fitted yet.
+        DataError : the columns do not match.
+        AllWorkersFailed : the model is a neural network, which predicts on workers, and no worker answered.
         """
         trained, predictor = self._fit
         if trained is None:
-            raise NotFittedError("nothing is fitted yet: POST /v1/chimera/parameter-server/fit first")
+            raise NotFittedError("no model is fitted yet: POST /v1/chimera/parameter-server/fit first")
         if trained.network:
-            return self._asked(trained, table)
+            return self._predict_on_worker(trained, table)
         rows = table.ordered(trained.columns)
         if trained.classes is None:
             return {"y_pred_rows": predictor.predict(rows) if len(rows) else []}
@@ -158,19 +159,19 @@ class ParameterServerMaster(Master):
             probabilities = (labels[:, None] == predictor.classes_[None, :]).astype(np.float64)
         return {"y_pred_rows": labels.tolist(), "classes": classes, "y_proba_rows": probabilities}
 
-    async def predict_soon(self, table: Table) -> dict[str, Any]:
-        """Predict for few rows at once: a thread costs more."""
+    async def predict_async(self, table: Table) -> dict[str, Any]:
+        """Predict few rows in the event loop, because a thread takes longer; more rows in a thread."""
         quick = self._fit[1] is not None and len(table.rows) <= _ROWS_IN_LOOP
-        return self.predict(table) if quick else await super().predict_soon(table)
+        return self.predict(table) if quick else await super().predict_async(table)
 
     def close(self) -> None:
-        """End a fit under way."""
+        """Stop a running fit."""
         with self._lock:
             if self._engine is not None:
                 self._engine.close()
 
     def _without_effect(self, exact_gradient: bool) -> list[str]:
-        """Return the options that were given here and did nothing for a fit."""
+        """Return the options of this master that had no effect on a fit."""
         effective = {"max_iter"} | ({"loss"} if self._classifies else set())
         if exact_gradient:
             effective |= self._rate.options()
@@ -193,11 +194,11 @@ class ParameterServerMaster(Master):
         estimator.intercept_ = trained.flat[-biases:].astype(np.float64)
         return estimator
 
-    def _asked(self, trained: Trained, table: Table) -> dict[str, Any]:
-        """Return what the first worker that answers predicts with the trained network."""
+    def _predict_on_worker(self, trained: Trained, table: Table) -> dict[str, Any]:
+        """Return the prediction of the trained network by the first worker that answers."""
         failures: dict[str, str] = {}
         more = {} if trained.classes is None else {"classes": list(trained.classes)}
-        body = question(table, weights=trained.flat, **more)
+        body = predict_body(table, weights=trained.flat, **more)
         with self.engine() as engine:
             for name in self.settings.workers_nodes_names:
                 worker = engine.spawn(NetworkActor, name=name)

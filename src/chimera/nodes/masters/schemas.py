@@ -1,4 +1,4 @@
-"""What the OpenAPI pages of masters say about bodies and answers, with examples."""
+"""The OpenAPI schemas of masters' bodies and answers, with examples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _workers(what: str, **more: Any) -> dict[str, Any]:
     return {
         "type": "object",
         "additionalProperties": one | {"required": [what]},
-        "description": "Each worker by name: whether it took part, and why not.",
+        "description": "The outcome of each worker by name: ok, or failed with the reason.",
     }
 
 

@@ -1,4 +1,4 @@
-"""Workers: web servers that own their data, and fit, predict, or compute gradients of them."""
+"""Workers: web servers that own their data, and fit models, predict, or compute gradients."""
 
 from __future__ import annotations
 

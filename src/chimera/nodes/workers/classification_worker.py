@@ -1,4 +1,4 @@
-"""A worker around any scikit-learn classifier."""
+"""A worker with a scikit-learn classifier."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from chimera.nodes.workers.estimator_worker import EstimatorWorker, sendable
 
 
 class ClassificationWorker(EstimatorWorker):
-    """Fits a classifier on its own rows; answers with labels, classes and probabilities.
+    """Fits a classifier to its own rows; answers with labels, classes and probabilities.
 
     Parameters
     ----------
-    classifier : any of scikit-learn's kind; one without ``predict_proba`` gives probability 1 to the class it predicts.
-    bootstrap : fit on as many rows drawn with replacement from its own, by a seed that is made of the worker's name.
-    settings : of the node; by default as they are now in the environment and in `chimera.toml`.
+    classifier : any scikit-learn classifier. Without ``predict_proba``, the predicted class has probability 1.
+    bootstrap : fit to a bootstrap sample of the worker's rows, with a seed from the worker's name.
+    settings : settings of the node; default: from the environment and `chimera.toml`.
 
     Raises
     ------
-    ConfigurationError : it is no classifier, or a setting cannot be used.
+    ConfigurationError : ``classifier`` is not a classifier, or a setting is invalid.
     """
 
     def __init__(self, classifier: Any, bootstrap: bool = False, *, settings: Settings | None = None) -> None:
@@ -32,7 +32,7 @@ class ClassificationWorker(EstimatorWorker):
 
     def _check(self, targets: NDArray[Any]) -> None:
         if targets.ndim > 1:
-            raise DataError(f"{self._data.folder / Y_FILE} must have one column of labels, and has {targets.shape[1]}")
+            raise DataError(f"{self._data.folder / Y_FILE} must have one column of labels, not {targets.shape[1]}")
 
     def _predicted(self, estimator: Any, rows: NDArray[np.float64]) -> dict[str, Any]:
         classes = np.asarray(estimator.classes_)

@@ -1,4 +1,4 @@
-"""Workers around a whole scikit-learn estimator: ``fit`` on the own data, ``predict`` for anybody's rows."""
+"""Workers with a scikit-learn estimator: ``fit`` uses the worker's own data, ``predict`` the rows of the request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from chimera.web.errors import BusyError, NotFittedError
 from chimera.web.logs import status
 from chimera.web.routing import documented, plain_router
 
-_ROWS_IN_LOOP = 64  # a prediction for more goes into a thread, so that other requests need not wait for it
+_ROWS_IN_LOOP = 64  # predictions for more rows are computed in another thread, so that other requests do not wait
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class _Fitted:
 
 
 class EstimatorWorker(Worker):
-    """What `ClassificationWorker` and `RegressionWorker` share.
+    """The base class of `ClassificationWorker` and `RegressionWorker`.
 
     Parameters
     ----------
-    estimator : of scikit-learn's kind; it is copied, never fitted itself.
-    task : what it must be for.
-    bootstrap : fit on rows drawn with replacement from the own ones, others for each worker, as bagging does.
-    settings : of the node.
+    estimator : a scikit-learn estimator. Copies of it are fitted.
+    task : the task that the estimator must be for.
+    bootstrap : fit to a bootstrap sample of the worker's rows, which differs between workers, as in bagging.
+    settings : settings of the node.
 
     Raises
     ------
-    ConfigurationError : no such estimator.
+    ConfigurationError : the estimator is not for this task.
     """
 
     def __init__(self, estimator: Any, task: Task, *, bootstrap: bool, settings: Settings | None) -> None:
@@ -55,7 +55,7 @@ class EstimatorWorker(Worker):
         self._fitting = threading.Lock()
 
     def about(self) -> dict[str, Any]:
-        """Return what ``/health`` tells of it."""
+        """Return the fields of ``/health``."""
         return {**super().about(), "fitted": self._fitted is not None}
 
     def routers(self) -> list[APIRouter]:
@@ -77,27 +77,27 @@ class EstimatorWorker(Worker):
             table = Table.of(columns, rows)
             few = len(table.rows) <= _ROWS_IN_LOOP
             predicted = self.predict(table) if few else await in_thread(self.predict, table)
-            request.app.state.metrics.rows_predicted(len(table.rows))
+            request.app.state.metrics.count_rows(len(table.rows))
             return answer(request, predicted)
 
         return [router]
 
     def _fit_and_release(self, metrics: Any) -> None:
-        """Fit, in a thread that outlives a client who goes away."""
-        well = False
+        """Fit. The fit continues in its thread if the client disconnects."""
+        ok = False
         try:
             self.fit()
-            well = True
+            ok = True
         finally:
             self._fitting.release()
-            metrics.fit_ended(well=well)
+            metrics.count_fit(ok=ok)
 
     def fit(self) -> None:
-        """Fit a copy of the estimator on the data as they are now; predictions meanwhile are those of the former one.
+        """Fit a copy of the estimator to the current data. Until the fit ends, predictions use the previous copy.
 
         Raises
         ------
-        DataError : the data cannot be read, or the estimator cannot be fitted on them.
+        DataError : the data cannot be read, or the estimator cannot be fitted to them.
         """
         from sklearn.base import clone
 
@@ -107,29 +107,29 @@ class EstimatorWorker(Worker):
         estimator = clone(self._estimator)
         try:
             estimator.fit(used.X, used.y)
-        except ValueError as error:  # scikit-learn's own word for data that do not fit
+        except ValueError as error:  # scikit-learn's exception for unsuitable data
             name = type(estimator).__name__
-            raise DataError(f"{name} cannot be fitted on {self._data.folder}: {first_line(error)}") from error
+            raise DataError(f"{name} cannot be fitted to {self._data.folder}: {first_line(error)}") from error
         self._fitted = _Fitted(estimator, data.columns)
-        status().info("%s: %s is fitted on %d rows", self.name, type(estimator).__name__, len(used.X))
+        status().info("%s: %s is fitted to %d rows", self.name, type(estimator).__name__, len(used.X))
 
     def _check(self, targets: NDArray[Any]) -> None:
-        """Raise a `DataError` where the targets are not of the task."""
+        """Raise a `DataError` if the targets are not suitable for the task."""
 
     def predict(self, table: Table) -> dict[str, Any]:
         """Return the body of the answer for these rows.
 
         Raises
         ------
-        NotFittedError : nothing is fitted yet.
-        DataError : the columns do not fit, or the estimator does not take the rows.
+        NotFittedError : no model is fitted yet.
+        DataError : the columns do not match, or the estimator refuses the rows.
         """
         fitted = self._fitted
         if fitted is None:
             raise NotFittedError(f"{self.name} has no fitted model yet: POST /v1/chimera/model/fit first")
         rows = table.ordered(fitted.columns)
         try:
-            with np.errstate(over="ignore", invalid="ignore"):  # what became of it is looked at in `sendable`
+            with np.errstate(over="ignore", invalid="ignore"):  # `sendable` checks that the result is finite
                 return self._predicted(fitted.estimator, rows)
         except ValueError as error:
             if isinstance(error, DataError):
@@ -143,11 +143,11 @@ class EstimatorWorker(Worker):
 
 
 def sendable(values: Any) -> Any:
-    """Return predictions, probabilities or labels as what a body can hold: a numeric array, or a list of texts.
+    """Convert predictions, probabilities or labels for a body: to a numeric array, or a list of texts.
 
     Raises
     ------
-    NonFiniteError : numbers that JSON does not know.
+    NonFiniteError : there are non-finite numbers, which JSON cannot represent.
     """
     array = np.asarray(values)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -166,6 +166,6 @@ def _checked(estimator: Any, task: Task) -> Any:
     )
     if not fits or not (is_classifier if task == "classification" else is_regressor)(estimator):
         given = repr(estimator).partition("\n")[0][:60]
-        hint = "; it is a class: make an object of it" if isinstance(estimator, type) else ""
+        hint = "; it is a class: create an object" if isinstance(estimator, type) else ""
         raise ConfigurationError(f"a worker for {task} needs a scikit-learn {what}, not {given}{hint}")
     return estimator

@@ -1,4 +1,4 @@
-"""Workers that a parameter server trains with: they answer weights with a gradient, or with how far they go from them."""
+"""Workers for a parameter server: they receive weights, and return a gradient or a step."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from chimera.web.routing import documented, plain_router
 
 _SAMPLE_ROWS = 5
 _MOST_STEPS = 2**40
-_SLOW_S = 0.02  # a gradient that takes longer is computed beside the event loop; a thread costs about 0.1 ms
+_SLOW_S = 0.02  # a gradient that takes longer is computed in another thread, which costs about 0.1 ms
 
 
 @dataclass
 class Problem:
-    """A model, the data that its gradient is of, and how its parameters are told in a body.
+    """A model, its training data, and the format of its parameters in a body.
 
     Attributes
     ----------
     model : its flat parameters are the weights, row by row, and then the biases.
     inputs : float32, shape (n, d), contiguous.
-    targets : as the model takes them, shape (n,).
-    columns : the names of the inputs.
-    classes : the labels, of a classifier.
+    targets : in the model's format, shape (n,).
+    columns : names of the inputs.
+    classes : labels of a classifier; None for a regression.
     weights_shape, biases : shape of the weights, (outputs, d) or (P,), and the number of biases.
-    loaded : whether anybody has set the parameters yet.
+    loaded : whether the parameters have been set.
     """
 
     model: Model
@@ -57,11 +57,11 @@ class Problem:
     loaded: bool = False
 
     def load(self, weights: Any, bias: Any) -> tuple[int, ...]:
-        """Set the parameters, and return the shape in which the weights came.
+        """Set the parameters, and return the shape of the given weights.
 
         Raises
         ------
-        DataError : they are of another shape, or not finite.
+        DataError : a shape is wrong, or a value is not finite.
         """
         given, biases = coefficients(weights, bias, self.weights_shape, self.biases, np.float32)
         size, flat = given.size, self.model.parameters()
@@ -70,69 +70,69 @@ class Problem:
         return given.shape
 
     def gradient(self, step: int | None = None) -> Flat:  # noqa: ARG002 - it is the same at every step
-        """Return the mean gradient over all rows at the parameters as they are; the next call overwrites it.
+        """Return the mean gradient over all rows at the current parameters. The next call overwrites it.
 
         Raises
         ------
-        NonFiniteError : the weights are too large for it.
+        NonFiniteError : the gradient is not finite.
         """
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what became of it is looked at below
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # the result is checked below
             gradient, _ = self.model.gradient((self.inputs, self.targets))
         if not all_finite(gradient):
-            raise NonFiniteError("the gradient at these weights is not finite: they are too large; take smaller steps")
+            raise NonFiniteError("the gradient at these weights is not finite: use a smaller learning rate")
         return gradient
 
 
-class Steppable(Protocol):
-    """What a step is computed with: a `Problem`, or a `LocalEpoch`."""
+class LocalUpdate(Protocol):
+    """The computation of a worker's answer: the gradient of a `Problem`, or the step of a `LocalEpoch`."""
 
     biases: int
 
     def load(self, weights: Any, bias: Any) -> tuple[int, ...]:
-        """Set the parameters, and return the shape in which the weights came."""
+        """Set the parameters, and return the shape of the given weights."""
 
     def gradient(self, step: int | None) -> NDArray[Any]:
-        """Return what the step answers, shape (P,): weights row by row, and then biases."""
+        """Return the gradient or step, shape (P,): weights row by row, and then biases."""
 
 
 def coefficients(
     weights: Any, bias: Any, shape: tuple[int, ...], biases: int, dtype: type[np.floating[Any]]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return weights and bias as finite arrays, the weights in the shape in which they came.
+    """Return weights and bias as finite arrays. The weights keep their given shape.
 
     Raises
     ------
-    DataError : they are of another shape, or not finite.
+    DataError : a shape is wrong, or a value is not finite.
     """
     given, intercepts = numbers(weights, "weights", dtype), numbers(bias, "bias", dtype)
     if given.shape != shape and not (given.shape == (math.prod(shape),) and shape[0] == 1):
-        raise DataError(f"weights must have the shape {shape}, these have {given.shape}")
+        raise DataError(f"weights must have the shape {shape}, not {given.shape}")
     if intercepts.shape != (biases,):
-        raise DataError(f"bias must have {biases} numbers, this has the shape {intercepts.shape}")
+        raise DataError(f"bias must have {biases} numbers, not the shape {intercepts.shape}")
     return given, intercepts
 
 
 class GradientWorker(Worker):
-    """What `SGDWorker` and `TorchWorker` share: the routes below ``/v1/chimera/sgd``."""
+    """The base class of `SGDWorker` and `TorchWorker`, with the routes below ``/v1/chimera/sgd``."""
 
     def __init__(self, task: Task, settings: Settings | None) -> None:
         super().__init__(task, settings)
-        self._lock = threading.Lock()  # a model's vectors are used by one computation at a time
-        self._problem: Steppable | None = None
-        self._made_of: tuple[Data, tuple[Any, ...] | None] | None = None
-        self._took_s = math.inf  # unknown until the first one
+        self._lock = threading.Lock()  # only one computation at a time may use a model's vectors
+        self._problem: LocalUpdate | None = None
+        self._update_key: tuple[Data, tuple[Any, ...] | None] | None = None
+        self._took_s = math.inf  # duration of the last gradient; unknown before the first
 
     @abstractmethod
     def make_problem(self, data: Data, classes: NDArray[Any] | None) -> Problem:
-        """Return the problem on these data; ``classes`` are sorted, and hold every label of the data."""
+        """Return the problem with these data; ``classes`` are sorted and include every label of the data."""
 
-    def make_steppable(self, data: Data, classes: NDArray[Any] | None) -> Steppable:
-        """Return what a step is computed with on these data; by default the exact gradient of the problem."""
+    def make_local_update(self, data: Data, classes: NDArray[Any] | None) -> LocalUpdate:
+        """Return the local update with these data; by default the exact gradient of the problem."""
         return self.make_problem(data, classes)
 
     @property
     def exact_gradient(self) -> bool:
-        """Whether a step answers the gradient at the parameters that came, and not how far the worker went from them."""
+        """Whether an answer is the gradient at the given parameters, not a step from them."""
         return True
 
     def routers(self) -> list[APIRouter]:
@@ -142,7 +142,9 @@ class GradientWorker(Worker):
         @router.get(
             "/request-data-sample",
             **documented(
-                "A few rows, at least one of each class: columns and classes.", **self.sample_page(), errors=(422,)
+                "Return a few rows, at least one of each class, with columns and classes.",
+                **self.sample_page(),
+                errors=(422,),
             ),
         )
         async def sample(request: Request) -> Response:
@@ -151,7 +153,7 @@ class GradientWorker(Worker):
         @router.post(
             "/fit-step",
             **documented(
-                "These weights minus those that one pass over all own rows reaches; or the gradient at these weights.",
+                "Return the given weights minus those after one pass over the worker's rows, or the gradient at the weights.",
                 **schemas.FIT_STEP,
                 errors=(422,),
             ),
@@ -166,7 +168,7 @@ class GradientWorker(Worker):
         return [router]
 
     def actors(self) -> Mapping[str, Callable[..., Any]]:
-        """Let drivers train with this worker's model and data, by any strategy (see `chimera.nodes.workers.learner`)."""
+        """Return the learners for drivers, which train by any strategy with this worker's model and data (see `learner`)."""
         from chimera.nodes.workers.learner import KIND, PRIVATE_KIND, NodeLearner
         from chimera.training.privacy.worker import PrivateWorker
 
@@ -174,17 +176,17 @@ class GradientWorker(Worker):
         return {KIND: learner, PRIVATE_KIND: partial(PrivateWorker, learner=learner)}
 
     def sample_page(self) -> dict[str, Any]:
-        """Return what the OpenAPI pages say about the sample."""
+        """Return the OpenAPI schemas of the sample."""
         return schemas.sample()
 
     def sample(self) -> dict[str, Any]:
-        """Return a few rows of the data as their files are now; with ``share_samples`` off, columns and classes only.
+        """Return a few rows of the current data; with ``share_samples`` off, columns and classes only.
 
-        Masters use the columns, and the labels to know all classes. The rows are for programs that ask for them.
+        Masters use the columns, and collect all classes from the labels. The rows are for other programs.
 
         Raises
         ------
-        DataError : the data cannot be used.
+        DataError : the data are invalid.
         """
         data = self.read()
         shares = self.settings.share_samples
@@ -199,18 +201,18 @@ class GradientWorker(Worker):
         }
 
     def fit_step(self, weights: Any, bias: Any, classes: Any = None, step: int | None = None) -> dict[str, Any]:
-        """Return these weights minus those that are reached from them, or the gradient at them, in their shape.
+        """Return the weights minus those after a local step, or the gradient at the weights, in the shape of the weights.
 
         Parameters
         ----------
         weights, bias : lists or arrays, see `Problem.load`.
-        classes : all labels, sorted, where other workers know more than this one.
-        step : how many steps the fit has taken before; None for one more than at the last call.
+        classes : all labels, sorted, if this worker's data lack some of them.
+        step : number of steps that the fit has taken before; None: one more than in the last call.
 
         Raises
         ------
-        DataError : the data cannot be used, or what was given does not fit them.
-        NonFiniteError : the weights are too large.
+        DataError : the data are invalid, or the arguments do not match them.
+        NonFiniteError : the result is not finite.
         """
         with self._lock:
             problem = self._current(classes)
@@ -221,40 +223,40 @@ class GradientWorker(Worker):
             cut = gradient.size - problem.biases
             return {"weights_gradients": gradient[:cut].reshape(shape).copy(), "bias_gradient": gradient[cut:].copy()}
 
-    def _current(self, classes: Any) -> Steppable:
-        """Return the problem with these classes; the one of the last call, unless classes or data are others."""
+    def _current(self, classes: Any) -> LocalUpdate:
+        """Return the local update with these classes, the same object as before if classes and data have not changed."""
         data, key = self.read(), classes if classes is None else tuple(_plain_labels(classes))
-        if self._problem and self._made_of and self._made_of[0] is data and self._made_of[1] == key:
+        if self._problem and self._update_key and self._update_key[0] is data and self._update_key[1] == key:
             return self._problem
         labels = None
         if self.task == "classification":
             own = np.unique(data.y)
             labels = own if key is None else _sorted_labels(key, own)
         elif key is not None:
-            raise DataError("a regression has no classes")
+            raise DataError("classes are not allowed for a regression")
         self._problem = None
-        self._problem, self._made_of = self.make_steppable(data, labels), (data, key)
+        self._problem, self._update_key = self.make_local_update(data, labels), (data, key)
         return self._problem
 
     def read(self) -> Data:
-        """Return the data as their files are now.
+        """Return the current data.
 
         Raises
         ------
-        DataError : they cannot be used.
+        DataError : the data are invalid.
         """
         data = self._data.read()
         if data.y.ndim > 1:
-            raise DataError(f"{self._data.folder / Y_FILE} must have one column, and has {data.y.shape[1]}")
+            raise DataError(f"{self._data.folder / Y_FILE} must have one column, not {data.y.shape[1]}")
         return data
 
 
 def float32_rows(data: Data) -> NDArray[np.float32]:
-    """Return the inputs as the models take them, contiguous.
+    """Return the inputs as a contiguous float32 array.
 
     Raises
     ------
-    DataError : there are numbers beyond float32.
+    DataError : a number exceeds the range of float32.
     """
     with np.errstate(over="ignore"):
         rows = np.ascontiguousarray(data.X, np.float32)
@@ -262,7 +264,8 @@ def float32_rows(data: Data) -> NDArray[np.float32]:
     if beyond.any():
         row, column = np.argwhere(beyond)[0].tolist()
         raise DataError(
-            f"X_train.csv, row {row + 1}, column {data.columns[column]!r}: {data.X[row, column]} is beyond float32: scale it"
+            f"X_train.csv, row {row + 1}, column {data.columns[column]!r}: {data.X[row, column]} exceeds the range of float32: "
+            "scale the column"
         )
     return rows
 
@@ -270,30 +273,30 @@ def float32_rows(data: Data) -> NDArray[np.float32]:
 def _step_number(step: Any) -> int | None:
     if step is None or (isinstance(step, int) and not isinstance(step, bool) and 0 <= step <= _MOST_STEPS):
         return step
-    raise DataError(f"step must be a whole number from 0 to {_MOST_STEPS}: how many steps the fit has taken")
+    raise DataError(f"step must be a whole number from 0 to {_MOST_STEPS}, the number of steps that the fit has taken")
 
 
 def _plain_labels(classes: Any) -> list[Any]:
     labels = classes.tolist() if isinstance(classes, np.ndarray) else classes
     if isinstance(labels, list | tuple) and all(isinstance(label, str | int | float) for label in labels):
         return list(labels)
-    raise DataError("classes must be a list of labels: texts, numbers or truth values")
+    raise DataError("classes must be a list of labels: texts, numbers or booleans")
 
 
 def _sorted_labels(key: tuple[Any, ...], own: NDArray[Any]) -> NDArray[Any]:
-    """Return the classes as an array, in which every own label is.
+    """Return the given classes as an array.
 
     Raises
     ------
-    DataError : they are of another kind, not sorted, or lack one.
+    DataError : the classes have another type than the worker's labels, are not sorted, or lack one of its labels.
     """
     texts = [isinstance(label, str) for label in key]
     if any(texts) != all(texts) or any(texts) != (own.dtype.kind == "U") or not key:
-        raise DataError(f"classes must be labels as this worker has them, such as {own[0].item()!r}")
+        raise DataError(f"classes must have the type of this worker's labels, such as {own[0].item()!r}")
     labels = np.array(key)
     if labels.dtype.kind not in "biufU" or not np.array_equal(np.unique(labels), labels):
         raise DataError("classes must be sorted, without repetition")
     lacking = np.setdiff1d(own, labels)
     if len(lacking):
-        raise DataError(f"classes lacks {lacking[0].item()!r}, which this worker has rows of")
+        raise DataError(f"classes lacks {lacking[0].item()!r}, a label in this worker's data")
     return labels

@@ -1,4 +1,4 @@
-"""A worker of a training run that lives in a node: the driver's strategy, with the node's own model and data."""
+"""A worker of a training run in a node: it follows the driver's strategy with the node's own model and data."""
 
 from __future__ import annotations
 
@@ -21,61 +21,61 @@ if TYPE_CHECKING:
     from chimera.nodes.workers.gradient_worker import GradientWorker, Problem
 
 KIND, PRIVATE_KIND = (f"{kind.__module__}.{kind.__qualname__}" for kind in (Learner, PrivateWorker))
-"""What drivers ask for, without and with privacy."""
+"""The classes that drivers request, without and with privacy."""
 
 
 class NodeLearner(Learner):
-    """What a driver gets that asks a node for a `Learner`.
+    """The learner that a node creates when a driver requests a `Learner`.
 
     Parameters
     ----------
-    node : whose model and data it has.
-    rank : its number in the run.
-    counterpart : what the driver's model and data are like.
-    order : how the rows are read.
-    options : those of `Learner`; they come from the driver.
+    node : the node, with its model and data.
+    rank : rank in the run.
+    schema : schema of the driver's model and data.
+    order : reading order of the rows.
+    options : options of `Learner`, from the driver.
 
     Raises
     ------
-    DataError : the node's model or data do not fit the driver's.
+    DataError : the node's model or data do not match the driver's.
     """
 
-    def __init__(self, node: GradientWorker, rank: int, counterpart: Any, _: None, order: Any, **options: Any) -> None:
-        if not isinstance(counterpart, DriverSchema):
-            raise DataError(f"{node.name} keeps its own model and data: the driver can send it neither")
-        with registered_names_only(None):  # the node's owner may name a model or loss by path; no driver may
+    def __init__(self, node: GradientWorker, rank: int, schema: Any, _: None, order: Any, **options: Any) -> None:
+        if not isinstance(schema, DriverSchema):
+            raise DataError(f"{node.name} uses its own model and data: the driver cannot send them")
+        with registered_names_only(None):  # the node's owner may give a model or loss by path; drivers may not
             data = node.read()
-            problem = _problem(node, counterpart, data)
-        counterpart.check(problem.model.layout, node.name)
-        dataset = Dataset(problem.inputs, problem.targets, counterpart.classes, name=node.name)
-        super().__init__(rank, problem.model, dataset, _bound(order, len(dataset), rank), **options)
+            problem = _problem(node, schema, data)
+        schema.check(problem.model.layout, node.name)
+        dataset = Dataset(problem.inputs, problem.targets, schema.classes, name=node.name)
+        super().__init__(rank, problem.model, dataset, _bound_order(order, len(dataset), rank), **options)
 
     def follow(self, order: Any, since: int) -> None:
-        """Read the node's rows from now on as the order says."""
-        super().follow(_bound(order, self.samples(), self._rank), since)
+        """Read the node's rows in this order from now on."""
+        super().follow(_bound_order(order, self.samples(), self._rank), since)
 
 
-def _bound(order: Any, samples: int, rank: int) -> ShardOrder:
+def _bound_order(order: Any, samples: int, rank: int) -> ShardOrder:
     if not isinstance(order, OwnOrder):
-        raise DataError(f"an order for data that the driver does not have is an OwnOrder, not a {type(order).__name__}")
+        raise DataError(f"the reading order of a node's own data must be an OwnOrder, not a {type(order).__name__}")
     return order.of(samples, rank)
 
 
-def _problem(node: GradientWorker, counterpart: DriverSchema, data: Data) -> Problem:
+def _problem(node: GradientWorker, schema: DriverSchema, data: Data) -> Problem:
     """Return the node's problem with columns and classes in the driver's order."""
     inputs, columns = data.X, data.columns
-    if counterpart.features is not None:
-        inputs, columns = inputs[:, match_columns(counterpart.features, columns)], counterpart.features
-    if (counterpart.classes is None) != (node.task == "regression"):
-        raise DataError(f"{node.name} is for {node.task}, and the driver's data is not")
-    if counterpart.classes is None:
+    if schema.features is not None:
+        inputs, columns = inputs[:, match_columns(schema.features, columns)], schema.features
+    if (schema.classes is None) != (node.task == "regression"):
+        raise DataError(f"the task of {node.name} is {node.task}, but that of the driver's data is not")
+    if schema.classes is None:
         return node.make_problem(Data(inputs, columns, data.y, data.y_columns), None)
-    numbers = _numbered(data.y, counterpart.classes, node.name)
-    return node.make_problem(Data(inputs, columns, numbers, data.y_columns), np.arange(len(counterpart.classes)))
+    numbers = _numbered(data.y, schema.classes, node.name)
+    return node.make_problem(Data(inputs, columns, numbers, data.y_columns), np.arange(len(schema.classes)))
 
 
 def _numbered(labels: NDArray[Any], classes: tuple[str, ...], who: str) -> NDArray[np.int64]:
-    """Return the place of each label among the classes; the number 1, "1" and 1.0 are the same label."""
+    """Return the index of each label in the classes. The labels 1, "1" and 1.0 are equal."""
     own, inverse = np.unique(labels, return_inverse=True)
     places = {label: place for place, label in enumerate(classes)}
     names = [f"{label:g}" if isinstance(label, float) else str(label) for label in own.tolist()]

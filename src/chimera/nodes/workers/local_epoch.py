@@ -1,4 +1,4 @@
-"""One pass of a linear estimator over a worker's rows, from the coefficients that the worker is sent."""
+"""One pass of a linear estimator over a worker's rows, from the coefficients in the request."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from chimera.nodes.workers.gradient_worker import coefficients
 
 
 class LocalEpoch:
-    """One ``partial_fit`` per step, in double precision, with the estimator's own options.
+    """One ``partial_fit`` per step, in float64, with the estimator's own options.
 
-    A step is a function of the coefficients and of its number: the estimator's counter of samples, which its learning rate
-    follows, is set by the number, and so a step that is asked for twice has the same answer.
+    The result of a step depends only on the coefficients and its number, so that a repeated request has the same answer. The
+    number determines the estimator's counter of samples, on which its learning rate depends.
 
     Parameters
     ----------
-    make : makes the estimator, not fitted. Without a ``random_state``, rows are shuffled by ``seed`` plus the step's number.
+    make : returns the unfitted estimator. Without a ``random_state``, rows are shuffled with ``seed`` plus the step's number.
     inputs : float64, shape (n, d), contiguous.
     targets : shape (n,).
-    classes : of a classifier, sorted; every target is one of them.
+    classes : sorted classes of a classifier, which include every target; None for a regression.
     seed : see ``make``.
     """
 
@@ -55,23 +55,23 @@ class LocalEpoch:
 
         Raises
         ------
-        DataError : they are of another shape, or not finite.
+        DataError : the shape is wrong, or a value is not finite.
         """
         given, self._bias = coefficients(weights, bias, self._shape, self.biases, np.float64)
         self._weights = given.reshape(self._shape)
         return given.shape
 
     def gradient(self, step: int | None) -> NDArray[np.float64]:
-        """Return the coefficients that were set minus those that one ``partial_fit`` reaches from them, and so the intercepts.
+        """Return the coefficients and intercepts before one ``partial_fit`` minus those after it.
 
         Parameters
         ----------
-        step : how many steps the fit has taken; None for one more than at the last call.
+        step : number of steps that the fit has taken before; None: one more than in the last call.
 
         Raises
         ------
-        NonFiniteError : what is reached is not finite.
-        DataError : the estimator does not take the rows.
+        NonFiniteError : the result is not finite.
+        DataError : the estimator refuses the rows.
         """
         number = self._next if step is None else step
         if number == 0:
@@ -80,12 +80,12 @@ class LocalEpoch:
         estimator = self._estimator
         if not self._own_order:
             estimator.random_state = (self._seed + number) % 2**32
-        # partial_fit works in place, and takes the row alone for a regression.
+        # partial_fit works in place; for a regression the coefficients are one row.
         estimator.coef_ = self._weights.copy() if self._options else self._weights[0].copy()
         estimator.intercept_ = self._bias.copy()
         estimator.t_ = 1.0 + number * len(self._inputs)
         try:
-            with np.errstate(over="ignore", invalid="ignore"):  # what became of it is looked at below
+            with np.errstate(over="ignore", invalid="ignore"):  # the result is checked below
                 estimator.partial_fit(self._inputs, self._targets, **self._options)
                 change = np.empty(math.prod(self._shape) + self.biases)
                 change[: -self.biases] = self._weights.reshape(-1) - np.ravel(estimator.coef_)
@@ -95,6 +95,6 @@ class LocalEpoch:
             raise kind(f"{type(estimator).__name__} cannot take this step: {first_line(error)}") from error
         if not all_finite(change):
             raise NonFiniteError(
-                f"{type(estimator).__name__} reaches no finite coefficients: take a smaller eta0, or scale the columns"
+                f"the coefficients of {type(estimator).__name__} are not finite: choose a smaller eta0, or scale the columns"
             )
         return change

@@ -1,4 +1,4 @@
-"""A worker around any scikit-learn regressor."""
+"""A worker with a scikit-learn regressor."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from chimera.nodes.workers.estimator_worker import EstimatorWorker
 
 
 class RegressionWorker(EstimatorWorker):
-    """Fits a regressor on its own rows; answers with values, one a row, or a list of them where ``y`` has several columns.
+    """Fits a regressor to its own rows; answers with one value per row, or a list of values if ``y`` has several columns.
 
     Parameters
     ----------
-    regressor : any of scikit-learn's kind.
-    bootstrap : fit on as many rows drawn with replacement from its own, by a seed that is made of the worker's name.
-    settings : of the node; by default as they are now in the environment and in `chimera.toml`.
+    regressor : any scikit-learn regressor.
+    bootstrap : fit to a bootstrap sample of the worker's rows, with a seed from the worker's name.
+    settings : settings of the node; default: from the environment and `chimera.toml`.
 
     Raises
     ------
-    ConfigurationError : it is no regressor, or a setting cannot be used.
+    ConfigurationError : ``regressor`` is not a regressor, or a setting is invalid.
     """
 
     def __init__(self, regressor: Any, bootstrap: bool = False, *, settings: Settings | None = None) -> None:

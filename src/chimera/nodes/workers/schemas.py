@@ -1,4 +1,4 @@
-"""What the OpenAPI pages of workers say about bodies and answers, with examples."""
+"""The OpenAPI schemas of workers' bodies and answers, with examples."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _LABELS = {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "nu
 _ONE_OR_ROWS = {"anyOf": [_ROWS, _NUMBERS]}
 _WEIGHTS = {
     **_ONE_OR_ROWS,
-    "description": "One row for each output; with one output also that row alone. A neural network's are one flat list.",
+    "description": "One row for each output, or that row itself if there is one output; for a neural network one flat list.",
 }
-_BIAS = {**_NUMBERS, "description": "A number for each output; none for a neural network."}
+_BIAS = {**_NUMBERS, "description": "One number for each output; empty for a neural network."}
 _CLASSES = {
     "anyOf": [{"type": "array", "items": {"type": "string"}}, _NUMBERS, {"type": "null"}],
-    "description": "All classes, sorted, where other workers know more of them than this one. Only for classification.",
+    "description": "All classes, sorted, if this worker's data lack some of them. Only for classification.",
 }
 _STEP = {
     "anyOf": [{"type": "integer", "minimum": 0, "maximum": 2**40}, {"type": "null"}],
-    "description": "How many steps the fit has taken before; without it, one more than at the last call.",
+    "description": "Number of steps that the fit has taken before; default: one more than in the last request.",
 }
 _EXACT = {
     "type": "boolean",
-    "description": "Whether a step answers the gradient at the weights, or the weights minus those that one pass reaches.",
+    "description": "Whether a step returns the gradient at the weights, or the weights before one pass minus those after it.",
 }
 
 _COLUMNS = ["mean radius", "mean texture"]
@@ -41,11 +41,11 @@ FIT: dict[str, Any] = {"answer": _object(fit={"const": "ok"}), "answer_example":
 
 
 def predict(task: Task, *, weights: bool = False) -> dict[str, Any]:
-    """Return what a ``predict`` route takes and answers; ``weights``: whether the body may bring them."""
+    """Return the schemas of a ``predict`` route; ``weights``: whether the body may contain weights."""
     body = _object(X_pred_columns=_NAMES, X_pred_rows=_ROWS)
     if weights:
         body["properties"] |= {
-            "weights": {**_NUMBERS, "description": "All parameters; by default those that were here last."},
+            "weights": {**_NUMBERS, "description": "All parameters; default: those of the last request."},
             "classes": _CLASSES,
         }
     if task == "regression":
@@ -57,7 +57,7 @@ def predict(task: Task, *, weights: bool = False) -> dict[str, Any]:
 
 
 def sample(*, weights: bool = False) -> dict[str, Any]:
-    """Return what the route of the data sample answers; ``weights``: whether also with those that training begins with."""
+    """Return the schemas of the data sample; ``weights``: whether it contains initial weights."""
     answer = _object(
         X_train_sample_columns=_NAMES,
         X_train_sample_rows=_ROWS,

@@ -1,4 +1,4 @@
-"""A worker that computes the gradient of a neural network on its own rows."""
+"""A worker that returns the gradient of a neural network on its own rows."""
 
 from __future__ import annotations
 
@@ -31,28 +31,29 @@ if TYPE_CHECKING:
 
     from chimera.models.torch_model import TorchModel
 
-_SEED = 0  # of the first weights: every worker that is asked for them has the same
+_SEED = 0  # seed of the initial weights, which must be the same on all workers
 
 
 class TorchWorker(GradientWorker):
-    """Answers all parameters of a network, as one flat list, with the gradient of the loss over its own rows.
+    """Receives all parameters of a network as one flat list, and returns the gradient of the loss over its own rows.
 
-    Its data sample also carries ``weights``, with which training begins, and an empty ``bias``. It predicts at
-    ``/v1/chimera/model/predict``, with the weights that come in the body, or those that came last.
+    Its data sample also contains the initial ``weights`` and an empty ``bias``. It predicts at ``/v1/chimera/model/predict``
+    with the weights in the body, or with those of the last request.
 
     Parameters
     ----------
-    model_factory : a function without arguments (a class, say) that makes an ``nn.Module``; or the name of a model that
-        comes with Chimera, such as ``"mlp"``.
-    loss : its name or a function, see `chimera.models.torch_model.TorchModel`.
-    task : what outputs are: by default what the loss is for.
-    classes : all labels, sorted, where this worker's rows may lack some; by default those in its data.
-    options : of a model that was named.
-    settings : of the node; by default as they are now in the environment and in `chimera.toml`.
+    model_factory : a function without arguments, such as a class, that returns an ``nn.Module``; or the name of a model of
+        Chimera, such as ``"mlp"``.
+    loss : name or function of a loss, see `chimera.models.torch_model.TorchModel`.
+    task : task of the outputs; default: the task of the loss.
+    classes : all labels, sorted, if this worker's rows may lack some; default: the labels in its data.
+    options : options of a model that is given by name.
+    settings : settings of the node; default: from the environment and `chimera.toml`.
 
     Raises
     ------
-    ConfigurationError : no such model or loss, or a setting that cannot be used.
+    ConfigurationError : the model, the loss or a setting is invalid.
+    MissingExtraError : torch is not installed.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class TorchWorker(GradientWorker):
             MODELS.find(model_factory)
         elif not callable(model_factory) or options:
             raise ConfigurationError(
-                "a model factory is the name of a model or a function without arguments; options need a name"
+                "model_factory must be the name of a model or a function without arguments; options need a name"
             )
         try:
             made = make_loss(loss, task)
@@ -80,11 +81,11 @@ class TorchWorker(GradientWorker):
         super().__init__(made.task, settings)
 
     def sample_page(self) -> dict[str, Any]:
-        """Return what the OpenAPI pages say about the sample."""
+        """Return the OpenAPI schemas of the sample."""
         return schemas.sample(weights=True)
 
     def routers(self) -> list[APIRouter]:
-        """Return the routes of training, and that of predictions."""
+        """Return the routes of training and prediction."""
         router = plain_router(prefix="/v1/chimera/model", tags=["model"])
         page = schemas.predict(self.task, weights=True)
 
@@ -93,13 +94,13 @@ class TorchWorker(GradientWorker):
             value = await read_object(request)
             table = Table.of(*required(value, "X_pred_columns", "X_pred_rows"))
             predicted = await in_thread(self.predict, table, value.get("weights"), value.get("classes"))
-            request.app.state.metrics.rows_predicted(len(table.rows))
+            request.app.state.metrics.count_rows(len(table.rows))
             return answer(request, predicted)
 
         return [*super().routers(), router]
 
     def sample(self) -> dict[str, Any]:
-        """Return a few rows of the data, and the weights that training begins with."""
+        """Return a few rows of the data, and the initial weights."""
         sample = super().sample()
         with self._lock:
             problem = self._network(self._classes)
@@ -121,8 +122,8 @@ class TorchWorker(GradientWorker):
 
         Raises
         ------
-        NotFittedError : no weights are given, and none came before.
-        DataError : the columns or the weights do not fit.
+        NotFittedError : the request has no weights, and no earlier request had any.
+        DataError : the columns or the weights do not match.
         """
         with self._lock:
             problem = self._problem
@@ -142,16 +143,18 @@ class TorchWorker(GradientWorker):
         return {"y_pred_rows": sendable(chosen), "classes": labels, "y_proba_rows": sendable(outputs)}
 
     def make_problem(self, data: Data, classes: NDArray[Any] | None) -> Problem:
-        """Return the network's problem on these data; labels are numbered in the order of the classes."""
+        """Return the network's problem with these data. Labels are numbered in the order of the classes."""
         model = self._model(data.X.shape[1], classes)
         targets = data.y.astype(np.float32) if classes is None else np.searchsorted(classes, data.y)
         inputs = float32_rows(data)
         try:
             made = model.predict(inputs[:1])
         except RuntimeError as error:
-            raise DataError(f"the network takes no rows with {inputs.shape[1]} columns: {first_line(error)}") from error
+            raise DataError(
+                f"the network does not accept rows with {inputs.shape[1]} columns: {first_line(error)}"
+            ) from error
         if classes is not None and made.shape[1] != len(classes):
-            raise DataError(f"the network tells {made.shape[1]} classes apart, and there are {len(classes)}")
+            raise DataError(f"the network has outputs for {made.shape[1]} classes, but there are {len(classes)}")
         return Problem(model, inputs, targets, data.columns, classes, (model.parameters().size,), 0)
 
     def _model(self, width: int, classes: NDArray[Any] | None) -> TorchModel:
@@ -190,5 +193,5 @@ class TorchWorker(GradientWorker):
 
 
 def _accuracy(targets: NDArray[Any], probabilities: NDArray[Any]) -> float:
-    """Return the share of rows, numbered by class, whose class is the most probable one."""
+    """Return the fraction of rows whose most probable class is the target."""
     return float(np.mean(probabilities.argmax(1) == targets))

@@ -1,4 +1,4 @@
-"""The data of a worker: read when they are asked for, and again when their files have changed."""
+"""The training data of a worker, read at the first use and again when the files have changed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from chimera.web.logs import status
 
 @dataclass(frozen=True)
 class Data:
-    """What the two files hold.
+    """The contents of the two files.
 
     Attributes
     ----------
     X : float64, shape (n, d).
-    columns : their names.
+    columns : names of the columns of X.
     y : shape (n,), or (n, k).
-    y_columns : their names.
+    y_columns : names of the columns of y.
     """
 
     X: NDArray[np.float64]
@@ -34,18 +34,18 @@ class Data:
     y_columns: tuple[str, ...]
 
     def bootstrapped(self, name: str) -> Data:
-        """Return as many rows, drawn with replacement, by a seed made of the worker's name: workers draw differently."""
+        """Return a bootstrap sample of n rows, with a seed from the worker's name, so that workers draw different rows."""
         rng = np.random.default_rng(zlib.crc32(name.encode()))
         rows = rng.integers(len(self.X), size=len(self.X))
         return Data(self.X[rows], self.columns, self.y[rows], self.y_columns)
 
 
 class TrainingData:
-    """Reads the data of one folder.
+    """Reads and caches the data of one folder.
 
     Parameters
     ----------
-    folder : with ``X_train.csv`` and ``y_train.csv``.
+    folder : a folder with ``X_train.csv`` and ``y_train.csv``.
     task : with ``"regression"``, targets must be numbers.
     """
 
@@ -56,11 +56,11 @@ class TrainingData:
         self._lock = threading.Lock()
 
     def read(self) -> Data:
-        """Return the data as the files are now; the same object as before, if they have not changed.
+        """Return the current data, the same object as before if the files have not changed.
 
         Raises
         ------
-        DataError : they cannot be used.
+        DataError : the data are invalid.
         """
         with self._lock:
             stamp = [_stamp(self.folder / name) for name in (X_FILE, Y_FILE)]

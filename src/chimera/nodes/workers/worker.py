@@ -1,4 +1,4 @@
-"""What all workers have in common: settings, data, an app, a server."""
+"""The base class of workers: settings, data, web application and server."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class Worker(ABC):
 
     Parameters
     ----------
-    task : what its targets are.
-    settings : of the node; by default as `read_settings` finds them now.
+    task : the task of its targets.
+    settings : settings of the node; default: from `read_settings`.
 
     Raises
     ------
-    ConfigurationError : a setting that cannot be used, or no name.
+    ConfigurationError : a setting is invalid, or the worker has no name.
     """
 
     def __init__(self, task: Task, settings: Settings | None) -> None:
         self.settings = read_settings() if settings is None else settings
         if not self.settings.worker_name:
             raise ConfigurationError(
-                "a worker is named like its file, and here is none: set CHIMERA_WORKER_NAME to the name of its data folder"
+                "the worker has no name, because there is no main file: set CHIMERA_WORKER_NAME to the name of its data folder"
             )
         self.name = self.settings.worker_name
         self.task: Task = task
@@ -47,13 +47,13 @@ class Worker(ABC):
         """Return the routes of this kind of worker."""
 
     def about(self) -> dict[str, Any]:
-        """Return what ``/health`` tells of it."""
+        """Return the fields of ``/health``."""
         return {"name": self.name, "kind": "worker", "type": type(self).__name__, "task": self.task}
 
     def actors(self) -> Mapping[str, Callable[..., Any]]:
-        """Return the classes (or what makes their objects, from the driver's arguments) that a driver may have here as actors.
+        """Return the classes, or factories of their objects, that a driver may use as actors in this node; default: none.
 
-        By the ``module.qualname`` of the class in the driver; nothing else can be made here. By default there are none.
+        The keys are the ``module.qualname`` of the classes in the driver. A factory is called with the driver's arguments.
         """
         return {}
 
@@ -65,19 +65,19 @@ class Worker(ABC):
         return create_app(title=title, settings=self.settings, routers=routers, about=self.about, metrics=NodeMetrics())
 
     def serve(self) -> None:
-        """Serve on the host and port of the settings until SIGINT or SIGTERM. For the end of a worker's file.
+        """Serve on the host and port of the settings until SIGINT or SIGTERM. A worker's file calls this at its end.
 
-        A mistake in the settings is one line on stderr, and exit code 2.
+        An error is printed as one line to stderr. The process exits with code 2 for invalid settings, 1 for other errors.
         """
         settings, app = self.settings, self.app()
 
-        def tell() -> None:
+        def report() -> None:
             host, port = app.state.address
             scheme, shown = "https" if settings.tls_cert else "http", f"[{host}]" if ":" in host else host
-            sys.stderr.write(f"chimera: {self.name} listens on {scheme}://{shown}:{port}; its pages are at /docs\n")
+            sys.stderr.write(f"chimera: {self.name} listens on {scheme}://{shown}:{port}; documentation: /docs\n")
 
         try:
-            serve(app, host=settings.workers_host, port=settings.workers_port, settings=settings, on_started=tell)
+            serve(app, host=settings.workers_host, port=settings.workers_port, settings=settings, on_started=report)
         except ChimeraError as error:
             sys.stderr.write(f"chimera: {self.name}: {error}\n")
             raise SystemExit(2 if isinstance(error, ConfigurationError) else 1) from None

@@ -1,4 +1,4 @@
-"""The workers of an ensemble: who does what, and who is started anew."""
+"""The workers of an ensemble: assignment of fits, and replacement of dead workers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _PRELOADED = "chimera.ensembles.fitter", "sklearn.ensemble", "sklearn.linear_mod
 
 
 class Task(NamedTuple):
-    """One call.
+    """One call of a worker.
 
     Attributes
     ----------
-    method, arguments : of `Fitter`.
-    worker : who has the data for it; None for anybody.
+    method, arguments : method of `Fitter`, and its arguments.
+    worker : index of the worker that has the data; None: any worker.
     """
 
     method: str
@@ -34,19 +34,24 @@ class Task(NamedTuple):
     worker: int | None = None
 
 
-class Crew:
+class WorkerPool:
     """Workers on an engine, as a context manager.
 
-    A worker that dies is started anew with the same data, and what it had not answered is asked again: a fit depends on its
-    seed alone, so nothing else changes.
+    A worker that dies is replaced by one with the same data, and its unfinished call is repeated. The result is the same,
+    because a fit depends only on its seed.
 
     Parameters
     ----------
-    engine : a name, a table or an engine; one that is given is not closed.
+    engine : name or table of an engine, or an engine, which is not closed.
     inputs, targets : the data, shapes (n, ...) and (n,).
-    workers : how many.
-    partition : who has which rows, a name or a table; None if all have all of them.
-    max_restarts : so many deaths are survived.
+    workers : number of workers.
+    partition : name or table of the division of the rows; None: all workers have all rows.
+    seed : seed of the partition.
+    max_restarts : maximum number of replacements.
+
+    Raises
+    ------
+    ConfigurationError : ``workers`` is below 1, or the engine's nodes have their own data.
     """
 
     def __init__(
@@ -72,15 +77,15 @@ class Crew:
         try:
             if self._engine.nodes_own_data:
                 raise ConfigurationError(
-                    "an ensemble sends its workers data and estimators; here the nodes have their own"
+                    "an ensemble sends data and estimators to its workers, but the nodes of this engine have their own data"
                 )
             self._data = self._engine.put(inputs), self._engine.put(targets)
-            self._workers = [self._started(worker) for worker in range(workers)]
+            self._workers = [self._start(worker) for worker in range(workers)]
         except BaseException:
             self.__exit__()
             raise
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -92,21 +97,21 @@ class Crew:
 
     @property
     def sizes(self) -> list[int | None]:
-        """How many rows each worker has; None for all."""
+        """Number of rows of each worker; None: all rows."""
         return [None if rows is None else len(rows) for rows in self._rows]
 
     def results(self, tasks: Sequence[Task]) -> list[Any]:
-        """Return what the calls return, in the order of the tasks; whoever is free takes the next that he can.
+        """Run the tasks, each on the next free worker that has its data, and return the results in order.
 
         Raises
         ------
-        ConfigurationError : an estimator refuses its data.
-        RunError : more workers died than may be started anew.
+        ConfigurationError : an estimator cannot be fitted to the data.
+        RunError : a worker died, and ``max_restarts`` workers have been replaced already.
         """
         waiting, results = deque(range(len(tasks))), [None] * len(tasks)
         running: dict[int, tuple[int, Any]] = {}  # by worker: the task, and the ref of its result
         while waiting or running:
-            self._hand_out(tasks, waiting, running)
+            self._dispatch(tasks, waiting, running)
             done, _ = self._engine.wait([ref for _, ref in running.values()])
             finished = {id(ref) for ref in done}
             for worker, (number, ref) in [item for item in running.items() if id(item[1][1]) in finished]:
@@ -123,20 +128,20 @@ class Crew:
                     raise ConfigurationError(f"worker {worker} cannot fit: {type(error).__name__}: {first}") from error
         return results
 
-    def _hand_out(self, tasks: Sequence[Task], waiting: deque[int], running: dict[int, tuple[int, Any]]) -> None:
+    def _dispatch(self, tasks: Sequence[Task], waiting: deque[int], running: dict[int, tuple[int, Any]]) -> None:
         for number in list(waiting):
             task = tasks[number]
-            able = range(len(self._workers)) if task.worker is None else [task.worker]
-            free = next((worker for worker in able if worker not in running), None)
+            candidates = range(len(self._workers)) if task.worker is None else [task.worker]
+            free = next((worker for worker in candidates if worker not in running), None)
             if free is not None:
                 waiting.remove(number)
                 running[free] = number, getattr(self._workers[free], task.method)(*task.arguments)
 
-    def _started(self, worker: int) -> Any:
+    def _start(self, worker: int) -> Any:
         return self._engine.spawn(Fitter, *self._data, self._rows[worker], name=f"worker {worker}")
 
     def _replace(self, worker: int, error: ActorLost) -> None:
         if self._restarts_left == 0:
             raise RunError(f"worker {worker} died, and no restarts are left: {error}") from error
         self._restarts_left -= 1
-        self._workers[worker] = self._started(worker)
+        self._workers[worker] = self._start(worker)

@@ -1,4 +1,4 @@
-"""How long a cluster keeps what is over."""
+"""The retention time of finished jobs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _DAY_S = 86_400.0
 
 
 def keep_s(keep_days: float | None) -> float | None:
-    """Return how many seconds after its end a job is forgotten; None is never.
+    """Return the seconds from the end of a job until it is deleted; None means never.
 
     Raises
     ------
-    ConfigurationError : it is no number of days.
+    ConfigurationError : ``keep_days`` is not a finite number of at least 0.
     """
     if keep_days is None:
         return None

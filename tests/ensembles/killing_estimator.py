@@ -1,4 +1,4 @@
-"""An estimator that kills."""
+"""An estimator that kills its process."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from sklearn.neighbors import KNeighborsClassifier
 
 
-class Lethal(KNeighborsClassifier):
-    """Kills its process when it is fitted, as often as there are files to delete."""
+class KillingEstimator(KNeighborsClassifier):
+    """Kills its process in `fit` once for each file in ``folder``, which it deletes."""
 
     def __init__(self, folder: str = "", n_neighbors: int = 5) -> None:
         super().__init__(n_neighbors)

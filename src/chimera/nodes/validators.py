@@ -1,4 +1,4 @@
-"""How the values of settings are spelt; a ValueError says in two or three words what is wrong with one."""
+"""Validators of settings. They raise ValueError with a short reason."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")  # of a host name, RFC 1123
 
 
-def parsed(value: Any) -> Any:
-    """Return the list that a text spells, as JSON or as a Python literal."""
+def parse_list(value: Any) -> Any:
+    """Parse a list from a text, as JSON or as a Python literal; return any other value unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -26,22 +26,22 @@ def parsed(value: Any) -> Any:
         raise ValueError("not a list") from None
 
 
-def whole(value: Any) -> Any:
-    """Return the value, unless it only looks like a whole number."""
-    if isinstance(value, bool | float):  # pydantic would read True as 1
+def strict_integer(value: Any) -> Any:
+    """Return the value unless it is a bool or a float, which pydantic would convert to an integer."""
+    if isinstance(value, bool | float):
         raise ValueError("not a whole number")
     return value
 
 
-def within(values: Sequence[int], lowest: int, highest: int) -> tuple[int, ...]:
-    """Return the values, if there are any and all are within these bounds."""
+def within_bounds(values: Sequence[int], lowest: int, highest: int) -> tuple[int, ...]:
+    """Return the values if there is at least one and all are within the bounds."""
     if not values or not all(lowest <= value <= highest for value in values):
         raise ValueError("out of range")
     return tuple(values)
 
 
 def is_host(value: str) -> bool:
-    """Whether it is an IP address or a host name."""
+    """Return whether the value is an IP address or a host name."""
     try:
         ipaddress.ip_address(value)
     except ValueError:

@@ -1,6 +1,6 @@
-"""What every request passes: its origin, the token, the limit of its body, the count of its seconds, the last catch of errors.
+"""The middleware of every server: checks of origin and token, body limit, request metrics, and answers to exceptions.
 
-A plain route is called from here; FastAPI's own way to it takes as long as the route itself, where that has little to do.
+It calls plain routes directly, because FastAPI's own dispatch takes as long as a short route itself.
 """
 
 from __future__ import annotations
@@ -25,24 +25,32 @@ from chimera.web.errors import (
 from chimera.web.logs import log_latency
 from chimera.web.metrics import Metrics
 from chimera.web.routing import Endpoint
-from chimera.web.security import Open, answer_headers, bears, headers_of, is_own, is_unlocked, place_of
+from chimera.web.security import (
+    AnonymousAccess,
+    answer_headers,
+    has_token,
+    host_and_port,
+    may_serve_page,
+    may_serve_without_token,
+    selected_headers,
+)
 
-OPEN_PATHS = frozenset({"/health", "/docs", "/"})  # the pages are bare: what they show, they ask for with a token
+OPEN_PATHS = frozenset({"/health", "/docs", "/"})  # pages without data: their scripts fetch it with the token
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 
-class Gate:
-    """ASGI middleware.
+class ServerMiddleware:
+    """ASGI middleware that checks, counts and dispatches requests.
 
     Parameters
     ----------
-    app : what it stands before.
-    endpoints : of the plain routes, by method and path; the app answers everything else.
-    token : what every request must bear, except for `OPEN_PATHS`.
-    open_to : which requests are answered where there is no token.
-    max_body_bytes : a longer body is refused: by its announced length before it is read, else as soon as it is too long.
-    metrics : where requests are counted.
-    logs_latency : whether the time log gets a line for each request that a route has answered, as a ``master``'s.
+    app : the wrapped application.
+    endpoints : functions of the plain routes, by method and path; the app answers all other requests.
+    token : the bearer token that every request needs, except for `OPEN_PATHS`.
+    anonymous_access : requests that are answered if there is no token.
+    max_body_bytes : maximum length of a body. A body is refused by its announced length, or as soon as it is too long.
+    metrics : counts the requests.
+    logs_latency : whether to write the latency of each answered route to the time log, as kind ``master``.
     """
 
     def __init__(
@@ -54,10 +62,10 @@ class Gate:
         max_body_bytes: int,
         metrics: Metrics,
         logs_latency: bool,
-        open_to: Open = Open.LOOPBACK,
+        anonymous_access: AnonymousAccess = AnonymousAccess.LOOPBACK,
     ) -> None:
         self._app, self._endpoints, self._token, self._limit = app, endpoints, token, max_body_bytes
-        self._metrics, self._logs_latency, self._open_to = metrics, logs_latency, open_to
+        self._metrics, self._logs_latency, self._anonymous_access = metrics, logs_latency, anonymous_access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -69,7 +77,7 @@ class Gate:
         received = 0
         whole = False
 
-        async def noting(message: Message) -> None:
+        async def recorded(message: Message) -> None:
             nonlocal status, whole
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -92,35 +100,35 @@ class Gate:
                 admit()
             endpoint = self._endpoints.get((scope["method"], scope["path"]))
             if endpoint is None:
-                await self._app(scope, limited, noting)
+                await self._app(scope, limited, recorded)
             else:
                 response = await endpoint(Request(scope, limited))
-                await response(scope, limited, noting)
+                await response(scope, limited, recorded)
         except ClientDisconnect:
             return
-        except asyncio.CancelledError:  # the server does that when it is told to stop, and to nothing else
+        except asyncio.CancelledError:  # the server cancels requests only when it stops
             if not status:
-                await error_response(503, "NodeStopped", "this node is being stopped")(scope, receive, noting)
-        except Exception as error:  # the last place before the server, which knows nothing of our errors
+                await error_response(503, "NodeStopped", "this node is being stopped")(scope, receive, recorded)
+        except Exception as error:  # the server below would not answer Chimera's errors
             if status and not whole:
-                raise  # half an answer is on its way: cutting it off is all that is left
+                raise  # part of an answer is sent: the server can only cut it off
             if not status:
-                await response_to(error)(scope, receive, noting)
+                await response_to(error)(scope, receive, recorded)
         finally:
-            self._note(scope, status, time.perf_counter() - began)
+            self._record(scope, status, time.perf_counter() - began)
 
     def _check(self, scope: Scope) -> None:
-        given = headers_of(scope["headers"])
-        place = place_of(given.get(b"host"))
-        if place is None:
+        given = selected_headers(scope["headers"])
+        host_port = host_and_port(given.get(b"host"))
+        if host_port is None:
             raise MalformedRequestError("Host")
         if self._token is None:
-            if not is_own(scope, place, given, self._open_to):
+            if not may_serve_without_token(scope, host_port, given, self._anonymous_access):
                 raise ForeignRequestError
-        elif not bears(given, self._token):
+        elif not has_token(given, self._token):
             if scope["path"] not in OPEN_PATHS:
                 raise UnauthorizedError(sent=b"authorization" in given)
-            if not is_unlocked(scope, place, given):
+            if not may_serve_page(scope, host_port, given):
                 raise ForeignRequestError
         length = given.get(b"content-length", b"0")
         if length is None or not length.isdigit():
@@ -128,7 +136,7 @@ class Gate:
         if len(length) > 18 or int(length) > self._limit:
             raise BodyTooLargeError(self._limit)
 
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
         method, path = scope["method"], scope["path"]
         if (method, path) not in self._endpoints:
             route: Any = scope.get("route")

@@ -1,4 +1,4 @@
-"""What a person sees while workers come up: a bar for each on a terminal, plain lines elsewhere; on stderr."""
+"""The display of starting workers on stderr: a progress bar for each on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 
-class Waiting:
-    """A context in which the bars are shown, until `end`."""
+class StartupDisplay:
+    """Progress bars of starting workers, as a context manager.
+
+    Parameters
+    ----------
+    names : names of the workers.
+    console : default: stderr.
+    """
 
     def __init__(self, names: Iterable[str], console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
@@ -35,21 +41,21 @@ class Waiting:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Take the bars away."""
+        """Stop the bars."""
         self.end()
 
-    def say(self, line: str) -> None:
-        """Show a line, above the bars."""
+    def echo(self, line: str) -> None:
+        """Print a line, above the bars."""
         self._console.print(line, markup=False)
 
     def ready(self, name: str, how: str) -> None:
-        """Show that a worker answers."""
+        """Show that a worker is ready."""
         if self._progress is None:
-            self.say(f"{name}: {how}")
+            self.echo(f"{name}: {how}")
         else:
             self._progress.update(self._tasks[name], total=1, completed=1, state=how)
 
     def end(self) -> None:
-        """Leave the bars as they are; only lines come after this."""
+        """Stop the bars; later output is lines only."""
         if self._progress is not None:
             self._progress.stop()
