@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from chimera.core.errors import ConflictError
-from chimera.jobs.promises import (
+from chimera.jobs.scheduling.attempt_start import Start
+from chimera.jobs.scheduling.messages import (
     Act,
     Attempt,
     Began,
@@ -33,11 +34,10 @@ from chimera.jobs.promises import (
     ToSeat,
     Verify,
 )
-from chimera.jobs.queue import Rules, again_s, choose
-from chimera.jobs.records import Happened, Job, Submission, advanced
-from chimera.jobs.seat import Does, Place, Seat
-from chimera.jobs.starting import Start
-from chimera.jobs.states import OVER, UNDER_WAY, Event, State
+from chimera.jobs.scheduling.queue import Rules, again_s, choose
+from chimera.jobs.store.records import Happened, Job, Submission, advanced
+from chimera.jobs.store.states import OVER, UNDER_WAY, Event, State
+from chimera.jobs.worker.lease import Does, Place, Seat
 
 LIMITS = Limits(can_s=1.0, prepare_s=3.0, commit_s=1.5, alive_s=2.5, again_s=0.4)
 MOST_DELAY_S, MOST_AWAY_S, NOTICED_S, BEAT_S = 6.0, 4.0, 0.5, 1.0

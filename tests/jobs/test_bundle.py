@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.jobs.bundle import EXPERIMENT, Bundle, load_function, of_experiment, of_function
-from chimera.jobs.contents import Contents, check, described, of_text, verify
-from chimera.jobs.imports import Found, follow
-from chimera.jobs.promises import Needs
-from chimera.jobs.records import File, Function
-from chimera.jobs.requirements import unmet, versions
+from chimera.jobs.files.bundle import EXPERIMENT, Bundle, load_function, of_experiment, of_function
+from chimera.jobs.files.content_store import Contents, check, described, of_text, verify
+from chimera.jobs.files.imports import Found, follow
+from chimera.jobs.scheduling.messages import Needs
+from chimera.jobs.scheduling.requirements import unmet, versions
+from chimera.jobs.store.records import File, Function
 from chimera.training.experiment.experiment import Experiment
 
 PLAIN = """

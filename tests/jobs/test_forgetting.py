@@ -11,12 +11,12 @@ import pytest
 from tests.jobs.cluster_kit import chimera, experiment, running, said
 
 from chimera.core.errors import ConfigurationError
-from chimera.jobs.contents import Contents, of_text
-from chimera.jobs.folder import ClusterFolder
-from chimera.jobs.forgetting import UPLOAD_S, forget
-from chimera.jobs.records import File, Job
-from chimera.jobs.states import Event
-from chimera.jobs.store import Store
+from chimera.jobs.cluster.folder import ClusterFolder
+from chimera.jobs.daemon.deletion import UPLOAD_S, forget
+from chimera.jobs.files.content_store import Contents, of_text
+from chimera.jobs.store.records import File, Job
+from chimera.jobs.store.states import Event
+from chimera.jobs.store.store import Store
 from chimera.web.folder import note_holder
 from jobs.samples import submission
 

@@ -19,11 +19,11 @@ from tests.jobs.cluster_kit import Running, experiment, running, said
 
 import chimera
 from chimera.core.errors import ConfigurationError, RunError
-from chimera.jobs.client import Client
-from chimera.jobs.following import MOST_FOLLOWERS
-from chimera.jobs.handle import JobHandle
-from chimera.jobs.records import Submission
-from chimera.jobs.requirements import versions
+from chimera.jobs.client.client import Client
+from chimera.jobs.client.handle import JobHandle
+from chimera.jobs.daemon.streams import MOST_FOLLOWERS
+from chimera.jobs.scheduling.requirements import versions
+from chimera.jobs.store.records import Submission
 
 pytestmark = pytest.mark.long
 PATIENCE_S = 60.0

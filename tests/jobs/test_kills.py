@@ -17,8 +17,8 @@ import pytest
 from tests.jobs.cluster_kit import Running, experiment, running
 
 import chimera
-from chimera.jobs.states import OVER
-from chimera.jobs.store import Store
+from chimera.jobs.store.states import OVER
+from chimera.jobs.store.store import Store
 
 PATIENCE_S = 120.0
 ROUNDS = 800

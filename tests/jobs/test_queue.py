@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError
-from chimera.jobs.queue import Rules, again_s, charged, choose
-from chimera.jobs.records import Job, Use
-from chimera.jobs.states import State
+from chimera.jobs.scheduling.queue import Rules, again_s, charged, choose
+from chimera.jobs.store.records import Job, Use
+from chimera.jobs.store.states import State
 from jobs.samples import job
 
 _JOBS = st.lists(

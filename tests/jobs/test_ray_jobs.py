@@ -18,9 +18,9 @@ from tests.jobs.cluster_kit import Running, chimera, experiment, running, said
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.registry import load_object
-from chimera.jobs.handle import submit
-from chimera.jobs.states import Event, State
-from chimera.jobs.store import Store
+from chimera.jobs.client.handle import submit
+from chimera.jobs.store.states import Event, State
+from chimera.jobs.store.store import Store
 from chimera.web.folder import holder
 
 pytestmark = [
@@ -68,7 +68,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def takes_jobs(address: str) -> bool:
-    from chimera.jobs.ray import connect
+    from chimera.jobs.driver.ray_submission import connect
 
     try:
         connect(address)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chimera.core.errors import RunError
-from chimera.jobs.results import read_results, write_results
+from chimera.jobs.driver.results import read_results, write_results
 
 
 def test_results_are_plain_also_where_numpy_made_them(tmp_path: Path) -> None:

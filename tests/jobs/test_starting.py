@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from chimera.core.errors import ConfigurationError
-from chimera.jobs.promises import (
+from chimera.jobs.scheduling.attempt_start import Phase, Start
+from chimera.jobs.scheduling.messages import (
     Attempt,
     Began,
     Begin,
@@ -30,9 +31,8 @@ from chimera.jobs.promises import (
     Verify,
     Yes,
 )
-from chimera.jobs.seat import Does, Place, Seat
-from chimera.jobs.starting import Phase, Start
-from chimera.jobs.states import Event
+from chimera.jobs.store.states import Event
+from chimera.jobs.worker.lease import Does, Place, Seat
 from jobs.starting_world import World, check_end
 
 LIMITS = Limits()

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConflictError
-from chimera.jobs.records import MOST_BROKEN, advanced
-from chimera.jobs.states import OVER, TRANSITIONS, UNDER_WAY, Event, State, following
+from chimera.jobs.store.records import MOST_BROKEN, advanced
+from chimera.jobs.store.states import OVER, TRANSITIONS, UNDER_WAY, Event, State, following
 from jobs.samples import job
 
 _STEPS = st.lists(st.tuples(st.sampled_from(Event), st.floats(0, 1)), max_size=60)

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError, ConflictError
-from chimera.jobs.records import File, Function, Job, Submission, advanced
-from chimera.jobs.states import OVER, UNDER_WAY, Event, State
-from chimera.jobs.store import FORMAT, Store
+from chimera.jobs.store.records import File, Function, Job, Submission, advanced
+from chimera.jobs.store.states import OVER, UNDER_WAY, Event, State
+from chimera.jobs.store.store import FORMAT, Store
 from jobs.samples import submission
 
 LIMIT_S = 60.0
@@ -196,8 +196,8 @@ def test_the_store_holds_what_its_events_say(
 
 _WRITER = """
 import sys; from pathlib import Path
-from chimera.jobs.store import Store; from chimera.jobs.states import Event
-from chimera.jobs.records import Submission
+from chimera.jobs.store.store import Store; from chimera.jobs.store.states import Event
+from chimera.jobs.store.records import Submission
 store, name = Store(Path(sys.argv[1])), sys.argv[2]
 for number in range(int(sys.argv[3])):
     job = store.submit(Submission(name=name, user="ada", experiment="x"), f"{name}-{number}", 0.0)
@@ -252,7 +252,7 @@ def test_a_writer_that_is_killed_leaves_all_that_it_was_told_was_kept(path: Path
 
 _DIES_INSIDE = """
 import os, signal, sys; from pathlib import Path
-from chimera.jobs.store import Store
+from chimera.jobs.store.store import Store
 def half(db):
     db.execute("UPDATE jobs SET state = 'done', attempt = 9")
     db.execute("DELETE FROM events")

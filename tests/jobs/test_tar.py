@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.core.errors import RunError
-from chimera.jobs.tar import packed, unpack
+from chimera.jobs.files.tar import packed, unpack
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b.bin", "deep/c", "deep/er/d"]), st.binary(max_size=3000)))

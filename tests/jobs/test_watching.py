@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chimera.jobs.watching import EVERY_S, Tail, Told, fraction_of
+from chimera.jobs.driver.progress_file import EVERY_S, Tail, Told, fraction_of
 from chimera.training.progress.callback import Event, Progress
 
 

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.core.errors import ChimeraError, ConfigurationError, RunError
-from chimera.jobs import tar
-from chimera.jobs.client import Client
-from chimera.jobs.contents import check
-from chimera.jobs.handle import JobHandle
-from chimera.jobs.results import read_results
-from chimera.jobs.tar import unpack
+from chimera.jobs.client.client import Client
+from chimera.jobs.client.handle import JobHandle
+from chimera.jobs.driver.results import read_results
+from chimera.jobs.files import tar
+from chimera.jobs.files.content_store import check
+from chimera.jobs.files.tar import unpack
 
 
 def member(name: str, content: bytes = b"evil", *, kind: bytes = tarfile.REGTYPE, **fields: object) -> bytes:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.inference import models
 from chimera.inference.cluster_folder import ClusterFolder as InferenceFolder
-from chimera.jobs.contents import check
-from chimera.jobs.folder import ClusterFolder
+from chimera.jobs.cluster.folder import ClusterFolder
+from chimera.jobs.files.content_store import check
 from chimera.jobs.hosts import Hosts
-from chimera.jobs.records import Submission
+from chimera.jobs.store.records import Submission
 from chimera.nodes.settings import read_settings
 from chimera.training.experiment.experiment import Experiment
 from chimera.training.experiment.toml import literal

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chimera.jobs.contents import Contents, described, verify
+from chimera.jobs.files.content_store import Contents, described, verify
 
 
 @pytest.mark.parametrize("size", [10, 3 << 20])

@@ -13,9 +13,9 @@ import msgspec
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.extras import require_web
-from chimera.jobs.client import Client
-from chimera.jobs.driver import stop
-from chimera.jobs.folder import ClusterFolder, Options
+from chimera.jobs.client.client import Client
+from chimera.jobs.cluster.folder import ClusterFolder, Options
+from chimera.jobs.driver.driver import stop
 from chimera.jobs.supervisor import STOP_S
 
 START_S = 60.0

@@ -24,9 +24,10 @@ import msgspec
 
 from chimera.core.errors import ChimeraError
 from chimera.core.private import FILE, UMASK
-from chimera.jobs import daemon, slot
-from chimera.jobs.folder import ClusterFolder, Options
-from chimera.jobs.log import log
+from chimera.jobs.cluster.folder import ClusterFolder, Options
+from chimera.jobs.cluster.log import log
+from chimera.jobs.daemon import daemon
+from chimera.jobs.worker import worker
 from chimera.web.folder import note_holder
 
 WARM = (
@@ -100,7 +101,7 @@ class Supervisor:
         lifeline = self._lifeline
         self._daemon = Child("the daemon", lambda: daemon.run(folder, options, web, slots, lifeline))
         self._slots = [
-            Child(name, lambda name=name: slot.run(folder, name, lifeline, options.ray))  # type: ignore[misc]
+            Child(name, lambda name=name: worker.run(folder, name, lifeline, options.ray))  # type: ignore[misc]
             for name in (f"w{i}" for i in range(options.workers))
         ]
         self._sockets = web, slots

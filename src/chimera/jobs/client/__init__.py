@@ -1,0 +1,1 @@
+"""Submission and control of jobs from Python and the command line."""

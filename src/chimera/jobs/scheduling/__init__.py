@@ -1,0 +1,1 @@
+"""The queue, and the start of an attempt on all its workers or on none."""
