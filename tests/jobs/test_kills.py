@@ -17,7 +17,7 @@ import pytest
 from tests.jobs.cluster_kit import Running, experiment, running
 
 import chimera
-from chimera.jobs.store.states import OVER
+from chimera.jobs.store.states import TERMINAL
 from chimera.jobs.store.store import Store
 
 PATIENCE_S = 120.0
@@ -60,7 +60,7 @@ class Scene:
             assert row["state"] == "failed"
             assert row["reason"]
         store = Store(self.cluster.folder.store)
-        ends = [happened for happened in store.events(row["job"]) if happened.state in OVER]
+        ends = [happened for happened in store.events(row["job"]) if happened.state in TERMINAL]
         store.close()
         assert len(ends) == 1, "it ends once"
 

@@ -104,7 +104,7 @@ def test_jobs_run_on_ray_and_survive_the_death_of_ray_s_job_its_attendant_and_a_
         killed = said("submit", file, cwd=tmp_path)["job"]
         place = cluster.folder.job(killed)
         killed_at(cluster, killed, 0.1, lambda: holder(place.path / "ray.lock"))
-        killed_at(cluster, killed, 0.4, place.driver)
+        killed_at(cluster, killed, 0.4, place.driver_pid)
         killed_at(cluster, killed, 0.6, lambda: cluster.pids("worker")[0])
         row = cluster.client.wait(killed, WAIT_S)
         assert (row["state"], row["attempt"]) == ("done", 4), (row, place.log.read_text())
@@ -116,7 +116,7 @@ def test_jobs_run_on_ray_and_survive_the_death_of_ray_s_job_its_attendant_and_a_
         place = cluster.folder.job(left)
         until(lambda: holder(place.path / "ray.lock") is not None)
         chimera("cancel", left, cwd=tmp_path)
-        until(lambda: holder(place.path / "ray.lock") is None and place.driver() is None)  # nothing of it goes on
+        until(lambda: holder(place.path / "ray.lock") is None and place.driver_pid() is None)  # nothing of it goes on
         assert cluster.client.job(left)["state"] == "cancelled"
 
 

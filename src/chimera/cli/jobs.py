@@ -16,7 +16,7 @@ from chimera.cli.rows import Shown, line, printed, table
 if TYPE_CHECKING:
     from chimera.cli.display import Display
     from chimera.jobs.client.client import Client
-    from chimera.jobs.client.offline import Reader
+    from chimera.jobs.client.offline import JobReader
     from chimera.report.text_table import TextTable
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's number.")]
@@ -126,13 +126,13 @@ def jobs_table(rows: Iterable[Mapping[str, Any]]) -> TextTable:
     return table(map(_shown, rows), _COLUMNS)
 
 
-def _reader(cluster: str) -> Reader:
+def _reader(cluster: str) -> JobReader:
     """Return a reader of jobs; print a note if it reads the files of a cluster that is down."""
     from chimera.jobs.client.handle import reader_of
-    from chimera.jobs.client.offline import LocalJobs
+    from chimera.jobs.client.offline import OfflineJobs
 
     reader = reader_of(cluster)
-    if isinstance(reader, LocalJobs):
+    if isinstance(reader, OfflineJobs):
         typer.echo("the cluster is down; its files are read", err=True)
     return reader
 

@@ -1,1 +1,1 @@
-"""Submission and control of jobs from Python and the command line."""
+"""Submission and control of jobs, from Python and from the command line."""

@@ -1,4 +1,4 @@
-"""What a person's process asks of a cluster for jobs."""
+"""REST client of a cluster for jobs."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ import msgspec
 
 from chimera.core.errors import ChimeraError, ConfigurationError, RunError, TimeLimitError, UnavailableError
 from chimera.jobs.cluster.folder import ClusterFolder
-from chimera.jobs.files.tar import MOST_BYTES, unpack
+from chimera.jobs.files.tar import MAX_BYTES, unpack
 from chimera.jobs.store.records import Submission
-from chimera.jobs.store.states import OVER
+from chimera.jobs.store.states import TERMINAL
 from chimera.web import request
 from chimera.web.client import TRY_S, WebClient
 
 PATIENCE_S = 30.0
-"""How long a request is tried again; a cluster that is started anew imports for some seconds."""
+"""Time to retry a request, in seconds; a restarted cluster imports for some seconds."""
 _JSON = "application/json"
 _SEND_S = 600.0  # a file may be large
 _POLL_S = 0.05
 
 
 class Client(WebClient):
-    """The operations on a cluster; each is sent again while its daemon is being replaced.
+    """Operations on a cluster. Requests are sent again while the daemon restarts.
 
     Parameters
     ----------
-    address : returns where the daemon answers just now, such as ``http://127.0.0.1:40123``; None while none does.
-    token : of the cluster.
-    up : what a person types to start it.
-    first_s : how long to try before the first answer; by default as long as after it.
+    address : returns the current URL of the daemon, such as ``http://127.0.0.1:40123``; None while there is none.
+    token : token of the cluster.
+    up : command that starts the cluster, for error messages.
+    first_s : time in seconds to try before the first answer; default: `PATIENCE_S`.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Client(WebClient):
 
     @classmethod
     def of(cls, folder: ClusterFolder) -> Client:
-        """Return the client of a cluster of this machine; should it be started anew, the client goes on with the new one.
+        """Return the client of a cluster on this machine; if the cluster restarts, the client uses the new one.
 
         Raises
         ------
-        ConfigurationError : there is none, or it is not up.
+        ConfigurationError : there is no cluster, or it is not up.
         """
         token = folder.token()
         if folder.claimant() is None:
@@ -66,11 +66,11 @@ class Client(WebClient):
         return cls(folder.address, token, up=folder.up)
 
     def submit(self, submission: Submission, sources: Mapping[str, Path]) -> str:
-        """Hand a job in, with those of its files that the cluster lacks, and return its number.
+        """Upload the files that the cluster lacks, submit a job, and return its number.
 
         Parameters
         ----------
-        sources : where each file of the manifest lies here.
+        sources : path on this machine of each file of the manifest.
         """
         manifest = submission.manifest
         if manifest:
@@ -93,7 +93,7 @@ class Client(WebClient):
         return list(self.object("GET", "")["rows"])
 
     def job(self, job: str) -> dict[str, Any]:
-        """Return the row of one."""
+        """Return the row of a job."""
         return self.object("GET", f"/{_quoted(job)}")
 
     def processes(self) -> list[dict[str, Any]]:
@@ -101,19 +101,23 @@ class Client(WebClient):
         return list(self.object("GET", "/processes")["rows"])
 
     def cancel(self, job: str) -> str:
-        """Let a job go no further."""
+        """Cancel a job, and return its number."""
         return str(self.object("POST", f"/{_quoted(job)}/cancel", b"")["job"])
 
     def retry(self, job: str) -> str:
-        """Let a job that failed or was cancelled go on."""
+        """Resume a job that failed or was cancelled, and return its number."""
         return str(self.object("POST", f"/{_quoted(job)}/retry", b"")["job"])
 
     def follow(self, job: str, *, from_start: bool = True) -> Iterator[dict[str, Any]]:
-        """Yield what a job tells until it is over: ``{"job": row}``, ``{"log": line}`` or ``{"told": what}``.
+        """Yield the updates of a job until it ends: ``{"job": row}``, ``{"log": line}`` or ``{"told": update}``.
 
-        ``what`` is its progress, an event, what it waits for, or its summary.
+        ``update`` is its progress, an event, what it waits for, or its summary.
 
-        If the daemon is replaced meanwhile, it goes on where it was.
+        If the daemon restarts meanwhile, the stream resumes at the same position.
+
+        Raises
+        ------
+        UnavailableError : the daemon does not answer within `PATIENCE_S`.
         """
         at = "" if from_start else "?now"
         deadline_s = time.monotonic() + self._patience_s
@@ -130,16 +134,16 @@ class Client(WebClient):
                         if "at" in row:
                             at = "?" + "&".join(f"{name}={count}" for name, count in row.pop("at").items())
                         yield row
-                        if "job" in row and row["job"]["state"] in OVER:
+                        if "job" in row and row["job"]["state"] in TERMINAL:
                             return
             except ChimeraError:
-                raise  # what it says is not going to change
-            except (OSError, ValueError, http.client.HTTPException) as error:  # it died in the middle of a line, say
+                raise  # another request would fail, too
+            except (OSError, ValueError, http.client.HTTPException) as error:  # for example an incomplete line
                 if time.monotonic() > deadline_s:
-                    raise UnavailableError(f"job {job}: nobody tells of it now: {error}") from error
+                    raise UnavailableError(f"job {job}: no daemon reports on it now: {error}") from error
 
-    def fetch(self, job: str, folder: Path, most_bytes: int = MOST_BYTES) -> list[str]:
-        """Put the folder of a job's run, as far as it is there, into ``folder``; return the names of its files."""
+    def fetch(self, job: str, folder: Path, most_bytes: int = MAX_BYTES) -> list[str]:
+        """Download the current folder of a job's run to ``folder``; return the names of its files."""
         answer = self.again(partial(self.once, "GET", f"/{_quoted(job)}/run", None, _JSON, _SEND_S))
         with answer:
             try:
@@ -148,14 +152,14 @@ class Client(WebClient):
                 raise request.Unanswered(f"the answer breaks off: {error}") from error
 
     def wait(self, job: str, timeout_s: float | None = None) -> dict[str, Any]:
-        """Return the row of a job once it is over.
+        """Wait until a job has ended, and return its row.
 
         Raises
         ------
-        TimeLimitError : it is not, in time.
+        TimeLimitError : the job has not ended within ``timeout_s`` seconds.
         """
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while (row := self.job(job))["state"] not in OVER:
+        while (row := self.job(job))["state"] not in TERMINAL:
             if deadline_s is not None and time.monotonic() > deadline_s:
                 raise TimeLimitError(f"job {job} is {row['state']} after {timeout_s:g} s")
             time.sleep(_POLL_S)

@@ -1,4 +1,4 @@
-"""Jobs from Python: submitted, and looked at again whenever somebody wants to know."""
+"""Submission of jobs from Python, and handles of submitted jobs."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from typing import Any
 from chimera.core.address import Address
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.jobs.client.client import Client
-from chimera.jobs.client.offline import LocalJobs, Reader
+from chimera.jobs.client.offline import JobReader, OfflineJobs
 from chimera.jobs.cluster.folder import DEFAULT, TOKEN, ClusterFolder
 from chimera.jobs.driver.results import read_results
-from chimera.jobs.files.bundle import of_experiment, of_function
-from chimera.jobs.files.tar import MOST_BYTES
+from chimera.jobs.files.bundle import bundle_experiment, bundle_function
+from chimera.jobs.files.tar import MAX_BYTES
 from chimera.jobs.scheduling.requirements import versions
 from chimera.jobs.store.records import Submission
 from chimera.jobs.store.states import State
 from chimera.training.experiment.experiment import Experiment
 from chimera.training.trainer import Trainer
 
-_FIRST_S = 1.0  # at a wrong address nobody ever answers
+_FIRST_TIMEOUT_S = 1.0  # short, since a wrong address never answers
 _NUMBER = re.compile("[0-9]{1,20}", re.ASCII)
 
 
 class JobHandle:
-    """One job of a cluster.
+    """A submitted job of a cluster.
 
     Attributes
     ----------
-    id : its number.
+    id : number of the job.
     """
 
     def __init__(self, client: Client, number: str) -> None:
@@ -43,66 +43,66 @@ class JobHandle:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What `chimera jobs` shows of it: ``state``, ``progress``, ``workers``, ``reason`` and others."""
+        """Row of the job as in `chimera jobs`: ``state``, ``progress``, ``workers``, ``reason`` and others."""
         return self._client.job(self.id)
 
     def follow(self, *, from_start: bool = True) -> Iterator[dict[str, Any]]:
-        """Yield what it tells until it is over: ``{"job": row}``, ``{"log": line}`` or ``{"told": what}``.
+        """Yield the updates of the job until it ends: ``{"job": row}``, ``{"log": line}`` or ``{"told": update}``.
 
-        ``what`` is its progress, an event, what it waits for, or its summary.
+        ``update`` is its progress, an event, what it waits for, or its summary.
         """
         return self._client.follow(self.id, from_start=from_start)
 
     def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """Return its `status` once it is over.
+        """Wait until the job has ended, and return its `status`.
 
         Raises
         ------
-        TimeLimitError : it is not, in time.
+        TimeLimitError : it has not ended within ``timeout_s`` seconds; default: no limit.
         """
         return self._client.wait(self.id, timeout_s)
 
     def result(self, out: str | os.PathLike[str] | None = None, timeout_s: float | None = None) -> Any:
-        """Return what came of it, once it is done: the folder of the run, fetched, or the results of a function by rank.
+        """Wait for the job, and return the folder of its run, or the results of a function in rank order.
 
         Parameters
         ----------
-        out : where to; by default ``runs/job-<number>``, and for a function a folder that does not stay.
+        out : target folder of the run; default ``runs/job-<number>``, and for a function a temporary folder.
 
         Raises
         ------
-        RunError : it failed or was cancelled; the message says why. `fetch` has what it left.
-        TimeLimitError : it is not over, in time.
+        RunError : the job failed or was cancelled, with the reason. `fetch` downloads its files.
+        TimeLimitError : the job has not ended within ``timeout_s`` seconds; default: no limit.
         """
         row = self.wait(timeout_s)
         if row["state"] != State.DONE:
-            why = f": {row['reason']}" if row["reason"] else ""
-            raise RunError(f"job {self.id} is {row['state']}{why}")
+            reason = f": {row['reason']}" if row["reason"] else ""
+            raise RunError(f"job {self.id} is {row['state']}{reason}")
         if row["kind"] == "experiment":
             return self.fetch(out)
         with tempfile.TemporaryDirectory(prefix="chimera-job-") as folder:
             return read_results(self.fetch(folder if out is None else out))
 
-    def fetch(self, out: str | os.PathLike[str] | None = None, most_bytes: int = MOST_BYTES) -> Path:
-        """Return the folder of its run, fetched as far as it is there.
+    def fetch(self, out: str | os.PathLike[str] | None = None, most_bytes: int = MAX_BYTES) -> Path:
+        """Download the current folder of the run, and return its path.
 
         Parameters
         ----------
-        out : where to, a new or an empty folder, or one that was fetched before; by default ``runs/job-<number>``.
-        most_bytes : that the files may have in all: a cluster is not to fill the disk.
+        out : target folder: new, empty, or of an earlier fetch; default ``runs/job-<number>``.
+        most_bytes : limit of the bytes of all files, so that a cluster cannot fill the disk.
 
         Raises
         ------
-        RunError : they have more, or their archive holds what no run has.
+        RunError : the files exceed the limit, or their archive is not valid.
         """
         return fetch_run(self._client, self.id, out, most_bytes)
 
     def cancel(self) -> None:
-        """Let it go no further; what it has left stays."""
+        """Cancel the job; its files are kept."""
         self._client.cancel(self.id)
 
     def retry(self) -> None:
-        """Let it go on from its checkpoint, after it failed or was cancelled."""
+        """Resume the job from its checkpoint, after it failed or was cancelled."""
         self._client.retry(self.id)
 
 
@@ -117,85 +117,84 @@ def submit(
     include: Sequence[str | os.PathLike[str]] = (),
     cluster: str | os.PathLike[str] = DEFAULT,
 ) -> JobHandle:
-    """Hand an experiment or a function in to a cluster (`chimera cluster up`); returns at once.
+    """Submit an experiment or a function to a cluster (`chimera cluster up`), and return at once.
 
     Parameters
     ----------
-    what : the file of an experiment, or a function of a file, which each worker runs as `chimera.remote.run` lets it.
-    args : of the function, plain ones: numbers, text, bytes, lists, dicts.
-    workers : how many it needs; by default as many as the file says, and 2 for a function.
-    name : what to call it; by default as its file or the function is called.
+    what : experiment file, or a function of a Python file, which each worker runs as with `chimera.remote.run`.
+    args : arguments of the function; plain values (numbers, text, bytes, lists, dicts).
+    workers : number of workers; default: that of the experiment file, 2 for a function.
+    name : name of the job; default: that of the file or the function.
     after : jobs that must be done before.
-    priority : higher ones go first.
-    settings : changes of the experiment, as of ``chimera train --set``.
-    include : further files or folders that are to travel with it.
-    cluster : its folder, or its address, ``https://host:port``; then its token is taken from
-        ``CHIMERA_CLUSTER_TOKEN``.
+    priority : jobs of higher priority start first.
+    settings : overrides of the experiment, as for ``chimera train --set``.
+    include : additional files or folders to upload.
+    cluster : folder of the cluster, or its address ``https://host:port`` with the token in ``CHIMERA_CLUSTER_TOKEN``.
 
     Raises
     ------
-    ConfigurationError : something of this cannot be used, or the cluster is not up.
-    UnavailableError : it does not answer.
+    ConfigurationError : an argument is not valid, or the cluster is not up.
+    UnavailableError : the cluster does not answer.
     """
     client = client_of(cluster)
-    earlier = [after] if isinstance(after, str | JobHandle) else after
-    given: dict[str, Any] = {
+    dependencies = [after] if isinstance(after, str | JobHandle) else after
+    fields: dict[str, Any] = {
         "user": user(),
         "priority": priority,
-        "after": tuple(one.id if isinstance(one, JobHandle) else str(one) for one in earlier),
+        "after": tuple(one.id if isinstance(one, JobHandle) else str(one) for one in dependencies),
         "versions": versions(),
     }
     if callable(what):
-        function, bundle = of_function(what, *args)
-        given |= {"kind": "function", "function": function, "workers": workers or 2, "name": name or what.__name__}
+        function, bundle = bundle_function(what, *args)
+        fields |= {"kind": "function", "function": function, "workers": workers or 2, "name": name or what.__name__}
     else:
         if args:
-            raise ConfigurationError("an experiment takes no arguments: change it by settings")
-        changes = [*settings, *([] if workers is None else [f"train.workers={workers}"])]
-        bundle = of_experiment(Path(what), changes, include=list(map(Path, include)))
-        given |= {"experiment": bundle.experiment, "settings": bundle.settings, "name": name or Path(what).stem}
+            raise ConfigurationError("an experiment has no arguments: use 'settings' to change it")
+        overrides = [*settings, *([] if workers is None else [f"train.workers={workers}"])]
+        bundle = bundle_experiment(Path(what), overrides, include=list(map(Path, include)))
+        fields |= {"experiment": bundle.experiment, "settings": bundle.settings, "name": name or Path(what).stem}
         from chimera.training.experiment.validation import check  # imports every family: other commands need none
 
-        experiment = Experiment.load(Path(what)).with_settings(changes)
+        experiment = Experiment.load(Path(what)).with_settings(overrides)
         check(experiment)
-        given["workers"] = _slots(experiment)
-    submission = Submission(manifest=bundle.manifest, requires=bundle.requires, **given)
+        fields["workers"] = _needed_workers(experiment)
+    submission = Submission(manifest=bundle.manifest, requires=bundle.requires, **fields)
     return JobHandle(client, client.submit(submission, bundle.sources))
 
 
 def fetch_run(
-    reader: Reader, job: str, out: str | os.PathLike[str] | None = None, most_bytes: int = MOST_BYTES
+    reader: JobReader, job: str, out: str | os.PathLike[str] | None = None, most_bytes: int = MAX_BYTES
 ) -> Path:
-    """Return the folder of a job's run, fetched as `JobHandle.fetch` does."""
+    """Download the folder of a job's run and return its path, as `JobHandle.fetch` does."""
     if out is None and not _NUMBER.fullmatch(job):
-        raise RunError(f"the cluster calls the job {job!a}, which is no number: say where to put its files")
+        raise RunError(f"the cluster names the job {job!a}, which is not a number: give the folder for its files")
     folder = Path(out) if out is not None else Path("runs") / f"job-{job}"
     reader.fetch(job, folder, most_bytes)
     return folder
 
 
-def reader_of(cluster: str | os.PathLike[str]) -> Reader:
-    """Return the client of a cluster; of one of this machine that is down, what reads its files.
+def reader_of(cluster: str | os.PathLike[str]) -> JobReader:
+    """Return the client of a cluster, or a reader of its files if it is on this machine and down.
 
     Raises
     ------
-    ConfigurationError : as of `client_of`, or there are no jobs in the folder.
+    ConfigurationError : see `client_of`; or there are no jobs in the folder.
     """
     where = os.fspath(cluster)
     if "://" not in where:
         folder = ClusterFolder(Path(where))
         folder.token()
         if folder.claimant() is None:
-            return LocalJobs(folder)
+            return OfflineJobs(folder)
     return client_of(cluster)
 
 
 def client_of(cluster: str | os.PathLike[str]) -> Client:
-    """Return the client of a cluster by its folder, or by its address.
+    """Return the client of a cluster, given by its folder or its address.
 
     Raises
     ------
-    ConfigurationError : there is none in that folder, it is not up, or there is no token for the address.
+    ConfigurationError : there is no cluster in the folder, it is not up, or there is no token for the address.
     """
     where = os.fspath(cluster)
     if "://" not in where:
@@ -205,13 +204,13 @@ def client_of(cluster: str | os.PathLike[str]) -> Client:
     if not token:
         other = " (CHIMERA_TOKEN is the token of REST nodes)" if os.environ.get("CHIMERA_TOKEN") else ""
         raise ConfigurationError(
-            f"the cluster at {where} asks for its token: set {TOKEN} to what its 'token' file has{other}"
+            f"the cluster at {where} asks for its token: set {TOKEN} to the content of its 'token' file{other}"
         )
-    return Client(lambda: where.rstrip("/"), token, first_s=_FIRST_S)
+    return Client(lambda: where.rstrip("/"), token, first_s=_FIRST_TIMEOUT_S)
 
 
-def _slots(experiment: Experiment) -> int:
-    """Return how many workers of the cluster a run needs: one where the engine's are elsewhere, or none but a program."""
+def _needed_workers(experiment: Experiment) -> int:
+    """Return the number of workers that a run needs: 1 for engines whose workers are not on the cluster."""
     engine = experiment.tables.get("engine", {"name": "local"})["name"]
     if engine not in ("local", "ray"):
         return 1
@@ -220,8 +219,8 @@ def _slots(experiment: Experiment) -> int:
 
 
 def user() -> str:
-    """Return who submits."""
+    """Return the name of the current user; raises ConfigurationError if it is unknown."""
     try:
         return getpass.getuser()
     except (OSError, KeyError) as error:
-        raise ConfigurationError(f"who submits is unknown; set LOGNAME: {error}") from error
+        raise ConfigurationError(f"the name of the user is unknown; set LOGNAME: {error}") from error

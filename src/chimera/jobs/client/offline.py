@@ -1,4 +1,4 @@
-"""The jobs of a cluster that is down, read from the files of its folder."""
+"""Jobs of a cluster that is down, read from the files of its folder."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from typing import Any, Protocol
 
 from chimera.core.errors import ConfigurationError
 from chimera.jobs.cluster.folder import ClusterFolder
-from chimera.jobs.files.tar import MOST_BYTES, packed, unpack
+from chimera.jobs.files.tar import MAX_BYTES, pack, unpack
 from chimera.jobs.store.records import Job, row_of
-from chimera.jobs.store.states import OVER
+from chimera.jobs.store.states import TERMINAL
 from chimera.jobs.store.store import Store
 
 
-class Reader(Protocol):
-    """What can be asked of jobs whether their cluster is up or down."""
+class JobReader(Protocol):
+    """Queries on jobs that work while their cluster is up and while it is down."""
 
     def jobs(self) -> list[dict[str, Any]]:
         """Return a row for each job."""
 
     def job(self, job: str) -> dict[str, Any]:
-        """Return the row of one."""
+        """Return the row of a job."""
 
-    def fetch(self, job: str, folder: Path, most_bytes: int = MOST_BYTES) -> list[str]:
-        """Put the folder of a job's run, as far as it is there, into ``folder``; return the names of its files."""
+    def fetch(self, job: str, folder: Path, most_bytes: int = MAX_BYTES) -> list[str]:
+        """Copy the current folder of a job's run to ``folder``; return the names of its files."""
 
 
-class LocalJobs:
-    """A `Reader` of a cluster that is down.
+class OfflineJobs:
+    """A `JobReader` of a cluster that is down.
 
     Parameters
     ----------
-    folder : of the cluster.
+    folder : folder of the cluster.
 
     Raises
     ------
-    ConfigurationError : it has had no jobs, or its store cannot be read.
+    ConfigurationError : the cluster never had a job.
     """
 
     def __init__(self, folder: ClusterFolder) -> None:
@@ -52,27 +52,27 @@ class LocalJobs:
             return [self._row(job) for job in store.jobs()]
 
     def job(self, job: str) -> dict[str, Any]:
-        """Return the row of one.
+        """Return the row of a job.
 
         Raises
         ------
-        ConfigurationError : there is none of that number.
+        ConfigurationError : there is no job with that number.
         """
         with closing(Store(self._folder.store)) as store:
             return self._row(store.job(job))
 
-    def fetch(self, job: str, folder: Path, most_bytes: int = MOST_BYTES) -> list[str]:
-        """Copy the folder of a job's run, as far as it is there, into ``folder``; return the names of its files."""
+    def fetch(self, job: str, folder: Path, most_bytes: int = MAX_BYTES) -> list[str]:
+        """Copy the current folder of a job's run to ``folder``; return the names of its files."""
         place = self._folder.job(self.job(job)["job"])
-        return unpack(io.BufferedReader(_Stream(packed(place.run, {"log": place.log}))), folder, most_bytes)
+        return unpack(io.BufferedReader(_Stream(pack(place.run, {"log": place.log}))), folder, most_bytes)
 
     def _row(self, job: Job) -> dict[str, Any]:
-        waits = "" if job.state in OVER else f"the cluster is down: {self._folder.up!r} goes on with the job"
+        waits = "" if job.state in TERMINAL else f"the cluster is down: {self._folder.up!r} resumes the job"
         return row_of(job, waits)
 
 
 class _Stream(io.RawIOBase):
-    """The parts of an iterator as a file."""
+    """A readable file of the parts of an iterator."""
 
     def __init__(self, parts: Iterator[bytes]) -> None:
         self._parts, self._left = filter(None, parts), b""

@@ -1,1 +1,1 @@
-"""What the processes of a cluster share: its folder, its log, and connections between daemon and workers."""
+"""Folder and log of a cluster, and connections between its daemon and its workers."""

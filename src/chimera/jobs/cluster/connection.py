@@ -1,4 +1,4 @@
-"""How the daemon and the slots of one machine talk: messages as JSON, a line each, over a Unix socket."""
+"""Connections between the daemon and the workers of one machine: JSON lines over a Unix socket."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from chimera.jobs.scheduling.messages import Attempt, ToCoordinator, ToSeat
+from chimera.jobs.scheduling.messages import Attempt, ToCoordinator, ToWorker
 
 T = TypeVar("T")
 
 
 class Hello(Struct, frozen=True, tag=True):
-    """The first word of a slot.
+    """First message of a worker after it connects.
 
     Attributes
     ----------
-    attempt : that it has promised its place to, if any.
+    name : name of the worker.
+    host, pid : its machine and process.
+    attempt : attempt that has its lease; None if it is free.
     """
 
     name: str
@@ -29,7 +31,7 @@ class Hello(Struct, frozen=True, tag=True):
     attempt: Attempt | None = None
 
 
-FromSlot = Hello | ToCoordinator
+FromWorker = Hello | ToCoordinator
 
 
 class Connection(Generic[T]):
@@ -37,7 +39,8 @@ class Connection(Generic[T]):
 
     Parameters
     ----------
-    messages : the type of those that arrive.
+    own : socket of this end.
+    messages : type of the received messages.
     """
 
     def __init__(self, own: socket.socket, messages: Any) -> None:
@@ -45,16 +48,16 @@ class Connection(Generic[T]):
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(messages)
 
     def fileno(self) -> int:
-        """Return the descriptor, for `select`."""
+        """Return the file descriptor, for `select`."""
         return self._socket.fileno()
 
-    def send(self, message: Hello | ToCoordinator | ToSeat) -> None:
-        """Send a message; raises OSError if the other end is gone, or takes nothing for a second."""
+    def send(self, message: Hello | ToCoordinator | ToWorker) -> None:
+        """Send a message; raises OSError if the peer is gone, or reads nothing for 1 s."""
         self._socket.settimeout(1.0)
         self._socket.sendall(msgspec.json.encode(message) + b"\n")
 
     def receive(self) -> Iterator[T]:
-        """Yield the messages that have arrived, at least a part of one; raises EOFError if the other end is gone."""
+        """Wait for data, and yield the complete messages received; raises EOFError if the peer is gone."""
         self._socket.settimeout(None)
         try:
             data = self._socket.recv(1 << 16)
@@ -67,17 +70,17 @@ class Connection(Generic[T]):
             yield self._decoder.decode(line)
 
     def close(self) -> None:
-        """Let go of it; whoever waits in `receive` finds the end."""
+        """Close the connection; a thread that waits in `receive` gets an EOFError."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 
-def to_daemon(own: socket.socket) -> Connection[ToSeat]:
-    """Return a slot's end."""
-    return Connection(own, ToSeat)
+def connection_to_daemon(own: socket.socket) -> Connection[ToWorker]:
+    """Return the worker's end of a connection."""
+    return Connection(own, ToWorker)
 
 
-def to_slot(own: socket.socket) -> Connection[Hello | ToCoordinator]:
-    """Return the daemon's end."""
-    return Connection(own, FromSlot)
+def connection_to_worker(own: socket.socket) -> Connection[Hello | ToCoordinator]:
+    """Return the daemon's end of a connection."""
+    return Connection(own, FromWorker)

@@ -1,4 +1,4 @@
-"""Where a cluster for jobs keeps what it knows: the store, the files that travelled, and a folder for each job."""
+"""Folder of a cluster for jobs: its store, its uploaded files, and a folder for each job."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from chimera.web.folder import Folder, holder, take
 
 DEFAULT = Path("runs/cluster")
 TOKEN = "CHIMERA_CLUSTER_TOKEN"  # noqa: S105 - the name of a variable
-"""The variable with the token of a cluster that is reached by its address."""
+"""Environment variable with the token of a cluster that is given by its address."""
 
 
 class Options(Struct, frozen=True):
-    """How a cluster was started.
+    """Options of a cluster.
 
     Attributes
     ----------
-    workers : how many slots it has.
-    host, port : where it answers.
-    limit_per_user : how many workers one user's jobs may have at once; None is any number.
-    keep_days : so many days after its end a job is forgotten, with its run; None is never.
-    page : whether it shows its web page.
-    ray : the address of the Ray that runs its jobs; empty where this machine does by itself.
-    pid : the process that keeps it up.
+    workers : number of workers.
+    host, port : address of the daemon; port 0 is any free port.
+    limit_per_user : limit of workers that the jobs of one user occupy at a time; None is no limit.
+    keep_days : days after its end until a job is deleted with its run; None is never.
+    page : whether the daemon serves the web page.
+    ray : address of the Ray cluster that runs the jobs; empty if this machine runs them.
+    pid : process of the supervisor.
     """
 
     workers: int = 2
@@ -43,12 +43,15 @@ class Options(Struct, frozen=True):
 
     @property
     def address(self) -> str:
-        """Where it answers, as a URL."""
+        """URL of the daemon."""
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
 
 class Outcome(Struct, frozen=True):
-    """How an attempt came to its end by itself: one that ``broke`` goes on from its checkpoint, one ``refused`` had no room."""
+    """Outcome that the driver of an attempt recorded.
+
+    After ``broke`` the next attempt resumes from the checkpoint; ``refused`` means that Ray had no room.
+    """
 
     state: Literal["done", "failed", "broke", "refused"]
     reason: str = ""
@@ -59,7 +62,7 @@ class ClusterFolder(Folder):
 
     Parameters
     ----------
-    path : the folder; `create` makes it.
+    path : the folder; `create` creates it.
     """
 
     def __init__(self, path: Path = DEFAULT) -> None:
@@ -70,39 +73,39 @@ class ClusterFolder(Folder):
 
     @property
     def store(self) -> Path:
-        """The file of the store."""
+        """SQLite file of the store."""
         return self.path / "jobs.sqlite"
 
     @property
     def files(self) -> Path:
-        """The folder of the files that came with jobs, by content."""
+        """Folder of the content store of uploaded files."""
         return self.path / "files"
 
     @property
     def log(self) -> Path:
-        """What the cluster's own processes write."""
+        """Log file of the cluster's own processes."""
         return self.path / "cluster.log"
 
     @property
-    def slots_socket(self) -> Path:
-        """Where the slots reach the daemon; to be bound and reached from within the folder, since such paths are short."""
+    def worker_socket(self) -> Path:
+        """Unix socket of the daemon for workers; bind and connect by its name within the folder, since such paths are short."""
         return self.path / "slots.sock"
 
     def job(self, job: str) -> JobFolder:
         """Return the folder of a job."""
         return JobFolder(self.path / "jobs" / job)
 
-    def note(self, options: Options) -> None:
-        """Write down how the cluster that is up was started."""
+    def write_options(self, options: Options) -> None:
+        """Write the options of the running cluster."""
         _write(self.path / "options.json", msgspec.json.encode(options))
 
     def address(self) -> str | None:
-        """Return where the cluster answers; None if it is not up."""
+        """Return the URL of the daemon; None if the cluster is not up."""
         options = self.options()
         return options.address if options is not None and options.pid == self.claimant() else None
 
     def options(self) -> Options | None:
-        """Return how the cluster was started that is up, or was last."""
+        """Return the options of the running cluster, or of the last one; None if there are none."""
         try:
             return msgspec.json.decode((self.path / "options.json").read_bytes(), type=Options)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -111,53 +114,53 @@ class ClusterFolder(Folder):
 
 @dataclass(frozen=True)
 class JobFolder:
-    """What there is of one job: its code, its run, and whether a process works on it."""
+    """The folder of one job: its code, its run, its log, and the lock of its driver."""
 
     path: Path
 
     @property
     def code(self) -> Path:
-        """The folder of the experiment, as it was submitted."""
+        """Folder of the submitted files, which is the working folder of the job."""
         return self.path / "code"
 
     @property
     def run(self) -> Path:
-        """The folder of the run, as ``chimera train`` leaves one."""
+        """Folder of the run, as ``chimera train`` writes it."""
         return self.path / "run"
 
     @property
     def log(self) -> Path:
-        """All that the job's processes have printed."""
+        """Output of the job's processes."""
         return self.path / "log"
 
     @property
-    def watch(self) -> Path:
-        """Progress and events, a JSON object a line."""
+    def progress_file(self) -> Path:
+        """File of progress and events, one JSON object per line."""
         return self.path / "watch.jsonl"
 
     def claim(self) -> int | None:
-        """Return the descriptor of a lock that the job's driver is to hold while it lives; None if one lives already."""
+        """Return the descriptor of the lock that the job's driver holds while it runs; None if a driver runs already."""
         make_folder(self.path)
         return take(self.path / "driver.lock")
 
-    def driver(self) -> int | None:
-        """Return the process that works on the job; None if none does."""
+    def driver_pid(self) -> int | None:
+        """Return the process of the job's driver; None if no driver runs."""
         return holder(self.path / "driver.lock")
 
     def outcome(self, attempt: int) -> Outcome | None:
-        """Return how an attempt came to its end by itself; None if it has not."""
+        """Return the outcome that the driver of an attempt recorded; None if there is none."""
         try:
             return msgspec.json.decode((self.path / f"outcome-{attempt}.json").read_bytes(), type=Outcome)
         except FileNotFoundError:
             return None
 
-    def note_outcome(self, attempt: int, outcome: Outcome) -> None:
-        """Write down, on the disk, that an attempt has come to its end."""
+    def write_outcome(self, attempt: int, outcome: Outcome) -> None:
+        """Record the outcome of an attempt on the disk."""
         _write(self.path / f"outcome-{attempt}.json", msgspec.json.encode(outcome))
 
 
 def _write(file: Path, data: bytes) -> None:
-    """Write a file whole or not at all, and have it on the disk."""
+    """Write a file atomically, and flush it to the disk."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     with open(draft, "wb", opener=opener) as opened:
         opened.write(data)

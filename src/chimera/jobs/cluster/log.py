@@ -1,4 +1,4 @@
-"""The log of a cluster: what its supervisor and its daemon write, below the time."""
+"""Log of a cluster: lines of its supervisor and its daemon, with their time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 
 def log(line: str) -> None:
-    """Write a line. A log that cannot be written, on a full disk, must end nobody."""
+    """Write a line. Errors are ignored, so that a full disk does not end the process."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
         sys.stderr.flush()

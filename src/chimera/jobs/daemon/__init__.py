@@ -1,1 +1,1 @@
-"""The daemon of a cluster: it accepts, starts and deletes jobs, and serves the REST API and the web page."""
+"""Daemon of a cluster: start and deletion of jobs, REST API and web page."""

@@ -1,4 +1,4 @@
-"""Attempts that are over, and whose drivers may live on for a while."""
+"""Shutdown of the driver of an attempt that is over."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from chimera.jobs.driver.driver import STOP_S
 from chimera.jobs.scheduling.messages import Attempt
 
 
-class Ending:
-    """An attempt that is over, and may have a driver still.
+class DriverShutdown:
+    """An attempt that is over, and whose driver may still run.
 
     Parameters
     ----------
-    broke : why, if what becomes of the job depends on what the driver has left; else empty, for the store knows already.
-    lead : the slot that ends the driver.
+    attempt : the attempt.
+    broke : reason of the loss, used if the driver left no outcome; empty if the store has the end of the attempt already.
+    lead : name of the worker that stops the driver.
     """
 
     def __init__(self, attempt: Attempt, broke: str, lead: str) -> None:
         self.attempt, self.broke, self.lead = attempt, broke, lead
-        self._asked_s: float | None = None
+        self._first_call_s: float | None = None
 
-    def press(self, pid: int, now_s: float, *, alone: bool) -> None:
-        """End the driver, if nobody else does, or nobody has."""
-        if self._asked_s is None:
-            self._asked_s = now_s
-            number = signal.SIGINT if alone else None
+    def signal_driver(self, pid: int, now_s: float, *, lead_lost: bool) -> None:
+        """Interrupt the driver at the first call if its lead is lost; kill it if it still runs after ``2 * STOP_S``."""
+        if self._first_call_s is None:
+            self._first_call_s = now_s
+            number = signal.SIGINT if lead_lost else None
         else:
-            number = signal.SIGKILL if now_s - self._asked_s > 2 * STOP_S else None
+            number = signal.SIGKILL if now_s - self._first_call_s > 2 * STOP_S else None
         if number is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)

@@ -1,1 +1,1 @@
-"""The process that runs one attempt of a job, on this machine or on Ray."""
+"""Driver of one attempt of a job, on this machine or on Ray; its progress file and results."""

@@ -1,7 +1,7 @@
-"""The process that runs one attempt of a job: forked from one that has imported the heavy libraries, it lives on by itself.
+"""Driver: the process that runs one attempt of a job, forked from a worker that has imported the large libraries.
 
-It needs nobody while it runs. It holds the job's lock until its end, and writes how that came before it goes; whoever looks
-after the job finds both.
+It needs no other process of the cluster while it runs. It holds the job's lock until it exits, and records its outcome before.
+Worker and daemon read both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chimera.core.errors import ActorError, ActorLost, ChimeraError, RunError, T
 from chimera.core.private import FILE, make_folder
 from chimera.engines.local.standby import close_all_but, stand_by
 from chimera.jobs.cluster.folder import TOKEN, JobFolder, Outcome
-from chimera.jobs.driver.progress_file import Told
+from chimera.jobs.driver.progress_file import ProgressWriter
 from chimera.jobs.driver.results import write_results
 from chimera.jobs.files.bundle import EXPERIMENT, load_function
 from chimera.jobs.store.records import Submission
@@ -31,13 +31,17 @@ if TYPE_CHECKING:
     from chimera.training.experiment.experiment import Experiment
 
 STOP_S = 5.0
-"""How long a driver that is told to stop may take to a checkpoint."""
+"""Time for a driver to reach a checkpoint after SIGINT, in seconds."""
 
 
 def start(folder: JobFolder, attempt: int, submission: Submission, ray: str = "") -> int | None:
-    """Fork a driver and return its process; None if this attempt has run, or another process works on the job still.
+    """Fork a driver and return its process; None if this attempt has run, or another driver still works on the job.
 
-    The process that calls this has one thread. With the address of a ``ray``, the driver has that run the attempt.
+    The caller must have only one thread.
+
+    Parameters
+    ----------
+    ray : address of the Ray cluster that runs the attempt; empty to run it on this machine.
     """
     lock = folder.claim()
     if lock is None:
@@ -51,17 +55,17 @@ def start(folder: JobFolder, attempt: int, submission: Submission, ray: str = ""
         note_holder(lock, pid)
         return pid
     finally:
-        os.close(lock)  # the driver has a copy, and holds the lock by it
+        os.close(lock)  # the driver keeps its copy, and with it the lock
 
 
 def stop(folder: JobFolder, pid: int) -> None:
-    """Let a driver end: with a checkpoint if it comes to one soon, else without; returns when it has ended."""
+    """Stop a driver, after a checkpoint if it reaches one within `STOP_S`; return when it has exited."""
     for number, wait_s in ((signal.SIGINT, STOP_S), (signal.SIGKILL, math.inf)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
         deadline_s = time.monotonic() + wait_s
         while time.monotonic() < deadline_s:
-            if folder.driver() != pid:
+            if folder.driver_pid() != pid:
                 return
             time.sleep(0.01)
 
@@ -69,30 +73,30 @@ def stop(folder: JobFolder, pid: int) -> None:
 def _become_driver(folder: JobFolder, attempt: int, submission: Submission, lock: int, ray: str) -> NoReturn:
     try:
         os.setsid()
-        os.environ.pop(TOKEN, None)  # a job has no business with a cluster
+        os.environ.pop(TOKEN, None)  # a job has no access to the cluster
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         note_holder(lock, os.getpid())
-        redirect(folder)
+        redirect_output(folder)
         close_all_but(0, 1, 2, lock)
-        folder.note_outcome(
-            attempt, _attended(folder, attempt, submission, ray) if ray else outcome_of(folder, submission)
+        folder.write_outcome(
+            attempt, _run_on_ray(folder, attempt, submission, ray) if ray else run_job(folder, submission)
         )
         _flush()
         os._exit(0)
-    except KeyboardInterrupt:  # told to stop: the last checkpoint is written
+    except KeyboardInterrupt:  # the last checkpoint is written
         sys.stderr.write("interrupted\n")
     except BaseException:
         traceback.print_exc()
     finally:
         _flush()
-        os._exit(1)  # without teardown: what its parent had open, and its exit handlers, are not this process's
+        os._exit(1)  # without teardown: open files and exit handlers belong to the parent
 
 
-def redirect(folder: JobFolder) -> None:
-    """Let what this process prints go into the job's log."""
+def redirect_output(folder: JobFolder) -> None:
+    """Redirect the output of this process to the job's log."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     log = os.open(folder.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE)
     for old, new in ((nothing, 0), (log, 1), (log, 2)):
@@ -105,27 +109,27 @@ def _flush() -> None:
             stream.flush()
 
 
-def _attended(folder: JobFolder, attempt: int, submission: Submission, address: str) -> Outcome:
-    from chimera.jobs.driver.ray_submission import attend
+def _run_on_ray(folder: JobFolder, attempt: int, submission: Submission, address: str) -> Outcome:
+    from chimera.jobs.driver.ray_submission import run_on_ray
 
-    return attend(folder, attempt, submission, address)
+    return run_on_ray(folder, attempt, submission, address)
 
 
-def outcome_of(folder: JobFolder, submission: Submission, engine: str = "local") -> Outcome:
-    """Run it, in this process, and return how it ended; ``engine`` stands in for ``local``."""
-    run = _KINDS[submission.kind]
+def run_job(folder: JobFolder, submission: Submission, engine: str = "local") -> Outcome:
+    """Run a job in this process and return its outcome; ``engine`` replaces engine ``local`` of the experiment."""
+    run = _RUNNERS[submission.kind]
     try:
         make_folder(folder.code)
         os.chdir(folder.code)
         if engine == "local":
-            stand_by()  # before anything has started a thread
+            stand_by()  # before any thread is started
             _use_all_processors()
         sys.path.insert(0, str(folder.code))
         run(folder, submission, engine)
-    except _LostError as error:
+    except _AttemptLostError as error:
         return Outcome("broke", str(error))
     except (Exception, SystemExit) as error:
-        if isinstance(error, TimeLimitError) and engine != "local":  # no room in time: others have it
+        if isinstance(error, TimeLimitError) and engine != "local":  # Ray had no room in time
             return Outcome("refused", str(error))
         remote = error if isinstance(error, ActorError) else error.__cause__
         if not isinstance(error, ChimeraError) or isinstance(remote, ActorError):
@@ -136,7 +140,7 @@ def outcome_of(folder: JobFolder, submission: Submission, engine: str = "local")
 
 
 def _use_all_processors() -> None:
-    """Let torch have them here; actors have what they ask for, and the process that this was forked from has one thread."""
+    """Let torch use all processors in this process; actors set their own number, and the parent had one thread."""
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(os.cpu_count() or 1)
@@ -148,22 +152,23 @@ def _run_experiment(folder: JobFolder, submission: Submission, engine: str) -> N
     experiment = Experiment.load(folder.code / EXPERIMENT).with_settings(submission.settings)
     if "engine" not in experiment.tables or experiment.tables["engine"]["name"] == "local":
         experiment = experiment.with_table("engine", engine)
-    stops = _may_stop(experiment)
+    stops = _stops_on_loss(experiment)
     if stops:
         experiment = experiment.with_settings(["train.on_worker_loss=stop"])
     try:
-        experiment.trainer(callbacks=[Told(folder.watch)], out=folder.run, resume=True).fit()
+        experiment.trainer(callbacks=[ProgressWriter(folder.progress_file)], out=folder.run, resume=True).fit()
     except (TooFewWorkersError, ActorLost) as error:
         if stops:
-            raise _LostError(str(error)) from error
+            raise _AttemptLostError(str(error)) from error
         raise
 
 
-def _may_stop(experiment: Experiment) -> bool:
-    """Return whether the loss of an actor is to end the attempt, so that the next one goes on from the checkpoint.
+def _stops_on_loss(experiment: Experiment) -> bool:
+    """Return whether the loss of an actor ends the attempt, so that the next one resumes from the checkpoint.
 
-    That has the bits of a run in which nobody died; a replaced worker has not, since a round may have done without it. Where
-    the experiment says what a loss is to mean, or lets actors die by itself, and where bits are not promised, it stays so.
+    The result then has the same bits as a run without losses. A replaced worker would not give them, since a round may have
+    run without it. The experiment's own behavior is kept if it sets ``on_worker_loss`` or ``faults``, if its engine is neither
+    ``local`` nor ``ray``, or if its strategy is asynchronous and so not reproducible to the bit.
     """
     from chimera.strategies.strategy import STRATEGIES
     from chimera.training.plugin import named
@@ -176,23 +181,23 @@ def _may_stop(experiment: Experiment) -> bool:
     return getattr(STRATEGIES.find(name).factory, "family", "") != "asynchronous"
 
 
-class _LostError(RunError):
-    """The attempt is lost, and not the job."""
+class _AttemptLostError(RunError):
+    """Loss of the attempt, after which the job is retried."""
 
 
 def _run_function(folder: JobFolder, submission: Submission, engine: str) -> None:
     from chimera import remote
 
-    assert submission.function is not None  # the store has checked it
+    assert submission.function is not None  # checked by the store
     function, args, kwargs = load_function(submission.function, folder.code)
     called = functools.partial(function, **kwargs) if kwargs else function
     try:
         write_results(remote.run(called, *args, workers=submission.workers, engine=engine), folder.run)
     except ActorLost as error:
-        raise _LostError(str(error)) from error
+        raise _AttemptLostError(str(error)) from error
 
 
-_KINDS: dict[str, Callable[[JobFolder, Submission, str], None]] = {
+_RUNNERS: dict[str, Callable[[JobFolder, Submission, str], None]] = {
     "experiment": _run_experiment,
     "function": _run_function,
 }

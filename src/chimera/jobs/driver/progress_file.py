@@ -1,4 +1,4 @@
-"""What a job tells while it runs: a callback that writes progress and events down, and who reads them as they come."""
+"""Progress file of a job: a callback that writes progress and events, and readers that follow the file."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ import msgspec
 from chimera.core.private import opener
 from chimera.training.progress.callback import Callback, Event, Progress
 
-EVERY_S = 0.2
-"""How often progress is written where nothing was evaluated."""
+INTERVAL_S = 0.2
+"""Interval between two writes of progress without an evaluation, in seconds."""
 _PART = 1 << 20
 _TAIL = 1 << 16
 
 
-class Told(Callback):
-    """Writes what happens to a run into a file, a JSON object a line.
+class ProgressWriter(Callback):
+    """Callback that appends progress and events of a run to a file, one JSON object per line.
 
     Parameters
     ----------
-    file : it grows, attempt by attempt.
+    file : progress file, to which each attempt appends.
+    clock : monotonic clock, in seconds.
     """
 
     def __init__(self, file: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,28 +35,28 @@ class Told(Callback):
         self._metrics: dict[str, float] = {}
 
     def on_wait(self, what: str) -> None:
-        """Write what it waits for before it begins."""
+        """Write what the run waits for before it starts."""
         self._write(wait=what)
 
     def on_start(self, progress: Progress) -> None:
-        """Write where it begins."""
+        """Write the progress at the start."""
         self._write(start=progress)
 
     def on_progress(self, progress: Progress) -> None:
-        """Write it if there was an evaluation, or none of late."""
+        """Write progress after an evaluation, and otherwise at most every `INTERVAL_S`."""
         now_s = self._clock()
         if now_s < self._next_s and progress.metrics == self._metrics:
             self._last = progress
             return
-        self._next_s, self._metrics, self._last = now_s + EVERY_S, progress.metrics, None
+        self._next_s, self._metrics, self._last = now_s + INTERVAL_S, progress.metrics, None
         self._write(progress=progress)
 
     def on_event(self, event: Event) -> None:
-        """Write what happened."""
+        """Write an event."""
         self._write(event=event)
 
     def on_end(self, run: Any) -> None:
-        """Write the last progress, and the outcome."""
+        """Write the last progress and the summary."""
         if self._last is not None:
             self._write(progress=self._last)
         self._write(summary=run.summary())
@@ -65,8 +66,8 @@ class Told(Callback):
             file.write(msgspec.json.encode(told, enc_hook=_plain) + b"\n")
 
 
-def fraction_of(file: Path) -> float | None:
-    """Return how much of the budget a job has used, by what it told last; None if it has told nothing, or has no budget."""
+def read_fraction(file: Path) -> float | None:
+    """Return the used fraction of a job's budget by its last progress; None without progress or budget."""
     try:
         with file.open("rb") as opened:
             opened.seek(max(0, os.fstat(opened.fileno()).st_size - _TAIL))
@@ -78,28 +79,29 @@ def fraction_of(file: Path) -> float | None:
             told = msgspec.json.decode(line)
             return float(next(iter(told.values()))["fraction"])
         except (msgspec.DecodeError, TypeError, KeyError, AttributeError, ValueError):
-            continue  # half a line, an event, or no budget
+            continue  # an incomplete line, an event, or no budget
     return None
 
 
 class Tail:
-    """Reads a file that grows, by whole lines.
+    """Reader of the complete lines of a growing file.
 
     Parameters
     ----------
-    at : where to begin, in bytes.
+    file : the file; it may not exist yet.
+    at : offset of the next line, in bytes.
     """
 
     def __init__(self, file: Path, at: int = 0) -> None:
         self._file, self.at = file, at
 
     def to_end(self) -> None:
-        """Go on from where the file ends now."""
+        """Skip to the current end of the file."""
         with contextlib.suppress(FileNotFoundError):
             self.at = self._file.stat().st_size
 
     def lines(self, *, last: bool = False) -> Iterator[bytes]:
-        """Yield the lines that are new, up to a megabyte; with ``last`` also one without an end."""
+        """Yield the new complete lines, up to 1 MiB; with ``last`` also an incomplete last line."""
         try:
             with self._file.open("rb") as opened:
                 opened.seek(self.at)

@@ -1,7 +1,7 @@
-"""Jobs on Ray: an attempt is a job of Ray's own, submitted by the job's driver, which waits for it and ends it.
+"""Attempts on Ray: the driver submits an attempt as a Ray job, waits for it and stops it.
 
-The daemon, its store and its slots are the same as on one machine. What runs as Ray's job, on Ray's head, is
-`chimera.jobs.driver.ray_job`: it drives the training, whose workers are Ray's actors, in places that Ray reserves all or none.
+Daemon, store and workers are the same as on one machine. The Ray job runs `chimera.jobs.driver.ray_job` on Ray's head node. It
+drives the training on Ray actors, for which it reserves all resources at once or none.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from chimera.jobs.cluster.folder import JobFolder, Outcome
 from chimera.jobs.files.bundle import OUTSIDE
 from chimera.jobs.store.records import Submission
 
-_LOOK_S = 0.2
-_SILENT_S = 60.0  # so long Ray's server of jobs may not answer, or take no jobs
+_POLL_S = 0.2
+_TIMEOUT_S = 60.0  # longest time without an answer of Ray's job server
 _PROGRAM = "chimera.jobs.driver.ray_job"
 
 
 def connect(address: str) -> Any:
-    """Return a client of Ray's own server of jobs.
+    """Return a client of Ray's job server.
 
     Parameters
     ----------
-    address : of a Ray, ``auto`` or ``host:port``, or of its dashboard, ``http://host:8265``.
+    address : address of Ray, ``auto`` or ``host:port``, or of its dashboard, ``http://host:8265``.
 
     Raises
     ------
-    ConfigurationError : none is there, or it takes no jobs.
+    MissingExtraError : Ray is not installed.
+    ConfigurationError : there is no Ray at the address, or it accepts no jobs.
     """
     try:
         from ray.exceptions import AuthenticationError
@@ -55,72 +56,72 @@ def connect(address: str) -> Any:
     except AuthenticationError as error:
         raise ConfigurationError(f"the Ray at {address!r} asks for Ray's token: set RAY_AUTH_MODE=token") from error
     except (ConnectionError, RuntimeError, ValueError) as error:
-        said = str(error).strip().partition("\n")[0]
+        message = str(error).strip().partition("\n")[0]
         raise ConfigurationError(
-            f"no Ray that takes jobs answers at {address!r}: {said}. 'ray start --head' starts one, with ray[default] installed"
+            f"no Ray that accepts jobs answers at {address!r}: {message}. 'ray start --head' starts one; it needs ray[default]"
         ) from error
 
 
-def attend(folder: JobFolder, attempt: int, submission: Submission, address: str) -> Outcome:
-    """Have Ray run an attempt, and return how it ended; an interrupt ends it."""
+def run_on_ray(folder: JobFolder, attempt: int, submission: Submission, address: str) -> Outcome:
+    """Run an attempt as a Ray job and return its outcome; an interrupt stops the Ray job."""
     name = f"chimera-{folder.path.name}-{attempt}-{uuid.uuid4().hex[:8]}"
-    words = [sys.executable, "-m", _PROGRAM, str(folder.path.absolute()), str(attempt), str(os.getpid())]
-    write(submitted(folder), msgspec.json.encode(submission))
+    command = [sys.executable, "-m", _PROGRAM, str(folder.path.absolute()), str(attempt), str(os.getpid())]
+    write(submission_file(folder), msgspec.json.encode(submission))
     with tempfile.TemporaryDirectory(prefix="chimera-code-") as code:
         try:
             stage(Path(code), [folder.code, *(folder.code / OUTSIDE).glob("*")])
         except ConfigurationError as error:
             return Outcome("failed", str(error))
-        order = {
-            "entrypoint": shlex.join(words),
+        request = {
+            "entrypoint": shlex.join(command),
             "submission_id": name,
             "runtime_env": {"working_dir": code, "py_modules": [str(CHIMERA)]},
             "metadata": {"name": submission.name, "user": submission.user, "workers": str(submission.workers)},
         }
         try:
-            client = _submit(address, order)
+            client = _submit(address, request)
         except (ConfigurationError, ConnectionError, RuntimeError) as error:
-            return Outcome("broke", f"Ray took no job: {str(error).strip().partition(chr(10))[0]}")
+            return Outcome("broke", f"Ray accepted no job: {str(error).strip().partition(chr(10))[0]}")
     try:
-        said = _await(client, name)
+        message = _await_end(client, name)
     except BaseException:
         client.stop_job(name)
-        _await(client, name)
+        _await_end(client, name)
         raise
-    return folder.outcome(attempt) or Outcome("broke", f"Ray's job {name} ended: {said}")
+    return folder.outcome(attempt) or Outcome("broke", f"Ray's job {name} ended: {message}")
 
 
-def _submit(address: str, order: dict[str, Any]) -> Any:
-    """Hand a job to a Ray, which may be starting still, and return the client that did it; raises what Ray said at last."""
+def _submit(address: str, request: dict[str, Any]) -> Any:
+    """Submit a job to Ray, which may still be starting, and return the client; raises the last error after `_TIMEOUT_S`."""
     began_s = time.monotonic()
     while True:
         try:
             client = connect(address)
-            client.submit_job(**order)
+            client.submit_job(**request)
             return client
         except (ConfigurationError, ConnectionError, RuntimeError) as error:
-            if "already exists" in str(error):  # the answer to the last try was lost
+            if "already exists" in str(error):  # the answer to the last request was lost
                 return client
-            if time.monotonic() > began_s + _SILENT_S:
+            if time.monotonic() > began_s + _TIMEOUT_S:
                 raise
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
-def submitted(folder: JobFolder) -> Path:
-    """Return the file from which Ray's job reads what it is to run."""
+def submission_file(folder: JobFolder) -> Path:
+    """Return the file from which the Ray job reads its submission."""
     return folder.path / "submission.json"
 
 
-def _await(client: Any, name: str) -> str:
-    """Return what Ray says of a job once it is over."""
-    heard_s = time.monotonic()
+def _await_end(client: Any, name: str) -> str:
+    """Wait until a Ray job has ended and return its message."""
+    answered_s = time.monotonic()
     while True:
         try:
             info = client.get_job_info(name)
             if info.status.is_terminal():
                 return str(info.message).strip().partition("\n")[0].partition(", last available logs")[0]
-            heard_s = time.monotonic()
+            answered_s = time.monotonic()
         except (ConnectionError, RuntimeError) as error:
-            if time.monotonic() > heard_s + _SILENT_S:
-                return f"Ray has not answered for {_SILENT_S:g} s: {error}"
-        time.sleep(_LOOK_S)
+            if time.monotonic() > answered_s + _TIMEOUT_S:
+                return f"Ray has not answered for {_TIMEOUT_S:g} s: {error}"
+        time.sleep(_POLL_S)

@@ -1,4 +1,4 @@
-"""What a function has returned on each worker, in a file of its run."""
+"""Return values of a function on each worker, in a file of its run."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _FILE = "results.msgpack"
 
 
 def write_results(results: list[Any], run: Path) -> None:
-    """Write them down; NumPy's numbers as numbers, its arrays as lists.
+    """Write the results; numbers of NumPy become plain numbers, arrays become lists.
 
     Raises
     ------
-    RunError : they are not plain: numbers, text, bytes, lists, dicts.
+    RunError : a result is not plain (numbers, text, bytes, lists, dicts).
     """
     try:
         body = msgspec.msgpack.encode(results, enc_hook=_plain)
     except (TypeError, ValueError, OverflowError) as error:
-        raise RunError(f"what the function returned cannot travel: {error}; plain values can") from error
+        raise RunError(f"the result of the function cannot be sent: {error}; return plain values") from error
     make_folder(run)
     write_atomically(run / _FILE, body)
 
@@ -33,15 +33,15 @@ def write_results(results: list[Any], run: Path) -> None:
 def _plain(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
-    raise TypeError(f"a {type(value).__name__} is not plain")
+    raise TypeError(f"a {type(value).__name__} is not a plain value")
 
 
 def read_results(run: Path) -> list[Any]:
-    """Return them, in rank order.
+    """Return the results, in rank order.
 
     Raises
     ------
-    RunError : there are none.
+    RunError : the file is missing or cannot be read.
     """
     try:
         return msgspec.msgpack.decode((run / _FILE).read_bytes(), type=list[Any])

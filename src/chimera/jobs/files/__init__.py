@@ -1,1 +1,1 @@
-"""The files of a job: bundle, content store, and archive of the run."""
+"""Files of a job: bundle, content store, and archive of the run."""

@@ -1,4 +1,4 @@
-"""Files by their content: what was uploaded once is there for every job, and becomes the folder that a job runs in."""
+"""Content-addressed store of uploaded files, from which the folders of jobs are created."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from types import MappingProxyType
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.private import FOLDER, make_folder, opener, write
-from chimera.jobs.files.paths import MOST_FILES, check_path
+from chimera.jobs.files.paths import MAX_FILES, check_path
 from chimera.jobs.store.records import File
 
-_NONE: Mapping[str, str] = MappingProxyType({})
+_NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
-class Contents:
-    """A folder of files that are called as the SHA-256 of what is in them; several processes may use it at once.
+class ContentStore:
+    """A folder of files, each named by the SHA-256 of its content. Several processes may use it at the same time.
 
     Parameters
     ----------
-    folder : it is made when the first file comes.
+    folder : folder of the files; created with the first file.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def has(self, file: File) -> bool:
-        """Whether it is there, whole; it counts as sent anew then, so that it is not forgotten before its job comes."""
-        place = self._place(file)
+        """Return whether a file is stored completely; if so, renew its time, so that it is kept until its job arrives."""
+        stored = self._path(file)
         try:
-            whole = place.stat().st_size == file.size
+            whole = stored.stat().st_size == file.size
             if whole:
-                os.utime(place)
+                os.utime(stored)
         except OSError:
             return False
         return whole
 
     def missing(self, manifest: Mapping[str, File]) -> list[File]:
-        """Return what of a manifest has to be uploaded, each content once.
+        """Return the files of a manifest that must be uploaded, each content once.
 
         Raises
         ------
-        ConfigurationError : a path of the manifest leads out of the folder, or the disk has no room for them.
+        ConfigurationError : a path of the manifest leaves the folder, or the disk has no room for the files.
         """
-        check(manifest)
+        check_manifest(manifest)
         missing = list({file.sha256: file for file in manifest.values() if not self.has(file)}.values())
         make_folder(self._folder)
         wanted, free = sum(file.size for file in missing), shutil.disk_usage(self._folder).free
@@ -60,35 +60,35 @@ class Contents:
             )
         return missing
 
-    def older(self, than_s: float) -> set[str]:
-        """Return the files, and what is left of uploads, that nobody has sent or asked for since."""
+    def older_than(self, time_s: float) -> set[str]:
+        """Return the names of files and unfinished uploads that were last sent or requested before a time (epoch seconds)."""
         found = set()
-        for place in self._folder.glob("*") if self._folder.exists() else ():
+        for stored in self._folder.glob("*") if self._folder.exists() else ():
             with contextlib.suppress(FileNotFoundError):
-                if place.stat().st_mtime < than_s:
-                    found.add(place.name)
+                if stored.stat().st_mtime < time_s:
+                    found.add(stored.name)
         return found
 
-    def drop(self, names: Iterable[str]) -> None:
-        """Remove files; folders of jobs have their own copies."""
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete files; folders of jobs have their own copies."""
         for name in names:
             (self._folder / name).unlink(missing_ok=True)
 
     def add(self, file: File, chunks: Iterable[bytes]) -> None:
-        """Take a file in pieces; raises as `receiving` does."""
-        with self.receiving(file) as write:
+        """Store a file from chunks; raises as `receive` does."""
+        with self.receive(file) as write:
             for chunk in chunks:
                 write(chunk)
 
     @contextlib.contextmanager
-    def receiving(self, file: File) -> Iterator[Callable[[bytes], None]]:
-        """Take a file in pieces: yields what takes one; the file is there once the context ends well.
+    def receive(self, file: File) -> Iterator[Callable[[bytes], None]]:
+        """Yield a function that writes one chunk; the file is stored when the context ends without an error.
 
         Raises
         ------
-        DataError : what came is not what its name says. Nothing of it is kept, and no more than its size is taken.
+        DataError : the content does not match the SHA-256 or the size. Nothing is kept, and no more than the size is read.
         """
-        place = self._place(file)
+        stored = self._path(file)
         make_folder(self._folder)
         draft = self._folder / f".{file.sha256}.{os.getpid()}.{secrets.token_hex(4)}"
         digest, size = hashlib.sha256(), 0
@@ -105,28 +105,30 @@ class Contents:
 
                 yield write
                 if size < file.size or digest.hexdigest() != file.sha256:
-                    raise DataError(f"what came for the file {file.sha256} is not that: {size} of {file.size} bytes")
+                    raise DataError(
+                        f"the content of the file {file.sha256} is wrong: {size} of {file.size} bytes arrived"
+                    )
                 opened.flush()
                 os.fsync(opened.fileno())
-            draft.replace(place)
+            draft.replace(stored)
         finally:
             draft.unlink(missing_ok=True)
 
-    def unpack(self, manifest: Mapping[str, File], target: Path, texts: Mapping[str, str] = _NONE) -> None:
-        """Make a folder of the files of a manifest, whole or not at all; one that is there already stays.
+    def create_folder(self, manifest: Mapping[str, File], target: Path, texts: Mapping[str, str] = _NO_TEXTS) -> None:
+        """Create a folder with the files of a manifest atomically; an existing folder is kept.
 
-        Each file is a copy, which shares its blocks where the file system can: what a job does to its own reaches no other job.
+        Each file is a copy, which shares blocks if the file system supports it, so that no job changes the files of another.
 
         Parameters
         ----------
-        texts : files to write besides, by their path there.
+        texts : text of additional files, by their path in the folder.
 
         Raises
         ------
-        ConfigurationError : a path of the manifest leads out of the folder.
-        DataError : a file is not there.
+        ConfigurationError : a path of the manifest leaves the folder.
+        DataError : a file is missing, or the folder cannot be created.
         """
-        check([*manifest, *texts])
+        check_manifest([*manifest, *texts])
         if target.exists():
             return
         draft = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
@@ -136,29 +138,29 @@ class Contents:
             for path, file in manifest.items():
                 if not self.has(file):
                     raise DataError(
-                        f"the file {path!r} of the job was not uploaded: its content {file.sha256} is not there"
+                        f"the file {path!r} of the job was not uploaded: its content {file.sha256} is missing"
                     )
                 copy = draft / path
                 make_folder(copy.parent)
-                _copy(self._place(file), copy)
+                _copy(self._path(file), copy)
             for path, text in texts.items():
                 make_folder((draft / path).parent)
                 write(draft / path, text.encode())
-            with contextlib.suppress(OSError):  # another process has made it meanwhile
+            with contextlib.suppress(OSError):  # another process created it meanwhile
                 draft.rename(target)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         if not target.is_dir():
-            raise DataError(f"the folder {target} of the job cannot be made")
+            raise DataError(f"the folder {target} of the job cannot be created")
 
-    def _place(self, file: File) -> Path:
+    def _path(self, file: File) -> Path:
         if not _SHA256.fullmatch(file.sha256):
             raise ConfigurationError(f"{file.sha256!r} is not a SHA-256")
         return self._folder / file.sha256
 
 
-def described(path: Path) -> File:
-    """Return what a file is by its content, read piece by piece.
+def hash_file(path: Path) -> File:
+    """Return the SHA-256 and the size of a file, without reading it into memory at once.
 
     Raises
     ------
@@ -175,18 +177,18 @@ def described(path: Path) -> File:
     return File(sha256, size)
 
 
-def of_text(text: str) -> File:
-    """Return what a file with this text is by its content."""
+def hash_text(text: str) -> File:
+    """Return the SHA-256 and the size of a file with this text."""
     body = text.encode()
     return File(hashlib.sha256(body).hexdigest(), len(body))
 
 
 def verify(manifest: Mapping[str, File], folder: Path) -> str:
-    """Return which file of a folder is not as its manifest says, in one line; nothing if all are."""
+    """Return an error in one line that names a file which differs from the manifest; empty if all files match."""
     for path, file in manifest.items():
-        place = folder / path
+        stored = folder / path
         try:
-            if place.stat().st_size == file.size and described(place) == file:
+            if stored.stat().st_size == file.size and hash_file(stored) == file:
                 continue
         except (OSError, ConfigurationError):
             pass
@@ -194,15 +196,15 @@ def verify(manifest: Mapping[str, File], folder: Path) -> str:
     return ""
 
 
-def check(manifest: Collection[str]) -> None:
-    """Refuse paths of a manifest that name a place outside of its folder, or two things at one place.
+def check_manifest(manifest: Collection[str]) -> None:
+    """Check that all paths of a manifest stay below the folder and do not conflict.
 
     Raises
     ------
-    ConfigurationError : naming the path.
+    ConfigurationError : they do not; the message names the path.
     """
-    if len(manifest) > MOST_FILES:
-        raise ConfigurationError(f"a job travels with at most {MOST_FILES} files, and this one has {len(manifest)}")
+    if len(manifest) > MAX_FILES:
+        raise ConfigurationError(f"a job can have at most {MAX_FILES} files, and this one has {len(manifest)}")
     taken = set(manifest)
     if len(taken) < len(manifest):
         raise ConfigurationError("two of the job's files would have the same path")
@@ -218,6 +220,6 @@ def _copy(source: Path, copy: Path) -> None:
         try:
             while os.copy_file_range(old.fileno(), new.fileno(), 1 << 30):
                 pass
-        except (AttributeError, OSError):  # not of this system, or not between these file systems
+        except (AttributeError, OSError):  # not supported by this system, or between these file systems
             old.seek(new.seek(0, os.SEEK_END))
             shutil.copyfileobj(old, new, 1 << 20)

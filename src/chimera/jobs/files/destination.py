@@ -1,4 +1,4 @@
-"""A folder that takes files whose names come from a peer: nothing outside of it is written, whatever links are in it."""
+"""Folder for files whose names come from a peer. Nothing is written outside it, whatever links it contains."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.private import FILE, FOLDER, make_folder
 
 MARK = ".fetched"
-"""The file by which a folder is known that may be written over."""
+"""Marker file of a folder whose files may be overwritten."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Destination:
-    """The folder, held open from `__enter__` on.
+    """A target folder, open from `__enter__` to `__exit__`.
 
-    A path is walked part by part, each opened below the last one without following links, so that a link which is there, or
-    which another process puts there meanwhile, is an error and no way out. A file is written under a new name and takes its own
-    by a rename: one that has other names elsewhere (hard links) keeps its content there.
+    A path is opened part by part, relative to the descriptor of its parent and without following links. A link, also one that
+    another process creates meanwhile, is therefore an error. A file is written under a temporary name and then renamed, so that
+    hard links to a replaced file keep their content.
 
     Parameters
     ----------
-    folder : is made; one that is there is empty, or has the mark of an earlier use. Links above it are the user's own.
-    most : how many files and folders may be made.
+    folder : the folder, created if it does not exist; it must be empty or have the marker of an earlier use. Links in the
+        path of the folder itself are followed.
+    max_entries : maximum number of files and folders.
     """
 
-    def __init__(self, folder: Path, most: int) -> None:
-        self._folder, self._left, self._root = folder, most, -1
+    def __init__(self, folder: Path, max_entries: int) -> None:
+        self._folder, self._left, self._root = folder, max_entries, -1
 
     def __enter__(self) -> Destination:
-        with self._told(""), contextlib.ExitStack() as opened:
+        with self._errors_translated(""), contextlib.ExitStack() as opened:
             make_folder(self._folder)
             root = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             opened.callback(os.close, root)
-            names = os.listdir(root)  # noqa: PTH208 - of the folder that is open
+            names = os.listdir(root)  # noqa: PTH208 - a descriptor
             if names and MARK not in names:
                 raise ConfigurationError(
                     f"{self._folder} holds files that were not fetched: choose a new or an empty folder"
@@ -53,24 +54,24 @@ class Destination:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         os.close(self._root)
 
-    def make(self, path: str) -> None:
-        """Make a folder, with those above it."""
-        with self._told(path):
+    def make_folder(self, path: str) -> None:
+        """Create a folder with its parents."""
+        with self._errors_translated(path):
             os.close(self._parent([*path.split("/")]))
 
     def write(self, path: str, parts: Iterable[bytes]) -> None:
-        """Write a file, or replace one, whole or not at all.
+        """Write or replace a file atomically.
 
         Raises
         ------
-        ConfigurationError : it cannot be written there: a link or a file stands where a folder should be, say.
-        RunError : there are too many.
+        ConfigurationError : it cannot be written, for example because a link or a file is in the place of a folder.
+        RunError : there are too many files, or the path is that of the marker file.
         """
         *above, name = path.split("/")
-        with self._told(path):
+        with self._errors_translated(path):
             self._count()
             if path == MARK:
-                raise RunError(f"the files from the cluster are refused: {MARK!r} is the mark of a fetched folder")
+                raise RunError(f"the files from the cluster are refused: {MARK!r} is the marker of a fetched folder")
             parent = self._parent(above)
             draft = f".{secrets.token_hex(8)}.part"
             try:
@@ -84,7 +85,7 @@ class Destination:
                 os.close(parent)
 
     def _parent(self, parts: list[str]) -> int:
-        """Return the descriptor of a folder below, which is made where it is missing."""
+        """Return the descriptor of a sub-folder, created if it does not exist."""
         at = os.dup(self._root)
         for part in parts:
             try:
@@ -109,7 +110,7 @@ class Destination:
             raise RunError("the files from the cluster are refused: there are too many of them")
 
     @contextlib.contextmanager
-    def _told(self, path: str) -> Iterator[None]:
+    def _errors_translated(self, path: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What Python files import, told without running them."""
+"""Imports of Python files, found without running them."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from pathlib import Path
 
 from chimera.core.errors import ConfigurationError
 
-_MOST_FILES = 2000
+_MAX_FILES = 2000
 
 
 @dataclass
-class Found:
-    """What some files need.
+class ImportScan:
+    """Files of the user's code and the modules that they require.
 
     Attributes
     ----------
-    files : those themselves and all that they import from the folders, each with the folder that it was found in.
-    requires : the other modules, of neither Python nor Chimera, by their first names.
+    files : scanned files, including the imported ones, each with the import folder that it was found in.
+    requires : top-level names of other imported modules, without those of Python and Chimera.
     """
 
     files: dict[Path, Path] = field(default_factory=dict)
     requires: set[str] = field(default_factory=set)
 
 
-def follow(file: Path, home: Path, folders: Sequence[Path], found: Found) -> None:
-    """Find what a file imports, wherever the import stands, and what that imports in turn.
+def collect_imports(file: Path, home: Path, folders: Sequence[Path], found: ImportScan) -> None:
+    """Add a file and all its direct and indirect imports, anywhere in the code, to ``found``.
 
-    An import that may fail (inside ``try: ... except ImportError``) requires nothing, and one for type checkers alone is passed
-    over. What is imported by a name that is made while the code runs is not seen.
+    An import that may fail (inside ``try: ... except ImportError``) adds no requirement. Imports for type checkers only, and
+    imports by names that are computed at run time, are ignored.
 
     Parameters
     ----------
-    home : the folder on the import path from which the file is a module.
-    folders : where modules are looked for besides.
-    found : gets what is found.
+    home : folder of the import path in which the file is a module.
+    folders : further folders to search for modules.
+    found : result, extended in place.
 
     Raises
     ------
-    ConfigurationError : a file cannot be read as Python.
+    ConfigurationError : a file is not valid Python, or there are too many files.
     """
     if file in found.files:
         return
-    if len(found.files) == _MOST_FILES:
+    if len(found.files) == _MAX_FILES:
         raise ConfigurationError(
-            f"the code imports more than {_MOST_FILES} files of {home}: these are not just the job's"
+            f"the code imports more than {_MAX_FILES} files of {home}: the job should not need so many"
         )
     found.files[file] = home
     for name, optional in _imported(file, home):
@@ -55,7 +55,7 @@ def follow(file: Path, home: Path, folders: Sequence[Path], found: Found) -> Non
 
 
 def module_file(name: str, folders: Sequence[Path]) -> tuple[Path, Path] | None:
-    """Return the file of a module and the folder it was found in; a package is its ``__init__.py``."""
+    """Return the file of a module and the folder that contains it; a package's file is its ``__init__.py``."""
     for folder in folders:
         place = folder.joinpath(*name.split("."))
         for file in (place / "__init__.py", place.with_name(f"{place.name}.py")):
@@ -64,23 +64,23 @@ def module_file(name: str, folders: Sequence[Path]) -> tuple[Path, Path] | None:
     return None
 
 
-def _resolve(name: str, home: Path, folders: Sequence[Path], found: Found, *, optional: bool) -> None:
+def _resolve(name: str, home: Path, folders: Sequence[Path], found: ImportScan, *, optional: bool) -> None:
     first = name.partition(".")[0]
     if not name or first in sys.stdlib_module_names or first == "chimera":
         return
     parts = name.split(".")
     own = False
-    for length in range(1, len(parts) + 1):  # each package on the way runs its __init__.py
+    for length in range(1, len(parts) + 1):  # an import runs __init__.py of each parent package
         there = module_file(".".join(parts[:length]), [home, *folders])
         if there is not None:
             own = True
-            follow(*there, folders, found)
+            collect_imports(*there, folders, found)
     if not own and not optional:
         found.requires.add(first)
 
 
 def _imported(file: Path, home: Path) -> Iterator[tuple[str, bool]]:
-    """Yield the modules that a file imports, whole names, and whether the import may fail."""
+    """Yield the full name of each module that a file imports, and whether the import may fail."""
     try:
         tree = ast.parse(file.read_bytes(), str(file))
     except (OSError, SyntaxError, ValueError) as error:
@@ -101,25 +101,25 @@ def _imported(file: Path, home: Path) -> Iterator[tuple[str, bool]]:
 
 
 def _nodes(node: ast.AST, *, optional: bool) -> Iterator[tuple[ast.AST, bool]]:
-    """Yield all below a node that runs, and whether it may fail to import."""
+    """Yield all nodes below a node that run, and whether an import there may fail."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and _for_checkers(child.test):
+        if isinstance(child, ast.If) and _is_type_checking(child.test):
             for other in child.orelse:
                 yield other, optional
                 yield from _nodes(other, optional=optional)
             continue
         yield child, optional
-        tried = isinstance(child, ast.Try) and any(_excuses(handler) for handler in child.handlers)
+        tried = isinstance(child, ast.Try) and any(_catches_import_error(handler) for handler in child.handlers)
         yield from _nodes(child, optional=optional or tried)
 
 
-def _for_checkers(test: ast.expr) -> bool:
+def _is_type_checking(test: ast.expr) -> bool:
     name = test.id if isinstance(test, ast.Name) else test.attr if isinstance(test, ast.Attribute) else ""
     return name == "TYPE_CHECKING"
 
 
-def _excuses(handler: ast.ExceptHandler) -> bool:
-    """Whether a handler catches that a module is missing."""
+def _catches_import_error(handler: ast.ExceptHandler) -> bool:
+    """Return whether a handler catches a failed import."""
     caught = "" if handler.type is None else ast.dump(handler.type)
     names = ("ImportError", "ModuleNotFoundError", "'Exception'", "BaseException")
     return handler.type is None or any(name in caught for name in names)

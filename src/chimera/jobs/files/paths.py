@@ -1,4 +1,4 @@
-"""Relative paths that a peer has named: which of them a folder may take."""
+"""Validation of relative paths that a peer sent."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from pathlib import PureWindowsPath
 
 from chimera.core.errors import ConfigurationError
 
-MOST_FILES = 100_000
-"""The number of files that travel at once."""
-_CONTROLS = {"Cc", "Cs", "Zl", "Zp"}
+MAX_FILES = 100_000
+"""Maximum number of files of one job or one run."""
+_CONTROL_CATEGORIES = {"Cc", "Cs", "Zl", "Zp"}
 _BIDIRECTIONAL = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def check_path(path: str) -> None:
-    """Refuse a path that is not one of a file below its folder, or that a terminal would not show as it is.
+    """Check that a path stays below its folder, and that a terminal can show it unchanged.
 
     Raises
     ------
-    ConfigurationError : naming the path.
+    ConfigurationError : it does not; the message names the path.
     """
-    if any(letter == "\\" or letter in _BIDIRECTIONAL or unicodedata.category(letter) in _CONTROLS for letter in path):
-        raise ConfigurationError(f"the path {path!a} has a character that the path of a file must not have")
+    if any(
+        letter == "\\" or letter in _BIDIRECTIONAL or unicodedata.category(letter) in _CONTROL_CATEGORIES
+        for letter in path
+    ):
+        raise ConfigurationError(f"the path {path!a} has a character that is not allowed in the path of a file")
     parts = path.split("/")
     if (
         any(part in ("", ".", "..") or len(part.encode()) > 255 for part in parts)

@@ -1,7 +1,7 @@
-"""A run's folder on its way: packed while it may still grow, and unpacked where it is wanted.
+"""Tar archives of run folders: packed while the run may still write, unpacked by a client that does not trust the cluster.
 
-The archive comes from a cluster that is not trusted. Only the fields of a header block are read by `tarfile`; its ``extract``
-is not used, since what it refuses depends on the release of Python.
+`tarfile` parses header blocks only. Its ``extract`` is not used, since the members that it refuses depend on the Python
+release.
 """
 
 from __future__ import annotations
@@ -15,23 +15,28 @@ from typing import IO
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.jobs.files.destination import Destination
-from chimera.jobs.files.paths import MOST_FILES, check_path
+from chimera.jobs.files.paths import MAX_FILES, check_path
 
-MOST_BYTES = 64 << 30
-"""The bytes that a run may have, in all its files, unless more are allowed."""
+MAX_BYTES = 64 << 30
+"""Default limit of the bytes of all files of a run."""
 _PART = 1 << 20
-_MOST_HEADER_BYTES = 8 << 10  # of an extended header: it is read into memory
+_MAX_HEADER_BYTES = 8 << 10  # of an extended header, which is read into memory
 
 
-def packed(folder: Path, more: Mapping[str, Path]) -> Iterator[bytes]:
-    """Yield a tar archive of the files of a folder, and of ``more`` by their names in it.
+def pack(folder: Path, extra: Mapping[str, Path]) -> Iterator[bytes]:
+    """Yield the parts of a tar archive of a folder.
 
-    A file that goes meanwhile is left out; one that grows is cut off where it stood, a file of lines after a whole one.
+    Files that disappear meanwhile are left out. Files that grow are cut at their size when they are opened; ``.jsonl`` files
+    are cut after a complete line.
+
+    Parameters
+    ----------
+    more : additional files by their names in the archive.
     """
     files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    for name, path in {**files, **more}.items():
+    for name, path in {**files, **extra}.items():
         if name.endswith(".part"):
-            continue  # it is being written
+            continue  # not complete yet
         try:
             with path.open("rb") as file:
                 yield from _member(name, file)
@@ -46,7 +51,7 @@ def _member(name: str, file: IO[bytes]) -> Iterator[bytes]:
     yield info.tobuf(tarfile.PAX_FORMAT)
     left = info.size
     while left:
-        part = file.read(min(left, _PART)) or bytes(min(left, _PART))  # a file that was cut shorter is filled up
+        part = file.read(min(left, _PART)) or bytes(min(left, _PART))  # a file that became shorter is padded
         left -= len(part)
         yield part
     yield bytes(-info.size % tarfile.BLOCKSIZE)
@@ -62,21 +67,21 @@ def _size(file: IO[bytes], *, by_lines: bool) -> int:
     return size
 
 
-def unpack(archive: IO[bytes], folder: Path, most_bytes: int = MOST_BYTES) -> list[str]:
+def unpack(archive: IO[bytes], folder: Path, most_bytes: int = MAX_BYTES) -> list[str]:
     """Unpack an archive while it is received, and return the names of its files. Files of an earlier fetch are replaced.
 
     Parameters
     ----------
-    folder : is made; one that is there is empty, or was written by this function.
-    most_bytes : that the files may have in all.
+    folder : target folder, created if it does not exist; it must be empty or written by an earlier call.
+    most_bytes : limit of the bytes of all files.
 
     Raises
     ------
     ConfigurationError : the folder cannot be written, holds other files, or has no room.
-    RunError : the archive breaks off, or holds what must not be in it.
+    RunError : the archive is incomplete, too large, or has members that are not allowed.
     """
     names: set[str] = set()
-    with Destination(folder, MOST_FILES) as destination:
+    with Destination(folder, MAX_FILES) as destination:
         left = most_bytes
         for info in _members(archive):
             try:
@@ -84,13 +89,13 @@ def unpack(archive: IO[bytes], folder: Path, most_bytes: int = MOST_BYTES) -> li
             except ConfigurationError as error:
                 raise RunError(f"the files from the cluster are refused: {error}") from error
             if info.isdir():
-                destination.make(info.name)
+                destination.make_folder(info.name)
                 continue
             if info.name in names:
-                raise RunError(f"the files from the cluster are refused: {info.name!r} comes twice")
+                raise RunError(f"the files from the cluster are refused: {info.name!r} occurs twice")
             if info.size > left:
                 raise RunError(
-                    f"the files from the cluster have more than {most_bytes} bytes; if you expect as many, allow more "
+                    f"the files from the cluster have more than {most_bytes} bytes; if you expect that, raise the limit "
                     "('chimera fetch --most-gib', or 'most_bytes' of 'fetch')"
                 )
             if info.size > (free := shutil.disk_usage(folder).free):
@@ -105,20 +110,20 @@ def unpack(archive: IO[bytes], folder: Path, most_bytes: int = MOST_BYTES) -> li
 
 def _members(archive: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     """Yield the files and folders of an archive. Read the content of each member before you request the next one."""
-    longer: dict[str, str] = {}
+    extended: dict[str, str] = {}
     while any(block := _exactly(archive, tarfile.BLOCKSIZE)):
         try:
             info = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
         except (tarfile.TarError, ValueError) as error:
-            raise RunError(f"the files did not arrive whole: a header cannot be read: {error}") from error
+            raise RunError(f"the files did not arrive completely: a header cannot be read: {error}") from error
         if info.type == tarfile.XHDTYPE:
-            if longer or not 0 <= info.size <= _MOST_HEADER_BYTES:
+            if extended or not 0 <= info.size <= _MAX_HEADER_BYTES:
                 raise RunError("the files from the cluster are refused: a header is too long")
-            longer = _records(b"".join(_content(archive, info.size)))
+            extended = _records(b"".join(_content(archive, info.size)))
             continue
-        info.name, size = longer.get("path", info.name), longer.get("size", "")
+        info.name, size = extended.get("path", info.name), extended.get("size", "")
         info.size = int(size) if size.isascii() and size.isdigit() and len(size) < 20 else info.size
-        longer = {}
+        extended = {}
         if not (info.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) and info.size >= 0):
             raise RunError(f"the files from the cluster are refused: {info.name!a} is neither a file nor a folder")
         if info.isdir() and info.size:
@@ -143,7 +148,7 @@ def _records(header: bytes) -> dict[str, str]:
 
 
 def _content(archive: IO[bytes], size: int) -> Iterator[bytes]:
-    """Yield the next ``size`` bytes, and read what fills up their last block."""
+    """Yield the next ``size`` bytes, and skip the padding of their last block."""
     left = size
     while left:
         part = _read(archive, min(left, _PART))
@@ -163,7 +168,7 @@ def _read(archive: IO[bytes], most: int) -> bytes:
     try:
         part = archive.read(most)
     except OSError as error:
-        raise RunError(f"the files did not arrive whole: {error}") from error
+        raise RunError(f"the files did not arrive completely: {error}") from error
     if not part:
-        raise RunError("the files did not arrive whole: the archive breaks off")
+        raise RunError("the files did not arrive completely: the archive is truncated")
     return part

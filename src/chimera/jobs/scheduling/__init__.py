@@ -1,1 +1,1 @@
-"""The queue, and the start of an attempt on all its workers or on none."""
+"""Fair-share queue, and the start of an attempt on all its workers or none."""

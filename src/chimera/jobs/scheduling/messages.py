@@ -1,8 +1,9 @@
-"""What a coordinator and the seats that are to run a job say to one another before it begins.
+"""Messages between the coordinator and the workers of an attempt during its start, and the actions that they cause.
 
-Two-phase commit (Gray 1978, "Notes on Data Base Operating Systems") whose every promise is a lease (Gray and Cheriton 1989,
-"Leases: An Efficient Fault-Tolerant Mechanism for Distributed File Cache Consistency"): a seat keeps its place free for one
-attempt for so many seconds, and then, if nothing more was said, for nobody. So whoever vanishes holds up nobody for longer.
+The start is a two-phase commit (Gray 1978, "Notes on Data Base Operating Systems") in which each promise of a worker is a lease
+(Gray and Cheriton 1989, "Leases: An Efficient Fault-Tolerant Mechanism for Distributed File Cache Consistency"). A worker is
+reserved for one attempt until its lease expires, and is then free without any message. A lost process therefore blocks no other
+process for longer than a lease.
 """
 
 from __future__ import annotations
@@ -19,165 +20,167 @@ from chimera.jobs.store.states import Event
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How long each phase may take, all in seconds.
+    """Time limits of a start, in seconds.
 
     Attributes
     ----------
-    can_s : until all seats have said that they can.
-    prepare_s : until all have received and verified what the job needs.
-    commit_s : until all have begun; and so long a message may be on its way.
-    alive_s : a seat that has begun is free after so long without a sign of life of the attempt. It is longer than ``commit_s``,
-        so that the first seat to begin is there still when the last one has.
-    again_s : a message without an answer is sent again after so long.
+    reserve_s : time until all workers are reserved.
+    prepare_s : time until all workers have received and verified the files of the job.
+    commit_s : time until all workers have started; also the longest expected delay of a message.
+    heartbeat_timeout_s : a started worker is free after so long without a heartbeat of the attempt. It is longer than
+        ``commit_s``, so that the first worker is still started when the last one starts.
+    resend_s : a message without an answer is sent again after so long.
     """
 
-    can_s: float = 2.0
+    reserve_s: float = 2.0
     prepare_s: float = 60.0
     commit_s: float = 5.0
-    alive_s: float = 10.0
-    again_s: float = 0.5
+    heartbeat_timeout_s: float = 10.0
+    resend_s: float = 0.5
 
     def __post_init__(self) -> None:
-        if not min(self.can_s, self.prepare_s, self.commit_s, self.alive_s, self.again_s) > 0:
-            raise ConfigurationError("each limit of the start of a job is above 0 s")
-        if self.alive_s <= self.commit_s:
-            raise ConfigurationError(f"alive_s = {self.alive_s} has to be above commit_s = {self.commit_s}")
+        if not min(self.reserve_s, self.prepare_s, self.commit_s, self.heartbeat_timeout_s, self.resend_s) > 0:
+            raise ConfigurationError("each limit of the start of a job must be above 0 s")
+        if self.heartbeat_timeout_s <= self.commit_s:
+            raise ConfigurationError(
+                f"heartbeat_timeout_s = {self.heartbeat_timeout_s} must be above commit_s = {self.commit_s}"
+            )
 
     @property
-    def longest_s(self) -> float:
-        """So long at most a seat keeps its place for an attempt that it does not begin."""
-        return self.can_s + self.prepare_s + 2 * self.commit_s
+    def max_lease_s(self) -> float:
+        """Longest time that a worker stays reserved for an attempt that it does not start, in seconds."""
+        return self.reserve_s + self.prepare_s + 2 * self.commit_s
 
 
 class Attempt(Struct, frozen=True):
-    """An attempt at a job. Numbers of a job's attempts grow, so one is over once a later one has been heard of."""
+    """An attempt to run a job. Numbers of a job's attempts grow, so a later attempt implies that all earlier ones are over."""
 
     job: str
     number: int
 
 
-class Needs(Struct, frozen=True):
-    """What a worker must have: compatible versions of Chimera, Python and torch, and modules that it can import."""
+class Requirements(Struct, frozen=True):
+    """Requirements on a worker: compatible versions of Chimera, Python and torch, and importable modules."""
 
     versions: Mapping[str, str] = {}
-    requires: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
 
 
-class Can(Struct, frozen=True, tag=True):
-    """Are you free, and have you what it needs? Then keep your place for ``hold_s``."""
+class Reserve(Struct, frozen=True, tag=True):
+    """Request to reserve the worker for ``lease_s`` seconds, if it is free and meets the requirements."""
 
     attempt: Attempt
-    needs: Needs
-    hold_s: float
+    requirements: Requirements
+    lease_s: float
 
 
 class Prepare(Struct, frozen=True, tag=True):
-    """Receive and verify what the job needs, as ``order`` says, and keep your place for ``hold_s``."""
+    """Request to receive and verify the files of the assignment, and to stay reserved for ``lease_s`` seconds."""
 
     attempt: Attempt
-    order: Mapping[str, Any]
-    hold_s: float
+    assignment: Mapping[str, Any]
+    lease_s: float
 
 
 class Commit(Struct, frozen=True, tag=True):
-    """All are ready, and it is written down: begin. Without a sign of life end after ``hold_s``."""
+    """Request to start the attempt, after the commit is recorded; it ends after ``lease_s`` seconds without a heartbeat."""
 
     attempt: Attempt
-    hold_s: float
+    lease_s: float
 
 
 class Release(Struct, frozen=True, tag=True):
-    """That attempt is over: be free, and take no part in it any more, whatever else arrives."""
+    """Notice that the attempt is over: the worker becomes free and ignores all later messages about the attempt."""
 
     attempt: Attempt
     reason: str
 
 
-class Yes(Struct, frozen=True, tag=True):
-    """It can, and keeps its place."""
+class Reserved(Struct, frozen=True, tag=True):
+    """Answer to `Reserve`: the worker is reserved."""
 
     attempt: Attempt
 
 
-class Ready(Struct, frozen=True, tag=True):
-    """It has verified all."""
+class Prepared(Struct, frozen=True, tag=True):
+    """Answer to `Prepare`: all files are verified."""
 
     attempt: Attempt
 
 
 class Started(Struct, frozen=True, tag=True):
-    """It has begun."""
+    """Answer to `Commit`: the worker has started."""
 
     attempt: Attempt
 
 
-class No(Struct, frozen=True, tag=True):
-    """It cannot, or can no more; ``lasting`` where asking it again would change nothing."""
-
-    attempt: Attempt
-    reason: str
-    lasting: bool = False
-
-
-ToSeat: TypeAlias = Can | Prepare | Commit | Release
-ToCoordinator: TypeAlias = Yes | Ready | Started | No
-
-
-class Check(Struct, frozen=True):
-    """For whoever runs the seat: find out whether this machine has what is needed, and tell `Seat.did`."""
-
-    attempt: Attempt
-    needs: Needs
-
-
-class Verify(Struct, frozen=True):
-    """For whoever runs the seat: receive and verify what is ordered, and tell `Seat.did`."""
-
-    attempt: Attempt
-    order: Mapping[str, Any]
-
-
-class Begin(Struct, frozen=True):
-    """For whoever runs the seat: the attempt begins here."""
-
-    attempt: Attempt
-
-
-class End(Struct, frozen=True):
-    """For whoever runs the seat: what goes on for this attempt has to end, before any effect that follows."""
+class Refused(Struct, frozen=True, tag=True):
+    """Answer that the worker cannot run the attempt; ``permanent`` if another request would be refused, too."""
 
     attempt: Attempt
     reason: str
+    permanent: bool = False
 
 
-Effect: TypeAlias = Check | Verify | Begin | End
+ToWorker: TypeAlias = Reserve | Prepare | Commit | Release
+ToCoordinator: TypeAlias = Reserved | Prepared | Started | Refused
+
+
+class CheckRequirements(Struct, frozen=True):
+    """Action of a worker: check whether this machine meets the requirements, then call `WorkerLease.completed`."""
+
+    attempt: Attempt
+    requirements: Requirements
+
+
+class ReceiveFiles(Struct, frozen=True):
+    """Action of a worker: receive and verify the files of the assignment, then call `WorkerLease.completed`."""
+
+    attempt: Attempt
+    assignment: Mapping[str, Any]
+
+
+class BeginAttempt(Struct, frozen=True):
+    """Action of a worker: start the attempt."""
+
+    attempt: Attempt
+
+
+class EndAttempt(Struct, frozen=True):
+    """Action of a worker: end all work for the attempt, before any later action."""
+
+    attempt: Attempt
+    reason: str
+
+
+Effect: TypeAlias = CheckRequirements | ReceiveFiles | BeginAttempt | EndAttempt
 
 
 class Send(Struct, frozen=True):
-    """For whoever runs the coordinator: send this."""
+    """Action of the coordinator: send a message to a worker."""
 
-    seat: str
-    message: ToSeat
-
-
-class Decide(Struct, frozen=True):
-    """For whoever runs the coordinator: write down that the attempt is committed, and then call `Start.decided`."""
-
-    attempt: Attempt
+    worker: str
+    message: ToWorker
 
 
-class Began(Struct, frozen=True):
-    """For whoever runs the coordinator: all seats have begun."""
+class RecordCommit(Struct, frozen=True):
+    """Action of the coordinator: record that the attempt is committed, then call `AttemptStart.commit_recorded`."""
 
     attempt: Attempt
 
 
-class Over(Struct, frozen=True):
-    """For whoever runs the coordinator: the attempt is over, and this is what happens to the job."""
+class AllStarted(Struct, frozen=True):
+    """Notice for the coordinator: all workers have started."""
+
+    attempt: Attempt
+
+
+class AttemptEnded(Struct, frozen=True):
+    """Action of the coordinator: apply the event to the job, since the attempt is over."""
 
     attempt: Attempt
     event: Event
     reason: str
 
 
-Act: TypeAlias = Send | Decide | Began | Over
+CoordinatorAction: TypeAlias = Send | RecordCommit | AllStarted | AttemptEnded

@@ -1,4 +1,4 @@
-"""What code needs of the machine that runs it: versions and modules."""
+"""Requirements of a job on a worker: versions and modules."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import platform
 from collections.abc import Mapping
 from importlib import metadata
 
-from chimera.jobs.scheduling.messages import Needs
+from chimera.jobs.scheduling.messages import Requirements
 from chimera.version import __version__
 
 COMPARED = ("chimera", "python", "torch")
 
 
 def versions() -> dict[str, str]:
-    """Return those of this process; torch only where it is installed. Nothing is imported for it."""
+    """Return the versions of Chimera, Python and, if installed, torch, without importing them."""
     found = {"chimera": __version__, "python": platform.python_version()}
     try:
         return {**found, "torch": metadata.version("torch")}
@@ -22,21 +22,21 @@ def versions() -> dict[str, str]:
         return found
 
 
-def unmet(needs: Needs, here: Mapping[str, str] | None = None) -> str:
-    """Return what this process lacks, in one line; nothing if it lacks nothing.
+def unmet(requirements: Requirements, here: Mapping[str, str] | None = None) -> str:
+    """Return the first requirement that this process does not meet, in one line; empty if it meets all.
 
-    Versions are compatible that agree in their first two numbers. What the job was not submitted with is not compared.
+    Versions are compatible if their first two numbers agree. Versions that the job does not state are not compared.
 
     Parameters
     ----------
-    here : the versions of this process, if they are known.
+    here : versions of this process; default: `versions`.
     """
     own = versions() if here is None else here
     for name in COMPARED:
-        wanted, present = needs.versions.get(name), own.get(name, "none")
+        wanted, present = requirements.versions.get(name), own.get(name, "none")
         if wanted is not None and _release(wanted) != _release(present):
             return f"its {name} is {present}, and the job's is {wanted}"
-    missing = sorted({name for name in needs.requires if not _importable(name)})
+    missing = sorted({name for name in requirements.modules if not _importable(name)})
     if not missing:
         return ""
     modules = " and ".join(repr(name) for name in missing)

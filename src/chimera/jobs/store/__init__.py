@@ -1,1 +1,1 @@
-"""The jobs of a cluster in a SQLite file: records, states and transitions."""
+"""Jobs of a cluster: states, records, and their store in SQLite."""

@@ -1,4 +1,4 @@
-"""What is known of a job: what was submitted, how it stands, what happened. Times are seconds since the epoch."""
+"""Records of a job: its submission, state, events and usage of workers. Times are seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import msgspec
 from msgspec import Meta, Struct
 
 from chimera.core.errors import ConfigurationError, ConflictError
-from chimera.jobs.store.states import UNDER_WAY, Event, State, following
+from chimera.jobs.store.states import ACTIVE, Event, State, next_state
 
-MOST_BROKEN = 5
-"""So many attempts in a row may break without having come further; then the job has failed."""
-MOST_WORKERS = 100_000
+MAX_BROKEN = 5
+"""A job fails after so many lost attempts in a row without further progress."""
+MAX_WORKERS = 100_000
 
 Sha256: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
-Count: TypeAlias = Annotated[int, Meta(ge=1, le=MOST_WORKERS)]
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_WORKERS)]
 
 
 class File(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file by its content; ``size`` in bytes is known before anything is received."""
+    """A file, identified by its content; ``size`` is in bytes."""
 
     sha256: Sha256
     size: Annotated[int, Meta(ge=0)]
@@ -32,9 +32,9 @@ class Function(Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes
     ----------
-    file : of its source, a path in the manifest.
-    name : its qualified name there.
-    arguments : ``[positional, by keyword]`` as MessagePack; no pickle comes from a network.
+    file : path of the source file in the manifest.
+    name : qualified name of the function in that file.
+    arguments : ``[positional, by keyword]`` as MessagePack; pickles are not accepted from the network.
     """
 
     file: str
@@ -43,21 +43,21 @@ class Function(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Submission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody wants to be run. It never changes.
+    """A request of a user to run an experiment or a function. It never changes.
 
     Attributes
     ----------
-    name, user : what people call it, and who they are.
+    name, user : name of the job and of the user.
     kind : an experiment, as ``chimera train`` runs it, or a function.
-    manifest : the files that travel with it, by the path that they get in the job's folder (`chimera.jobs.files.bundle`).
-    experiment : the text of the experiment file, as it is.
-    settings : changes of it, as of ``chimera train --set``, among them where files lie that are elsewhere here.
-    function : what to run where it is a function.
-    workers : how many it needs, all at once.
-    priority : higher ones go first.
+    manifest : uploaded files by their path in the job's folder (`chimera.jobs.files.bundle`).
+    experiment : unchanged text of the experiment file.
+    settings : overrides, as for ``chimera train --set``, including new paths of files that were elsewhere on the client.
+    function : the function to run; None for an experiment.
+    workers : number of workers, which the job needs at the same time.
+    priority : jobs of higher priority start first.
     after : ids of jobs that must be done before.
-    requires : the modules that the code imports and that do not travel with it; every worker must have them.
-    versions : of Chimera, Python and torch where it was submitted; those of the workers must be compatible.
+    requires : imported modules that are not uploaded; every worker must have them.
+    versions : versions of Chimera, Python and torch on the client; those of the workers must be compatible.
     """
 
     name: Name
@@ -74,11 +74,11 @@ class Submission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     versions: Mapping[str, str] = {}
 
     def checked(self) -> Submission:
-        """Return it, if its parts go together.
+        """Return the submission if its fields are valid and consistent.
 
         Raises
         ------
-        ConfigurationError : they do not, or one is not of its type.
+        ConfigurationError : they are not.
         """
         try:
             msgspec.convert(msgspec.to_builtins(self), Submission)
@@ -88,7 +88,7 @@ class Submission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             self.experiment
         ):
             raise ConfigurationError(
-                f"the job {self.name!r} is of kind {self.kind!r}: it needs that, and nothing of the other kind"
+                f"the job {self.name!r} is of kind {self.kind!r}: give exactly that, an experiment or a function"
             )
         if self.function is not None and self.function.file not in self.manifest:
             raise ConfigurationError(
@@ -98,18 +98,20 @@ class Submission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """A job as it stands.
+    """A job and its current state.
 
     Attributes
     ----------
-    id : its number as a text.
-    reason : why it is where it is, for people; empty where all is as it should be.
-    attempt : how often it was picked; what a message of an earlier attempt says is out of date.
-    broken, refused : attempts that broke without having come further, and that no worker began, in a row.
-    progress : the furthest that it came, 0 to 1.
-    reached : its progress when this attempt began.
-    workers : the names of those that it has, or had last.
-    since_s : when it came into this state.
+    id : number of the job, as text.
+    reason : reason for the state, for users; empty if there is nothing to explain.
+    attempt : number of times that the queue picked the job; messages about earlier attempts are ignored.
+    broken : attempts in a row that were lost without further progress.
+    refused : attempts in a row that did not start.
+    progress : highest progress so far, 0 to 1.
+    reached : progress when the current attempt started.
+    workers : names of its current workers, or of its last ones.
+    since_s : time of the last change of state.
+    submitted_s : time of the submission.
     """
 
     id: str
@@ -126,24 +128,24 @@ class Job(Struct, frozen=True, kw_only=True):
     submitted_s: float
 
     @property
-    def under_way(self) -> bool:
-        """Whether it has an attempt, and workers."""
-        return self.state in UNDER_WAY
+    def active(self) -> bool:
+        """Whether the job has an attempt and workers."""
+        return self.state in ACTIVE
 
 
-class Happened(Struct, frozen=True):
-    """One step of a job's history, as it stood afterwards."""
+class JobEvent(Struct, frozen=True):
+    """One event of a job, with the state after it."""
 
     job: str
     at_s: float
-    event: Event | None  # None: it was submitted
+    event: Event | None  # None: submission
     state: State
     attempt: int
     reason: str
 
 
-class Use(Struct, frozen=True):
-    """Workers that a user had; ``to_s`` is None while that lasts."""
+class Usage(Struct, frozen=True):
+    """Workers that a user occupied from ``from_s`` to ``to_s``, which is None while the attempt runs."""
 
     user: str
     workers: int
@@ -151,24 +153,24 @@ class Use(Struct, frozen=True):
     to_s: float | None
 
 
-def advanced(job: Job, event: Event, *, now_s: float, reason: str = "", workers: tuple[str, ...] = ()) -> Job:
-    """Return the job after an event; one that breaks once too often in a row has failed.
+def apply_event(job: Job, event: Event, *, now_s: float, reason: str = "", workers: tuple[str, ...] = ()) -> Job:
+    """Return the job after an event. After `MAX_BROKEN` lost attempts in a row the job fails.
 
     Parameters
     ----------
-    workers : the names of those that are to run it, where it is picked.
+    workers : names of the workers that will run the job, for ``picked``.
 
     Raises
     ------
-    ConflictError : the event cannot happen to this job now.
+    ConflictError : the event is not possible in the state of the job.
     """
     broken = 0 if event is Event.RETRY or job.progress > job.reached else job.broken
     if event is Event.BROKE:
         broken += 1
-        if broken >= MOST_BROKEN:
-            event, reason = Event.FAILED, f"{reason} ({broken} attempts in a row broke without coming further)"
+        if broken >= MAX_BROKEN:
+            event, reason = Event.FAILED, f"{reason} ({broken} attempts in a row were lost without further progress)"
     try:
-        state = following(job.state, event)
+        state = next_state(job.state, event)
     except ConflictError as error:
         raise ConflictError(f"job {job.id}: {error}") from None
     begins = event is Event.PICKED
@@ -187,7 +189,7 @@ def advanced(job: Job, event: Event, *, now_s: float, reason: str = "", workers:
 
 
 def row_of(job: Job, waits: str = "") -> dict[str, Any]:
-    """Return what is shown of a job; ``waits`` is why it does not begin or go on, if it does not."""
+    """Return the row of a job in lists; ``waits`` is the reason why it does not start or resume."""
     submission = job.submission
     return {
         "job": job.id,

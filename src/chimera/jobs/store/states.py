@@ -1,4 +1,4 @@
-"""The states of a job, and the one table of what leads from each to which."""
+"""States of a job, and the table of all transitions between them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chimera.core.errors import ConflictError
 
 
 class State(StrEnum):
-    """Where a job stands."""
+    """State of a job."""
 
     QUEUED = "queued"
     STARTING = "starting"
@@ -21,11 +21,15 @@ class State(StrEnum):
 
 
 class Event(StrEnum):
-    """What happens to a job.
+    """Events that change the state of a job.
 
-    ``picked`` from the queue, an attempt begins · ``refused``: a worker or Ray has no place, or is late; back to the queue
-    · ``committed``: all its workers are ready, and from here on the attempt counts · ``ended`` well · ``broke``: the attempt is
-    lost, and the next one goes on from the checkpoint · ``failed`` for good · ``cancel`` and ``retry`` come from people.
+    - ``picked``: the queue selected the job; an attempt starts.
+    - ``refused``: a worker or Ray is busy or missed the deadline; the job returns to the queue.
+    - ``committed``: all workers are prepared, and the start of the attempt is recorded.
+    - ``ended``: the attempt succeeded.
+    - ``broke``: the attempt is lost; the next one resumes from the checkpoint.
+    - ``failed``: the job failed permanently.
+    - ``cancel``, ``retry``: requests of users.
     """
 
     PICKED = "picked"
@@ -41,41 +45,41 @@ class Event(StrEnum):
 TRANSITIONS: Mapping[tuple[State, Event], State] = MappingProxyType(
     {
         (State.QUEUED, Event.PICKED): State.STARTING,
-        (State.QUEUED, Event.FAILED): State.FAILED,  # what it is after has failed
+        (State.QUEUED, Event.FAILED): State.FAILED,  # a job that it depends on failed
         (State.QUEUED, Event.CANCEL): State.CANCELLED,
         (State.STARTING, Event.REFUSED): State.QUEUED,
         (State.STARTING, Event.COMMITTED): State.RUNNING,
-        (State.STARTING, Event.FAILED): State.FAILED,  # a worker lacks what the job needs, and always will
+        (State.STARTING, Event.FAILED): State.FAILED,  # a worker does not meet the requirements
         (State.STARTING, Event.CANCEL): State.CANCELLED,
         (State.RUNNING, Event.ENDED): State.DONE,
         (State.RUNNING, Event.BROKE): State.QUEUED,
-        (State.RUNNING, Event.REFUSED): State.QUEUED,  # what runs it beyond this machine had no room
+        (State.RUNNING, Event.REFUSED): State.QUEUED,  # Ray had no room
         (State.RUNNING, Event.FAILED): State.FAILED,
         (State.RUNNING, Event.CANCEL): State.CANCELLED,
         (State.FAILED, Event.RETRY): State.QUEUED,
         (State.CANCELLED, Event.RETRY): State.QUEUED,
     }
 )
-"""All that can happen; anything else is an error."""
+"""All transitions; any other event is an error."""
 
-_DONE_TO = {
+_PAST_TENSE = {
     Event.CANCEL: "cancelled",
     Event.RETRY: "retried: retry a job that has failed or was cancelled",
 }
-UNDER_WAY = frozenset({State.STARTING, State.RUNNING})
-"""In these a job has an attempt, and workers."""
-OVER = frozenset({State.DONE, State.FAILED, State.CANCELLED})
-"""In these a job stays, unless a person retries it."""
+ACTIVE = frozenset({State.STARTING, State.RUNNING})
+"""States in which a job has an attempt and workers."""
+TERMINAL = frozenset({State.DONE, State.FAILED, State.CANCELLED})
+"""Final states, which a job leaves only if a user retries it."""
 
 
-def following(state: State, event: Event) -> State:
-    """Return the state that an event leads to.
+def next_state(state: State, event: Event) -> State:
+    """Return the state after an event.
 
     Raises
     ------
-    ConflictError : it cannot happen in this state.
+    ConflictError : the event is not possible in this state.
     """
     found = TRANSITIONS.get((state, event))
     if found is None:
-        raise ConflictError(f"a job that is {state.value} cannot be {_DONE_TO.get(event, event.value)}")
+        raise ConflictError(f"a job that is {state.value} cannot be {_PAST_TENSE.get(event, event.value)}")
     return found

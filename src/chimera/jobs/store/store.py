@@ -1,4 +1,4 @@
-"""The jobs of a cluster in a SQLite file: each change one transaction, on the disk before anybody acts on it."""
+"""Store of a cluster's jobs in a SQLite file. Each change is one transaction, on the disk before it takes effect."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import msgspec
 
 from chimera.core.errors import ConfigurationError, ConflictError
 from chimera.core.sqlite_channel import Channel, Kind
-from chimera.jobs.store.records import Happened, Job, Submission, Use, advanced
-from chimera.jobs.store.states import OVER, Event, State
+from chimera.jobs.store.records import Job, JobEvent, Submission, Usage, apply_event
+from chimera.jobs.store.states import TERMINAL, Event, State
 
 FORMAT = 1
-_KNOWN = 10_000  # submissions kept in memory
+_MAX_CACHED = 10_000  # submissions kept in memory
 
 _TABLES = """
 CREATE TABLE submissions (id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT UNIQUE NOT NULL, body BLOB NOT NULL);
@@ -43,18 +43,20 @@ _SUBMISSION = msgspec.msgpack.Decoder(Submission)
 
 
 class Store:
-    """Several threads and several processes of one host may use the file at once; it must lie on a disk of that host.
+    """Jobs, events and usage in one file.
 
-    A message about an attempt is fenced by its number: once the job has gone on to another attempt, or its attempt is over, it
-    changes nothing. So what is told twice, late, or by two processes happens once.
+    Several threads and processes of one host may use the file at the same time. It must be on a local disk of that host.
+
+    Changes are fenced by the number of the attempt: a message about an attempt that is over changes nothing. Repeated and
+    delayed messages, and messages of two processes, therefore take effect once.
 
     Parameters
     ----------
-    path : the file; it is made if there is none.
+    path : the file; created if it does not exist.
 
     Raises
     ------
-    ConfigurationError : the file is no store of jobs, is damaged, or a later version of Chimera has written it.
+    ConfigurationError : the file is not a store of jobs, is damaged, or was written by a later version of Chimera.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,16 +69,16 @@ class Store:
             raise
 
     def submit(self, submission: Submission, key: str, now_s: float) -> Job:
-        """Take on a job; a request that comes again under its key is the same job.
+        """Add a job and return it; a repeated request with the same key returns the same job.
 
         Parameters
         ----------
-        key : made anew by whoever submits, for this one submission.
+        key : idempotency key, which the client generates for each submission.
 
         Raises
         ------
-        ConfigurationError : its parts do not go together, or it is after a job that there is not.
-        ConflictError : the key has been used for another submission.
+        ConfigurationError : the submission is not consistent, or depends on an unknown job.
+        ConflictError : the key belongs to another submission.
         """
         body = msgspec.msgpack.encode(submission.checked())
 
@@ -84,9 +86,7 @@ class Store:
             known = db.execute("SELECT id, body FROM submissions WHERE key = ?", (key,)).fetchone()
             if known is not None:
                 if known[1] != body:
-                    raise ConflictError(
-                        f"the key {key!r} belongs to job {known[0]}, which is another one: make a new key"
-                    )
+                    raise ConflictError(f"the key {key!r} belongs to job {known[0]}, another submission: use a new key")
                 return str(known[0])
             for other in submission.after:
                 self._one(db, other)
@@ -94,7 +94,7 @@ class Store:
             job = Job(id=str(number), submission=submission, since_s=now_s, submitted_s=now_s)
             values = (number, *_row(job))
             db.execute(f"INSERT INTO jobs (id, {_COLUMNS}) VALUES ({', '.join('?' * len(values))})", values)  # noqa: S608 - names of this module's own columns; values are bound
-            _note(db, job, None)
+            _record_event(db, job, None)
             return job.id
 
         return self.job(self._channel.write(put))
@@ -109,17 +109,17 @@ class Store:
         reason: str = "",
         workers: tuple[str, ...] = (),
     ) -> Job | None:
-        """Let something happen to a job, and return it as it stands then; None if the message came too late to change anything.
+        """Apply an event to a job and return the new job; None if the attempt of the event is over already.
 
         Parameters
         ----------
-        attempt : that the message is about (of ``picked``: the last one before it); None where a person acts.
-        workers : the names of those that are to run it, where it is picked.
+        attempt : attempt that the event belongs to (``picked``: the attempt before); None for a request of a user.
+        workers : names of the workers that will run the job, for ``picked``.
 
         Raises
         ------
         ConfigurationError : there is no such job.
-        ConflictError : this cannot happen to it now.
+        ConflictError : the event is not possible in the state of the job.
         """
 
         def change(db: sqlite3.Connection) -> Job | None:
@@ -127,22 +127,22 @@ class Store:
             if attempt is not None and attempt != old.attempt:
                 return None
             try:
-                new = advanced(old, event, now_s=now_s, reason=reason, workers=workers)
+                new = apply_event(old, event, now_s=now_s, reason=reason, workers=workers)
             except ConflictError:
-                if attempt is not None and not old.under_way:
-                    return None  # that attempt is over already
+                if attempt is not None and not old.active:
+                    return None  # the attempt is over already
                 raise
             db.execute(f"UPDATE jobs SET {_SET} WHERE id = ?", (*_row(new), int(job)))  # noqa: S608 - names of this module's own columns; values are bound
-            _note(db, new, event)
-            _count(db, old, new)
+            _record_event(db, new, event)
+            _record_usage(db, old, new)
             return new
 
         return self._channel.write(change)
 
-    def advance(self, job: str, attempt: int, progress: float) -> bool:
-        """Note how far an attempt has come, 0 to 1, where that is further than before; return whether it goes on still."""
+    def record_progress(self, job: str, attempt: int, progress: float) -> bool:
+        """Record the progress of an attempt, 0 to 1, if it exceeds that on record; return whether the attempt still runs."""
         if not 0.0 <= progress <= 1.0:
-            raise ConfigurationError(f"a job's progress is between 0 and 1; found {progress!r}")
+            raise ConfigurationError(f"a job's progress must be between 0 and 1, not {progress!r}")
         change = "UPDATE jobs SET progress = max(progress, ?) WHERE id = ? AND attempt = ? AND state = ?"
         values = (progress, _number(job), attempt, State.RUNNING)
         return bool(self._channel.write(lambda db: db.execute(change, values).rowcount))
@@ -152,55 +152,55 @@ class Store:
 
         Raises
         ------
-        ConfigurationError : there is none of that number.
+        ConfigurationError : there is no job with that number.
         """
         return self._channel.read(lambda db: self._one(db, job))
 
     def jobs(self, states: Collection[State] = tuple(State)) -> list[Job]:
-        """Return the jobs in these states, in the order in which they were submitted."""
+        """Return the jobs in these states, in order of submission."""
         question = f"{_READ} WHERE state IN ({', '.join('?' * len(states))}) ORDER BY id"
         return self._channel.read(
             lambda db: [self._read(db, row) for row in db.execute(question, tuple(states)).fetchall()]
         )
 
-    def events(self, job: str) -> list[Happened]:
-        """Return what happened to a job, in order."""
+    def events(self, job: str) -> list[JobEvent]:
+        """Return the events of a job, in order."""
         question = "SELECT job, at_s, event, state, attempt, reason FROM events WHERE job = ? ORDER BY number"
         return [
-            Happened(str(number), at_s, event and Event(event), State(state), *rest)
+            JobEvent(str(number), at_s, event and Event(event), State(state), *rest)
             for number, at_s, event, state, *rest in self._channel.rows(question, (_number(job),))
         ]
 
-    def uses(self, since_s: float) -> list[Use]:
-        """Return which workers users have, or had after ``since_s``."""
+    def usage(self, since_s: float) -> list[Usage]:
+        """Return the current usage of workers, and that which ended after ``since_s``."""
         question = "SELECT user, workers, from_s, to_s FROM uses WHERE to_s IS NULL OR to_s > ?"
-        return [Use(*row) for row in self._channel.rows(question, (since_s,))]
+        return [Usage(*row) for row in self._channel.rows(question, (since_s,))]
 
-    def forget(self, before_s: float, uses_before_s: float) -> None:
-        """Drop the jobs that have been over since before a time, but for those that others are still to come after.
+    def delete_ended(self, ended_before_s: float, usage_before_s: float) -> None:
+        """Delete jobs that ended before a time, except those that unfinished jobs depend on.
 
-        Numbers are not given again.
+        Numbers of deleted jobs are not used again.
 
         Parameters
         ----------
-        uses_before_s : whose workers were whose until then is dropped as well.
+        usage_before_s : usage that ended before this time is deleted, too.
         """
 
         def drop(db: sqlite3.Connection) -> None:
             rows = db.execute("SELECT id, state, since_s FROM jobs").fetchall()
-            over = {number for number, state, since_s in rows if state in OVER and since_s < before_s}
-            left = [number for number, state, _ in rows if state not in OVER]
+            over = {number for number, state, since_s in rows if state in TERMINAL and since_s < ended_before_s}
+            left = [number for number, state, _ in rows if state not in TERMINAL]
             over -= {int(other) for number in left for other in self._submission(db, number).after}
             for table, column in (("events", "job"), ("jobs", "id"), ("submissions", "id")):
                 db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(number,) for number in over])  # noqa: S608 - names of this module's own columns; values are bound
-            db.execute("DELETE FROM uses WHERE to_s < ?", (uses_before_s,))
+            db.execute("DELETE FROM uses WHERE to_s < ?", (usage_before_s,))
             for number in over:
                 self._submissions.pop(number, None)
 
         self._channel.write(drop)
 
     def check_space(self) -> None:
-        """Write something that changes nothing.
+        """Write to the file without a change.
 
         Raises
         ------
@@ -209,13 +209,13 @@ class Store:
         self._channel.write(lambda db: db.execute(f"PRAGMA user_version = {FORMAT}"))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._channel.close()
 
     def _one(self, db: sqlite3.Connection, job: str) -> Job:
         row = db.execute(f"{_READ} WHERE id = ?", (_number(job),)).fetchone()
         if row is None:
-            raise ConfigurationError(f"there is no job {job!r}; 'chimera jobs' lists those that there are")
+            raise ConfigurationError(f"there is no job {job!r}; 'chimera jobs' lists all jobs")
         return self._read(db, row)
 
     def _read(self, db: sqlite3.Connection, row: tuple) -> Job:  # type: ignore[type-arg] # of SQLite
@@ -236,18 +236,18 @@ class Store:
         )
 
     def _submission(self, db: sqlite3.Connection, number: int) -> Submission:
-        """Return what was submitted; it never changes, and its manifest may be long, so it is read once."""
+        """Return a submission, read once: it never changes, and its manifest may be long."""
         found = self._submissions.get(number)
         if found is None:
             (body,) = db.execute("SELECT body FROM submissions WHERE id = ?", (number,)).fetchone()
             found = self._submissions[number] = _SUBMISSION.decode(body)
-            if len(self._submissions) > _KNOWN:
+            if len(self._submissions) > _MAX_CACHED:
                 del self._submissions[next(iter(self._submissions))]
         return found
 
 
 def _number(job: str) -> int:
-    """Return the number of a job, or one that none has."""
+    """Return the number of a job; -1, which no job has, for other text."""
     return int(job) if job.isascii() and job.isdecimal() and len(job) < 19 else -1
 
 
@@ -257,16 +257,16 @@ def _row(job: Job) -> tuple:  # type: ignore[type-arg]
     return job.state, job.reason, *counts, workers, job.since_s, job.submitted_s
 
 
-def _note(db: sqlite3.Connection, job: Job, event: Event | None) -> None:
+def _record_event(db: sqlite3.Connection, job: Job, event: Event | None) -> None:
     values = (int(job.id), job.since_s, event, job.state, job.attempt, job.reason)
     db.execute("INSERT INTO events (job, at_s, event, state, attempt, reason) VALUES (?, ?, ?, ?, ?, ?)", values)
 
 
-def _count(db: sqlite3.Connection, old: Job, new: Job) -> None:
-    """Keep book of whose workers are whose."""
-    if new.under_way and not old.under_way:
+def _record_usage(db: sqlite3.Connection, old: Job, new: Job) -> None:
+    """Record the start and the end of the user's occupation of workers."""
+    if new.active and not old.active:
         values = (int(new.id), new.attempt, new.submission.user, new.submission.workers, new.since_s)
         db.execute("INSERT INTO uses VALUES (?, ?, ?, ?, ?, NULL)", values)
-    if old.under_way and not new.under_way:
+    if old.active and not new.active:
         change = "UPDATE uses SET to_s = max(from_s, ?) WHERE job = ? AND attempt = ?"
         db.execute(change, (new.since_s, int(old.id), old.attempt))

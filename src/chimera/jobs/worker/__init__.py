@@ -1,1 +1,1 @@
-"""The worker process of a cluster, and its lease for one attempt."""
+"""Worker process of a cluster, and its lease for one attempt."""

@@ -1,4 +1,4 @@
-"""A worker's side of a start in three phases: the one place that it has to give. It does no I/O and keeps no clock."""
+"""State machine of a worker for the start of an attempt: its lease. It has no I/O and no clock."""
 
 from __future__ import annotations
 
@@ -9,147 +9,159 @@ from typing import TypeAlias
 
 from chimera.jobs.scheduling.messages import (
     Attempt,
-    Begin,
-    Can,
-    Check,
+    BeginAttempt,
+    CheckRequirements,
     Commit,
     Effect,
-    End,
+    EndAttempt,
     Limits,
-    No,
     Prepare,
-    Ready,
+    Prepared,
+    ReceiveFiles,
+    Refused,
     Release,
+    Reserve,
+    Reserved,
     Started,
     ToCoordinator,
-    ToSeat,
-    Verify,
-    Yes,
+    ToWorker,
 )
 
-_REMEMBERED = 1000  # jobs of which it knows the last attempt that is over
+_MAX_REMEMBERED = 1000  # jobs whose last attempt that is over is remembered
 
-Does: TypeAlias = ToCoordinator | Effect
+WorkerAction: TypeAlias = ToCoordinator | Effect
 
 
-class Place(Enum):
-    """What a seat has promised."""
+class LeaseState(Enum):
+    """State of the lease of a worker."""
 
     FREE = "free"
     CHECKING = "checking"
-    HELD = "held"
+    RESERVED = "reserved"
     VERIFYING = "verifying"
-    READY = "ready"
-    BEGUN = "begun"
+    PREPARED = "prepared"
+    STARTED = "started"
 
 
-_DID: dict[Place, tuple[Place, type[Yes | Ready]]] = {
-    Place.CHECKING: (Place.HELD, Yes),
-    Place.VERIFYING: (Place.READY, Ready),
+_ON_COMPLETED: dict[LeaseState, tuple[LeaseState, type[Reserved | Prepared]]] = {
+    LeaseState.CHECKING: (LeaseState.RESERVED, Reserved),
+    LeaseState.VERIFYING: (LeaseState.PREPARED, Prepared),
 }
-_SAYS: dict[Place, type[Yes | Ready | Started]] = {Place.HELD: Yes, Place.READY: Ready, Place.BEGUN: Started}
+_ANSWERS: dict[LeaseState, type[Reserved | Prepared | Started]] = {
+    LeaseState.RESERVED: Reserved,
+    LeaseState.PREPARED: Prepared,
+    LeaseState.STARTED: Started,
+}
 
 
-class Seat:
-    """A place for one attempt at a time; what it has promised ends by itself.
+class WorkerLease:
+    """Lease of a worker for at most one attempt at a time. It expires without a message.
 
-    Every method returns, in order, what is to be said to the coordinator and to be done here. Messages may be lost, come twice,
-    late or in another order. A worker that was started again is another seat: what was sent to the former must not reach it.
+    Every method returns, in order, the answers to send to the coordinator and the actions to execute. Messages may be lost,
+    repeated, delayed or reordered. A restarted worker has a new lease, and must not receive messages that were sent to the old
+    process.
+
+    Parameters
+    ----------
+    limits : time limits of a start.
 
     Attributes
     ----------
-    place, attempt : what it has promised, and to which attempt; None while it is free.
-    until_s : when that ends unless more is heard; infinite while it is free.
+    state : state of the lease.
+    attempt : attempt that has the lease; None if the worker is free.
+    expires_s : time at which the lease expires if it is not renewed; infinite if the worker is free.
     """
 
     def __init__(self, limits: Limits) -> None:
-        self.place, self.until_s = Place.FREE, math.inf
+        self.state, self.expires_s = LeaseState.FREE, math.inf
         self.attempt: Attempt | None = None
         self._limits = limits
-        self._over: OrderedDict[str, int] = OrderedDict()
+        self._ended_attempts: OrderedDict[str, int] = OrderedDict()
 
-    def take(self, message: ToSeat, now_s: float) -> list[Does]:
-        """Take a message of a coordinator."""
+    def receive(self, message: ToWorker, now_s: float) -> list[WorkerAction]:
+        """Handle a message of a coordinator."""
         done = self.tick(now_s)
         attempt = message.attempt
         if isinstance(message, Release):
             own = self._end(message.reason) if attempt == self.attempt else []
-            self._forbid(attempt)
+            self._mark_ended(attempt)
             return done + own
-        if attempt.number <= self._over.get(attempt.job, 0):
-            return done  # that attempt is over, and its coordinator knows
-        if isinstance(message, Can):
-            return done + self._asked(message, now_s)
+        if attempt.number <= self._ended_attempts.get(attempt.job, 0):
+            return done  # the coordinator knows that this attempt is over
+        if isinstance(message, Reserve):
+            return done + self._reserve(message, now_s)
         if attempt != self.attempt:
-            return [*done, No(attempt, f"it keeps no place for attempt {attempt.number} of job {attempt.job}")]
-        return done + self._further(message, now_s)
+            return [*done, Refused(attempt, f"it is not reserved for attempt {attempt.number} of job {attempt.job}")]
+        return done + self._prepare_or_start(message, now_s)
 
-    def did(self, attempt: Attempt, now_s: float, *, why: str = "", lasting: bool = False) -> list[Does]:
-        """Take note that what `Check` or `Verify` asked for is done, or why it cannot be."""
+    def completed(
+        self, attempt: Attempt, now_s: float, *, reason: str = "", permanent: bool = False
+    ) -> list[WorkerAction]:
+        """Handle the completion of `CheckRequirements` or `ReceiveFiles`; ``reason`` is the error if it failed."""
         done = self.tick(now_s)
-        if attempt != self.attempt or self.place not in _DID:
+        if attempt != self.attempt or self.state not in _ON_COMPLETED:
             return done
-        if why:
-            return [*done, *self._end(why), No(attempt, why, lasting)]
-        self.place, answer = _DID[self.place]
+        if reason:
+            return [*done, *self._end(reason), Refused(attempt, reason, permanent)]
+        self.state, answer = _ON_COMPLETED[self.state]
         return [*done, answer(attempt)]
 
-    def alive(self, attempt: Attempt, now_s: float) -> list[Does]:
-        """Take a sign of life of an attempt that has begun."""
+    def heartbeat(self, attempt: Attempt, now_s: float) -> list[WorkerAction]:
+        """Renew the lease of a started attempt."""
         done = self.tick(now_s)
-        if attempt == self.attempt and self.place is Place.BEGUN:
-            self.until_s = now_s + self._limits.alive_s
+        if attempt == self.attempt and self.state is LeaseState.STARTED:
+            self.expires_s = now_s + self._limits.heartbeat_timeout_s
         return done
 
-    def tick(self, now_s: float) -> list[Does]:
-        """End what was promised until now; it is to be called at `until_s` at the latest, and does no harm before."""
+    def tick(self, now_s: float) -> list[WorkerAction]:
+        """End an expired lease; call this at `expires_s` at the latest, earlier calls do nothing."""
         attempt = self.attempt
-        if attempt is None or now_s < self.until_s:
+        if attempt is None or now_s < self.expires_s:
             return []
-        begun = self.place is Place.BEGUN
-        why = "the attempt gave no sign of life in time" if begun else "its coordinator said nothing more in time"
-        return [*self._end(why), No(attempt, why)]
+        begun = self.state is LeaseState.STARTED
+        reason = "the attempt sent no heartbeat in time" if begun else "its coordinator sent no further message in time"
+        return [*self._end(reason), Refused(attempt, reason)]
 
-    def _asked(self, message: Can, now_s: float) -> list[Does]:
+    def _reserve(self, message: Reserve, now_s: float) -> list[WorkerAction]:
         attempt = message.attempt
-        ended: list[Does] = []
+        ended: list[WorkerAction] = []
         if attempt == self.attempt:
-            return self._said(Yes)
+            return self._repeat_answer(Reserved)
         if self.attempt is not None:
             if attempt.job != self.attempt.job:
-                return [No(attempt, f"it is taken by job {self.attempt.job}")]
+                return [Refused(attempt, f"it is reserved for job {self.attempt.job}")]
             if attempt.number < self.attempt.number:
                 return []
-            ended = self._end(f"attempt {attempt.number} has begun")
-        self.attempt, self.place, self.until_s = attempt, Place.CHECKING, now_s + message.hold_s
-        return [*ended, Check(attempt, message.needs)]
+            ended = self._end(f"attempt {attempt.number} has started")
+        self.attempt, self.state, self.expires_s = attempt, LeaseState.CHECKING, now_s + message.lease_s
+        return [*ended, CheckRequirements(attempt, message.requirements)]
 
-    def _further(self, message: Prepare | Commit, now_s: float) -> list[Does]:
+    def _prepare_or_start(self, message: Prepare | Commit, now_s: float) -> list[WorkerAction]:
         prepares = isinstance(message, Prepare)
-        if self.place is not (Place.HELD if prepares else Place.READY):
-            return self._said(Ready if prepares else Started)
-        self.until_s = now_s + message.hold_s
+        if self.state is not (LeaseState.RESERVED if prepares else LeaseState.PREPARED):
+            return self._repeat_answer(Prepared if prepares else Started)
+        self.expires_s = now_s + message.lease_s
         if isinstance(message, Prepare):
-            self.place = Place.VERIFYING
-            return [Verify(message.attempt, message.order)]
-        self.place = Place.BEGUN
-        return [Begin(message.attempt), Started(message.attempt)]
+            self.state = LeaseState.VERIFYING
+            return [ReceiveFiles(message.attempt, message.assignment)]
+        self.state = LeaseState.STARTED
+        return [BeginAttempt(message.attempt), Started(message.attempt)]
 
-    def _said(self, answer: type[Yes | Ready | Started]) -> list[Does]:
-        """Say again what was said before, where that answers the question which came again."""
-        return [answer(self.attempt)] if self.attempt is not None and _SAYS.get(self.place) is answer else []
+    def _repeat_answer(self, answer: type[Reserved | Prepared | Started]) -> list[WorkerAction]:
+        """Repeat the last answer if it is the answer to a repeated request."""
+        return [answer(self.attempt)] if self.attempt is not None and _ANSWERS.get(self.state) is answer else []
 
-    def _end(self, reason: str) -> list[Does]:
-        """Be free."""
+    def _end(self, reason: str) -> list[WorkerAction]:
+        """End the lease."""
         attempt = self.attempt
         if attempt is None:
             return []
-        self.attempt, self.place, self.until_s = None, Place.FREE, math.inf
-        self._forbid(attempt)
-        return [End(attempt, reason)]
+        self.attempt, self.state, self.expires_s = None, LeaseState.FREE, math.inf
+        self._mark_ended(attempt)
+        return [EndAttempt(attempt, reason)]
 
-    def _forbid(self, attempt: Attempt) -> None:
-        """Take no part any more in this attempt, or an earlier one of its job."""
-        self._over[attempt.job] = max(attempt.number, self._over.pop(attempt.job, 0))
-        if len(self._over) > _REMEMBERED:
-            self._over.popitem(last=False)
+    def _mark_ended(self, attempt: Attempt) -> None:
+        """Ignore later messages about this attempt and earlier attempts of its job."""
+        self._ended_attempts[attempt.job] = max(attempt.number, self._ended_attempts.pop(attempt.job, 0))
+        if len(self._ended_attempts) > _MAX_REMEMBERED:
+            self._ended_attempts.popitem(last=False)

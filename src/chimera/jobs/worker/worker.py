@@ -1,6 +1,7 @@
-"""A worker slot: a place for one job at a time, which it gives away in three phases and keeps while the job's driver lives.
+"""Worker process of a cluster: it runs one attempt at a time, and keeps its lease while the driver of the attempt runs.
 
-It needs no daemon to keep it: when that dies it waits for the next one. The first slot of a job forks its driver, and ends it.
+A worker does not need the daemon while an attempt runs: if the daemon exits, the worker connects to the next one. The first
+worker of an attempt, its lead, forks the driver and stops it.
 """
 
 from __future__ import annotations
@@ -18,36 +19,44 @@ from typing import Any
 import msgspec
 
 from chimera.core.errors import ChimeraError, DataError
-from chimera.jobs.cluster.connection import Connection, Hello, to_daemon
+from chimera.jobs.cluster.connection import Connection, Hello, connection_to_daemon
 from chimera.jobs.cluster.folder import ClusterFolder, JobFolder
 from chimera.jobs.driver import driver
 from chimera.jobs.files.bundle import EXPERIMENT
-from chimera.jobs.files.content_store import Contents, of_text, verify
-from chimera.jobs.scheduling.messages import Begin, Check, End, Limits, ToSeat, Verify
+from chimera.jobs.files.content_store import ContentStore, hash_text, verify
+from chimera.jobs.scheduling.messages import (
+    BeginAttempt,
+    CheckRequirements,
+    EndAttempt,
+    Limits,
+    ReceiveFiles,
+    ToWorker,
+)
 from chimera.jobs.scheduling.requirements import unmet
 from chimera.jobs.store.records import Submission
-from chimera.jobs.worker.lease import Does, Place, Seat
+from chimera.jobs.worker.lease import LeaseState, WorkerAction, WorkerLease
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
-class Slot:
-    """One slot.
+class Worker:
+    """One worker process.
 
     Parameters
     ----------
-    folder : of the cluster; this process is in it.
-    name : of the slot.
-    lifeline : readable when the cluster has ended, and the slot ends with it.
-    ray : the address of the Ray that is to run what this slot leads; empty for none.
+    folder : folder of the cluster, which is the working folder of this process.
+    name : name of the worker.
+    parent_pipe : descriptor that becomes readable when the supervisor exits; then the worker exits, too.
+    limits : time limits of a start.
+    ray : address of the Ray cluster that runs the attempts of this lead; empty for none.
     """
 
-    def __init__(self, folder: ClusterFolder, name: str, lifeline: int, limits: Limits, ray: str = "") -> None:
-        self._folder, self._name, self._lifeline, self._ray = folder, name, lifeline, ray
-        self._seat = Seat(limits)
-        self._daemon: Connection[ToSeat] | None = None
-        self._order: Mapping[str, Any] = {}
-        self._driver = 0  # of the job that this slot leads
+    def __init__(self, folder: ClusterFolder, name: str, parent_pipe: int, limits: Limits, ray: str = "") -> None:
+        self._folder, self._name, self._parent_pipe, self._ray = folder, name, parent_pipe, ray
+        self._lease = WorkerLease(limits)
+        self._daemon: Connection[ToWorker] | None = None
+        self._assignment: Mapping[str, Any] = {}
+        self._driver = 0  # process of the driver, if this worker is the lead of an attempt
         self._stopped = False
         self._wake, wake = os.pipe()
         os.set_blocking(wake, False)
@@ -56,20 +65,20 @@ class Slot:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> None:
-        """Work until SIGTERM, or the end of the cluster."""
+        """Work until SIGTERM or the end of the cluster."""
         while not self._stopped:
             if self._daemon is None:
                 self._connect()
-            own: list[Any] = [] if self._daemon is None else [self._daemon]
-            ready, _, _ = select.select([*own, self._lifeline, self._wake], [], [], _LOOK_S)
-            if self._lifeline in ready:
-                return  # and the driver lives on
+            connections: list[Any] = [] if self._daemon is None else [self._daemon]
+            ready, _, _ = select.select([*connections, self._parent_pipe, self._wake], [], [], _POLL_S)
+            if self._parent_pipe in ready:
+                return  # the driver continues
             if self._wake in ready:
                 os.read(self._wake, 4096)
-            if own and own[0] in ready:
-                self._receive(own[0])
+            if connections and connections[0] in ready:
+                self._receive(connections[0])
             self._reap()
-            self._look()
+            self._update_lease()
         self._end_driver()
 
     def _stop(self, *_: object) -> None:
@@ -78,17 +87,17 @@ class Slot:
     def _connect(self) -> None:
         own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            own.connect(self._folder.slots_socket.name)
-        except OSError:  # no daemon: the next look tries again
+            own.connect(self._folder.worker_socket.name)
+        except OSError:  # no daemon: `serve` tries again
             own.close()
             return
-        self._daemon = to_daemon(own)
-        self._send(Hello(self._name, socket.gethostname(), os.getpid(), self._seat.attempt))
+        self._daemon = connection_to_daemon(own)
+        self._send(Hello(self._name, socket.gethostname(), os.getpid(), self._lease.attempt))
 
-    def _receive(self, daemon: Connection[ToSeat]) -> None:
+    def _receive(self, daemon: Connection[ToWorker]) -> None:
         try:
             for message in daemon.receive():
-                self._do(self._seat.take(message, time.monotonic()))
+                self._execute(self._lease.receive(message, time.monotonic()))
         except EOFError:
             self._disconnect()
 
@@ -102,63 +111,63 @@ class Slot:
             if self._daemon is not None:
                 self._daemon.send(message)
 
-    def _look(self) -> None:
-        """Let promises end, but those to a job whose driver lives."""
-        attempt, now_s = self._seat.attempt, time.monotonic()
-        if attempt is not None and self._seat.place is Place.BEGUN and self._job().driver() is not None:
-            self._do(self._seat.alive(attempt, now_s))
-        self._do(self._seat.tick(now_s))
+    def _update_lease(self) -> None:
+        """Renew the lease while the driver of a started attempt runs; end it if it has expired."""
+        attempt, now_s = self._lease.attempt, time.monotonic()
+        if attempt is not None and self._lease.state is LeaseState.STARTED and self._job().driver_pid() is not None:
+            self._execute(self._lease.heartbeat(attempt, now_s))
+        self._execute(self._lease.tick(now_s))
 
-    def _do(self, what: Iterable[Does]) -> None:
-        for each in what:
-            if isinstance(each, Check):
-                self._check(each)
-            elif isinstance(each, Verify):
-                self._verify(each)
-            elif isinstance(each, Begin):
-                if self._order["lead"]:
-                    job = self._folder.job(each.attempt.job)
-                    self._driver = driver.start(job, each.attempt.number, _submission(self._order), self._ray) or 0
-            elif isinstance(each, End):
+    def _execute(self, actions: Iterable[WorkerAction]) -> None:
+        for action in actions:
+            if isinstance(action, CheckRequirements):
+                self._check_requirements(action)
+            elif isinstance(action, ReceiveFiles):
+                self._receive_files(action)
+            elif isinstance(action, BeginAttempt):
+                if self._assignment["lead"]:
+                    job, submission = self._folder.job(action.attempt.job), _submission(self._assignment)
+                    self._driver = driver.start(job, action.attempt.number, submission, self._ray) or 0
+            elif isinstance(action, EndAttempt):
                 self._end_driver()
             else:
-                self._send(each)
+                self._send(action)
 
-    def _check(self, asked: Check) -> None:
-        why = unmet(asked.needs)
-        self._do(self._seat.did(asked.attempt, time.monotonic(), why=why, lasting=bool(why)))
+    def _check_requirements(self, action: CheckRequirements) -> None:
+        reason = unmet(action.requirements)
+        self._execute(self._lease.completed(action.attempt, time.monotonic(), reason=reason, permanent=bool(reason)))
 
-    def _verify(self, asked: Verify) -> None:
-        self._order, why, lasting = asked.order, "", False
-        job = self._folder.job(asked.attempt.job)
-        if job.driver() is not None:
-            why = "its last attempt has not ended yet"
+    def _receive_files(self, action: ReceiveFiles) -> None:
+        self._assignment, reason, permanent = action.assignment, "", False
+        job = self._folder.job(action.attempt.job)
+        if job.driver_pid() is not None:
+            reason = "its last attempt has not ended yet"
         else:
             try:
-                self._receive_files(job, _submission(asked.order), lead=asked.order["lead"])
+                self._prepare_folder(job, _submission(action.assignment), lead=action.assignment["lead"])
             except ChimeraError as error:
-                why, lasting = str(error), True
+                reason, permanent = str(error), True
             except OSError as error:
-                why = f"it cannot receive the job's files: {error}"
-        self._do(self._seat.did(asked.attempt, time.monotonic(), why=why, lasting=lasting))
+                reason = f"it cannot receive the job's files: {error}"
+        self._execute(self._lease.completed(action.attempt, time.monotonic(), reason=reason, permanent=permanent))
 
-    def _receive_files(self, job: JobFolder, submission: Submission, *, lead: bool) -> None:
-        """See that all files are here, and where this slot leads, that the job's folder is as it was submitted."""
-        contents, manifest = Contents(self._folder.files), submission.manifest
+    def _prepare_folder(self, job: JobFolder, submission: Submission, *, lead: bool) -> None:
+        """Check that all files are uploaded; the lead also creates the job's folder, or restores the submitted files in it."""
+        contents, manifest = ContentStore(self._folder.files), submission.manifest
         if missing := contents.missing(manifest):
-            raise DataError(f"a file of the job was not uploaded: its content {missing[0].sha256} is not there")
+            raise DataError(f"a file of the job was not uploaded: its content {missing[0].sha256} is missing")
         if lead:
             texts = {EXPERIMENT: submission.experiment} if submission.experiment else {}
-            expected = {**manifest, **{path: of_text(text) for path, text in texts.items()}}
-            if job.code.exists() and verify(expected, job.code):  # an attempt before has changed its own files
+            expected = {**manifest, **{path: hash_text(text) for path, text in texts.items()}}
+            if job.code.exists() and verify(expected, job.code):  # an earlier attempt changed its own files
                 shutil.rmtree(job.code)
-            contents.unpack(manifest, job.code, texts)
+            contents.create_folder(manifest, job.code, texts)
             if wrong := verify(expected, job.code):
                 raise DataError(wrong)
 
     def _job(self) -> JobFolder:
-        assert self._seat.attempt is not None
-        return self._folder.job(self._seat.attempt.job)
+        assert self._lease.attempt is not None
+        return self._folder.job(self._lease.attempt.job)
 
     def _end_driver(self) -> None:
         if self._driver:
@@ -178,10 +187,10 @@ class Slot:
             self._driver = 0
 
 
-def _submission(order: Mapping[str, Any]) -> Submission:
-    return msgspec.convert(order["submission"], Submission)
+def _submission(assignment: Mapping[str, Any]) -> Submission:
+    return msgspec.convert(assignment["submission"], Submission)
 
 
-def run(folder: ClusterFolder, name: str, lifeline: int, ray: str = "") -> None:
-    """Be a slot."""
-    Slot(folder, name, lifeline, Limits(), ray).serve()
+def run(folder: ClusterFolder, name: str, parent_pipe: int, ray: str = "") -> None:
+    """Run a worker until SIGTERM or the end of the cluster."""
+    Worker(folder, name, parent_pipe, Limits(), ray).serve()

@@ -1,1 +1,1 @@
-"""The web page of a cluster: its jobs, its processes, and the curves of what runs."""
+"""Web page of a cluster: its jobs, its processes, and the curves of running jobs."""

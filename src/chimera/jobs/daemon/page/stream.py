@@ -1,4 +1,4 @@
-"""What the page shows, as server-sent events: rows whenever they change, and points of curves as they come."""
+"""Server-sent events of the web page: changed rows of jobs and processes, and new points of curves."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from chimera.web.security import PAGE_POLICY
 if TYPE_CHECKING:
     from chimera.jobs.daemon.daemon import Daemon
 
-MOST_JOBS = 100
-"""The newest so many are shown."""
-LOOK_S = 0.5
-_ALIVE_LOOKS = 10  # after so many without news a comment says that the stream lives
+MAX_JOBS = 100
+"""Maximum number of jobs on the page; older ones are not shown."""
+POLL_S = 0.5
+_KEEPALIVE_POLLS = 10  # after so many polls without an update a comment is sent
 
 
 def page_router(daemon: Daemon, followers: Followers) -> APIRouter:
-    """Return the route of what the page shows."""
+    """Return the route of the page's events."""
     router = plain_router(prefix="/v1/page", tags=["page"])
 
     @router.get(
         "/events",
         **documented(
-            "What the page shows, as server-sent events: ``cluster`` with rows of jobs and processes, ``points`` of a job's "
-            "curves.", answer={"type": "string"}, binary=False, media="text/event-stream", errors=(503,),
+            "Server-sent events of the web page: ``cluster`` with rows of jobs and processes, ``points`` of a job's curves.",
+            answer={"type": "string"}, binary=False, media="text/event-stream", errors=(503,),
         ),
     )  # fmt: skip
     async def events(_: Request) -> Response:
-        return followers.stream(_told(View(daemon)), "text/event-stream")
+        return followers.stream(_page_events(PageUpdates(daemon)), "text/event-stream")
 
     return router
 
 
 def bare_page_router() -> APIRouter:
-    """Return the route of the page itself: it is bare, and asks for what it shows with the token."""
+    """Return the route of the page itself, without data and token; its script requests the data with the token."""
     router = plain_router()
     page = files("chimera.jobs.daemon.page").joinpath("page.html").read_bytes()
 
@@ -54,25 +54,25 @@ def bare_page_router() -> APIRouter:
     return router
 
 
-class View:
-    """What one page has been told of a cluster."""
+class PageUpdates:
+    """Updates of a cluster for one open page."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self._shown = b""
         self._tails: dict[str, Tail] = {}
 
-    def news(self) -> list[bytes]:
-        """Return the events since the last time."""
+    def updates(self) -> list[bytes]:
+        """Return the events since the last call."""
         daemon = self._daemon
-        jobs = daemon.store.jobs()[-MOST_JOBS:]
+        jobs = daemon.store.jobs()[-MAX_JOBS:]
         rows = {"jobs": [daemon.row_of(job) for job in jobs], "processes": daemon.rows()}
         told = []
         if (shown := orjson.dumps(rows)) != self._shown:
             self._shown = shown
             told.append(b"event: cluster\ndata: " + shown + b"\n\n")
         for job in jobs:
-            tail = self._tails.setdefault(job.id, Tail(daemon.folder.job(job.id).watch))
+            tail = self._tails.setdefault(job.id, Tail(daemon.folder.job(job.id).progress_file))
             points = [point for line in tail.lines() if (point := point_of(line)) is not None]
             if points:
                 data = orjson.dumps({"job": job.id, "points": points})
@@ -81,9 +81,9 @@ class View:
 
 
 def point_of(line: bytes) -> dict[str, Any] | None:
-    """Return the point of the curves that a line of a job's progress is: its round, training loss and last evaluation.
+    """Return the point of a line of a progress file: its round, training loss and last metrics; None for other lines.
 
-    The first of an attempt has but a round: what came after that is void. None if the line is something else.
+    The first point of an attempt has only its round: the page drops all later points of earlier attempts.
     """
     try:
         told = msgspec.json.decode(line)
@@ -94,17 +94,17 @@ def point_of(line: bytes) -> dict[str, Any] | None:
             return {"round": progress["rounds"], "loss": None, "metrics": {}}
         return {"round": progress["rounds"], "loss": progress["loss"], "metrics": progress["metrics"]}
     except (msgspec.DecodeError, AttributeError, KeyError, TypeError):
-        return None  # an event, or what another version of Chimera has written
+        return None  # an event, or a line of another version of Chimera
 
 
-async def _told(view: View) -> AsyncIterator[bytes]:
-    silent = 0
+async def _page_events(view: PageUpdates) -> AsyncIterator[bytes]:
+    idle_polls = 0
     while True:
-        told = await asyncio.to_thread(view.news)  # a short look, in threads that all followers share
+        told = await asyncio.to_thread(view.updates)  # short, in threads that all followers share
         for event in told:
             yield event
-        silent = 0 if told else silent + 1
-        if silent >= _ALIVE_LOOKS:
-            silent = 0
+        idle_polls = 0 if told else idle_polls + 1
+        if idle_polls >= _KEEPALIVE_POLLS:
+            idle_polls = 0
             yield b": alive\n\n"
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
