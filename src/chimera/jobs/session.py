@@ -39,7 +39,7 @@ def up(folder: ClusterFolder, options: Options) -> Client:
     started = subprocess.run(  # noqa: S603 - this Python, a module of the project, no shell
         [sys.executable, "-m", "chimera.jobs.supervisor", str(folder.path), msgspec.json.encode(options).decode()],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True, check=False,
-        env={**dict.fromkeys(_THREADS, "1"), **os.environ, "OPENBLAS_NUM_THREADS": "1"},  # else OpenBLAS starts threads before the forks
+        env={**dict.fromkeys(_THREADS, "1"), **os.environ, "OPENBLAS_NUM_THREADS": "1"},  # no threads before forks
     )  # fmt: skip
     if started.returncode:
         message = started.stderr.strip().rpartition("\n")[2]
