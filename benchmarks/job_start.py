@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import chimera
-from chimera.jobs.folder import ClusterFolder, Options
+from chimera.jobs.cluster.folder import ClusterFolder, Options
 from chimera.jobs.session import down, up
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "digits.toml"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from chimera.data.dataset import Dataset, Split
     from chimera.embeddings.recipe import embed
     from chimera.inference.session import InferenceCluster, InferenceJob, infer
-    from chimera.jobs.handle import JobHandle, submit
+    from chimera.jobs.client.handle import JobHandle, submit
     from chimera.models.sklearn_model import SklearnModel
     from chimera.models.torch_model import TorchModel
     from chimera.nodes.run import run
@@ -41,7 +41,7 @@ _PLACES = {
     "Experiment": "chimera.training.experiment.experiment",
     "InferenceCluster": "chimera.inference.session",
     "InferenceJob": "chimera.inference.session",
-    "JobHandle": "chimera.jobs.handle",
+    "JobHandle": "chimera.jobs.client.handle",
     "Progress": "chimera.training.progress.callback",
     "Run": "chimera.training.artifacts.result",
     "SklearnModel": "chimera.models.sklearn_model",
@@ -53,7 +53,7 @@ _PLACES = {
     "get": "chimera.core.call",
     "infer": "chimera.inference.session",
     "run": "chimera.nodes.run",
-    "submit": "chimera.jobs.handle",
+    "submit": "chimera.jobs.client.handle",
     "train": "chimera.training.trainer",
 }
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 
-from chimera.jobs.client import Client
-from chimera.jobs.folder import ClusterFolder, Options
+from chimera.jobs.client.client import Client
+from chimera.jobs.cluster.folder import ClusterFolder, Options
 from chimera.jobs.session import down, up
 
 EXPERIMENT = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chimera.jobs.records import Job, Submission
+from chimera.jobs.store.records import Job, Submission
 
 
 def submission(name: str = "digits", user: str = "ada", **given: Any) -> Submission:

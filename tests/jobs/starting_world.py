@@ -1,7 +1,8 @@
 """Clusters in virtual time, for the start of jobs: messages are late, lost, or come twice, and whoever acts may die of it.
 
-The queue, `Start`, `Seat` and the table of states are the real ones. Modelled are the network, the processes, and the store,
-which keeps what was written. Two daemons with jobs of their own may share the seats, neither knowing of the other.
+The queue, `AttemptStart`, `WorkerLease` and the table of states are the real ones. Modelled are the network, the
+processes, and the store, which keeps what was written. Two daemons with jobs of their own may share the seats, neither
+knowing of the other.
 """
 
 from __future__ import annotations
@@ -16,32 +17,32 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from chimera.core.errors import ConflictError
-from chimera.jobs.promises import (
-    Act,
+from chimera.jobs.scheduling.attempt_start import AttemptStart
+from chimera.jobs.scheduling.messages import (
+    AllStarted,
     Attempt,
-    Began,
-    Begin,
-    Check,
-    Decide,
-    End,
+    AttemptEnded,
+    BeginAttempt,
+    CheckRequirements,
+    CoordinatorAction,
+    EndAttempt,
     Limits,
-    Needs,
-    Over,
+    ReceiveFiles,
+    RecordCommit,
     Release,
+    Requirements,
     Send,
     ToCoordinator,
-    ToSeat,
-    Verify,
+    ToWorker,
 )
-from chimera.jobs.queue import Rules, again_s, choose
-from chimera.jobs.records import Happened, Job, Submission, advanced
-from chimera.jobs.seat import Does, Place, Seat
-from chimera.jobs.starting import Start
-from chimera.jobs.states import OVER, UNDER_WAY, Event, State
+from chimera.jobs.scheduling.queue import QueueSettings, retry_delay_s, schedule
+from chimera.jobs.store.records import Job, JobEvent, Submission, apply_event
+from chimera.jobs.store.states import ACTIVE, TERMINAL, Event, State
+from chimera.jobs.worker.lease import LeaseState, WorkerAction, WorkerLease
 
-LIMITS = Limits(can_s=1.0, prepare_s=3.0, commit_s=1.5, alive_s=2.5, again_s=0.4)
-MOST_DELAY_S, MOST_AWAY_S, NOTICED_S, BEAT_S = 6.0, 4.0, 0.5, 1.0
-PARTIAL_S = LIMITS.longest_s + LIMITS.alive_s + MOST_DELAY_S + MOST_AWAY_S + NOTICED_S + BEAT_S
+LIMITS = Limits(reserve_s=1.0, prepare_s=3.0, commit_s=1.5, heartbeat_timeout_s=2.5, resend_s=0.4)
+MAX_DELAY_S, MAX_AWAY_S, NOTICED_S, BEAT_S = 6.0, 4.0, 0.5, 1.0
+PARTIAL_S = LIMITS.max_lease_s + LIMITS.heartbeat_timeout_s + MAX_DELAY_S + MAX_AWAY_S + NOTICED_S + BEAT_S
 """So long at most an attempt has some of its seats, and not all of them begun."""
 FAULTS_END_S, END_S = 20.0, 400.0
 
@@ -64,17 +65,17 @@ class Driver:
     """What runs a job once all have begun; it outlives its daemon."""
 
     attempt: Attempt
-    seats: list[SeatProcess]
+    workers: list[WorkerProcess]
     living: bool = True
     finished: bool = False
 
 
 @dataclass
-class SeatProcess:
+class WorkerProcess:
     """A life of a worker; the next one has another name."""
 
     name: str
-    seat: Seat = field(default_factory=lambda: Seat(LIMITS))
+    lease: WorkerLease = field(default_factory=lambda: WorkerLease(LIMITS))
     living: bool = True
     planned_s: float = -1.0
     since_s: float = 0.0
@@ -101,7 +102,7 @@ class World:
         self.partial_since: dict[Attempt, float] = {}
         self.needed: dict[Attempt, int] = {}
         self.drivers: dict[str, Driver] = {}
-        self.slots: list[SeatProcess] = []
+        self.slots: list[WorkerProcess] = []
         self.lives = itertools.count()
         for slot in range(draws.randint(2, 4)):
             self.slots.append(self._born(slot))
@@ -125,33 +126,35 @@ class World:
                 self.seen["lost message"] += 1
                 continue
             slow = self.fate(self.faults.slow)
-            self.later(self.random.uniform(0, MOST_DELAY_S) if slow else self.random.expovariate(100), arrive)
+            self.later(self.random.uniform(0, MAX_DELAY_S) if slow else self.random.expovariate(100), arrive)
 
     # --- seats
 
-    def seat(self, name: str) -> SeatProcess | None:
+    def worker(self, name: str) -> WorkerProcess | None:
         return next((one for one in self.slots if one.name == name and one.living), None)
 
-    def to_seat(self, process: SeatProcess, message: ToSeat, daemon: Daemon) -> None:
+    def to_worker(self, process: WorkerProcess, message: ToWorker, daemon: Daemon) -> None:
         if process.living:
             if isinstance(message, Release):
                 process.over.add(message.attempt)
-            self._do(process, process.seat.take(message, self.now_s), daemon)
+            self._do(process, process.lease.receive(message, self.now_s), daemon)
 
-    def vouch(self, process: SeatProcess, attempt: Attempt, daemon: Daemon) -> None:
+    def vouch(self, process: WorkerProcess, attempt: Attempt, daemon: Daemon) -> None:
         if process.living:
-            self._do(process, process.seat.alive(attempt, self.now_s), daemon)
+            self._do(process, process.lease.heartbeat(attempt, self.now_s), daemon)
 
-    def _do(self, process: SeatProcess, what: Iterable[Does], daemon: Daemon) -> None:
+    def _do(self, process: WorkerProcess, what: Iterable[WorkerAction], daemon: Daemon) -> None:
         for one in what:
-            if isinstance(one, Check | Verify):
-                took_s = self.random.expovariate(50) if isinstance(one, Check) else self.random.expovariate(2)
+            if isinstance(one, CheckRequirements | ReceiveFiles):
+                took_s = (
+                    self.random.expovariate(50) if isinstance(one, CheckRequirements) else self.random.expovariate(2)
+                )
                 why = f"it has no {one.attempt.job}-stuff" if self.fate(self.faults.refuses) else ""
-                lasting = bool(why) and self.random.random() < 0.2
-                self.later(took_s, partial(self._did, process, one.attempt, why, lasting, daemon))
-            elif isinstance(one, Begin):
-                assert process.seat.attempt == one.attempt
-            elif isinstance(one, End):
+                permanent = bool(why) and self.random.random() < 0.2
+                self.later(took_s, partial(self._did, process, one.attempt, why, permanent, daemon))
+            elif isinstance(one, BeginAttempt):
+                assert process.lease.attempt == one.attempt
+            elif isinstance(one, EndAttempt):
                 self._let_go(process, one.attempt)
             else:
                 self.transmit(partial(daemon.hear, daemon.life, process.name, one))
@@ -159,41 +162,41 @@ class World:
         if self.fate(self.faults.seat_dies):
             self._die(process)
 
-    def _did(self, process: SeatProcess, attempt: Attempt, why: str, lasting: bool, daemon: Daemon) -> None:
+    def _did(self, process: WorkerProcess, attempt: Attempt, why: str, permanent: bool, daemon: Daemon) -> None:
         if process.living:
-            self._do(process, process.seat.did(attempt, self.now_s, why=why, lasting=lasting), daemon)
+            self._do(process, process.lease.completed(attempt, self.now_s, reason=why, permanent=permanent), daemon)
 
-    def _watch(self, process: SeatProcess, daemon: Daemon) -> None:
+    def _watch(self, process: WorkerProcess, daemon: Daemon) -> None:
         """Check what is promised of one seat, and plan when its promise ends."""
-        seat = process.seat
-        if seat.attempt is None:
-            assert seat.place is Place.FREE
+        lease = process.lease
+        if lease.attempt is None:
+            assert lease.state is LeaseState.FREE
             return
-        assert seat.attempt not in process.over, "it takes part in what it was released from"
-        held = self.holds.setdefault(seat.attempt, set())
+        assert lease.attempt not in process.over, "it takes part in what it was released from"
+        held = self.holds.setdefault(lease.attempt, set())
         if process.name not in held:
             held.add(process.name)
             process.since_s = self.now_s
-        if seat.place is not Place.BEGUN:
-            assert self.now_s - process.since_s <= LIMITS.longest_s + 1e-9, "a place was kept for too long"
-        assert self.now_s <= seat.until_s <= self.now_s + LIMITS.longest_s
-        self._partial(seat.attempt)
-        if seat.until_s != process.planned_s:
-            process.planned_s = seat.until_s
-            self.later(seat.until_s - self.now_s, partial(self._tick, process, daemon))
+        if lease.state is not LeaseState.STARTED:
+            assert self.now_s - process.since_s <= LIMITS.max_lease_s + 1e-9, "a place was kept for too long"
+        assert self.now_s <= lease.expires_s <= self.now_s + LIMITS.max_lease_s
+        self._partial(lease.attempt)
+        if lease.expires_s != process.planned_s:
+            process.planned_s = lease.expires_s
+            self.later(lease.expires_s - self.now_s, partial(self._tick, process, daemon))
 
-    def _tick(self, process: SeatProcess, daemon: Daemon) -> None:
-        if process.living and self.now_s >= process.seat.until_s:
-            self._do(process, process.seat.tick(self.now_s), daemon)
+    def _tick(self, process: WorkerProcess, daemon: Daemon) -> None:
+        if process.living and self.now_s >= process.lease.expires_s:
+            self._do(process, process.lease.tick(self.now_s), daemon)
 
-    def _let_go(self, process: SeatProcess, attempt: Attempt) -> None:
+    def _let_go(self, process: WorkerProcess, attempt: Attempt) -> None:
         process.over.add(attempt)
         self.holds.get(attempt, set()).discard(process.name)
         self._partial(attempt)
 
     def _partial(self, attempt: Attempt) -> None:
         held = self.holds.get(attempt, set())
-        begun = [name for name in held if (one := self.seat(name)) and one.seat.place is Place.BEGUN]
+        begun = [name for name in held if (one := self.worker(name)) and one.lease.state is LeaseState.STARTED]
         if not held or len(begun) == self.needed[attempt]:
             since_s = self.partial_since.pop(attempt, self.now_s)
             assert self.now_s - since_s <= PARTIAL_S, "an attempt had a part of the cluster for too long"
@@ -201,20 +204,20 @@ class World:
             self.partial_since.setdefault(attempt, self.now_s)
             self.seen["two jobs hold a part"] += len({other.job for other in self.partial_since}) > 1
 
-    def _born(self, slot: int) -> SeatProcess:
-        return SeatProcess(f"w{slot}.{next(self.lives)}")
+    def _born(self, slot: int) -> WorkerProcess:
+        return WorkerProcess(f"w{slot}.{next(self.lives)}")
 
-    def _die(self, process: SeatProcess) -> None:
-        seat = process.seat
-        self.seen[f"seat died {seat.place.value}"] += 1
+    def _die(self, process: WorkerProcess) -> None:
+        lease = process.lease
+        self.seen[f"seat died {lease.state.value}"] += 1
         process.living = False
-        if seat.attempt is not None:
-            self._let_go(process, seat.attempt)
-        self.later(self.random.uniform(0.1, MOST_AWAY_S), partial(self._replace, process))
+        if lease.attempt is not None:
+            self._let_go(process, lease.attempt)
+        self.later(self.random.uniform(0.1, MAX_AWAY_S), partial(self._replace, process))
         for daemon in self.daemons:
             self.later(self.random.uniform(0, NOTICED_S), partial(daemon.lost, daemon.life, process.name))
 
-    def _replace(self, process: SeatProcess) -> None:
+    def _replace(self, process: WorkerProcess) -> None:
         at = self.slots.index(process)
         self.slots[at] = self._born(at)
         for daemon in self.daemons:
@@ -223,19 +226,21 @@ class World:
     # --- drivers
 
     def launch(self, daemon: Daemon, attempt: Attempt, names: tuple[str, ...]) -> None:
-        seats = [one for name in names if (one := self.seat(name))]
-        assert all(one.seat.attempt == attempt and one.seat.place is Place.BEGUN for one in seats), "not all began"
+        workers = [one for name in names if (one := self.worker(name))]
+        assert all(one.lease.attempt == attempt and one.lease.state is LeaseState.STARTED for one in workers), (
+            "not all began"
+        )
         old = self.drivers.get(attempt.job)
         assert old is None or not old.living, "a job runs twice"
         assert old is None or not old.finished, "a job that is done runs again"
-        driver = self.drivers[attempt.job] = Driver(attempt, seats)
+        driver = self.drivers[attempt.job] = Driver(attempt, workers)
         self.seen["launched"] += 1
         self._vouch_all(driver, daemon)
         self.later(self.random.uniform(0.2, 4.0), partial(self._finish, driver, daemon))
 
     def _vouch_all(self, driver: Driver, daemon: Daemon) -> None:
         if driver.living:
-            for process in driver.seats:
+            for process in driver.workers:
                 self.vouch(process, driver.attempt, daemon)
             self.later(BEAT_S, partial(self._vouch_all, driver, daemon))
 
@@ -253,9 +258,9 @@ class Daemon:
     def __init__(self, world: World, letter: str, jobs: int) -> None:
         self.world, self.life, self.living = world, 0, True
         self.store: dict[str, Job] = {}
-        self.events: list[Happened] = []
-        self.starts: dict[str, Start] = {}
-        self.planned_s: dict[Start, float] = {}
+        self.events: list[JobEvent] = []
+        self.starts: dict[str, AttemptStart] = {}
+        self.planned_s: dict[AttemptStart, float] = {}
         self.looks_s = -1.0
         draws = world.random
         for number in range(jobs):
@@ -271,13 +276,13 @@ class Daemon:
         if old.attempt != attempt:
             return None
         try:
-            new = advanced(old, event, now_s=self.world.now_s, reason=reason, workers=workers)
+            new = apply_event(old, event, now_s=self.world.now_s, reason=reason, workers=workers)
         except ConflictError:
-            assert not old.under_way
+            assert not old.active
             return None
         assert reason or event in (Event.PICKED, Event.COMMITTED, Event.ENDED), "no reason was told"
         self.store[name] = new
-        self.events.append(Happened(name, self.world.now_s, event, new.state, new.attempt, reason))
+        self.events.append(JobEvent(name, self.world.now_s, event, new.state, new.attempt, reason))
         self.world.seen[event.value] += 1
         return new
 
@@ -286,14 +291,14 @@ class Daemon:
         if life != self.life or not self.living:
             return
         world = self.world
-        mine = {seat for start in self.starts.values() for seat in self.store[start.attempt.job].workers}
+        mine = {worker for start in self.starts.values() for worker in self.store[start.attempt.job].workers}
         living = [one.name for one in world.slots if one.living]
         free = [name for name in living if name not in mine]
         waiting = [job for job in self.store.values() if job.state is State.QUEUED]
-        under_way = [job for job in self.store.values() if job.state in UNDER_WAY]
-        rules = Rules(patience_s=5.0)
-        for job in choose(
-            waiting, under_way, {}, [], free=len(free), total=len(living), now_s=world.now_s, rules=rules
+        active = [job for job in self.store.values() if job.state in ACTIVE]
+        settings = QueueSettings(patience_s=5.0)
+        for job in schedule(
+            waiting, active, {}, [], free=len(free), total=len(living), now_s=world.now_s, settings=settings
         ).start:
             names = tuple(world.random.sample(free, job.submission.workers))
             free = [name for name in free if name not in names]
@@ -301,26 +306,28 @@ class Daemon:
             assert picked is not None
             attempt = Attempt(job.id, picked.attempt)
             world.needed[attempt] = len(names)
-            self.starts[job.id] = Start(attempt, {name: {} for name in names}, Needs(), LIMITS, world.now_s)
+            self.starts[job.id] = AttemptStart(
+                attempt, {name: {} for name in names}, Requirements(), LIMITS, world.now_s
+            )
             self.do(self.starts[job.id], self.starts[job.id].tick(world.now_s))
             if not self.living:
                 return
         still = [job for job in self.store.values() if job.state is State.QUEUED]
         if still and self.looks_s <= world.now_s:
-            self.looks_s = max(world.now_s + 0.3, min(job.since_s + again_s(job.refused) for job in still))
+            self.looks_s = max(world.now_s + 0.3, min(job.since_s + retry_delay_s(job.refused) for job in still))
             world.later(self.looks_s - world.now_s, partial(self.look, self.life))
 
-    def hear(self, life: int, seat: str, answer: ToCoordinator) -> None:
+    def hear(self, life: int, worker: str, answer: ToCoordinator) -> None:
         start = self.starts.get(answer.attempt.job)
         if life == self.life and self.living and start is not None:
-            self.do(start, start.take(seat, answer, self.world.now_s))
+            self.do(start, start.receive(worker, answer, self.world.now_s))
 
-    def lost(self, life: int, seat: str) -> None:
+    def lost(self, life: int, worker: str) -> None:
         for start in list(self.starts.values()):
             if life == self.life and self.living:
-                self.do(start, start.lost(seat, "it died"))
+                self.do(start, start.worker_lost(worker, "it died"))
 
-    def tick(self, life: int, start: Start) -> None:
+    def tick(self, life: int, start: AttemptStart) -> None:
         if life == self.life and self.living and self.starts.get(start.attempt.job) is start:
             self.do(start, start.tick(self.world.now_s))
 
@@ -341,37 +348,37 @@ class Daemon:
             self.do(start, start.stop(why or "it is done"))
             self.forget(start)
 
-    def forget(self, start: Start) -> None:
+    def forget(self, start: AttemptStart) -> None:
         self.starts.pop(start.attempt.job, None)
         self.world.later(0.0, partial(self.look, self.life))
 
-    def do(self, start: Start, acts: list[Act]) -> None:
+    def do(self, start: AttemptStart, acts: list[CoordinatorAction]) -> None:
         world = self.world
         for act in acts:
             if not self.living:
                 return
             if isinstance(act, Send):
-                process = next((one for one in world.slots if one.name == act.seat), None)
+                process = next((one for one in world.slots if one.name == act.worker), None)
                 if process is not None:
-                    world.transmit(partial(world.to_seat, process, act.message, self))
-            elif isinstance(act, Decide):
+                    world.transmit(partial(world.to_worker, process, act.message, self))
+            elif isinstance(act, RecordCommit):
                 told = self.apply(act.attempt.job, Event.COMMITTED, act.attempt.number, "")
                 assert told is not None
                 if not self._dies(start):
-                    self.do(start, start.decided(world.now_s))
-            elif isinstance(act, Began):
+                    self.do(start, start.commit_recorded(world.now_s))
+            elif isinstance(act, AllStarted):
                 if not self._dies(start):
                     world.launch(self, act.attempt, self.store[act.attempt.job].workers)
-            elif isinstance(act, Over):
+            elif isinstance(act, AttemptEnded):
                 self._end(act)
                 self.forget(start)
             if self._dies(start):
                 return
-        if start.next_s < math.inf and self.planned_s.get(start) != start.next_s:
-            self.planned_s[start] = start.next_s
-            world.later(start.next_s - world.now_s, partial(self.tick, self.life, start))
+        if start.next_tick_s < math.inf and self.planned_s.get(start) != start.next_tick_s:
+            self.planned_s[start] = start.next_tick_s
+            world.later(start.next_tick_s - world.now_s, partial(self.tick, self.life, start))
 
-    def _end(self, over: Over) -> None:
+    def _end(self, over: AttemptEnded) -> None:
         driver = self.world.drivers.get(over.attempt.job)
         if driver is not None and driver.attempt == over.attempt:
             if driver.finished:  # it had ended before anybody noticed what was lost
@@ -380,13 +387,13 @@ class Daemon:
             driver.living = False
         self.apply(over.attempt.job, over.event, over.attempt.number, over.reason)
 
-    def _dies(self, start: Start) -> bool:
+    def _dies(self, start: AttemptStart) -> bool:
         world = self.world
         if self.living and world.fate(world.faults.daemon_dies):
             world.seen[f"daemon died {start.phase.value}"] += 1
             self.living = False
             self.starts.clear()
-            world.later(world.random.uniform(0.1, MOST_AWAY_S), self._restart)
+            world.later(world.random.uniform(0.1, MAX_AWAY_S), self._restart)
         return not self.living
 
     def _restart(self) -> None:
@@ -394,12 +401,12 @@ class Daemon:
         self.life += 1
         self.living, self.looks_s = True, -1.0
         world = self.world
-        for job in [job for job in self.store.values() if job.state in UNDER_WAY]:
+        for job in [job for job in self.store.values() if job.state in ACTIVE]:
             attempt = Attempt(job.id, job.attempt)
-            start = Start.adopted(attempt, job.workers, LIMITS)
+            start = AttemptStart.adopted(attempt, job.workers, LIMITS)
             driver = world.drivers.get(job.id)
             own = driver if driver is not None and driver.attempt == attempt else None
-            seats_live = all(world.seat(name) for name in job.workers)
+            seats_live = all(world.worker(name) for name in job.workers)
             if own is not None and own.finished:
                 self.apply(job.id, Event.ENDED, job.attempt, "")
             elif job.state is State.STARTING:
@@ -421,11 +428,11 @@ class Daemon:
 
 def check_end(world: World) -> None:
     """Nothing is under way any more: every seat is free, every job over once, and it is told why."""
-    assert all(process.seat.place is Place.FREE for process in world.slots if process.living)
+    assert all(process.lease.state is LeaseState.FREE for process in world.slots if process.living)
     assert not world.partial_since
     for daemon in world.daemons:
         for job in daemon.store.values():
-            ends = [event for event in daemon.events if event.job == job.id and event.state in OVER]
+            ends = [event for event in daemon.events if event.job == job.id and event.state in TERMINAL]
             assert len(ends) == 1
             assert job.state is ends[0].state
             driver = world.drivers.get(job.id)

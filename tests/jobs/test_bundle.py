@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.jobs.bundle import EXPERIMENT, Bundle, load_function, of_experiment, of_function
-from chimera.jobs.contents import Contents, check, described, of_text, verify
-from chimera.jobs.imports import Found, follow
-from chimera.jobs.promises import Needs
-from chimera.jobs.records import File, Function
-from chimera.jobs.requirements import unmet, versions
+from chimera.jobs.files.bundle import EXPERIMENT, Bundle, bundle_experiment, bundle_function, load_function
+from chimera.jobs.files.content_store import ContentStore, check_manifest, hash_file, hash_text, verify
+from chimera.jobs.files.imports import ImportScan, collect_imports
+from chimera.jobs.scheduling.messages import Requirements
+from chimera.jobs.scheduling.requirements import unmet, versions
+from chimera.jobs.store.records import File, Function
 from chimera.training.experiment.experiment import Experiment
 
 PLAIN = """
@@ -66,11 +66,11 @@ def _experiment(home: Path, text: str = PLAIN, path: str = "data/rows.csv") -> P
 
 def _delivered(bundle: Bundle, to: Path) -> Path:
     """Upload what is missing, and return the folder that the job gets."""
-    contents = Contents(to / "files")
+    contents = ContentStore(to / "files")
     by_content = {file.sha256: bundle.sources[path] for path, file in bundle.manifest.items()}
     for file in contents.missing(bundle.manifest):
         contents.add(file, [by_content[file.sha256].read_bytes()])
-    contents.unpack(bundle.manifest, to / "code", {EXPERIMENT: bundle.experiment} if bundle.experiment else {})
+    contents.create_folder(bundle.manifest, to / "code", {EXPERIMENT: bundle.experiment} if bundle.experiment else {})
     return to / "code"
 
 
@@ -83,8 +83,8 @@ def _there(bundle: Bundle, code: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_what_lies_beside_the_experiment_keeps_its_place_and_nothing_is_rewritten(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundle = of_experiment(_experiment(home))
-    assert bundle.manifest == {"data/rows.csv": described(home / "data" / "rows.csv")}
+    bundle = bundle_experiment(_experiment(home))
+    assert bundle.manifest == {"data/rows.csv": hash_file(home / "data" / "rows.csv")}
     assert (bundle.settings, bundle.requires) == ((), ())
     code = _delivered(bundle, tmp_path / "there")
     assert (code / EXPERIMENT).read_text() == (home / "own.toml").read_text()
@@ -99,7 +99,7 @@ def test_a_path_that_would_mean_something_else_there_is_set(
 ) -> None:
     _write(tmp_path, **{"away/rows.csv": "x,y\n7,7\n"})
     spelt = spelt.format(home=home)
-    bundle = of_experiment(_experiment(home, path=spelt))
+    bundle = bundle_experiment(_experiment(home, path=spelt))
     code = _delivered(bundle, tmp_path / "there")
     found = Path(_there(bundle, code, monkeypatch)["data"]["path"])
     assert found.is_relative_to(code)
@@ -114,7 +114,7 @@ def test_settings_of_the_user_go_along_and_their_files_too(
     Path("mine.csv").write_text("x,y\n1,1\n")
     for path in ("mine.csv", str(Path("mine.csv").absolute()), str(home / "data" / "rows.csv")):
         here = Experiment.load(_experiment(home)).with_settings([f"data.path={path}"]).tables["data"]["path"]
-        bundle = of_experiment(_experiment(home), ["train.epochs=3", f"data.path={path}"])
+        bundle = bundle_experiment(_experiment(home), ["train.epochs=3", f"data.path={path}"])
         code = _delivered(bundle, tmp_path / hashlib.sha256(path.encode()).hexdigest())
         with monkeypatch.context() as there:
             tables = _there(bundle, code, there)
@@ -128,7 +128,7 @@ def test_lists_of_files_and_whole_folders_travel(home: Path, tmp_path: Path, mon
     text = '[data]\nname = "text"\npath = {path}\n[model]\nname = "x"\n'
     away = tmp_path / "away.txt"
     away.write_text("f")
-    bundle = of_experiment(_experiment(home, text, f'["text", "more.txt", "{away}"]'))
+    bundle = bundle_experiment(_experiment(home, text, f'["text", "more.txt", "{away}"]'))
     assert sorted(bundle.manifest)[0] == "more.txt"
     assert sorted(bundle.manifest)[2:] == ["text/a.txt", "text/deep/b.txt"]
     found = _there(bundle, _delivered(bundle, tmp_path / "there"), monkeypatch)["data"]["path"]
@@ -164,7 +164,7 @@ def test_code_travels_with_what_it_imports_of_its_own(home: Path, tmp_path: Path
         },
     )
     text = PLAIN + '[strategy]\nname = "plans.py:Mine"\n'
-    bundle = of_experiment(_experiment(home, text))
+    bundle = bundle_experiment(_experiment(home, text))
     code = {path for path in bundle.manifest if path.endswith(".py")}
     assert code == {"plans.py", "parts/__init__.py", "parts/first.py", "parts/second.py", "sub/module.py"}
     assert bundle.requires == ("numpy", "sklearn", "snafu")
@@ -188,7 +188,7 @@ def test_code_from_elsewhere_finds_its_neighbours_there(
         PLAIN.replace("linear-regression", "package_of_mine.models:Net")
         + '[codec]\nname = "../lib/codecs_of_mine.py:Mine"\n'
     )
-    bundle = of_experiment(_experiment(home, text))
+    bundle = bundle_experiment(_experiment(home, text))
     places = set(bundle.manifest) - {"data/rows.csv"}
     assert {place for place in places if not place.startswith("outside/")} == {
         f"package_of_mine/{name}.py" for name in ("__init__", "models", "net")
@@ -211,7 +211,7 @@ class Mine(ParameterServer):
 @pytest.mark.long
 def test_an_experiment_with_code_of_its_own_runs_where_only_the_bundle_is(home: Path, tmp_path: Path) -> None:
     _write(home, **{"own.py": _STRATEGY, "parts.py": "SHARDS = 2"})
-    bundle = of_experiment(_experiment(home, PLAIN + '[strategy]\nname = "own.py:Mine"\n'))
+    bundle = bundle_experiment(_experiment(home, PLAIN + '[strategy]\nname = "own.py:Mine"\n'))
     code = _delivered(bundle, tmp_path / "there")
     for file in home.rglob("*.*"):
         file.unlink()
@@ -245,7 +245,7 @@ def test_an_experiment_with_code_of_its_own_runs_where_only_the_bundle_is(home: 
 def test_what_is_not_there_is_told_before_anything_is_sent(home: Path, text: str, said: str) -> None:
     _write(home, **{"broken.py": "def"})
     with pytest.raises(ConfigurationError, match=said) as caught:
-        of_experiment(_experiment(home, text))
+        bundle_experiment(_experiment(home, text))
     assert "\n" not in str(caught.value)
 
 
@@ -253,11 +253,11 @@ def test_what_is_included_travels_but_the_experiment_file_only_once(home: Path) 
     text = PLAIN.format(path="data/rows.csv")
     (home / EXPERIMENT).write_text(text)
     (home / "notes.txt").write_text("x")
-    bundle = of_experiment(home / EXPERIMENT, include=[home / "notes.txt", home / EXPERIMENT])
+    bundle = bundle_experiment(home / EXPERIMENT, include=[home / "notes.txt", home / EXPERIMENT])
     assert sorted(bundle.manifest) == ["data/rows.csv", "notes.txt"]
     (home / "own.toml").write_text(text + "\n")
     with pytest.raises(ConfigurationError, match=r"would both be 'experiment\.toml'"):
-        of_experiment(home / "own.toml", include=[home / EXPERIMENT])
+        bundle_experiment(home / "own.toml", include=[home / EXPERIMENT])
 
 
 # --- functions
@@ -291,7 +291,7 @@ def test_a_function_is_found_again_with_its_arguments(home: Path, tmp_path: Path
     _write(home, **{"mine/__init__.py": "", "mine/tools/__init__.py": "", "mine/tools/words.py": "hello = 'hi'"})
     sys.path.insert(0, str(home))
     greet = importlib.import_module("mine.tools.greet").greet
-    function, bundle = of_function(greet, "ada", loud=True)
+    function, bundle = bundle_function(greet, "ada", loud=True)
     assert function == Function("mine/tools/greet.py", "greet", msgspec.msgpack.encode([["ada"], {"loud": True}]))
     assert sorted(bundle.manifest) == [
         f"mine/{name}.py" for name in ("__init__", "tools/__init__", "tools/greet", "tools/words")
@@ -315,14 +315,14 @@ def test_what_has_no_name_in_a_file_of_ones_own_cannot_travel(home: Path) -> Non
     )
     module = _module(home / "mine.py", "mine")
     for wrong in (module.outer(), module.anonymous, len, msgspec.json.Encoder().encode):
-        with pytest.raises(ConfigurationError, match="cannot travel"):
-            of_function(wrong)
-    with pytest.raises(ConfigurationError, match="part of what is installed"):
-        of_function(given)
-    with pytest.raises(ConfigurationError, match="arguments of plain cannot travel"):
-        of_function(module.plain, object())
+        with pytest.raises(ConfigurationError, match="cannot be sent"):
+            bundle_function(wrong)
+    with pytest.raises(ConfigurationError, match="belongs to an installed package"):
+        bundle_function(given)
+    with pytest.raises(ConfigurationError, match="arguments of plain cannot be sent"):
+        bundle_function(module.plain, object())
     for function in (Function("none.py", "f"), Function("mine.py", "f"), Function("mine.py", "plain", b"\xff")):
-        with pytest.raises(ConfigurationError, match="cannot be had"):
+        with pytest.raises(ConfigurationError, match="cannot be loaded"):
             load_function(function, home)
 
 
@@ -334,16 +334,16 @@ def _file(body: bytes) -> File:
 
 
 def test_what_was_uploaded_once_is_missing_no_more(tmp_path: Path) -> None:
-    contents, one, two = Contents(tmp_path / "files"), _file(b"one"), _file(b"two")
+    contents, one, two = ContentStore(tmp_path / "files"), _file(b"one"), _file(b"two")
     manifest = {"a": one, "b": two, "c/d": one}
     assert contents.missing(manifest) == [one, two]
     contents.add(one, [b"o", b"", b"ne"])
     assert contents.missing(manifest) == [two]
     with pytest.raises(DataError, match="'b' of the job was not uploaded"):
-        contents.unpack(manifest, tmp_path / "code")
+        contents.create_folder(manifest, tmp_path / "code")
     assert [entry.name for entry in tmp_path.iterdir()] == ["files"]
     contents.add(two, [b"two"])
-    contents.unpack(manifest, tmp_path / "code")
+    contents.create_folder(manifest, tmp_path / "code")
     assert {path: (tmp_path / "code" / path).read_bytes() for path in manifest} == {
         "a": b"one",
         "b": b"two",
@@ -353,7 +353,7 @@ def test_what_was_uploaded_once_is_missing_no_more(tmp_path: Path) -> None:
     (tmp_path / "code" / "a").write_bytes(b"ONE")  # a copy: what is kept stays
     assert verify(manifest, tmp_path / "code") == "its file 'a' is not the one that was submitted"
     assert contents.missing(manifest) == []
-    contents.unpack(manifest, tmp_path / "code")
+    contents.create_folder(manifest, tmp_path / "code")
     assert (tmp_path / "code" / "a").read_bytes() == b"ONE"
     (tmp_path / "code" / "b").unlink()
     assert "'b'" in verify({"b": two}, tmp_path / "code")
@@ -361,7 +361,7 @@ def test_what_was_uploaded_once_is_missing_no_more(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("chunks", [[b"onf"], [b"on"], [b"one", b"more"], []])
 def test_nothing_is_kept_of_what_is_not_what_its_name_says(tmp_path: Path, chunks: list[bytes]) -> None:
-    contents = Contents(tmp_path / "files")
+    contents = ContentStore(tmp_path / "files")
     taken = []
 
     def sent() -> Iterator[bytes]:
@@ -376,9 +376,9 @@ def test_nothing_is_kept_of_what_is_not_what_its_name_says(tmp_path: Path, chunk
 
 
 def test_a_job_has_a_copy_of_its_own_of_a_large_file(tmp_path: Path) -> None:
-    contents, body = Contents(tmp_path / "files"), bytes(2 << 20)
+    contents, body = ContentStore(tmp_path / "files"), bytes(2 << 20)
     contents.add(_file(body), [body[: 1 << 20], body[1 << 20 :]])
-    contents.unpack({"large": _file(body)}, tmp_path / "code")
+    contents.create_folder({"large": _file(body)}, tmp_path / "code")
     assert (tmp_path / "code" / "large").read_bytes() == body
     assert not (tmp_path / "code" / "large").samefile(tmp_path / "files" / _file(body).sha256)
     assert (tmp_path / "code" / "large").stat().st_mode & 0o777 == 0o600
@@ -386,9 +386,9 @@ def test_a_job_has_a_copy_of_its_own_of_a_large_file(tmp_path: Path) -> None:
 
 def test_more_than_the_disk_holds_is_refused_before_anything_comes(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"has \d+ left"):
-        Contents(tmp_path / "files").missing({"a": File("0" * 64, 1 << 60)})
+        ContentStore(tmp_path / "files").missing({"a": File("0" * 64, 1 << 60)})
     with pytest.raises(ConfigurationError, match="is not a SHA-256"):
-        Contents(tmp_path / "files").add(File("../../x", 0), [])
+        ContentStore(tmp_path / "files").add(File("../../x", 0), [])
 
 
 @pytest.mark.parametrize(
@@ -410,9 +410,12 @@ def test_more_than_the_disk_holds_is_refused_before_anything_comes(tmp_path: Pat
     ],
 )
 def test_no_path_leads_out_of_the_folder(tmp_path: Path, path: str) -> None:
-    contents, file = Contents(tmp_path / "files"), _file(b"one")
+    contents, file = ContentStore(tmp_path / "files"), _file(b"one")
     contents.add(file, [b"one"])
-    for refused in (lambda: contents.unpack({path: file}, tmp_path / "code"), lambda: contents.missing({path: file})):
+    for refused in (
+        lambda: contents.create_folder({path: file}, tmp_path / "code"),
+        lambda: contents.missing({path: file}),
+    ):
         with pytest.raises(ConfigurationError, match="the path"):
             refused()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["files"]
@@ -420,15 +423,15 @@ def test_no_path_leads_out_of_the_folder(tmp_path: Path, path: str) -> None:
 
 def test_two_files_do_not_share_a_place(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot both be there"):
-        check(["a/b", "a"])
+        check_manifest(["a/b", "a"])
     with pytest.raises(ConfigurationError, match="the same path"):
-        Contents(tmp_path).unpack({EXPERIMENT: of_text("x")}, tmp_path / "code", {EXPERIMENT: "x"})
+        ContentStore(tmp_path).create_folder({EXPERIMENT: hash_text("x")}, tmp_path / "code", {EXPERIMENT: "x"})
 
 
 @given(st.lists(st.text(st.sampled_from("ab./\\ \0ü"), max_size=6), max_size=4))
 def test_every_path_that_passes_stays_below_its_folder(paths: list[str]) -> None:
     try:
-        check(paths)
+        check_manifest(paths)
     except ConfigurationError:
         return
     for path in paths:
@@ -441,19 +444,19 @@ def test_every_path_that_passes_stays_below_its_folder(paths: list[str]) -> None
 
 def test_a_machine_says_what_it_lacks() -> None:
     here = {"chimera": "0.3.1", "python": "3.12.1", "torch": "2.6.0+cpu"}
-    assert unmet(Needs(here, ("json", "numpy")), here) == ""
-    assert unmet(Needs({"chimera": "0.3.9", "python": "3.12.9", "torch": "2.6.1"}), here) == ""
-    assert unmet(Needs({"python": "3.11.2"}), here) == "its python is 3.12.1, and the job's is 3.11.2"
-    assert unmet(Needs({"torch": "2.6"}), {"chimera": "0.3"}) == "its torch is none, and the job's is 2.6"
-    assert unmet(Needs({}, ("numpy",)), here) == ""
-    lacks = unmet(Needs({}, ("snafu", "numpy", "fubar.deep")), here)
+    assert unmet(Requirements(here, ("json", "numpy")), here) == ""
+    assert unmet(Requirements({"chimera": "0.3.9", "python": "3.12.9", "torch": "2.6.1"}), here) == ""
+    assert unmet(Requirements({"python": "3.11.2"}), here) == "its python is 3.12.1, and the job's is 3.11.2"
+    assert unmet(Requirements({"torch": "2.6"}), {"chimera": "0.3"}) == "its torch is none, and the job's is 2.6"
+    assert unmet(Requirements({}, ("numpy",)), here) == ""
+    lacks = unmet(Requirements({}, ("snafu", "numpy", "fubar.deep")), here)
     assert lacks.startswith("it cannot import 'fubar.deep' and 'snafu', which the job's code imports")
-    assert unmet(Needs(versions())) == ""
+    assert unmet(Requirements(versions())) == ""
 
 
 def test_imports_in_a_circle_end(tmp_path: Path) -> None:
     _write(tmp_path, **{"a.py": "import b", "b.py": "import a, c", "c.py": "from b import *"})
-    found = Found()
-    follow(tmp_path / "a.py", tmp_path, [], found)
+    found = ImportScan()
+    collect_imports(tmp_path / "a.py", tmp_path, [], found)
     assert sorted(file.name for file in found.files) == ["a.py", "b.py", "c.py"]
     assert found.requires == set()

@@ -11,17 +11,17 @@ import pytest
 from tests.jobs.cluster_kit import chimera, experiment, running, said
 
 from chimera.core.errors import ConfigurationError
-from chimera.jobs.contents import Contents, of_text
-from chimera.jobs.folder import ClusterFolder
-from chimera.jobs.forgetting import UPLOAD_S, forget
-from chimera.jobs.records import File, Job
-from chimera.jobs.states import Event
-from chimera.jobs.store import Store
+from chimera.jobs.cluster.folder import ClusterFolder
+from chimera.jobs.daemon.deletion import UPLOAD_GRACE_S, delete_expired
+from chimera.jobs.files.content_store import ContentStore, hash_text
+from chimera.jobs.store.records import File, Job
+from chimera.jobs.store.states import Event
+from chimera.jobs.store.store import Store
 from chimera.web.folder import write_lock_holder
 from jobs.samples import submission
 
 DAY_S = 86_400.0
-USES_S = 36_000.0
+USAGE_S = 36_000.0
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ def ended(folder: ClusterFolder, store: Store, days_ago: float, text: str = "", 
 
 def uploaded(folder: ClusterFolder, text: str) -> File:
     """Return a file that came long ago."""
-    file = of_text(text)
-    Contents(folder.files).add(file, [text.encode()])
+    file = hash_text(text)
+    ContentStore(folder.files).add(file, [text.encode()])
     os.utime(folder.files / file.sha256, (0, 0))
     return file
 
@@ -57,10 +57,10 @@ def uploaded(folder: ClusterFolder, text: str) -> File:
 def test_what_has_been_over_for_longer_goes_with_its_folder_and_its_files(folder: ClusterFolder, store: Store) -> None:
     old, young = ended(folder, store, 3, "old"), ended(folder, store, 1, "young")
     waiting = store.submit(submission(), "waits", time.time() - 9 * DAY_S)
-    forget(folder, store, 2 * DAY_S, USES_S)
+    delete_expired(folder, store, 2 * DAY_S, USAGE_S)
     assert [job.id for job in store.jobs()] == [young.id, waiting.id]
     assert [place.name for place in (folder.path / "jobs").iterdir()] == [young.id]
-    assert [file.name for file in folder.files.iterdir()] == [of_text("young").sha256]
+    assert [file.name for file in folder.files.iterdir()] == [hash_text("young").sha256]
     assert store.events(old.id) == []
     with pytest.raises(ConfigurationError, match="there is no job '1'"):
         store.job(old.id)
@@ -70,22 +70,22 @@ def test_what_has_been_over_for_longer_goes_with_its_folder_and_its_files(folder
 def test_what_a_job_is_to_come_after_stays_for_it(folder: ClusterFolder, store: Store) -> None:
     first = ended(folder, store, 3, "first")
     second = store.submit(submission(after=(first.id,)), "second", time.time())
-    forget(folder, store, 0.0, USES_S)
+    delete_expired(folder, store, 0.0, USAGE_S)
     assert [job.id for job in store.jobs()] == [first.id, second.id]
     store.apply(second.id, Event.FAILED, now_s=time.time() - DAY_S, reason="what it is after was cancelled")
-    forget(folder, store, 0.0, USES_S)
+    delete_expired(folder, store, 0.0, USAGE_S)
     assert store.jobs() == []
 
 
 def test_a_file_that_was_asked_for_waits_for_its_job(folder: ClusterFolder, store: Store) -> None:
-    contents = Contents(folder.files)
+    contents = ContentStore(folder.files)
     asked, forgotten = uploaded(folder, "asked for"), uploaded(folder, "forgotten")
     (folder.files / f".{forgotten.sha256}.1.draft").touch()
     os.utime(
-        folder.files / f".{forgotten.sha256}.1.draft", (0, time.time() - UPLOAD_S - 1)
+        folder.files / f".{forgotten.sha256}.1.draft", (0, time.time() - UPLOAD_GRACE_S - 1)
     )  # of an upload that was cut off
     assert contents.missing({"mine.py": asked}) == []
-    forget(folder, store, 0.0, USES_S)
+    delete_expired(folder, store, 0.0, USAGE_S)
     assert [file.name for file in folder.files.iterdir()] == [asked.sha256]
 
 
@@ -96,10 +96,10 @@ def test_a_folder_whose_job_is_forgotten_already_goes_and_one_that_a_process_wor
     folder.job("8").run.mkdir(parents=True)
     assert lock is not None
     write_lock_holder(lock, os.getpid())
-    forget(folder, store, 0.0, USES_S)
+    delete_expired(folder, store, 0.0, USAGE_S)
     assert [place.name for place in (folder.path / "jobs").iterdir()] == ["7"]
     os.close(lock)
-    forget(folder, store, 0.0, USES_S)
+    delete_expired(folder, store, 0.0, USAGE_S)
     assert list((folder.path / "jobs").iterdir()) == []
 
 
@@ -110,10 +110,10 @@ def test_whose_workers_were_whose_is_kept_for_as_long_as_the_queue_wants_it(
     job = store.submit(submission(), "key", now_s)
     store.apply(job.id, Event.PICKED, attempt=0, now_s=now_s - 20.0, workers=("w0",))
     store.apply(job.id, Event.CANCEL, now_s=now_s - 10.0)
-    forget(folder, store, 0.0, 60.0)
-    assert [use.user for use in store.uses(0.0)] == ["ada"]
-    forget(folder, store, 0.0, 5.0)
-    assert store.uses(0.0) == []
+    delete_expired(folder, store, 0.0, 60.0)
+    assert [use.user for use in store.usage(0.0)] == ["ada"]
+    delete_expired(folder, store, 0.0, 5.0)
+    assert store.usage(0.0) == []
 
 
 @pytest.mark.long

@@ -62,7 +62,7 @@ def test_where_ssh_fails_the_commands_to_type_are_said(tmp_path: Path, monkeypat
 def test_jobs_are_kept_on_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs(tmp_path, monkeypatch, ray=0, ssh=0)
     with pytest.raises(
-        ConfigurationError, match=r"type there, on 10\.255\.0\.1: chimera cluster up --ray 10\.255\.0\.1:6"
+        ConfigurationError, match=r"run there, on 10\.255\.0\.1: chimera cluster up --ray 10\.255\.0\.1:6"
     ):
         hosts(tmp_path, server="10.255.0.1").start()
 

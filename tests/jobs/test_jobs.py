@@ -19,11 +19,11 @@ from tests.jobs.cluster_kit import Running, experiment, running, said
 
 import chimera
 from chimera.core.errors import ConfigurationError, RunError
-from chimera.jobs.client import Client
-from chimera.jobs.following import MOST_FOLLOWERS
-from chimera.jobs.handle import JobHandle
-from chimera.jobs.records import Submission
-from chimera.jobs.requirements import versions
+from chimera.jobs.client.client import Client
+from chimera.jobs.client.handle import JobHandle
+from chimera.jobs.daemon.streams import MAX_FOLLOWERS
+from chimera.jobs.scheduling.requirements import versions
+from chimera.jobs.store.records import Submission
 
 pytestmark = pytest.mark.long
 PATIENCE_S = 60.0
@@ -171,7 +171,7 @@ def test_a_job_begins_after_those_it_is_after_and_fails_with_them(submit: Any, t
     second.result(tmp_path / "second", PATIENCE_S)
     assert first.status["state"] == "done"
     assert first.status["since_s"] <= second.status["since_s"]
-    with pytest.raises(RunError, match=f"job {broken.id}, which it is after, is failed: .*ratio"):
+    with pytest.raises(RunError, match=f"job {broken.id}, which it depends on, is failed: .*ratio"):
         third.result(timeout_s=PATIENCE_S)
 
 
@@ -239,9 +239,9 @@ def test_followers_take_no_thread_each_and_are_bounded(tmp_path: Path) -> None:
 
         with contextlib.ExitStack() as stack:
             before = daemon.num_threads()
-            for _ in range(MOST_FOLLOWERS):
+            for _ in range(MAX_FOLLOWERS):
                 assert stack.enter_context(follower()).readline()
-            assert daemon.num_threads() - before < MOST_FOLLOWERS // 2  # those of the pool that all share
+            assert daemon.num_threads() - before < MAX_FOLLOWERS // 2  # those of the pool that all share
             with pytest.raises(urllib.error.HTTPError, match="503"):
                 follower()
             assert cluster.client.job(job.id)["job"] == job.id  # and the daemon answers others

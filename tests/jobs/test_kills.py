@@ -17,8 +17,8 @@ import pytest
 from tests.jobs.cluster_kit import Running, experiment, running
 
 import chimera
-from chimera.jobs.states import OVER
-from chimera.jobs.store import Store
+from chimera.jobs.store.states import TERMINAL
+from chimera.jobs.store.store import Store
 
 PATIENCE_S = 120.0
 ROUNDS = 800
@@ -60,7 +60,7 @@ class Scene:
             assert row["state"] == "failed"
             assert row["reason"]
         store = Store(self.cluster.folder.store)
-        ends = [happened for happened in store.events(row["job"]) if happened.state in OVER]
+        ends = [happened for happened in store.events(row["job"]) if happened.state in TERMINAL]
         store.close()
         assert len(ends) == 1, "it ends once"
 

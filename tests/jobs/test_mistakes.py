@@ -12,7 +12,7 @@ from tests.jobs.cluster_kit import running
 from typer.testing import CliRunner, Result
 
 from chimera.cli.main import app
-from chimera.jobs.folder import TOKEN, ClusterFolder
+from chimera.jobs.cluster.folder import TOKEN, ClusterFolder
 
 EXPERIMENT = """
 data = "digits"
@@ -60,7 +60,7 @@ def ask(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> Ask:
         ("train.optimizer=sdg", "unknown optimizer 'sdg'; did you mean 'sgd'?"),
         ("train.roundz=3", "has no key 'roundz'"),
         ("train.rounds=-3", "rounds"),
-        ("train.workers=2", "the job needs 2 workers, and a user of this cluster has 1 at once"),
+        ("train.workers=2", "the job needs 2 workers, and this cluster gives a user at most 1"),
         ("train.workers=3", "the job needs 3 workers, and the cluster has 2"),
     ],
 )

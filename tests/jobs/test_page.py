@@ -13,8 +13,8 @@ import pytest
 from tests.jobs.cluster_kit import experiment, running, said
 
 from chimera.cli.cluster import _page
-from chimera.jobs.folder import ClusterFolder
-from chimera.jobs.page.stream import point_of
+from chimera.jobs.cluster.folder import ClusterFolder
+from chimera.jobs.daemon.page.stream import point_of
 
 BROWSERS = [path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))]
 

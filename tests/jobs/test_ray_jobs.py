@@ -18,9 +18,9 @@ from tests.jobs.cluster_kit import Running, chimera, experiment, running, said
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.registry import load_object
-from chimera.jobs.handle import submit
-from chimera.jobs.states import Event, State
-from chimera.jobs.store import Store
+from chimera.jobs.client.handle import submit
+from chimera.jobs.store.states import Event, State
+from chimera.jobs.store.store import Store
 from chimera.web.folder import lock_holder
 
 pytestmark = [
@@ -68,7 +68,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def takes_jobs(address: str) -> bool:
-    from chimera.jobs.ray import connect
+    from chimera.jobs.driver.ray_submission import connect
 
     try:
         connect(address)
@@ -104,7 +104,7 @@ def test_jobs_run_on_ray_and_survive_the_death_of_ray_s_job_its_attendant_and_a_
         killed = said("submit", file, cwd=tmp_path)["job"]
         place = cluster.folder.job(killed)
         killed_at(cluster, killed, 0.1, lambda: lock_holder(place.path / "ray.lock"))
-        killed_at(cluster, killed, 0.4, place.driver)
+        killed_at(cluster, killed, 0.4, place.driver_pid)
         killed_at(cluster, killed, 0.6, lambda: cluster.pids("worker")[0])
         row = cluster.client.wait(killed, WAIT_S)
         assert (row["state"], row["attempt"]) == ("done", 4), (row, place.log.read_text())
@@ -116,7 +116,9 @@ def test_jobs_run_on_ray_and_survive_the_death_of_ray_s_job_its_attendant_and_a_
         place = cluster.folder.job(left)
         until(lambda: lock_holder(place.path / "ray.lock") is not None)
         chimera("cancel", left, cwd=tmp_path)
-        until(lambda: lock_holder(place.path / "ray.lock") is None and place.driver() is None)  # nothing of it goes on
+        until(
+            lambda: lock_holder(place.path / "ray.lock") is None and place.driver_pid() is None
+        )  # nothing of it goes on
         assert cluster.client.job(left)["state"] == "cancelled"
 
 

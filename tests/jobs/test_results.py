@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chimera.core.errors import RunError
-from chimera.jobs.results import read_results, write_results
+from chimera.jobs.driver.results import read_results, write_results
 
 
 def test_results_are_plain_also_where_numpy_made_them(tmp_path: Path) -> None:
@@ -18,5 +18,5 @@ def test_results_are_plain_also_where_numpy_made_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [object(), np.array([object()]), 2**70])
 def test_what_is_not_plain_is_told(value: object, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"what the function returned cannot travel: .*; plain values can"):
+    with pytest.raises(RunError, match=r"the result of the function cannot be sent: .*; return plain values"):
         write_results([value], tmp_path)

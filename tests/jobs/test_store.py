@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError, ConflictError
-from chimera.jobs.records import File, Function, Job, Submission, advanced
-from chimera.jobs.states import OVER, UNDER_WAY, Event, State
-from chimera.jobs.store import FORMAT, Store
+from chimera.jobs.store.records import File, Function, Job, Submission, apply_event
+from chimera.jobs.store.states import ACTIVE, TERMINAL, Event, State
+from chimera.jobs.store.store import FORMAT, Store
 from jobs.samples import submission
 
 LIMIT_S = 60.0
@@ -53,11 +53,11 @@ def _check(store: Store) -> None:
         for event in events:
             assert event.event is not None
             workers = tuple(f"w{i}" for i in range(job.submission.workers))
-            now = advanced(now, event.event, now_s=event.at_s, reason=event.reason, workers=workers)
+            now = apply_event(now, event.event, now_s=event.at_s, reason=event.reason, workers=workers)
             assert (now.state, now.attempt, now.reason) == (event.state, event.attempt, event.reason)
         assert (job.state, job.attempt, job.since_s, job.refused) == (now.state, now.attempt, now.since_s, now.refused)
-    held = [use for use in store.uses(0.0) if use.to_s is None]
-    assert len(held) == len(store.jobs(UNDER_WAY))
+    held = [use for use in store.usage(0.0) if use.to_s is None]
+    assert len(held) == len(store.jobs(ACTIVE))
 
 
 def test_what_was_submitted_comes_back_as_it_was(store: Store, path: Path) -> None:
@@ -110,7 +110,7 @@ def test_what_makes_no_sense_is_refused_in_one_line_and_leaves_nothing(
 
 def test_what_is_told_of_an_attempt_that_is_over_changes_nothing(store: Store) -> None:
     job = _running(store)
-    assert store.advance(job.id, 1, 0.5)
+    assert store.record_progress(job.id, 1, 0.5)
     assert store.apply(job.id, Event.BROKE, attempt=1, now_s=3.0, reason="a worker died") is not None
     for event in (Event.ENDED, Event.FAILED, Event.BROKE, Event.COMMITTED):
         if event is not Event.FAILED:  # which can happen to a job that waits
@@ -120,7 +120,7 @@ def test_what_is_told_of_an_attempt_that_is_over_changes_nothing(store: Store) -
     assert store.apply(job.id, Event.PICKED, attempt=1, now_s=4.0) is None
     for event in Event:
         assert store.apply(job.id, event, attempt=1, now_s=5.0) is None
-    assert not store.advance(job.id, 1, 0.9)
+    assert not store.record_progress(job.id, 1, 0.9)
     assert store.job(job.id).progress == 0.5
     with pytest.raises(ConflictError, match="job 1: a job that is starting cannot be ended"):
         store.apply(job.id, Event.ENDED, attempt=2, now_s=6.0)
@@ -144,7 +144,7 @@ def test_a_job_ends_once_whoever_tells_it_first(store: Store, path: Path) -> Non
         thread.join(LIMIT_S)
     (end_of_it,) = (one for one in taken if one is not None)
     assert store.job(job.id) == end_of_it
-    assert sum(event.state in OVER for event in store.events(job.id)) == 1
+    assert sum(event.state in TERMINAL for event in store.events(job.id)) == 1
 
 
 def test_people_are_told_what_cannot_be(store: Store) -> None:
@@ -155,18 +155,18 @@ def test_people_are_told_what_cannot_be(store: Store) -> None:
     with pytest.raises(ConfigurationError, match="no job '12'"):
         store.apply("12", Event.CANCEL, now_s=4.0)
     with pytest.raises(ConfigurationError, match="between 0 and 1"):
-        store.advance(job.id, 1, float("nan"))
+        store.record_progress(job.id, 1, float("nan"))
 
 
 def test_whose_workers_are_whose_is_kept(store: Store) -> None:
     job = _running(store, workers=2)
-    assert [(use.user, use.workers, use.from_s, use.to_s) for use in store.uses(0.0)] == [("ada", 2, 1.0, None)]
+    assert [(use.user, use.workers, use.from_s, use.to_s) for use in store.usage(0.0)] == [("ada", 2, 1.0, None)]
     store.apply(job.id, Event.BROKE, attempt=1, now_s=7.0, reason="")
-    assert [use.to_s for use in store.uses(6.0)] == [7.0]
-    assert store.uses(7.0) == []
+    assert [use.to_s for use in store.usage(6.0)] == [7.0]
+    assert store.usage(7.0) == []
     store.apply(job.id, Event.PICKED, attempt=1, now_s=0.5, workers=("w0", "w1"))  # the clock was set back
     store.apply(job.id, Event.CANCEL, now_s=0.25)
-    assert sorted((use.from_s, use.to_s) for use in store.uses(0.0)) == [(0.5, 0.5), (1.0, 7.0)]
+    assert sorted((use.from_s, use.to_s) for use in store.usage(0.0)) == [(0.5, 0.5), (1.0, 7.0)]
 
 
 @settings(max_examples=30, deadline=None)
@@ -196,8 +196,8 @@ def test_the_store_holds_what_its_events_say(
 
 _WRITER = """
 import sys; from pathlib import Path
-from chimera.jobs.store import Store; from chimera.jobs.states import Event
-from chimera.jobs.records import Submission
+from chimera.jobs.store.store import Store; from chimera.jobs.store.states import Event
+from chimera.jobs.store.records import Submission
 store, name = Store(Path(sys.argv[1])), sys.argv[2]
 for number in range(int(sys.argv[3])):
     job = store.submit(Submission(name=name, user="ada", experiment="x"), f"{name}-{number}", 0.0)
@@ -252,7 +252,7 @@ def test_a_writer_that_is_killed_leaves_all_that_it_was_told_was_kept(path: Path
 
 _DIES_INSIDE = """
 import os, signal, sys; from pathlib import Path
-from chimera.jobs.store import Store
+from chimera.jobs.store.store import Store
 def half(db):
     db.execute("UPDATE jobs SET state = 'done', attempt = 9")
     db.execute("DELETE FROM events")

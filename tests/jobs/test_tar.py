@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.core.errors import RunError
-from chimera.jobs.tar import packed, unpack
+from chimera.jobs.files.tar import pack, unpack
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b.bin", "deep/c", "deep/er/d"]), st.binary(max_size=3000)))
@@ -20,7 +20,7 @@ def test_files_arrive_as_they_are(tmp_path_factory: pytest.TempPathFactory, file
     for name, content in files.items():
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_bytes(content)
-    names = unpack(io.BytesIO(b"".join(packed(here, {}))), there)
+    names = unpack(io.BytesIO(b"".join(pack(here, {}))), there)
     assert {name: (there / name).read_bytes() for name in names} == files
 
 
@@ -32,13 +32,13 @@ def test_of_lines_only_whole_ones_arrive(
     whole = b"".join(line + b"\n" for line in lines)
     (here / "metrics.jsonl").write_bytes(whole + b'{"rou' * half)
     (here / "weights.part").write_bytes(b"half of it")
-    assert unpack(io.BytesIO(b"".join(packed(here, {"log": here / "no log yet"}))), there) == ["metrics.jsonl"]
+    assert unpack(io.BytesIO(b"".join(pack(here, {"log": here / "no log yet"}))), there) == ["metrics.jsonl"]
     assert (there / "metrics.jsonl").read_bytes() == whole
 
 
 def test_a_file_that_is_cut_while_it_travels_keeps_the_archive_whole(tmp_path: Path) -> None:
     (tmp_path / "trace").write_bytes(bytes([1]) * 3_000_000)
-    parts = packed(tmp_path, {})
+    parts = pack(tmp_path, {})
     head = next(parts), next(parts)
     (tmp_path / "trace").write_bytes(b"")
     names = unpack(io.BytesIO(b"".join((*head, *parts))), tmp_path / "there")
@@ -59,6 +59,6 @@ def test_nothing_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
 
 def test_an_archive_that_breaks_off_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bytes(5000))
-    whole = b"".join(packed(tmp_path, {}))
-    with pytest.raises(RunError, match="whole"):
+    whole = b"".join(pack(tmp_path, {}))
+    with pytest.raises(RunError, match="did not arrive completely"):
         unpack(io.BytesIO(whole[:2000]), tmp_path / "there")

@@ -10,7 +10,7 @@ from tests.jobs.cluster_kit import chimera, experiment, running, said
 from typer.testing import CliRunner
 
 from chimera.cli.main import app
-from chimera.jobs.folder import ClusterFolder
+from chimera.jobs.cluster.folder import ClusterFolder
 
 
 def test_a_job_is_submitted_followed_and_fetched_and_the_cluster_leaves_nothing(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chimera.jobs.watching import EVERY_S, Tail, Told, fraction_of
+from chimera.jobs.driver.progress_file import INTERVAL_S, ProgressWriter, Tail, read_fraction
 from chimera.training.progress.callback import Event, Progress
 
 
@@ -35,11 +35,11 @@ def test_each_line_is_read_once_however_the_file_grows(
 
 def test_progress_is_told_now_and_then_and_at_each_evaluation(tmp_path: Path) -> None:
     now_s = 0.0
-    told = Told(tmp_path / "watch", clock=lambda: now_s)
+    told = ProgressWriter(tmp_path / "watch", clock=lambda: now_s)
     told.on_start(progress(0))
     for rounds in range(1, 9):
         told.on_progress(progress(rounds))
-        now_s += EVERY_S / 4
+        now_s += INTERVAL_S / 4
     told.on_progress(progress(9, metrics={"accuracy": 0.5}))
     told.on_progress(progress(10, metrics={"accuracy": 0.5}))
     told.on_event(Event("worker lost", 1.0, 10))
@@ -50,10 +50,10 @@ def test_progress_is_told_now_and_then_and_at_each_evaluation(tmp_path: Path) ->
 
 
 def test_how_far_a_job_is_stands_in_the_last_line_that_says_so(tmp_path: Path) -> None:
-    assert fraction_of(tmp_path / "watch") is None
-    told = Told(tmp_path / "watch")
+    assert read_fraction(tmp_path / "watch") is None
+    told = ProgressWriter(tmp_path / "watch")
     told.on_start(progress(7))
     told.on_event(Event("worker lost", 1.0, 10))
     with (tmp_path / "watch").open("ab") as opened:
         opened.write(b'{"progress":{"fract')
-    assert fraction_of(tmp_path / "watch") == 0.07
+    assert read_fraction(tmp_path / "watch") == 0.07

@@ -115,10 +115,10 @@ def master(kind: str) -> Callable[[Path, ExitStack], Made]:
 
 def jobs(folder: Path, stack: ExitStack) -> Made:
     """Return the app of a daemon of jobs, with its page, that has no workers."""
-    from chimera.jobs.app import create_jobs_app
-    from chimera.jobs.daemon import Daemon
-    from chimera.jobs.folder import ClusterFolder, Options
-    from chimera.jobs.promises import Limits
+    from chimera.jobs.cluster.folder import ClusterFolder, Options
+    from chimera.jobs.daemon.app import create_jobs_app
+    from chimera.jobs.daemon.daemon import Daemon
+    from chimera.jobs.scheduling.messages import Limits
 
     cluster = ClusterFolder(folder)
     cluster.create()

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.core.errors import ChimeraError, ConfigurationError, RunError
-from chimera.jobs import tar
-from chimera.jobs.client import Client
-from chimera.jobs.contents import check
-from chimera.jobs.handle import JobHandle
-from chimera.jobs.results import read_results
-from chimera.jobs.tar import unpack
+from chimera.jobs.client.client import Client
+from chimera.jobs.client.handle import JobHandle
+from chimera.jobs.driver.results import read_results
+from chimera.jobs.files import tar
+from chimera.jobs.files.content_store import check_manifest
+from chimera.jobs.files.tar import unpack
 
 
 def member(name: str, content: bytes = b"evil", *, kind: bytes = tarfile.REGTYPE, **fields: object) -> bytes:
@@ -194,7 +194,7 @@ def test_the_bytes_are_limited_before_any_is_written(tmp_path: Path) -> None:
 
 
 def test_the_files_and_folders_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tar, "MOST_FILES", 10)
+    monkeypatch.setattr(tar, "MAX_FILES", 10)
     for members in ([member(f"f{i}") for i in range(11)], [member("a/" * 10 + "b")]):
         with pytest.raises(RunError, match="too many"):
             unpack(archive(*members), tmp_path / f"there{len(members)}")
@@ -203,7 +203,7 @@ def test_the_files_and_folders_are_limited(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("path", ["a\x9b31m", "a\u202eb", "C:b", "a\u2028b", "/etc/x", "a/../../b", "a\ud800"])
 def test_paths_of_submitted_files_keep_to_the_same_rule(path: str) -> None:
     with pytest.raises(ConfigurationError):
-        check([path])
+        check_manifest([path])
 
 
 class Hostile(BaseHTTPRequestHandler):

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.inference import models
 from chimera.inference.cluster_folder import ClusterFolder as InferenceFolder
-from chimera.jobs.contents import check
-from chimera.jobs.folder import ClusterFolder
+from chimera.jobs.cluster.folder import ClusterFolder
+from chimera.jobs.files.content_store import check_manifest
 from chimera.jobs.hosts import Hosts
-from chimera.jobs.records import Submission
+from chimera.jobs.store.records import Submission
 from chimera.nodes.settings import read_settings
 from chimera.training.experiment.experiment import Experiment
 from chimera.training.experiment.toml import literal
@@ -118,7 +118,7 @@ def test_any_value_in_a_document_is_taken_or_refused_in_one_line(
 def test_any_manifest_is_decoded_or_refused(paths: dict[str, int], digest: str) -> None:
     manifest = {path: {"sha256": digest, "size": size, "mode": size} for path, size in paths.items()}
     try:
-        check(msgspec.convert({"name": "x", "experiment": "", "manifest": manifest}, Submission).manifest)
+        check_manifest(msgspec.convert({"name": "x", "experiment": "", "manifest": manifest}, Submission).manifest)
     except (ChimeraError, msgspec.MsgspecError) as error:
         told = str(error)
     else:

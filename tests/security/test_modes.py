@@ -93,7 +93,7 @@ def test_a_job_on_a_cluster(tmp_path: Path) -> None:
         ran = chimera("submit", file, "--folder", cluster.folder.path, "--follow", cwd=tmp_path)
         assert ran.returncode == 0, ran.stderr
         call = f"submit(code_of_mine.f, cluster={str(cluster.folder.path)!r})"
-        code = f"import code_of_mine; from chimera.jobs.handle import submit; print({call}.result())"
+        code = f"import code_of_mine; from chimera.jobs.client.handle import submit; print({call}.result())"
         done = subprocess.run(
             [sys.executable, "-c", code], cwd=tmp_path / "mine", capture_output=True, text=True, check=False,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(["", *sys.path])},

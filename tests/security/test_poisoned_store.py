@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from chimera.jobs.contents import Contents, described, verify
+from chimera.jobs.files.content_store import ContentStore, hash_file, verify
 
 
 @pytest.mark.parametrize("size", [10, 3 << 20])
 def test_what_a_job_writes_reaches_no_other(size: int, tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(bytes(size))
-    manifest = {"deep/data": described(tmp_path / "data")}
-    contents = Contents(tmp_path / "files")
+    manifest = {"deep/data": hash_file(tmp_path / "data")}
+    contents = ContentStore(tmp_path / "files")
     contents.add(manifest["deep/data"], [bytes(size)])
-    contents.unpack(manifest, tmp_path / "one")
+    contents.create_folder(manifest, tmp_path / "one")
     mine = tmp_path / "one" / "deep" / "data"
     mine.chmod(0o600)
     with mine.open("r+b") as file:
         file.write(b"poison")
-    contents.unpack(manifest, tmp_path / "two")
+    contents.create_folder(manifest, tmp_path / "two")
     assert not verify(manifest, tmp_path / "two")
     assert mine.stat().st_nlink == 1

@@ -16,7 +16,7 @@ import pytest
 
 import chimera
 from chimera.core.errors import ConfigurationError
-from chimera.jobs.handle import client_of
+from chimera.jobs.client.handle import client_of
 from nodes.served import serving
 from nodes.test_app import certificate
 from security.test_by_path_names import network, node

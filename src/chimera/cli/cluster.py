@@ -12,7 +12,7 @@ from chimera.cli.rows import Shown, line, printed, table
 from chimera.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from chimera.jobs.folder import ClusterFolder
+    from chimera.jobs.cluster.folder import ClusterFolder
 
 app = typer.Typer(help="Run a cluster of workers for jobs; see 'chimera submit'.", no_args_is_help=True)
 
@@ -65,7 +65,7 @@ def up(
     folder: Folder = Path(HERE),
 ) -> None:
     """Start a daemon and its workers in the background, until `chimera cluster down`."""
-    from chimera.jobs.folder import ClusterFolder, Options
+    from chimera.jobs.cluster.folder import ClusterFolder, Options
     from chimera.jobs.session import up as start
     from chimera.web.retention import keep_s
 
@@ -90,7 +90,7 @@ def up(
 @app.command("status")
 def status(as_json: Json = False, folder: Where = HERE) -> None:
     """Show every process of the cluster."""
-    from chimera.jobs.handle import client_of
+    from chimera.jobs.client.handle import client_of
 
     rows = client_of(folder).processes()
     if as_json:
@@ -128,7 +128,7 @@ def _page(place: ClusterFolder, address: str, *, terminal: bool) -> str:
 
 
 def _folder(folder: Path) -> ClusterFolder:
-    from chimera.jobs.folder import ClusterFolder
+    from chimera.jobs.cluster.folder import ClusterFolder
 
     return ClusterFolder(folder)
 
@@ -144,7 +144,7 @@ def _ray(address: str, hosts: Path | None) -> str:
 
         address = Hosts.load(hosts).start()
     if address:
-        from chimera.jobs.ray import connect
+        from chimera.jobs.driver.ray_submission import connect
 
         connect(address)
     return address

@@ -15,8 +15,8 @@ from chimera.cli.rows import Shown, line, printed, table
 
 if TYPE_CHECKING:
     from chimera.cli.display import Display
-    from chimera.jobs.client import Client
-    from chimera.jobs.local import Reader
+    from chimera.jobs.client.client import Client
+    from chimera.jobs.client.offline import JobReader
     from chimera.report.text_table import TextTable
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's number.")]
@@ -59,7 +59,7 @@ def submit(
     folder: Where = HERE,
 ) -> None:
     """Submit an experiment to the cluster, with the code next to it, and print its number at once."""
-    from chimera.jobs.handle import submit as hand_in
+    from chimera.jobs.client.handle import submit as hand_in
 
     job = hand_in(
         file, workers=workers, name=name, after=after or [], priority=priority, settings=settings or [],
@@ -101,7 +101,7 @@ def fetch(
     folder: Where = HERE,
 ) -> None:
     """Download the folder of a job's run: the logs, metrics, trace, weights and report that exist."""
-    from chimera.jobs.handle import fetch_run
+    from chimera.jobs.client.handle import fetch_run
 
     reader = _reader(folder)
     row = reader.job(job)
@@ -126,19 +126,19 @@ def jobs_table(rows: Iterable[Mapping[str, Any]]) -> TextTable:
     return table(map(_shown, rows), _COLUMNS)
 
 
-def _reader(cluster: str) -> Reader:
+def _reader(cluster: str) -> JobReader:
     """Return a reader of jobs; print a note if it reads the files of a cluster that is down."""
-    from chimera.jobs.handle import reader_of
-    from chimera.jobs.local import LocalJobs
+    from chimera.jobs.client.handle import reader_of
+    from chimera.jobs.client.offline import OfflineJobs
 
     reader = reader_of(cluster)
-    if isinstance(reader, LocalJobs):
+    if isinstance(reader, OfflineJobs):
         typer.echo("the cluster is down; its files are read", err=True)
     return reader
 
 
 def _client(cluster: str) -> Client:
-    from chimera.jobs.handle import client_of
+    from chimera.jobs.client.handle import client_of
 
     return client_of(cluster)
 

@@ -1,1 +1,1 @@
-"""Jobs that nobody has to wait for: submitted, queued, started on all their workers or on none, followed, fetched."""
+"""Jobs in the background: submission, queue, start on all workers or none, updates and download of the results."""

@@ -1,4 +1,4 @@
-"""The machines of a cluster, as ``workers.toml`` lists them, and Ray on them: started over ssh, or by hand."""
+"""Machines of a cluster, as listed in ``workers.toml``, and the start of Ray on them over ssh."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chimera.core.toml import read_toml
 from chimera.engines.ray.session import check_reachable
 
 START_S = 120.0
-"""How long a machine may take to start Ray."""
+"""Time for a machine to start Ray, in seconds."""
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 
 
@@ -25,9 +25,9 @@ class Host(Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes
     ----------
-    host : its name or address, as ssh and the other machines know it.
-    user : who logs in there; by default whoever ssh takes.
-    ray : where the command ``ray`` lies, if not on the search path there.
+    host : name or address of the machine, for ssh and for the other machines.
+    user : user for ssh; default: that of ssh.
+    ray : path of the command ``ray`` on the machine; default: found on its search path.
     """
 
     host: Annotated[str, Meta(min_length=1, pattern=r"^[A-Za-z0-9_.:][A-Za-z0-9_.:-]*$")]
@@ -36,12 +36,18 @@ class Host(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def login(self) -> str:
-        """What ssh is given."""
+        """Destination for ssh."""
         return f"{self.user}@{self.host}" if self.user else self.host
 
 
 class Hosts(Struct, frozen=True, forbid_unknown_fields=True):
-    """The machines of a cluster: the server, on which the jobs are kept, and the workers."""
+    """Machines of a cluster: the server, which stores the jobs, and the workers.
+
+    Attributes
+    ----------
+    server, worker : the server and the workers.
+    port : port of Ray on the server.
+    """
 
     server: Host
     worker: list[Host] = []
@@ -49,29 +55,31 @@ class Hosts(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def load(cls, path: Path) -> Hosts:
-        """Read a file; raise ConfigurationError if it cannot be used."""
+        """Read a file of machines; raise ConfigurationError if it is not valid."""
         try:
             return msgspec.convert(read_toml(path.read_text(encoding="utf-8")), cls)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"the file of machines {str(path)!r} cannot be read: {error}") from error
         except (ValueError, msgspec.ValidationError) as error:
-            said = 'it has [server] host = "..." and for each worker [[worker]] host = "..."'
-            raise ConfigurationError(f"the file of machines {str(path)!r} cannot be used: {error}; {said}") from error
+            expected = 'it must have [server] host = "..." and for each worker [[worker]] host = "..."'
+            raise ConfigurationError(
+                f"the file of machines {str(path)!r} cannot be used: {error}; {expected}"
+            ) from error
 
     @property
     def address(self) -> str:
-        """The address of the cluster's Ray."""
+        """Address of Ray."""
         return f"{self.server.host}:{self.port}"
 
     def commands(self) -> list[tuple[Host, list[str]]]:
-        """Return what is to be typed on each machine, the server first."""
+        """Return the command for each machine, the server first."""
         head = ["start", "--head", f"--port={self.port}", f"--node-ip-address={self.server.host}"]
         return [
             (self.server, [self.server.ray, *head]),
             *((host, [host.ray, "start", f"--address={self.address}"]) for host in self.worker),
         ]
 
-    def _runs(self) -> bool:
+    def _is_running(self) -> bool:
         try:
             check_reachable(self.address)
         except ConfigurationError:
@@ -79,46 +87,47 @@ class Hosts(Struct, frozen=True, forbid_unknown_fields=True):
         return True
 
     def start(self) -> str:
-        """Start Ray on all machines over ssh, on this one without, and return its address; one that runs there stays as it is.
+        """Start Ray on all machines, on remote ones over ssh, and return its address; a running Ray is used as it is.
 
         Raises
         ------
-        ConfigurationError : a machine cannot be reached or did not start it, or this one is not the server; says what to type.
+        ConfigurationError : a machine cannot be reached, Ray did not start, or this machine is not the server. The message has
+            the commands to run by hand.
         """
         then = f"on {self.server.host}: chimera cluster up --ray {self.address}"
-        commands = [] if self._runs() else self.commands()
+        commands = [] if self._is_running() else self.commands()
         for at, (host, command) in enumerate(commands):
-            local = _is_here(host.host)
+            local = _is_this_machine(host.host)
             try:
                 done = subprocess.run(  # noqa: S603 - no shell here; ssh gets words that shlex has quoted
                     command if local else [*_SSH, host.login, shlex.join(command)],
                     capture_output=True, text=True, check=False, timeout=START_S, stdin=subprocess.DEVNULL,
                 )  # fmt: skip
-                why = "" if done.returncode == 0 else (done.stderr or done.stdout).strip().rpartition("\n")[2]
+                reason = "" if done.returncode == 0 else (done.stderr or done.stdout).strip().rpartition("\n")[2]
                 failed = done.returncode != 0
             except (OSError, subprocess.TimeoutExpired) as error:
-                why, failed = str(error), True
+                reason, failed = str(error), True
             if failed:
                 left = "; ".join(f"on {other.host}: {shlex.join(words)}" for other, words in commands[at:])
                 raise ConfigurationError(
-                    f"Ray could not be started on {host.host} ({why or 'no reason given'}). "
-                    f"Type it yourself, {left}; then, {then}"
+                    f"Ray could not be started on {host.host} ({reason or 'no reason given'}). "
+                    f"Start it by hand, {left}; then, {then}"
                 )
-        if not _is_here(self.server.host):
-            raise ConfigurationError(f"Ray runs on all machines, but jobs are kept on the server: type there, {then}")
+        if not _is_this_machine(self.server.host):
+            raise ConfigurationError(f"Ray runs on all machines, but the server stores the jobs: run there, {then}")
         return self.address
 
 
-def _is_here(host: str) -> bool:
-    """Return whether a machine is this one."""
+def _is_this_machine(host: str) -> bool:
+    """Return whether a host is this machine."""
     if host in ("localhost", socket.gethostname(), socket.getfqdn()):
         return True
     try:
         places = {info[4][0] for info in socket.getaddrinfo(host, None)}
-        for place in places:  # whoever can bind an address has it
+        for place in places:  # only the machine that has an address can bind it
             family = socket.AF_INET6 if ":" in str(place) else socket.AF_INET
-            with socket.socket(family, socket.SOCK_STREAM) as tried:
-                tried.bind((place, 0))
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.bind((place, 0))
                 return True
     except OSError:
         pass

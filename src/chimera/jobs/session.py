@@ -1,4 +1,4 @@
-"""Starting and ending a cluster for jobs on this machine."""
+"""Start and end of a cluster for jobs on this machine."""
 
 from __future__ import annotations
 
@@ -13,74 +13,76 @@ import msgspec
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.extras import require_web
-from chimera.jobs.client import Client
-from chimera.jobs.driver import stop
-from chimera.jobs.folder import ClusterFolder, Options
+from chimera.jobs.client.client import Client
+from chimera.jobs.cluster.folder import ClusterFolder, Options
+from chimera.jobs.driver.driver import stop
 from chimera.jobs.supervisor import STOP_S
 
 START_S = 60.0
-_MISTAKE = 2  # the exit code
+_CONFIGURATION_ERROR = 2  # exit code
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def up(folder: ClusterFolder, options: Options) -> Client:
-    """Start a cluster that lives on by itself, and return its client once it answers; one that is up already stays.
+    """Start a cluster in the background, and return its client once all workers are up; keep one that is up already.
 
     Raises
     ------
-    MissingExtraError : a package that it needs is not installed.
-    ConfigurationError : it is up with other options, or they cannot be used.
-    RunError : it did not start.
+    MissingExtraError : a required package is not installed.
+    ConfigurationError : the cluster is up with other options, or the options are not valid.
+    RunError : the cluster did not start.
     """
     require_web("a cluster for jobs")
     folder.create()
     if folder.lock_holder() is not None:
-        return _found(folder, options)
+        return _existing(folder, options)
     started = subprocess.run(  # noqa: S603 - this Python, a module of the project, no shell
         [sys.executable, "-m", "chimera.jobs.supervisor", str(folder.path), msgspec.json.encode(options).decode()],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True, check=False,
-        env={**dict.fromkeys(_THREADS, "1"), **os.environ, "OPENBLAS_NUM_THREADS": "1"},  # which else has threads before forks
+        env={**dict.fromkeys(_THREADS, "1"), **os.environ, "OPENBLAS_NUM_THREADS": "1"},  # no threads before forks
     )  # fmt: skip
     if started.returncode:
-        told = started.stderr.strip().rpartition("\n")[2]
-        raise (ConfigurationError if started.returncode == _MISTAKE else RunError)(f"the cluster did not start: {told}")
+        message = started.stderr.strip().rpartition("\n")[2]
+        raise (ConfigurationError if started.returncode == _CONFIGURATION_ERROR else RunError)(
+            f"the cluster did not start: {message}"
+        )
     deadline_s = time.monotonic() + START_S
     client = Client.of(folder)
     while time.monotonic() < deadline_s:
         if sum(row["role"] == "worker" for row in client.processes()) == options.workers:
             return client
         time.sleep(0.02)
-    raise RunError(f"the cluster's workers did not start within {START_S:g} s; {folder.log} has what they wrote")
+    raise RunError(f"the cluster's workers did not start within {START_S:g} s; see {folder.log}")
 
 
 def down(folder: ClusterFolder) -> bool:
-    """End a cluster with all its processes, and return whether it was up; jobs that run go on with the next one.
+    """End a cluster with all its processes, and return whether it was up; running jobs resume with the next cluster.
 
     Raises
     ------
-    RunError : it does not end.
+    RunError : the cluster does not end.
     """
     claimant = folder.lock_holder()
     if claimant is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(claimant, signal.SIGTERM)
         if not folder.await_end(4 * STOP_S):
-            raise RunError(f"process {claimant}, which keeps the cluster, has not ended within {4 * STOP_S:g} s")
+            raise RunError(f"process {claimant}, which runs the cluster, has not ended within {4 * STOP_S:g} s")
     for lock in folder.path.glob("jobs/*/driver.lock"):
         job = folder.job(lock.parent.name)
-        pid = job.driver()
-        if pid is not None:  # of a slot that was killed
+        pid = job.driver_pid()
+        if pid is not None:  # of a worker that was killed
             stop(job, pid)
     return claimant is not None
 
 
-def _found(folder: ClusterFolder, options: Options) -> Client:
+def _existing(folder: ClusterFolder, options: Options) -> Client:
     present = folder.options()
     if present is not None and present != msgspec.structs.replace(
         options, port=options.port or present.port, pid=present.pid
     ):
         raise ConfigurationError(
             f"the cluster in {folder.path} is up with {present.workers} workers at {present.address}: "
-            f"{folder.down!r} ends it, to start another one"
+            f"end it with {folder.down!r} to start another one"
         )
     return Client.of(folder)

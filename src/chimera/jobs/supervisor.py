@@ -1,8 +1,8 @@
-"""The process that a cluster on one machine lives by: it has imported the heavy libraries once and is forked for all others.
+"""Supervisor of a cluster on one machine: it imports the large libraries once, and forks all other processes.
 
-``python -m chimera.jobs.supervisor FOLDER`` holds the cluster's claim and the sockets, and starts the daemon and the slots
-anew when they die; requests that come meanwhile wait in the socket. It has one thread, as its forks need. When it ends,
-however it ends, the daemon and the slots do too; a job that runs goes on, and the next cluster of the folder finds it.
+``python -m chimera.jobs.supervisor FOLDER OPTIONS`` holds the cluster's claim and the sockets, and restarts the daemon and the
+workers when they exit. Requests wait in the socket meanwhile. It has one thread, since it forks. When it exits for any reason,
+daemon and workers exit, too. A running job continues, and the next cluster of the folder finds it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ import msgspec
 
 from chimera.core.errors import ChimeraError
 from chimera.core.private import FILE, UMASK
-from chimera.jobs import daemon, slot
-from chimera.jobs.folder import ClusterFolder, Options
-from chimera.jobs.log import log
+from chimera.jobs.cluster.folder import ClusterFolder, Options
+from chimera.jobs.cluster.log import log
+from chimera.jobs.daemon import daemon
+from chimera.jobs.worker import worker
 from chimera.web.folder import write_lock_holder
 
-WARM = (
+PRELOADED = (
     "torch",
     "sklearn.datasets",
     "pandas",
@@ -42,91 +43,95 @@ WARM = (
     "chimera.engines.local.engine",
     "chimera.report.html",
 )
-"""What jobs need, and what takes long to import."""
+"""Modules that jobs need and that are slow to import."""
 STOP_S = 15.0
-"""How long the daemon and the slots have to end by themselves."""
-_QUICK_S, _LONGEST_S = 2.0, 10.0  # who lives no longer than the one is started anew later and later
+"""Time for the daemon and the workers to exit after SIGTERM, in seconds."""
+_SHORT_RUN_S, _MAX_PAUSE_S = 2.0, 10.0  # a process that ran shorter is restarted with a growing pause
 
 
 class Child:
-    """A process that is forked again whenever it has died.
+    """A child process that is forked again whenever it has exited.
 
     Parameters
     ----------
-    work : what it does; it ends with that.
+    name : name for the log.
+    work : function that the process runs; it exits when the function returns.
     """
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:
         self.name, self._work = name, work
         self.pid = 0
-        self._began_s = self._at_s = self._pause_s = 0.0
+        self._started_s = self._restart_at_s = self._pause_s = 0.0
 
-    def start(self, before: Callable[[], None]) -> None:
-        """Fork it, if it is time; ``before`` makes the fork a process of its own."""
+    def start(self, detach: Callable[[], None]) -> None:
+        """Fork the process, unless it runs or must pause; the child calls ``detach`` first."""
         now_s = time.monotonic()
-        if self.pid or now_s < self._at_s:
+        if self.pid or now_s < self._restart_at_s:
             return
-        self._began_s = now_s
+        self._started_s = now_s
         self.pid = os.fork()
         if self.pid == 0:
-            _be(self._work, before)
+            _run_child(self._work, detach)
 
-    def ended(self, status: int) -> None:
-        """Note its death."""
+    def record_exit(self, status: int) -> None:
+        """Record the exit of the process, and set the pause before the next start."""
         now_s = time.monotonic()
-        quick = now_s - self._began_s < _QUICK_S
-        self._pause_s = min(max(2 * self._pause_s, 0.1), _LONGEST_S) if quick else 0.0
-        self.pid, self._at_s = 0, now_s + self._pause_s
+        short_run = now_s - self._started_s < _SHORT_RUN_S
+        self._pause_s = min(max(2 * self._pause_s, 0.1), _MAX_PAUSE_S) if short_run else 0.0
+        self.pid, self._restart_at_s = 0, now_s + self._pause_s
         code = os.waitstatus_to_exitcode(status)
-        how = f"exited with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
-        log(f"{self.name} {how}; it is started anew")
+        how = f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+        log(f"{self.name} {how}; it is restarted")
 
 
 class Supervisor:
-    """Keeps a daemon and slots up.
+    """Restarts the daemon and the workers of a cluster.
 
     Parameters
     ----------
-    web, slots : the sockets on which the daemon answers people and slots.
+    folder, options : folder and options of the cluster.
+    web, workers : listening sockets of the daemon, for HTTP requests and for workers.
     """
 
-    def __init__(self, folder: ClusterFolder, options: Options, web: socket.socket, slots: socket.socket) -> None:
-        self._lifeline, self._life = os.pipe()  # the reading end is everybody's, the other one this process's
+    def __init__(self, folder: ClusterFolder, options: Options, web: socket.socket, workers: socket.socket) -> None:
+        self._parent_pipe, self._parent_end = (
+            os.pipe()
+        )  # all children have the read end, only this process the write end
         self._wake, wake = os.pipe()
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake)
-        self._own = self._life, self._wake, wake
+        self._own = self._parent_end, self._wake, wake
         self._stopped = False
-        lifeline = self._lifeline
-        self._daemon = Child("the daemon", lambda: daemon.run(folder, options, web, slots, lifeline))
-        self._slots = [
-            Child(name, lambda name=name: slot.run(folder, name, lifeline, options.ray))  # type: ignore[misc]
+        parent_pipe = self._parent_pipe
+        self._daemon = Child("the daemon", lambda: daemon.run(folder, options, web, workers, parent_pipe))
+        self._workers = [
+            Child(name, lambda name=name: worker.run(folder, name, parent_pipe, options.ray))  # type: ignore[misc]
             for name in (f"w{i}" for i in range(options.workers))
         ]
-        self._sockets = web, slots
+        self._sockets = web, workers
 
     def run(self) -> None:
-        """Work until SIGTERM or SIGINT, and end them all."""
+        """Run until SIGTERM or SIGINT, then stop all children."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         try:
             while not self._stopped:
-                self._daemon.start(self._separate)
-                for child in self._slots:
-                    child.start(self._separate_slot)
+                self._daemon.start(self._detach_child)
+                for child in self._workers:
+                    child.start(self._detach_worker)
                 if select.select([self._wake], [], [], 0.1)[0]:
                     os.read(self._wake, 4096)
                 self._reap()
         finally:
-            self._end([self._daemon])  # it stops the jobs that run
-            self._end(self._slots)
+            self._end([self._daemon])  # first, so that it restarts no job that a worker stops
+            self._end(self._workers)
 
     def _stop(self, *_: object) -> None:
         self._stopped = True
 
-    def _separate(self) -> None:
-        """Let go, in a child, of what is the parent's alone."""
+    def _detach_child(self) -> None:
+        """Reset, in a child, the signal handlers, and close the descriptors of the parent."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -134,9 +139,9 @@ class Supervisor:
         for descriptor in self._own:
             os.close(descriptor)
 
-    def _separate_slot(self) -> None:
-        """Let go of the daemon's sockets besides."""
-        self._separate()
+    def _detach_worker(self) -> None:
+        """Detach a worker, and close the daemon's sockets."""
+        self._detach_child()
         for each in self._sockets:
             each.close()
 
@@ -148,9 +153,9 @@ class Supervisor:
                 return
             if pid == 0:
                 return
-            for child in (self._daemon, *self._slots):
+            for child in (self._daemon, *self._workers):
                 if child.pid == pid:
-                    child.ended(status)
+                    child.record_exit(status)
 
     def _end(self, children: list[Child]) -> None:
         for number, wait_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
@@ -166,10 +171,10 @@ class Supervisor:
                 time.sleep(0.01)
 
 
-def _be(work: Callable[[], None], before: Callable[[], None]) -> NoReturn:
+def _run_child(work: Callable[[], None], detach: Callable[[], None]) -> NoReturn:
     code = 1
     try:
-        before()
+        detach()
         work()
         code = 0
     except BaseException:
@@ -177,50 +182,54 @@ def _be(work: Callable[[], None], before: Callable[[], None]) -> NoReturn:
     finally:
         with contextlib.suppress(OSError):  # the disk of the log may be full
             sys.stderr.flush()
-        os._exit(code)  # without teardown: the parent's exit handlers are not this process's
+        os._exit(code)  # without teardown: the exit handlers belong to the parent
 
 
-def warm_up() -> None:
-    """Import what jobs need, and let the garbage collector leave it alone: forks share its pages."""
-    for name in WARM:
-        with contextlib.suppress(ImportError):  # an extra that is not installed: the job that needs it will say so
+def preload() -> None:
+    """Import the modules that jobs need, and freeze them for the garbage collector, so that forks share their pages."""
+    for name in PRELOADED:
+        with contextlib.suppress(ImportError):  # an extra is not installed: jobs that need it report that
             importlib.import_module(name)
     gc.collect()
     gc.freeze()
 
 
-def _socket_for_slots(folder: ClusterFolder) -> socket.socket:
-    folder.slots_socket.unlink(missing_ok=True)
+def _listen_for_workers(folder: ClusterFolder) -> socket.socket:
+    folder.worker_socket.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(folder.slots_socket.name)  # this process is in the folder; whole paths may be too long
+    listener.bind(folder.worker_socket.name)  # relative to the working folder, since full paths may be too long
     listener.listen(256)
     return listener
 
 
 def main() -> None:
-    """Keep a cluster up until SIGTERM, as a process of its own: this one ends once that holds the claim and the sockets."""
+    """Run a cluster until SIGTERM in a forked process; this process exits once the fork has the claim and the sockets."""
     folder, options = ClusterFolder(Path(sys.argv[1])), msgspec.json.decode(sys.argv[2], type=Options)
-    os.umask(UMASK)  # of the daemon, the slots and all processes of jobs too
+    os.umask(UMASK)  # also of the daemon, the workers and all processes of jobs
     try:
         folder.create()
         os.chdir(folder.path)
-        from chimera.web.app import listen  # commands import this module also where no server is installed
+        from chimera.web.app import listen  # commands import this module also without the extra of servers
 
-        with folder.locked() as claim, listen(options.host, options.port) as web, _socket_for_slots(folder) as slots:
+        with (
+            folder.locked() as claim,
+            listen(options.host, options.port) as web,
+            _listen_for_workers(folder) as workers,
+        ):
             if os.fork():
                 os._exit(0)
             write_lock_holder(claim, os.getpid())
             options = msgspec.structs.replace(options, port=web.getsockname()[1], pid=os.getpid())
-            folder.note(options)
-            _write_to(folder.log)
-            warm_up()
-            Supervisor(folder, options, web, slots).run()
+            folder.write_options(options)
+            _redirect_output(folder.log)
+            preload()
+            Supervisor(folder, options, web, workers).run()
     except ChimeraError as error:
         sys.stderr.write(f"{error}\n")
         raise SystemExit(2) from None
 
 
-def _write_to(log: Path) -> None:
+def _redirect_output(log: Path) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE)
     for stream in (1, 2):
         os.dup2(descriptor, stream)

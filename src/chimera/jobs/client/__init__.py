@@ -1,0 +1,1 @@
+"""Submission and control of jobs, from Python and from the command line."""

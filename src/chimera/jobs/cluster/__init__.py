@@ -1,0 +1,1 @@
+"""Folder and log of a cluster, and connections between its daemon and its workers."""

@@ -1,0 +1,1 @@
+"""Daemon of a cluster: start and deletion of jobs, REST API and web page."""

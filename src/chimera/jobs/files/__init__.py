@@ -1,0 +1,1 @@
+"""Files of a job: bundle, content store, and archive of the run."""

@@ -1,1 +1,0 @@
-"""The web page of a cluster: its jobs, its processes, and the curves of what runs."""

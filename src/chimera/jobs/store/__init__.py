@@ -1,0 +1,1 @@
+"""Jobs of a cluster: states, records, and their store in SQLite."""

@@ -1,0 +1,1 @@
+"""Worker process of a cluster, and its lease for one attempt."""
