@@ -259,6 +259,8 @@ def test_a_seat_that_was_released_takes_no_part_any_more_whatever_arrives(state:
         Commit(A, 7.0),
         Reserve(Attempt("1", 0), NEEDS, 7.0),
         Release(A, "why"),
+        Release(Attempt("1", 0), "why"),
+        Reserve(A, NEEDS, 7.0),
     )
     for message in late:
         assert lease.receive(message, 0.0) == lease.completed(A, 0.0) == lease.heartbeat(A, 0.0) == []
