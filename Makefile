@@ -1,15 +1,20 @@
-# make demo   train something and watch it            make check  format, lint, types, layers, English
-# make test   check everything and run the tests      make bench  the benchmarks        make clean  remove all that was made but runs
-# make test-long   the tests that would take the former too long: the rest of those on Ray, and containers; those that measure time one at a time
-# make mutants   plant the bugs of tests/mutants, one at a time, and check that the tests catch each; takes an hour
-# make audit  known vulnerabilities of the versions in constraints.txt; needs the network
-# make bench-codecs   how fast each codec is beside a copy of memory
-# make bench-accuracy what each codec costs in accuracy on MNIST, which it downloads unless $CHIMERA_DATA has it
+# make demo            train a classifier on the digits with four workers, and write a report
+# make test            run all checks and the default tests
+# make test-long       run the tests that would make the default run too long: the rest of those on Ray, those with containers, and those that
+#                      measure time (one at a time)
+# make check           check format, lint, types, layers and English
+# make bench           run the benchmarks
+# make bench-codecs    measure the speed of each codec, compared with a copy of memory
+# make bench-accuracy  measure the accuracy of each codec on MNIST, which is downloaded unless $CHIMERA_DATA has it
+# make mutants         plant each bug of tests/mutants in turn, and check that the tests detect it; takes an hour
+# make audit           check the versions in constraints.txt for known vulnerabilities; needs the network
+# make clean           remove all generated files except runs
 #
-# make install   what the tests need: PyTorch, Ray, FastAPI, ... TORCH_INDEX=https://download.pytorch.org/whl/cpu takes PyTorch's CPU build,
-#                about 200 MB instead of 2.7 GB with CUDA on Linux
+# make install         install all packages that the tests need: PyTorch, Ray, FastAPI, ...
+#                      TORCH_INDEX=https://download.pytorch.org/whl/cpu takes PyTorch's CPU build, about 200 MB instead of 2.7 GB with
+#                      CUDA on Linux
 #
-# The first python3 (or python3.11 to python3.14) that is new enough makes .venv; choose another with PYTHON=...
+# The first python3 (or python3.11 to python3.14) that is new enough creates .venv; select another with PYTHON=...
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$python"; break; }; done)
@@ -18,7 +23,7 @@ BIN := $(VENV)/bin
 BASE := $(VENV)/base
 INSTALLED := $(VENV)/installed
 TESTABLE := $(VENV)/testable
-unexport PYTHONDONTWRITEBYTECODE # tests start many processes: compiling modules anew in each would double their time
+unexport PYTHONDONTWRITEBYTECODE # tests start many processes; compiling modules again in each would double their time
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
 UNTIMED := $(addprefix tests/,codecs data embeddings ensembles inference/test_raft.py remote reproductions strategies testing training)
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
@@ -52,9 +57,9 @@ check: $(TESTABLE)
 	$(BIN)/lint-imports
 	$(BIN)/python tests/english.py
 
-audit: $(INSTALLED) # pip-audit has an environment of its own, apart from what is tested
+audit: $(INSTALLED) # pip-audit has its own environment, separate from the tested packages
 	test -x $(VENV)/audit/bin/pip-audit || { $(BIN)/python -m venv $(VENV)/audit && $(VENV)/audit/bin/pip install -q pip-audit; } || \
-		{ echo "audit: skipped, since pip-audit cannot be installed: is the network there?"; exit 0; }; \
+		{ echo "audit: skipped, because pip-audit cannot be installed; check the network"; exit 0; }; \
 	$(VENV)/audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt
 
 bench: $(TESTABLE)
@@ -68,26 +73,26 @@ bench-accuracy: $(TESTABLE)
 
 install: $(TESTABLE)
 
-# Modules are compiled when they are imported first: most never are, and all of them take longer than the download.
+# --no-compile: modules are compiled at their first import. Most are never imported, and compiling all takes longer than the download.
 $(BASE): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "Chimera needs Python 3.11 or newer; install one, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "Chimera needs Python 3.11 or newer; install it, or run make PYTHON=/path/to/python" >&2; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); \
-		echo "$(PYTHON) cannot make virtual environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+		echo "$(PYTHON) cannot create virtual environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "Installing Chimera, NumPy, SciPy, pandas, scikit-learn, Numba and Matplotlib into $(VENV): a download of about 170 MB, 600 MB on disk"
 	$(PIP) --no-compile -e .
 	@touch $@
 
-# torch comes first and alone, so that pip takes a build that satisfies the pin from wherever it is told to look.
+# torch is installed first and alone, so that pip takes a build from TORCH_INDEX that satisfies the pin.
 $(INSTALLED): $(BASE)
-	@echo "Installing PyTorch and what REST nodes need: about 200 MB to download for PyTorch's CPU build, 2.7 GB with CUDA" \
+	@echo "Installing PyTorch and the packages of REST nodes: about 200 MB to download for PyTorch's CPU build, 2.7 GB with CUDA" \
 		"$(if $(TORCH_INDEX),,(Linux takes that one by default; the CPU build: make TORCH_INDEX=https://download.pytorch.org/whl/cpu ...))"
 	$(PIP) $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)") "$(TORCH)"
 	$(PIP) -e ".[train,nodes]"
-	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true # what came uncompiled with the demo
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true # modules that --no-compile left uncompiled
 	@touch $@
 
 $(TESTABLE): $(INSTALLED)
-	@echo "Installing what the tests need (Ray, transformers, FastAPI, ...): about 300 MB to download"
+	@echo "Installing the packages of the tests (Ray, transformers, FastAPI, ...): about 300 MB to download"
 	$(PIP) -e ".[train,ray,nodes,inference,dev]"
 	@touch $@
 

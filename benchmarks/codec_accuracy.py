@@ -1,7 +1,7 @@
-"""What each codec costs in accuracy: `examples/mnist.toml` with all of them, and error feedback where the paper has it.
+"""Cost of each codec in accuracy: `examples/mnist.toml` with all codecs, and with error feedback if the paper has it.
 
-The comparisons are those of `chimera compare`, on the engine ``simulated``: the updates are those of ``local`` to the bit,
-and runs do not disturb one another. It prints a table in Markdown, and writes it beside the runs. MNIST is read from
+The script uses `chimera compare` on the engine ``simulated``: the updates equal those of ``local`` to the bit, and runs do not
+affect one another. It prints a table in Markdown, and writes it beside the runs. MNIST is read from
 ``$CHIMERA_DATA``, or downloaded once::
 
     python benchmarks/codec_accuracy.py [--seeds 3] [--only sign top-k ...] [--out runs/codec-accuracy] [--resume]
@@ -36,12 +36,12 @@ OPTIMIZERS: dict[str, dict[str, Any] | None] = {
 
 
 class Setting(NamedTuple):
-    """A codec as it is looked at.
+    """A codec of the comparison, and the optimizer with which it is trained.
 
     Attributes
     ----------
-    codec : the experiment's table.
-    optimizer : that of the server, of `OPTIMIZERS`.
+    codec : table of the codec in the experiment.
+    optimizer : optimizer of the server, a key of `OPTIMIZERS`.
     """
 
     codec: Mapping[str, Any]
@@ -49,7 +49,7 @@ class Setting(NamedTuple):
 
     @property
     def options(self) -> str:
-        """The options as an experiment file has them."""
+        """The options in the form of an experiment file."""
         return ", ".join(f"{key} = {_toml(value)}" for key, value in self.codec.items() if key != "name")
 
 
@@ -65,13 +65,13 @@ SETTINGS: dict[str, list[Setting]] = {  # by the name of the registered codec
     "sign": [Setting({"name": "sign", **FEEDBACK})],
     "onebit": [Setting({"name": "onebit"})],
     "binary": [Setting({"name": "binary", **FEEDBACK})],
-    # The sparse codecs' papers train with SGD: an element that comes rarely, and then large, is what Adam divides away.
+    # The papers of the sparse codecs train with SGD: Adam cancels elements that are rarely sent and then large.
     "top-k": [
         Setting({"name": "top-k", "ratio": 0.03, **FEEDBACK}),
         Setting({"name": "top-k", **FEEDBACK}, "SGD with momentum"),
     ],
     "threshold": [Setting({"name": "threshold", "value": 0.005, **FEEDBACK})],
-    # What comes ten messages late is no direction of a momentum's: its paper with a memory, Stich et al. 2018, has plain SGD.
+    # Elements that are ten messages old mislead a momentum; the paper with a memory, Stich et al. 2018, uses plain SGD.
     "random-k": [
         Setting({"name": "random-k", "ratio": 0.5, **FEEDBACK}),
         Setting({"name": "random-k", "ratio": 0.1, **FEEDBACK}, "SGD of rate 0.5"),
@@ -80,7 +80,7 @@ SETTINGS: dict[str, list[Setting]] = {  # by the name of the registered codec
     "powersgd": [Setting({"name": "powersgd"})],
     "adaptive": [Setting({"name": "adaptive"})],
     "rows": [Setting({"name": "rows"})],
-    # The codecs of weights pack what goes down.
+    # The codecs of weights compress the downlink.
     "delta": [Setting({"name": "identity", "downlink": {"name": "delta", "codec": "int8"}})],
     "loss-aware": [Setting({"name": "identity", "downlink": {"name": "loss-aware", "bits": bits}}) for bits in (4, 2)],
     "error-feedback": [Setting({"name": "error-feedback", "codec": "int8"})],
@@ -90,7 +90,7 @@ SETTINGS: dict[str, list[Setting]] = {  # by the name of the registered codec
 
 
 def settings_of(only: Sequence[str]) -> list[Setting]:
-    """Return what to compare, the baseline first.
+    """Return the settings to compare, the baseline first.
 
     Raises
     ------
@@ -105,8 +105,8 @@ def settings_of(only: Sequence[str]) -> list[Setting]:
 
 
 def run_all(settings: Iterable[Setting], seeds: int, out: Path, *, resume: bool) -> dict[str, list[Row]]:
-    """Return the runs of each setting, by its `repr`; a comparison for each optimizer."""
-    DATASETS.create("mnist")  # here, so that one line says what is missing, and no two runs download it
+    """Return the runs of each setting, by its `repr`; run one comparison for each optimizer."""
+    DATASETS.create("mnist")  # here, so that a missing data set is one error, and no two runs download it
     example = Experiment.load(EXAMPLE).with_settings(["engine=simulated"])
     runs: dict[str, list[Row]] = {}
     for name, optimizer in OPTIMIZERS.items():
@@ -117,8 +117,8 @@ def run_all(settings: Iterable[Setting], seeds: int, out: Path, *, resume: bool)
         folder = out / name.replace(" ", "-").lower()
         found = compare(experiment, {"codec": [s.codec for s in group]}, repeat=seeds, out=folder, resume=resume)
         if not found.finished:
-            sys.exit(f"error: not every run came to its end, see {folder}; go on with --resume --out {out}")
-        for i, each in enumerate(group):  # all seeds of a cell stand together
+            sys.exit(f"error: some runs did not finish, see {folder}; continue with --resume --out {out}")
+        for i, each in enumerate(group):  # the seeds of a cell are consecutive
             runs[repr(each)] = found.runs[i * seeds : (i + 1) * seeds]
     return runs
 
@@ -131,11 +131,18 @@ def lines_of(settings: Iterable[Setting], runs: Mapping[str, Sequence[Row]]) -> 
         group = runs[repr(each)]
         accuracy, up, down = (_median(group, k) for k in ("accuracy", "bits_per_element_up", "bits_per_element_down"))
         points = 100 * (identity - accuracy)
-        late = ", goal missed" if points > GOAL_POINTS else ""
+        missed = ", goal missed" if points > GOAL_POINTS else ""
         bits, ratio = (f"{up:.3g}", 32 / up) if down == 32 else (f"{up:.3g} up, {down:.3g} down", 64 / (up + down))
-        told = f"`{each.options}`" if each.options else ""
-        told += f"{', ' if told else ''}on {each.optimizer}" if each.optimizer != AS_IN_THE_FILE else ""
-        cells = f"`{each.codec['name']}`", told, f"{100 * accuracy:.2f} %", f"{points:.2f}{late}", bits, f"{ratio:.3g}"
+        options = f"`{each.options}`" if each.options else ""
+        options += f"{', ' if options else ''}on {each.optimizer}" if each.optimizer != AS_IN_THE_FILE else ""
+        cells = (
+            f"`{each.codec['name']}`",
+            options,
+            f"{100 * accuracy:.2f} %",
+            f"{points:.2f}{missed}",
+            bits,
+            f"{ratio:.3g}",
+        )
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -155,7 +162,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="codecs to compare with identity")
     parser.add_argument("--out", type=Path, default=Path("runs/codec-accuracy"), help="folder of the runs")
-    parser.add_argument("--resume", action="store_true", help="go on with what is in that folder")
+    parser.add_argument("--resume", action="store_true", help="continue the runs in that folder")
     options = parser.parse_args()
     try:
         settings = settings_of(options.only)

@@ -1,8 +1,8 @@
-"""Encoding and decoding of every codec beside a copy of the same vector, on one core.
+"""Speed of encoding and decoding of every codec, compared with a copy of the same vector, on one core.
 
-25 million float32 of a normal distribution; each measurement stands beside a copy to memory that exists already, made right
-before it, and the table shows medians of processor time. GB/s are those of the vector, whatever the message weighs. Run it on
-a quiet machine::
+25 million float32 of a normal distribution. Each measurement is compared with a copy to allocated memory, made just before
+it; the table shows medians of processor time. GB/s refer to the vector, not to the message. Run it on
+an idle machine::
 
     python benchmarks/codecs.py [--size 25000000] [--repeats 9] [--only int8 qsgd ...]
 """
@@ -23,7 +23,7 @@ from chimera.codecs.kernels import on_cpu
 from chimera.core.parameters import Layout
 
 PLAIN = {"error_feedback": False}
-CASES: dict[str, tuple[dict[str, Any], float | None]] = {  # and the goal, as a part of the speed of the copy
+CASES: dict[str, tuple[dict[str, Any], float | None]] = {  # options, and the goal as a share of the speed of the copy
     "cast to fp16": ({"name": "cast"}, 1.0),
     "cast to bf16": ({"name": "cast", "to": "bf16"}, 1.0),
     "int8": ({"name": "int8"}, 1.0),
@@ -58,21 +58,21 @@ CASES: dict[str, tuple[dict[str, Any], float | None]] = {  # and the goal, as a 
 
 
 def seconds(function: Any, *arguments: Any) -> float:
-    """Return the processor time of a call: there is one thread, and what others do beside it counts less than on the clock."""
+    """Return the processor time of a call in one thread: other load affects it less than wall time."""
     began = time.process_time()
     function(*arguments)
     return time.process_time() - began
 
 
 def measure(function: Any, vector: Any, copy: Any, repeats: int) -> tuple[float, float]:
-    """Return the median seconds of a call, and those of the copy."""
+    """Return the median seconds of a call, and of the copy."""
     function()
     pairs = [(seconds(np.copyto, copy, vector), seconds(function)) for _ in range(repeats)]
     return statistics.median(own for _, own in pairs), statistics.median(copied for copied, _ in pairs)
 
 
 def products(layout: Layout, vector: Any, rank: int, repeats: int) -> float:
-    """Return the median seconds of the two matrix products of PowerSGD, well ordered."""
+    """Return the median seconds of the two matrix products of PowerSGD in a fast memory order."""
     rows, columns = layout.shapes[0]
     matrix = vector.reshape(rows, columns)
     p, q = np.ones((rows, rank), np.float32), np.ones((rank, columns), np.float32)

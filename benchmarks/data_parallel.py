@@ -1,8 +1,8 @@
-"""Data parallelism on this machine: Chimera's local engine beside PyTorch DDP, and beside no communication at all.
+"""Data parallelism on this machine: Chimera's local engine, PyTorch DDP, and no communication at all.
 
 Each variant trains the same network on the same random data with SGD, batch 64 per worker, two workers of one thread each.
-The variants take turns; the table shows medians over the turns, as samples per second of both workers together, and ratios
-to two independent processes (what is possible) and to DDP over gloo. Run it on a quiet machine::
+The variants alternate. The table shows medians over the repetitions, as samples per second of both workers together, and ratios
+to two independent processes (the upper limit) and to DDP over gloo. Run it on an idle machine::
 
     python benchmarks/data_parallel.py [--turns 5] [--network small|large|both]
 """
@@ -46,12 +46,12 @@ def build(network: str):
 
 
 def small():
-    """Build the small network; a factory that workers can import."""
+    """Return the small network; workers can import this factory."""
     return build("small")
 
 
 def large():
-    """Build the large network."""
+    """Return the large network."""
     return build("large")
 
 
@@ -105,7 +105,7 @@ def measure_plain(variant: str, network: str) -> float:
 
 
 def measure_chimera(variant: str, network: str, engine: str = "local", rounds: tuple[int, int] | None = None) -> float:
-    """Return samples per second after the ``rounds`` to warm up, over those to measure."""
+    """Return samples per second; ``rounds`` are the numbers of rounds to warm up and to measure."""
     from chimera.training.trainer import Trainer
 
     warm_up, steps = rounds or STEPS[network]
@@ -146,7 +146,9 @@ def main() -> None:
     import chimera
 
     versions = f"chimera {chimera.__version__}, torch {torch.__version__}, numpy {numpy.__version__}"
-    print(f"Python {platform.python_version()}, {versions}, {os.cpu_count()} processors, medians of {args.turns} turns")
+    print(
+        f"Python {platform.python_version()}, {versions}, {os.cpu_count()} processors, medians of {args.turns} repetitions"
+    )
     for network in NETWORKS if args.network == "both" else [args.network]:
         found = {variant: [] for variant in VARIANTS}
         for _ in range(args.turns):

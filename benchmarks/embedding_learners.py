@@ -1,14 +1,14 @@
-"""Word embeddings by several learners: words a second, quality, and how many windows each needs to a target loss.
+"""Word embeddings with several learners: words a second, quality, and windows per learner to a target loss.
 
-The text is that of ``$CHIMERA_DATA/text``. Three parts, each printed as a table::
+The text is in ``$CHIMERA_DATA/text``. There are three parts, each printed as a table::
 
-    python benchmarks/embedding_learners.py throughput [--turns 3]   two learners, averaging included, beside two processes
-                                                                     that never meet and learn as many words each as
-                                                                     a learner, one learner, and gensim
+    python benchmarks/embedding_learners.py throughput [--turns 3]   two learners, averaging included; two processes without
+                                                                     averaging that train as many words each as a
+                                                                     learner; one learner; and gensim
     python benchmarks/embedding_learners.py quality [--seeds 3]      1, 2 and 4 learners, and gensim, after 5 epochs
     python benchmarks/embedding_learners.py speed-up [--seeds 3]     full softmax: windows per learner to a target loss
 
-Words are those that sub-sampling leaves, of gensim too. Throughput is by the clock: run it on a quiet machine with two cores.
+Words are counted after sub-sampling, for gensim too. Throughput is by wall time: run it on an idle machine with two cores.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def learn(folder: Path, setting: str, learners: int, epochs: float, seed: int) -
     return run.cost.samples / run.cost.seconds, vectors_of(run.run_dir)
 
 
-def apart(folder: Path, setting: str, epochs: float) -> float:
-    """Return words a second of two processes that each learn alone, together."""
+def without_averaging(folder: Path, setting: str, epochs: float) -> float:
+    """Return words a second of two processes together that train without averaging."""
     command = [
         sys.executable,
         __file__,
@@ -111,17 +111,19 @@ def throughput(turns: int, epochs: int) -> None:
         for _ in range(turns):
             for setting in SETTINGS:
                 figures.setdefault(f"{setting}, 2 learners", []).append(learn(folder, setting, 2, epochs, 0)[0])
-                figures.setdefault(f"{setting}, 2 apart", []).append(apart(folder, setting, epochs / 2))
+                figures.setdefault(f"{setting}, 2 without averaging", []).append(
+                    without_averaging(folder, setting, epochs / 2)
+                )
                 figures.setdefault(f"{setting}, 1 learner", []).append(learn(folder, setting, 1, epochs, 0)[0])
             for threads in (1, 2):
                 figures.setdefault(f"gensim, {threads} threads", []).append(gensim(sentences, threads, epochs, 0)[0])
     for name, found in figures.items():
         low, middle, high = min(found), statistics.median(found), max(found)
-        print(f"{name:<28}{middle / 1e6:6.2f} M words/s   ({low / 1e6:.2f} to {high / 1e6:.2f})")
+        print(f"{name:<36}{middle / 1e6:6.2f} M words/s   ({low / 1e6:.2f} to {high / 1e6:.2f})")
     for setting in SETTINGS:
-        pairs = zip(figures[f"{setting}, 2 learners"], figures[f"{setting}, 2 apart"], strict=True)
+        pairs = zip(figures[f"{setting}, 2 learners"], figures[f"{setting}, 2 without averaging"], strict=True)
         print(
-            f"{setting}: {statistics.median(a / b for a, b in pairs):.2f} of two processes that never meet (goal 0.93)"
+            f"{setting}: {statistics.median(a / b for a, b in pairs):.2f} of two processes without averaging (goal 0.93)"
         )
 
 
@@ -144,7 +146,7 @@ def quality(seeds: int, epochs: int) -> None:
 def windows_to_target(
     folder: Path, learners: int, seed: int, options: dict[str, Any], faults: Sequence[str]
 ) -> tuple[float, float]:
-    """Return windows per learner to the target and the seconds that took; infinite if it was not met."""
+    """Return windows per learner and seconds to the target; infinite if the run did not reach it."""
     recipe = Recipe(learners=learners, seed=seed, **options)
     place = folder / f"{learners}-{seed}-{time.time()}"
     experiment = recipe.experiment().with_settings(["train.checkpoint_every=1000000"])
@@ -173,7 +175,7 @@ def speed_up(seeds: int, engine: str, cases: Sequence[str], faults: Sequence[str
 
 
 def speed_up_cases(folder: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any], dict[int, float]]]:
-    """Return what is learnt, what differs where several learn, and the goals by their number; the first is the baseline."""
+    """Return each case: options, options for several learners, and goals by number of learners (the first is the baseline)."""
     windows = folder / "windows.txt"
     stop = set(STOP_WORDS.read_text().split())
     letters = bytes(c | 32 if bytes([c]).isalpha() else 32 for c in range(256))
@@ -202,9 +204,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=None)
     parser.add_argument("--engine", default="simulated")
     parser.add_argument(
-        "--cases", nargs="+", default=["moby", "wiki"], help="how the names of those of 'speed-up' begin"
+        "--cases", nargs="+", default=["moby", "wiki"], help="prefixes of the names of the cases of 'speed-up'"
     )
-    parser.add_argument("--faults", nargs="+", default=[], help="in 'speed-up', of several learners")
+    parser.add_argument("--faults", nargs="+", default=[], help="faults of 'speed-up' with several learners")
     parser.add_argument("--setting", default="word by word")
     parser.add_argument("--folder", type=Path, default=Path())
     options = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Ensembles fitted by one worker, by two, and by scikit-learn with one process and with two.
+"""Speed of ensembles fitted by one worker, by two, and by scikit-learn with one process and with two.
 
-The variants take turns; the table shows medians of the seconds of a fit and of the speed-up over one worker. Processes of
-workers are started within the time, unless the engine is open already (``kept``). Run it on a quiet machine::
+The variants alternate. The table shows medians of the seconds of a fit and of the speed-up over one worker. The time includes
+the start of the workers, unless the engine is open already (``kept``). Run it on an idle machine::
 
     python benchmarks/ensembles.py [--turns 5] [--estimators 40]
 """
@@ -58,7 +58,7 @@ def main() -> None:
     about = f"chimera {chimera.__version__}, scikit-learn {sklearn.__version__}, Python {platform.python_version()}"
     print(f"{about}, {os.cpu_count()} processors")
     print(
-        f"{arguments.estimators} trees of {SAMPLES:,} samples with {FEATURES} features, medians of {arguments.turns} turns"
+        f"{arguments.estimators} trees, {SAMPLES:,} samples, {FEATURES} features; medians of {arguments.turns} repetitions"
     )
     with contextlib.closing(Local(preload=["sklearn.tree"])) as kept:
         fits = variants(arguments.estimators, inputs, targets, kept)

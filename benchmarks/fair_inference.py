@@ -1,11 +1,11 @@
-"""Two jobs whose queries differ in what they cost, on one cluster: how fair, how busy, how soon, under each policy.
+"""Fairness, utilization and waiting time of two jobs with queries of different cost on one cluster, for each policy.
 
-``--models full`` takes a vision transformer and a BERT of full size (random weights, default configurations; they are
-written once), ``--models tiny`` two that wait 5 and 12 ms a query, so that many workers fit on a few cores. For each policy
-a cluster is started; both models are loaded by a first small job; then both jobs are submitted and run for ``--seconds``. At
-the end a third job comes, of a model that is loaded. Rates are of queries committed, in the windows of
-`chimera.inference.scheduling.fairness`, which count where each job has finished at least ten batches; where none does it says
-nan, and a smaller ``--batch-size`` gives some. Workers compute on one thread each::
+``--models full`` uses a vision transformer and a BERT of full size (random weights, default configurations, written once).
+``--models tiny`` uses two models that sleep 5 and 12 ms a query, so that many workers fit on a few cores. For each policy, the
+script starts a cluster, loads both models with a small job, then submits both jobs and runs them for ``--seconds``. At
+the end it submits a third job, whose model is loaded. Rates count committed queries, in the windows of
+`chimera.inference.scheduling.fairness` in which each job has finished at least ten batches. If there is no such window, the
+figure is nan; use a smaller ``--batch-size``. Workers compute on one thread each::
 
     python benchmarks/fair_inference.py [--models full] [--workers 2] [--seconds 90] [--policies fair-share ...]
 """
@@ -65,7 +65,7 @@ TINY = {"fast": 0.005, "slow": 0.012}
 
 @contextlib.contextmanager
 def cluster(folder: Path, workers: int, policy: str, preload: str) -> Iterator[Client]:
-    """Run a cluster."""
+    """Run a cluster; return its client when all workers are free."""
     command = [sys.executable, "-m", "chimera", "infer", "up", "--workers", str(workers), "--standbys", "0"]
     command += ["--policy", policy, "--cluster", str(folder), *(["--preload", preload] if preload else [])]
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -83,7 +83,7 @@ def cluster(folder: Path, workers: int, policy: str, preload: str) -> Iterator[C
 
 
 def load_everywhere(client: Client, jobs: dict[str, tuple[dict[str, Any], list[Any]]], workers: int) -> None:
-    """Let every worker load every model, one after the other."""
+    """Load every model in every worker, one after the other."""
     for number, (model, queries) in enumerate(jobs.values(), 1):
         while any(row["models"] < number for row in client.rows("workers")):
             client.wait(client.submit(model, queries[: 2 * workers], batch_size=1))
@@ -104,21 +104,21 @@ def run(kind: str, policy: str, workers: int, seconds: float, batch_size: int | 
             time.sleep(seconds)
             after = {row["worker"]: row for row in client.rows("workers")}
             model, queries = next(iter(jobs.values()))
-            late = client.submit(model, queries[:100])
+            third = client.submit(model, queries[:100])
             time.sleep(3)
-            for number in (*numbers, late):
+            for number in (*numbers, third):
                 client.cancel(number)
         busy = [(after[w]["busy_s"] - before[w]["busy_s"]) / (after[w]["up_s"] - before[w]["up_s"]) for w in after]
         with contextlib.closing(SqliteJournal(folder / "journal.sqlite")) as journal:
             found = progress(list(journal.records()))
     both = [found[number] for number in numbers]
-    end_s = found[late].since_s
+    end_s = found[third].since_s
     long, short = (ratios(both, window_s, end_s=end_s, settle_s=5.0) for window_s in (60.0, 10.0))
     return {
         "worst 60 s": float(long.max()) if long.size else float("nan"),
         "95 % of 10 s": float(np.quantile(short, 0.95)) if short.size else float("nan"),
         "busy %": 100 * float(np.mean(busy)),
-        "new job s": found[late].first_s - found[late].since_s,
+        "new job s": found[third].first_s - found[third].since_s,
         **{
             f"{job} queries/s": found[n].counts.sum() / (end_s - found[n].since_s)
             for job, n in zip(jobs, numbers, strict=True)

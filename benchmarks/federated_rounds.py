@@ -1,13 +1,13 @@
-"""Many clients on the simulated engine: FedAvg's rounds per second beside Flower's simulation, and what 10,000 clients cost.
+"""Many clients on the simulated engine: rounds per second of FedAvg and of Flower's simulation, and the cost of 10,000 clients.
 
-Rounds per second: clients that compute nothing send a model of 10,000 parameters, so that what is measured is everything else;
-and, as "a step", clients that take a step of SGD with a gradient of zeros, which is checked, as is what they send. Flower's
-compute nothing, and have its simulation on Ray, in an environment of its own (``python3 -m venv flower; flower/bin/pip install
-'flwr[simulation]'``); a bare loop of NumPy's shows what the arithmetic of the mean takes. All take turns, each in a process
-of its own; the table shows medians over the turns. The time of Chimera's rounds is from the beginning of training to the last
-row of metrics: it has the trace, the losses that are asked for and the last evaluation in it, but not the last checkpoint.
+Rounds per second: clients that compute nothing send a model of 10,000 parameters, so that only the overhead is measured. In
+the variant "a step", clients take a step of SGD with a gradient of zeros; the gradient and the message are checked. Flower's
+clients compute nothing, in its simulation on Ray, in a separate environment (``python3 -m venv flower; flower/bin/pip install
+'flwr[simulation]'``). A bare NumPy loop shows the time of the arithmetic of the mean. The variants alternate, each in a
+separate process; the table shows medians over the repetitions. The time of Chimera's rounds is from the start of training to
+the last row of metrics: it includes the trace, the requested losses and the last evaluation, but not the last checkpoint.
 
-The large population trains a small network on MNIST, with Dirichlet(0.3) parts of it, in a process of its own.
+The large population trains a small network on parts of MNIST by Dirichlet(0.3), in a separate process.
 
     python benchmarks/federated_rounds.py [--flower flower/bin/python] [--turns 3] [--quick] [--only rounds population]
 """
@@ -34,7 +34,7 @@ import numpy as np
 
 PARAMETERS = 10_000
 SIZES = {(100, 100): (400, 20), (1000, 100): (400, 12)}
-"""(clients, sampled per round) → rounds that Chimera and NumPy, and that Flower runs."""
+"""(clients, sampled per round) → rounds of Chimera and NumPy, rounds of Flower."""
 POPULATION, SAMPLED, ROUNDS = 10_000, 100, 30
 
 
@@ -48,7 +48,7 @@ class Still:
         self._flat, self._gradient = np.zeros(PARAMETERS, np.float32), np.zeros(PARAMETERS, np.float32)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), ()  # arrays that travel are read-only where they arrive
+        return type(self), ()  # received arrays are read-only
 
     def parameters(self):
         return self._flat
@@ -76,14 +76,14 @@ class Still:
 
 
 class NoOp(Still):
-    """A model that takes its steps by itself, and does nothing."""
+    """A model with its own local steps, which do nothing."""
 
     def descend(self, *_):
         return 0.0
 
 
 def trained(model: Any, data: Any, clients: int, sampled: int, rounds: int, **options: Any) -> dict[str, float]:
-    """Return rounds per second by the clock and by processor time, and how long it took until training began."""
+    """Return rounds per second of wall time and of processor time, and the seconds until training started."""
     import chimera
 
     class Stamps(chimera.Callback):
@@ -131,7 +131,7 @@ def numpy_rounds(clients: int, sampled: int, rounds: int) -> dict[str, float]:
         np.random.default_rng([0, round_]).choice(clients, sampled, replace=False)
         total[:] = 0
         for _ in range(sampled):
-            total += weights.copy()  # what a client sends back
+            total += weights.copy()  # the message of a client
         weights = total / sampled
     return {"rounds_s": rounds / (time.perf_counter() - began)}
 
@@ -151,7 +151,7 @@ HERE: dict[str, Callable[[int, int, int], dict[str, float]]] = {
 
 
 def measured(variant: str, sizes: tuple[int, int, int], flower: str | None = None) -> dict[str, Any]:
-    """Return what a variant measured in a process of its own."""
+    """Return the figures of a variant, measured in a separate process."""
     if variant == "flower":
         command = [flower, Path(__file__).parent / "flower" / "federated_rounds.py", *sizes, PARAMETERS]
     else:
@@ -165,7 +165,7 @@ def measured(variant: str, sizes: tuple[int, int, int], flower: str | None = Non
 
 def compare_rounds(flower: str | None, turns: int, quick: bool) -> None:
     variants = ["chimera", "chimera, a step", "numpy", *(["flower"] if flower else [])]
-    print("| clients | sampled | | rounds/s | of processor time | until the first round, s | of Flower |")
+    print("| clients | sampled | | rounds/s | of processor time | until the first round, s | times Flower |")
     print("|---|---|---|---|---|---|---|")
     versions: dict[str, str] = {}
     for (clients, sampled), lengths in SIZES.items():
@@ -180,8 +180,8 @@ def compare_rounds(flower: str | None, turns: int, quick: bool) -> None:
             speed = median(found, variant, "rounds_s")
             start = median(found, variant, "first_s" if variant == "flower" else "start_s")
             ratio = speed / median(found, "flower", "rounds_s") if flower else float("nan")
-            told = f"{speed:.2f} | {median(found, variant, 'rounds_cpu_s'):.0f} | {start:.1f} | {ratio:.0f}"
-            print(f"| {clients} | {sampled} | {variant} | {told} |".replace("nan", ""), flush=True)
+            cells = f"{speed:.2f} | {median(found, variant, 'rounds_cpu_s'):.0f} | {start:.1f} | {ratio:.0f}"
+            print(f"| {clients} | {sampled} | {variant} | {cells} |".replace("nan", ""), flush=True)
     print(
         f"Python {platform.python_version()}, NumPy {version('numpy')}; Flower's environment: {versions or 'not given'}"
     )
@@ -201,7 +201,7 @@ def report_population(quick: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--flower", metavar="PYTHON", help="the interpreter of the environment that has Flower")
+    parser.add_argument("--flower", metavar="PYTHON", help="the interpreter of the environment with Flower")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--only", nargs="+", choices=["rounds", "population"], default=["rounds", "population"])

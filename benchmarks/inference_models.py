@@ -1,8 +1,8 @@
-"""A vision transformer and a BERT of full size, their weights random: what loading them and one query cost.
+"""Cost of loading, and of a query, of a vision transformer and a BERT of full size with random weights.
 
-Both have the default configuration of their kind, which is that of ``google/vit-base-patch16-224`` (86 million parameters, with
+Both have the default configuration of their class: that of ``google/vit-base-patch16-224`` (86 million parameters, with
 1,000 classes) and of ``google-bert/bert-base-uncased`` (110 million). They are written once, into ``vit`` and ``bert`` of a
-folder, each with the table of the model beside it (``vit.toml``, ``bert.toml``)::
+folder, each with a table of the model (``vit.toml``, ``bert.toml``)::
 
     python benchmarks/inference_models.py [--to runs/inference-models] [--threads 1] [--batch-size 8]
 """
@@ -43,7 +43,7 @@ MODELS = {"vit": ("image-classification", write_vit), "bert": ("fill-mask", writ
 
 
 def write(folder: Path) -> dict[str, dict[str, Any]]:
-    """Write what is not there yet; return the table of each model."""
+    """Write missing models; return the table of each model."""
     import torch
     from transformers.utils import logging
 

@@ -24,7 +24,7 @@ from chimera.inference.scheduling.simulation import Conditions, Fault, Outcome, 
 ENDLESS = 10**9
 UNTIL_S = 180.0
 SETTLE_S = 2.0
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#222222")  # of Okabe and Ito, for colour-blind readers
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#222222")  # palette of Okabe and Ito, for colour-blind readers
 ORDER = ("fair-share", "rate-ratio", "equal-split", "lowest-rate", "first-come")
 
 
@@ -64,7 +64,7 @@ SCENARIOS: Mapping[str, tuple[list[SimulatedJob], Conditions]] = {
 
 
 def row(scenario: str, policy: str, outcome: Outcome) -> str:
-    """Return a row of the table: ratios of rates, what the workers did, and how long newcomers waited."""
+    """Return a row of the table: ratios of rates, shares of the workers' time, and waiting times of new jobs."""
     found = list(progress(outcome.history).values())
     computing, loading = outcome.shares()
     waits_s = max(job.first_s - job.since_s for job in found[1:])
@@ -93,7 +93,7 @@ def _seconds(value: float) -> str:
 
 
 def draw(outcomes: Mapping[tuple[str, str], dict[str, Progress]], path: Path) -> None:
-    """Draw the query rates of all jobs over time, over windows of 5 s; a row a policy, a column a scenario."""
+    """Draw the query rates of all jobs over time, in windows of 5 s; a row for each policy, a column for each scenario."""
     mpl.rcParams.update({"font.size": 8, "axes.prop_cycle": mpl.cycler(color=_COLOURS)})
     figure, axes = plt.subplots(
         len(ORDER), len(SCENARIOS), figsize=(9.5, 9.5), sharex=True, sharey="col", layout="constrained"
@@ -105,7 +105,7 @@ def draw(outcomes: Mapping[tuple[str, str], dict[str, Progress]], path: Path) ->
             for job, given in zip(outcomes[scenario, policy].values(), SCENARIOS[scenario][0], strict=True):
                 there = edges_s >= job.since_s
                 label = f"{1000 * given.seconds:.0f} ms"
-                speed = np.maximum(rates(job, edges_s[there], 5.0), 1.0)  # what stands still is below the axis
+                speed = np.maximum(rates(job, edges_s[there], 5.0), 1.0)  # a job that stands still is below the axis
                 axis.plot(edges_s[there] + 2.5, speed, linewidth=1.1, label=label)
             axis.set_yscale("log")
             axis.set_ylim(20.0, 1500.0)

@@ -1,4 +1,4 @@
-"""How long a job takes to begin, with warm workers: from `chimera.submit`, and from the command, to its first step.
+"""Start time of a job with warm workers: from `chimera.submit`, and from the command, to its first step.
 
 python benchmarks/job_start.py [--turns 9]
 """
@@ -24,7 +24,7 @@ LOOK_S = 0.002
 
 
 def await_first_step(folder: ClusterFolder, job: str) -> float:
-    """Return when the first step of a job was told, by this process's clock."""
+    """Return the time at which the first step of a job was reported, by this process's clock."""
     watch = folder.job(job).watch
     while not watch.exists() or b'{"progress"' not in watch.read_bytes():
         time.sleep(LOOK_S)
@@ -60,12 +60,12 @@ def main() -> None:
         up(folder, Options())
         started = time.perf_counter() - began
         try:
-            from_python(folder)  # whose imports count for no other
+            from_python(folder)  # so that its imports count in no other measurement
             python = [from_python(folder) for _ in range(turns)]
             command = [from_the_command(folder) for _ in range(turns)]
         finally:
             down(folder)
-    print(f"medians (and longest) of {turns} turns, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
+    print(f"medians (and maxima) of {turns} repetitions, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
     print(f"chimera cluster up                     {started:5.2f} s")
     print(f"chimera.submit to the first step       {statistics.median(python):5.2f} s ({max(python):.2f})")
     print(f"'chimera submit' to the first step     {statistics.median(command):5.2f} s ({max(command):.2f})")

@@ -1,11 +1,11 @@
-"""Parameter servers on Ray and on this machine: Chimera beside plain Ray, Ray Train and no communication at all.
+"""Parameter servers on Ray and on this machine: Chimera, plain Ray, Ray Train, and no communication at all.
 
 Each variant trains the same small network on the same random data with SGD, batch 64 per worker, two workers of one thread
-each. The variants take turns, those on Ray in one session of Ray per turn; the table shows medians over the turns, as samples
-per second of both workers together. The parameter server on plain Ray is the pattern of Ray's tutorials: an actor that
-applies gradients, actors that compute them, arrays through the object store. Run it on a quiet machine::
+each. The variants alternate, those on Ray in one Ray session per repetition. The table shows medians over the repetitions, as
+samples per second of both workers together. The parameter server on plain Ray is the pattern of Ray's tutorials: an actor that
+applies gradients, actors that compute them, arrays through the object store. Run it on an idle machine::
 
-    python benchmarks/parameter_servers.py [--turns 3] [--quick] [--only ray-sync chimera-ray-sync ...]
+    python benchmarks/parameter_servers.py [--turns 3] [--quick] [--only plain-sync ray-sync ...]
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from data_parallel import BATCH, SAMPLES, WORKERS, arrays, measure_chimera, measure_plain, small
 
 RATE = 0.01
-CHECK_EVERY = 10  # how far ahead of its results plain Ray's synchronous driver may be, in steps
+CHECK_EVERY = 10  # steps by which plain Ray's synchronous driver may be ahead of its results
 VARIANTS = {
     "independent": "two independent processes",
     "local-sync": "ParameterServer on local",
@@ -46,11 +46,11 @@ GOALS = [
     ("local-async", "plain-async", 8.0),
 ]
 STRATEGIES = {"sync": "parameter-server", "async": "async-parameter-server", "all-reduce": "all-reduce"}
-STEPS = {"local": (600, 4000), "ray": (150, 600), "train": (150, 1000)}  # of each worker: to warm up, and to measure
+STEPS = {"local": (600, 4000), "ray": (150, 600), "train": (150, 1000)}  # of each worker: to warm up, to measure
 
 
 class Replica:
-    """A copy of the network whose weights and gradients come and go as lists of NumPy arrays."""
+    """A copy of the network; weights and gradients are lists of NumPy arrays."""
 
     def __init__(self) -> None:
         import torch
@@ -59,18 +59,18 @@ class Replica:
         self.torch, self.model = torch, small()
 
     def weights(self):
-        """Return the weights, views of the network."""
+        """Return the weights as views of the network."""
         return [parameter.detach().numpy() for parameter in self.model.parameters()]
 
     def load(self, weights) -> None:
-        """Take these weights."""
+        """Set these weights."""
         with self.torch.no_grad():
             for parameter, values in zip(self.model.parameters(), weights, strict=True):
                 parameter.copy_(self.torch.from_numpy(values))
 
 
 class PlainServer(Replica):
-    """What holds the weights."""
+    """The parameter server: an actor that holds the weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class PlainServer(Replica):
 
 
 class PlainWorker(Replica):
-    """What computes gradients."""
+    """A worker: an actor that computes gradients."""
 
     def __init__(self, rank: int) -> None:
         import numpy as np
@@ -151,7 +151,7 @@ def train_at_own_pace(server, workers, weights, steps: int) -> None:
 
 
 def train_loop(settings) -> None:
-    """Run on each of Ray Train's workers."""
+    """Train on each of Ray Train's workers."""
     import numpy as np
     import torch
     from ray import train
@@ -171,7 +171,7 @@ def train_loop(settings) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    seconds = time.perf_counter() - began  # the same on all: each step waits for everybody
+    seconds = time.perf_counter() - began  # the same on all workers: each step waits for all
     if train.get_context().get_world_rank() == 0:
         Path(settings["result"]).write_text(str(WORKERS * settings["steps"] * BATCH / seconds))
 
@@ -199,13 +199,13 @@ def measure(variant: str, share: float) -> float:
         return measure_plain_ray(variant, warm_up, steps)
     if engine == "train":
         return measure_ray_train(warm_up, steps)
-    rounds = WORKERS if way == "async" else 1  # of the whole, in each step of a worker
+    rounds = WORKERS if way == "async" else 1  # rounds of the run in each step of a worker
     return measure_chimera(STRATEGIES[way], "small", engine, (warm_up * rounds, steps * rounds))
 
 
 @contextlib.contextmanager
 def ray_session():
-    """Start a Ray that finds this script, and end it."""
+    """Start a Ray session that can import this script, and end it."""
     import ray
 
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
@@ -240,13 +240,13 @@ def turn(variants: list[str], share: float) -> dict[str, float]:
 
 
 def runnable(variants: list[str]) -> list[str]:
-    """Leave out what cannot run here, and say why."""
+    """Return the variants that can run here; print why others cannot."""
     if "train" not in variants:
         return variants
     missing = [name for name in ("pyarrow", "pydantic", "requests", "fsspec", "pandas") if not find(name)]
     if not missing:
         return variants
-    print(f"without Ray Train, which needs {', '.join(missing)}: pip install 'ray[train]'")
+    print(f"skipping Ray Train, which needs {', '.join(missing)}: pip install 'ray[train]'")
     return [variant for variant in variants if variant != "train"]
 
 
@@ -257,7 +257,7 @@ def find(module: str) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="one turn of a quarter of the steps")
+    parser.add_argument("--quick", action="store_true", help="one repetition with a quarter of the steps")
     parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="the variants to measure")
     args = parser.parse_args()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -272,7 +272,9 @@ def main() -> None:
         f"chimera {chimera.__version__}, ray {ray.__version__}, torch {torch.__version__}, numpy {numpy.__version__}"
     )
     turns, share = (1, 0.25) if args.quick else (args.turns, 1.0)
-    print(f"Python {platform.python_version()}, {versions}, {os.cpu_count()} processors, medians of {turns} turns")
+    print(
+        f"Python {platform.python_version()}, {versions}, {os.cpu_count()} processors, medians of {turns} repetitions"
+    )
     variants = runnable([variant for variant in VARIANTS if variant in args.only])
     found = [turn(variants, share) for _ in range(turns)]
     show({variant: [values[variant] for values in found] for variant in variants})

@@ -1,8 +1,8 @@
-"""A pipeline of two stages on this machine beside one process, with and without micro-batches.
+"""Speed of a pipeline of two stages on this machine and of one process, with and without micro-batches.
 
 A network of ten equal layers (10.5 million parameters) trains with SGD on batches of 1,024; each process has one thread. The
-variants take turns; the table shows medians of the milliseconds of a step, and what share of the theoretical speed-up
-S M / (M + S - 1) two stages reach over one process. Run it on a quiet machine::
+variants alternate. The table shows medians of the milliseconds of a step, and the share of the theoretical speed-up
+S M / (M + S - 1) that two stages reach over one process. Run it on an idle machine::
 
     python benchmarks/pipeline.py [--turns 5] [--micro-batches 8] [--batch 1024]
 """
@@ -30,7 +30,7 @@ def network() -> Any:
 
 
 def milliseconds(strategy: Any, workers: int, batch: int) -> float:
-    """Return what a step takes after those to warm up."""
+    """Return the milliseconds of a step, after the steps to warm up."""
     import numpy as np
 
     from chimera.data.dataset import Dataset, Split
@@ -74,7 +74,9 @@ def main() -> None:
         f"two stages, {micro} micro-batches": (pipeline, STAGES),
     }
     about = f"chimera {chimera.__version__}, torch {torch.__version__}, Python {platform.python_version()}"
-    print(f"{about}, {os.cpu_count()} processors, batches of {arguments.batch}, medians of {arguments.turns} turns")
+    print(
+        f"{about}, {os.cpu_count()} processors, batches of {arguments.batch}, medians of {arguments.turns} repetitions"
+    )
     found: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(arguments.turns):
         for name, (strategy, workers) in variants.items():

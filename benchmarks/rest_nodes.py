@@ -1,10 +1,10 @@
-"""REST nodes on this machine: Chimera's masters beside the straightforward design, and beside the pure cost of the work.
+"""REST nodes on this machine: Chimera's masters, the straightforward design, and the pure cost of the work.
 
 Two workers own 10,000 rows of 30 columns each. A parameter-server iteration sends the coefficients to both and averages the two
-gradients; a prediction asks both for one row and for 1,000. The straightforward design is a FastAPI worker with pydantic
-models, pandas frames and JSON of Python floats, and a master that asks each worker from a thread with a new ``requests``
+gradients; a prediction calls both for one row and for 1,000. The straightforward design is a FastAPI worker with pydantic
+models, pandas frames and JSON of Python floats, and a master that calls each worker from a thread with a new ``requests``
 session per call. "Pure" is one pass of ``partial_fit`` over a worker's rows plus one round trip of HTTP without data. The
-variants take turns; the table shows medians over the turns. Run it on a quiet machine with two cores or more::
+variants alternate; the table shows medians over the repetitions. Run it on an idle machine with two cores or more::
 
     python benchmarks/rest_nodes.py [--turns 5] [--iterations 200] [--predictions 30]
 """
@@ -150,16 +150,16 @@ def settings_for(ports: list[str]):
 
 
 def plain_calls(urls: list[str], path: str, document: dict) -> list[dict]:
-    """Ask all workers as the straightforward design does: a thread and a new session for each call."""
+    """Call all workers as the straightforward design does: a thread and a new session for each call."""
     import requests
 
     answers: list[dict] = [{}] * len(urls)
 
-    def ask(place: int) -> None:
+    def call(place: int) -> None:
         with requests.Session() as session:
             answers[place] = session.post(urls[place] + path, json=document, timeout=100).json()
 
-    threads = [threading.Thread(target=ask, args=(place,)) for place in range(len(urls))]
+    threads = [threading.Thread(target=call, args=(place,)) for place in range(len(urls))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -181,7 +181,7 @@ def plain_iterations(urls: list[str], count: int) -> float:
 
 
 def chimera_iterations(ports: list[str], count: int) -> float:
-    """Return seconds per iteration of `ParameterServerMaster`: of a long fit less a short one."""
+    """Return seconds per iteration of `ParameterServerMaster`: the difference of a long and a short fit."""
     from chimera.nodes.masters import ParameterServerMaster
 
     def fit(iterations: int) -> float:
@@ -196,7 +196,7 @@ def chimera_iterations(ports: list[str], count: int) -> float:
 
 
 def partial_fit_s() -> float:
-    """Return how long one pass over a worker's rows takes."""
+    """Return the seconds of one pass over a worker's rows."""
     import numpy as np
     from sklearn.linear_model import SGDRegressor
 
@@ -208,23 +208,23 @@ def partial_fit_s() -> float:
 
 
 def round_trip_s(port: str) -> float:
-    """Return how long a request without data takes on a kept connection."""
+    """Return the seconds of a request without data on a kept connection."""
     import http.client
 
     connection = http.client.HTTPConnection("127.0.0.1", int(port))
 
-    def ask() -> None:
+    def request() -> None:
         connection.request("GET", "/health")
         connection.getresponse().read()
 
     try:
-        return timed(ask, 100)
+        return timed(request, 100)
     finally:
         connection.close()
 
 
 def prediction_s(port: str, path: str, rows: int, count: int) -> float:
-    """Return how long a client waits for a master's prediction, on a kept connection."""
+    """Return the seconds that a client waits for a master's prediction, on a kept connection."""
     import http.client
 
     import numpy as np
@@ -233,13 +233,13 @@ def prediction_s(port: str, path: str, rows: int, count: int) -> float:
     body = json.dumps({"X_pred_columns": NAMES, "X_pred_rows": values})
     connection = http.client.HTTPConnection("127.0.0.1", int(port))
 
-    def ask() -> None:
+    def request() -> None:
         connection.request("POST", path, body, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         assert len(json.loads(answer.read())["y_pred_rows"]) == rows
 
     try:
-        return timed(ask, count)
+        return timed(request, count)
     finally:
         connection.close()
 
@@ -262,18 +262,18 @@ def free_ports(count: int) -> list[str]:
 
 @contextlib.contextmanager
 def nodes(folder: Path) -> Iterator[dict[str, list[str]]]:
-    """Run all nodes, one thread of arithmetic each; gives their ports."""
+    """Run all nodes, each with one thread of arithmetic; yield their ports."""
     ports = free_ports(8)
     found = {"plain": ports[:2], "sgd": ports[2:4], "estimator": ports[4:6], "masters": ports[6:]}
-    asked = [["serve_plain", str(folder), f"w{i}", port] for i, port in enumerate(found["plain"])]
+    commands = [["serve_plain", str(folder), f"w{i}", port] for i, port in enumerate(found["plain"])]
     for kind in ("sgd", "estimator"):
-        asked += [["serve_worker", str(folder), kind, f"w{i}", port] for i, port in enumerate(found[kind])]
-    asked.append(["serve_plain_master", ",".join(found["plain"]), found["masters"][0]])
-    asked.append(["serve_master", ",".join(found["estimator"]), found["masters"][1]])
+        commands += [["serve_worker", str(folder), kind, f"w{i}", port] for i, port in enumerate(found[kind])]
+    commands.append(["serve_plain_master", ",".join(found["plain"]), found["masters"][0]])
+    commands.append(["serve_master", ",".join(found["estimator"]), found["masters"][1]])
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     processes = [
         subprocess.Popen([sys.executable, __file__, "--serve", *each], cwd=folder, env=os.environ | one_thread)
-        for each in asked
+        for each in commands
     ]
     try:
         for port in ports:
@@ -285,14 +285,14 @@ def nodes(folder: Path) -> Iterator[dict[str, list[str]]]:
             process.wait()
 
 
-def await_port(port: int, patience_s: float = 60.0) -> None:
-    until_s = time.monotonic() + patience_s
+def await_port(port: int, timeout_s: float = 60.0) -> None:
+    until_s = time.monotonic() + timeout_s
     while True:
         with contextlib.suppress(OSError):
             socket.create_connection(("127.0.0.1", port), 1.0).close()
             return
         if time.monotonic() > until_s:
-            raise TimeoutError(f"nobody listens on port {port}")
+            raise TimeoutError(f"no server listens on port {port}")
         time.sleep(0.05)
 
 

@@ -1,4 +1,4 @@
-"""What travels, how long a round takes and how much memory a run needs when batches touch few rows of large tables.
+"""Bytes sent, seconds of a round and memory of a run whose batches touch few rows of large tables.
 
 Word vectors with negative sampling (CBOW, five words a window), words drawn by Zipf's law, batches of 512 windows whose
 negatives are shared, on `local` with two workers and two servers; the same rounds with all rows, with the codec `rows` behind
@@ -6,7 +6,7 @@ negatives are shared, on `local` with two workers and two servers; the same roun
 
     python benchmarks/sparse_rows.py [--words 79000] [--large 1000000] [--width 100] [--rounds 20]
 
-and what the calls of a round by rows cost one processor, for which the machine need not be quiet::
+and the processor time of the calls of a round by rows, for which the machine need not be idle::
 
     python benchmarks/sparse_rows.py --calls [--words 79000] [--width 100] [--rounds 200]
 """
@@ -47,7 +47,7 @@ CODECS: dict[str, dict[str, Any]] = {
 
 
 class Cbow:
-    """Continuous bag of words with negatives that a batch shares, in NumPy (Mikolov et al. 2013)."""
+    """Continuous bag of words with shared negatives for a batch, in NumPy (Mikolov et al. 2013)."""
 
     def __init__(self, words: int, width: int, negatives: int) -> None:
         self.layout = Layout(("embedding", "output"), ((words, width), (words, width)))
@@ -92,7 +92,7 @@ class Cbow:
         right, wrong = tables["output"][targets], tables["output"][drawn]
         plus = 1 / (1 + np.exp(-np.einsum("nd,nd->n", context, right)))
         minus = 1 / (1 + np.exp(-(context @ wrong.T)))
-        weight = np.float32(5 / self._negatives)  # as if each window had five of its own
+        weight = np.float32(5 / self._negatives)  # as if each window had its own five negatives
         loss = float(-(np.log(plus + 1e-7).mean() + weight * np.log(1 - minus + 1e-7).sum(1).mean()))
         up, down = ((plus - 1) / len(inputs))[:, None], weight / len(inputs) * minus
         share = (up * right + down @ wrong) / CONTEXT
@@ -137,7 +137,7 @@ def text(words: int, windows: int) -> Split:
 
 
 class Clock(chimera.Callback):
-    """Notes when rounds end."""
+    """A callback that records when rounds end."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -147,7 +147,7 @@ class Clock(chimera.Callback):
 
 
 class Memory(threading.Thread):
-    """Watches the memory of this process and of all below it: each page counts once, however many have it."""
+    """A monitor of the memory of this process and its descendants; shared pages count once."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -171,7 +171,7 @@ class Memory(threading.Thread):
 
 
 def measure(words: int, width: int, negatives: int, codec: dict[str, Any], rounds: int) -> dict[str, float]:
-    """Train, and return bytes a worker and round, each way, seconds a round, and the peak of the memory."""
+    """Train; return bytes per worker and round in each direction, seconds per round, and the peak memory."""
     clock, memory = Clock(), Memory()
     with tempfile.TemporaryDirectory() as folder:
         run = chimera.train(
@@ -201,7 +201,7 @@ def measure(words: int, width: int, negatives: int, codec: dict[str, Any], round
 
 
 def calls(words: int, width: int, negatives: int, rounds: int) -> dict[str, float]:
-    """Return the processor time of what a worker, and what the servers together, do in a round by rows, in ms: medians."""
+    """Return the median processor time, in ms, of a worker's calls and of all servers' calls in a round by rows."""
     data, plain = text(words, WINDOWS * WORKERS * rounds).train, OptimizerSettings("sgd", {"lr": 25.0})
     rows: dict[str, Any] = {"codec": ("rows", {})}
     models = [Cbow(words, width, negatives) for _ in range(WORKERS)]
@@ -225,7 +225,7 @@ def calls(words: int, width: int, negatives: int, rounds: int) -> dict[str, floa
 
     def gradients(worker: Learner, model: Cbow, order: Any) -> Any:
         wanted = timed("asking", worker.wanted, SHARDS)
-        given = timed("giving rows", lambda: [s.rows(each) for s, each in zip(servers, wanted, strict=True)])
+        given = timed("reading rows", lambda: [s.rows(each) for s, each in zip(servers, wanted, strict=True)])
         step = worker.step()
         model.reseed(step)
         batch = data.take(order.batch(step))
@@ -244,10 +244,10 @@ def main() -> None:
     parser.add_argument("--large", type=int, default=1_000_000, help="0 leaves it out")
     parser.add_argument("--width", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--calls", action="store_true", help="the processor time of the calls alone")
+    parser.add_argument("--calls", action="store_true", help="measure only the processor time of the calls")
     options = parser.parse_args()
     if options.calls:
-        torch.set_num_threads(1)  # as the processes of workers and servers have
+        torch.set_num_threads(1)  # as in the processes of workers and servers
         for negatives in (64, 256):
             with threadpool_limits(1):
                 found = calls(options.words, options.width, negatives, options.rounds)

@@ -1,4 +1,4 @@
-"""How long a person waits: from the command to the first step, and for eight workers; and what workers weigh.
+"""Start times, from the command to the first step and of eight workers, and memory of the workers.
 
 python benchmarks/startup.py [--turns 5]
 """
@@ -35,10 +35,10 @@ Experiment.load(sys.argv[1]).with_settings(settings).trainer(callbacks=[First()]
 
 
 class Pid:
-    """Something to start."""
+    """An actor to start."""
 
     def pid(self) -> int:
-        """Return the number of its process."""
+        """Return the id of its process."""
         return os.getpid()
 
 
@@ -77,12 +77,12 @@ def main() -> None:
         packed.append(command_to_first_step("codec=int8", "train.workers=8"))
         torch.append(import_of_torch())
         workers.append(eight_workers())
-    print(f"medians of {turns} turns, {os.cpu_count()} processors")
+    print(f"medians of {turns} repetitions, {os.cpu_count()} processors")
     print(
         f"command to first step  {statistics.median(first):6.2f} s, of which importing torch {statistics.median(torch):.2f} s"
     )
     print(f"with eight workers and codec int8 {statistics.median(packed):6.2f} s")
-    print(f"eight workers          {statistics.median(s for s, _ in workers):6.3f} s once torch is imported")
+    print(f"eight workers          {statistics.median(s for s, _ in workers):6.3f} s after torch is imported")
     print(f"                       {statistics.median(pss for _, pss in workers):6.1f} MB each at most (PSS)")
 
 

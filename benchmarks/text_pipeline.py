@@ -1,8 +1,8 @@
-"""How fast text becomes windows: tokenizing on one core, and pipelines in one process and of actors on ``local``.
+"""Speed of converting text to windows: tokenizing on one core, and pipelines in one process and of actors on ``local``.
 
-What one process does is measured by the time of its processor, so that others disturb it little; pipelines by the clock.
-The text is the wiki sample in ``$CHIMERA_DATA/text`` (unpacked to a temporary file first), or one that is made up. MB are those
-of the plain text, and words are those of the vocabulary (10,000 words, no stop words left out). Run it on a quiet machine::
+Single processes are measured by processor time, which other load affects little; pipelines by wall time.
+The text is the wiki sample in ``$CHIMERA_DATA/text`` (first decompressed to a temporary file), or a generated one. MB refer to
+the plain text, and words to the vocabulary (10,000 words, including stop words). Run it on an idle machine::
 
     python benchmarks/text_pipeline.py [--text PATH] [--repeats 3]
 """
@@ -36,13 +36,13 @@ PRELOAD = ["chimera.data.text.kernels", "chimera.data.text.pipelines"]
 
 
 class ReadingLearner:
-    """Takes batches as fast as it can."""
+    """A learner that reads batches without training."""
 
     def __init__(self, text: Text, order: Any, clock: Callable[[], float] = time.perf_counter) -> None:
         self.text, self.order, self.clock, self.step = text, order, clock, 0
 
     def read(self, steps: int) -> float:
-        """Return how many windows a second came."""
+        """Return the number of windows per second."""
         began = self.clock()
         for _ in range(steps):
             self.text.take(self.order.batch(self.step))
@@ -52,7 +52,7 @@ class ReadingLearner:
 
 @contextmanager
 def plain_text(path: Path | None) -> Iterator[Path]:
-    """Give a file of plain text."""
+    """Yield the path of a plain text."""
     known = data_folder()
     if path is None and known is not None and (known / "text" / "wiki_sample.txt.gz").is_file():
         path = known / "text" / "wiki_sample.txt.gz"
@@ -78,7 +78,7 @@ def made_up(file: Any) -> None:
 
 
 def measured(what: str, unit: str, amount: float, function: Callable[[], Any], repeats: int) -> None:
-    """Print the median of ``amount`` a second; a function that returns a number has measured by itself."""
+    """Print the median of ``amount`` per second; a function that returns a float returns the speed itself."""
     speeds = []
     for _ in range(repeats):
         began = time.process_time()

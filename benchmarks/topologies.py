@@ -1,8 +1,9 @@
-"""D-PSGD over each topology, in virtual time: spectral gap, traffic, and how far the workers' models are apart.
+"""D-PSGD over each topology, in virtual time: spectral gap, accuracy, and consensus distance of the workers' models.
 
     python benchmarks/topologies.py --picture docs/decentralised.png
 
-Sixteen workers, each with digits of few classes, over links of 1 MB/s: who talks to fewer is faster a round, and further apart.
+Sixteen workers, each with digits of few classes, over links of 1 MB/s: with fewer neighbours, rounds are faster, but models
+differ more.
 """
 
 from __future__ import annotations
@@ -50,13 +51,15 @@ def draw(runs: dict[str, chimera.Run], picture: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")
-    apart, accurate = figure.subplots(1, 2)
+    distance, accuracy = figure.subplots(1, 2)
     for name, run in runs.items():
         rows = [row for row in run.rows if "consensus_distance" in row]
-        apart.semilogy([row["round"] for row in rows], [row["consensus_distance"] for row in rows], label=name, lw=1.2)
-        accurate.plot([row["seconds"] for row in rows], [row["accuracy"] for row in rows], lw=1.2)
-    apart.set(xlabel="Rounds", ylabel="Consensus distance")
-    accurate.set(xlabel="Virtual time (s)", ylabel="Accuracy of the mean model, test set")
+        distance.semilogy(
+            [row["round"] for row in rows], [row["consensus_distance"] for row in rows], label=name, lw=1.2
+        )
+        accuracy.plot([row["seconds"] for row in rows], [row["accuracy"] for row in rows], lw=1.2)
+    distance.set(xlabel="Rounds", ylabel="Consensus distance")
+    accuracy.set(xlabel="Virtual time (s)", ylabel="Accuracy of the mean model, test set")
     figure.legend(loc="outside right center", fontsize=8, frameon=False)
     figure.savefig(picture, dpi=100)
 
@@ -75,8 +78,8 @@ def main() -> None:
         rows = topology_of(table).mixing(range(arguments.workers), 0).rows
         neighbours = sorted({len(row) - 1 for row in rows})
         gap, metrics = run.figures["spectral_gap"], run.metrics
-        told = f"{' or '.join(map(str, neighbours))} | {gap:.3f} | {metrics['consensus_distance']:.3f}"
-        print(f"| {name} | {told} | {metrics['accuracy']:.3f} | {run.cost.seconds:.1f} |", flush=True)
+        cells = f"{' or '.join(map(str, neighbours))} | {gap:.3f} | {metrics['consensus_distance']:.3f}"
+        print(f"| {name} | {cells} | {metrics['accuracy']:.3f} | {run.cost.seconds:.1f} |", flush=True)
     if arguments.picture:
         draw(runs, arguments.picture)
 

@@ -1,9 +1,10 @@
-"""Word embeddings in one process: words a second and quality, with gensim's `Word2Vec` beside it, settings interleaved.
+"""Word embeddings in one process: words per second and quality of Chimera and gensim's `Word2Vec`, settings interleaved.
 
-The text is the wiki sample in ``$CHIMERA_DATA/text``, its 10,000 most frequent words (stop words too, which sub-sampling thins
-out), two words either side, 32 elements, 5 negatives, sub-sampling 1e-3, and a rate a word that falls linearly. *Learning* is
-what the model alone takes; *with windows* adds sub-sampling and making windows, as gensim's own figure does, which also
-splits its file into words. Words are those left by sub-sampling, of both; seconds are those of the processor, one thread::
+The text is the wiki sample in ``$CHIMERA_DATA/text``: its 10,000 most frequent words (including stop words, which sub-sampling
+reduces), two words on either side, 32 elements, 5 negatives, sub-sampling 1e-3, and a rate per word that decays linearly.
+*Training* is the time of the model alone. *With windows* adds sub-sampling and the creation of windows, as in gensim's
+figure, which also includes splitting its file into words. Words are counted after sub-sampling; seconds are processor time
+of one thread::
 
     python benchmarks/word_embeddings.py [--seeds 3] [--epochs 5] [--only gensim word shared-256 ...]
 """
@@ -47,7 +48,7 @@ GENSIM: dict[str, tuple[dict[str, Any], float]] = {
 
 
 class Corpus(NamedTuple):
-    """Words by frequency, and the text as their indices with the line that each stands in."""
+    """Words by frequency; the text as word indices, and the line number of each."""
 
     words: list[str]
     ids: NDArray[np.int32]
@@ -56,7 +57,7 @@ class Corpus(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What one run gave: words a second of processor time, and the quality of its vectors."""
+    """Result of one run: words per second of processor time, and the quality of its vectors."""
 
     learning: float
     with_windows: float
@@ -77,13 +78,13 @@ def read(path: Path) -> Corpus:
 
 
 def kept_share(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return how often each word is kept, as in gensim."""
+    """Return the probability that sub-sampling keeps each word, as in gensim."""
     often = counts / (SAMPLE * counts.sum())
     return np.minimum((np.sqrt(often) + 1) / often, 1)
 
 
 def windows(corpus: Corpus, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sub-sample the text and return a window around each word that is left, -1 beyond the ends of its line."""
+    """Sub-sample the text; return a window around each remaining word, -1 beyond the ends of its line."""
     kept = np.random.default_rng(seed).random(corpus.ids.size) < kept_share(corpus.counts)[corpus.ids]
     ids, lines = corpus.ids[kept].astype(np.int64), corpus.lines[kept]
     inputs = np.full((ids.size, 2 * HALF), -1, np.int64)
@@ -167,7 +168,7 @@ def main() -> None:
             results.append(made)
             print(f"seed {seed} {name}: {made}, load {os.getloadavg()[0]:.1f}", flush=True)
     print(
-        "\n| setting | M words/s learning | with windows | MEN | WordSim-353 | analogies |\n|---|---|---|---|---|---|"
+        "\n| setting | M words/s training | with windows | MEN | WordSim-353 | analogies |\n|---|---|---|---|---|---|"
     )
     for name, results in found.items():
         learning, whole, *judged = (statistics.median(column) for column in zip(*results, strict=True))

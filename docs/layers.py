@@ -1,4 +1,4 @@
-"""Draw docs/architecture.png: the layers of the packages, as pyproject.toml contracts them, and the processes of a run.
+"""Draw docs/architecture.png: the layers of the packages, from the contract in pyproject.toml, and the processes of a run.
 
 python docs/layers.py
 """
@@ -32,7 +32,7 @@ def layers() -> list[list[str]]:
 
 
 def box(axes: Any, x: float, y: float, width: float, height: float, text: str) -> None:
-    """Draw a box with a text around a center."""
+    """Draw a box around a text; ``x`` and ``y`` are its center."""
     corner = (x - width / 2, y - height / 2)
     axes.add_patch(
         FancyBboxPatch(corner, width, height, boxstyle="round,pad=0.02", facecolor=FAMILY, edgecolor="#45617c")

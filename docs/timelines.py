@@ -1,8 +1,8 @@
-"""Draw the pictures that examples open with: the first timeline of the report of each run, by a headless Chromium.
+"""Draw pictures of examples: the first timeline of the report of each run, with a headless Chromium.
 
     python docs/timelines.py pipeline hybrid split_learning coding
 
-It runs examples/NAME.toml and writes docs/NAME.png.
+For each name, run examples/NAME.toml and write docs/NAME.png.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 from chimera.training.experiment.experiment import Experiment
 
 DOCS = Path(__file__).parent
-PIXELS_OF_A_LANE, PIXELS_BESIDE_LANES = 22, 125
+PIXELS_PER_LANE, OTHER_PIXELS = 22, 125
 
 
 def timeline(report: str) -> tuple[str, int]:
-    """Return a page with nothing but the legend and the first timeline of a report, and how many lanes that has."""
+    """Return a page with only the legend and the first timeline of a report, and the number of lanes of the timeline."""
     head, _, body = report.partition("<body")
     legend = re.search(r"<p class='legend'>(?=<span><i class=\"compute).*?</p>", body, re.DOTALL)
     figure = re.search(r'<figure class="timeline">.*?</figure>', body, re.DOTALL)
@@ -39,7 +39,7 @@ def draw(name: str, browser: str) -> None:
         page, lanes = timeline((run / "report.html").read_text("utf-8"))
         file = Path(folder) / "timeline.html"
         file.write_text(page, "utf-8")
-        size = f"900,{lanes * PIXELS_OF_A_LANE + PIXELS_BESIDE_LANES}"
+        size = f"900,{lanes * PIXELS_PER_LANE + OTHER_PIXELS}"
         flags = [
             "--headless",
             "--no-sandbox",
@@ -52,7 +52,7 @@ def draw(name: str, browser: str) -> None:
 
 
 def main() -> None:
-    """Draw what is named."""
+    """Draw the timelines of the examples named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("examples", nargs="+")
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -1,8 +1,8 @@
-"""How many trees are enough, and what it matters who has which data: docs/bagging.png, which this script drew.
+"""Number of trees that an ensemble needs, for three partitions of the data; draws docs/bagging.png.
 
 Four workers fit decision trees to the digits: to bootstraps of all of them, of an even quarter each, or of a quarter with
-few of the ten digits. The picture shows how accurate the first trees of each ensemble are on digits that nobody was given.
-In the end the first ensemble is saved as scikit-learn's own and read again.
+few of the ten digits. The picture shows the accuracy of the first trees of each ensemble on the test set.
+At the end the first ensemble is saved as a scikit-learn estimator and loaded again.
 
     python examples/bagging.py [--picture bagging.png]
 
@@ -34,16 +34,16 @@ PARTITIONS: dict[str, Any] = {
 
 
 def accuracies(bag: Bagging, inputs: Any, targets: Any) -> list[float]:
-    """Return the accuracy of the first tree, of the first two, and so on; the workers' trees take turns."""
+    """Return the accuracy of the first tree, of the first two, and so on; the workers' trees alternate."""
     votes, reached = np.zeros((len(inputs), len(bag.classes_))), []
     for tree in bag.ensemble_.estimators_:
-        votes[:, tree.classes_.astype(int)] += tree.predict_proba(inputs)  # a tree knows the classes that it saw
+        votes[:, tree.classes_.astype(int)] += tree.predict_proba(inputs)  # a tree has only the classes of its own rows
         reached.append(float(np.mean(bag.classes_[votes.argmax(axis=1)] == targets)))
     return reached
 
 
 def main() -> None:
-    """Fit the three ensembles, draw, save."""
+    """Fit the three ensembles, draw the picture, save the first ensemble."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--picture", type=Path, default=Path("bagging.png"))
     picture = parser.parse_args().picture
@@ -64,9 +64,9 @@ def main() -> None:
     figure.savefig(picture, dpi=100)
 
     bags["all the data"].save("bagging.skops")
-    again = skops.io.load("bagging.skops", trusted=["sklearn.tree._tree.Tree"])  # as it is this script's own
+    again = skops.io.load("bagging.skops", trusted=["sklearn.tree._tree.Tree"])  # safe: this script wrote the file
     same = (again.predict(test) == bags["all the data"].predict(test)).all()
-    print(f"{picture}; bagging.skops, read again, answers alike: {same}")
+    print(f"{picture}; bagging.skops, loaded again, gives the same answers: {same}")
 
 
 if __name__ == "__main__":

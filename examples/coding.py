@@ -1,7 +1,7 @@
-"""Stragglers with gradient coding: docs/coding_compared.png, which this script drew from coding.toml, run with four strategies.
+"""Gradient coding with stragglers: run coding.toml with four strategies, and draw docs/coding_compared.png.
 
-Two of six workers are ten times as slow. The picture shows, in virtual time, how accurate the model is when, and what the
-workers do meanwhile: with `parameter-server` four wait for two, with `gradient-coding` nobody waits for those.
+Two of six workers are ten times as slow. The picture shows the accuracy over virtual time, and when each worker
+computes: with `parameter-server` four workers wait for two, with `gradient-coding` none does.
 
     python examples/coding.py [--picture coding_compared.png]
 
@@ -28,11 +28,11 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "approximate-coding": {"stragglers": 2},
 }
 SHOWN_S = 1.0
-"""How much of the beginning the lanes show."""
+"""Virtual seconds from the start that the timelines show."""
 
 
-def draw_lanes(axes: Any, run: chimera.Run) -> None:
-    """Draw when each worker computes, a lane each, and mark when the servers step."""
+def draw_timeline(axes: Any, run: chimera.Run) -> None:
+    """Draw a timeline with a row for each worker, and mark the steps of the servers."""
     for line in (run.run_dir / "trace.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         kind, _, number = row["actor"].partition(" ")
@@ -47,25 +47,25 @@ def draw_lanes(axes: Any, run: chimera.Run) -> None:
 
 
 def main() -> None:
-    """Run the experiment with each strategy, and draw."""
+    """Run the experiment with each strategy, and draw the results."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--picture", type=Path, default=Path("coding_compared.png"))
     picture = parser.parse_args().picture
     figure = Figure(figsize=(8.4, 5.6), layout="constrained")
-    curves, *lanes = figure.subplot_mosaic([["curves", "curves"], ["waits", "coded"]]).values()
-    titles = ("parameter-server: a step when all are there", "gradient-coding: a step when any four are")
+    curves, *timelines = figure.subplot_mosaic([["curves", "curves"], ["waits", "coded"]]).values()
+    titles = ("parameter-server: a step when all have answered", "gradient-coding: a step when any four have")
     with TemporaryDirectory() as folder:
         for name, options in STRATEGIES.items():
             experiment = chimera.Experiment.load(EXPERIMENT).with_table("strategy", {"name": name, **options})
             run = experiment.trainer(out=Path(folder) / name, evaluate_every=5).fit()
-            looks = [row for row in run.rows if "accuracy" in row]
-            wide = 5 if name == "gradient-coding" else 1.5  # `replicated` has the same weights and goes on top of it
-            seconds, accuracy = zip(*((row["seconds"], row["accuracy"]) for row in looks), strict=True)
+            evaluations = [row for row in run.rows if "accuracy" in row]
+            wide = 5 if name == "gradient-coding" else 1.5  # `replicated` has equal weights and is drawn over it
+            seconds, accuracy = zip(*((row["seconds"], row["accuracy"]) for row in evaluations), strict=True)
             curves.plot(seconds, accuracy, linewidth=wide, label=name)
-            print(f"{name}: accuracy {run.metrics['accuracy']:.3f} after {looks[-1]['seconds']:.1f} s")
-            if len(curves.lines) <= len(lanes):
-                draw_lanes(lanes[len(curves.lines) - 1], run)
-    for axes, title in zip(lanes, titles, strict=True):
+            print(f"{name}: accuracy {run.metrics['accuracy']:.3f} after {evaluations[-1]['seconds']:.1f} s")
+            if len(curves.lines) <= len(timelines):
+                draw_timeline(timelines[len(curves.lines) - 1], run)
+    for axes, title in zip(timelines, titles, strict=True):
         axes.set_title(title, fontsize=10)
     curves.set(xlabel="Virtual seconds", ylabel="Accuracy on the test set")
     curves.legend(loc="lower right", frameon=False)

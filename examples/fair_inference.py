@@ -1,7 +1,7 @@
-"""Two jobs share a cluster at equal query rates though one model is 2.4 times slower; its coordinator dies; nothing is lost.
+"""Two inference jobs with equal query rates, though one model is 2.4 times slower; the coordinator is killed without loss.
 
-It starts four workers, a coordinator and a standby, kills the coordinator half-way, and in the end checks that every query has
-exactly one result.
+The script starts four workers, a coordinator and a standby, kills the coordinator half-way, and at the end checks that every
+query has exactly one result.
 
 Takes about 15 s on two cores.
 """
@@ -20,11 +20,11 @@ from rich.table import Table
 import chimera
 
 QUERIES = 1200
-SECONDS = {"quick": 0.010, "slow": 0.024}  # a query
+SECONDS = {"quick": 0.010, "slow": 0.024}  # per query
 
 
 class Squares:
-    """Stands for a model: its `predict` takes as long as one, and answers something that can be checked."""
+    """A placeholder for a model: `predict` takes as long as a model, and returns results that can be checked."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -36,7 +36,7 @@ class Squares:
 
 
 def main() -> None:
-    """Submit both jobs, watch them, and do the harm."""
+    """Submit both jobs, show their progress, and kill the coordinator."""
     with chimera.InferenceCluster(workers=4, standbys=1) as cluster:
         jobs = {
             name: chimera.infer(
@@ -48,7 +48,7 @@ def main() -> None:
             for name, seconds in SECONDS.items()
         }
         killed = ""
-        apart = 1.0
+        ratio = 1.0
         with Live(refresh_per_second=10) as live:
             while True:
                 rates, workers, members = (cluster.client.rows(what) for what in ("rate", "workers", "members"))
@@ -57,7 +57,7 @@ def main() -> None:
                 if all(row["state"] == "done" for row in rates):
                     break
                 if not killed and sum(done) > QUERIES:
-                    apart = max(row["rate"] for row in rates) / min(row["rate"] for row in rates)
+                    ratio = max(row["rate"] for row in rates) / min(row["rate"] for row in rates)
                     killed = kill_coordinator(members)
                 time.sleep(0.1)
         for name, job in jobs.items():
@@ -65,11 +65,11 @@ def main() -> None:
             assert [row["index"] for row in rows] == list(range(QUERIES))
             assert [row["result"] for row in rows] == [query * query for query in range(QUERIES)]
             print(f"{name}: each of {len(rows)} queries has exactly one result")
-        print(f"{killed} was killed half-way; until then the rates were within a factor of {apart:.2f}")
+        print(f"{killed} was killed half-way; until then the rates were within a factor of {ratio:.2f}")
 
 
 def kill_coordinator(members: list[dict]) -> str:
-    """End whoever leads, and return its name."""
+    """Kill the leading coordinator, and return its name."""
     leader = next(row for row in members if row["role"] == "coordinator")
     with contextlib.suppress(ProcessLookupError):
         os.kill(leader["pid"], signal.SIGKILL)
@@ -77,18 +77,18 @@ def kill_coordinator(members: list[dict]) -> str:
 
 
 def picture(rates: list[dict], workers: list[dict], members: list[dict], killed: str) -> Group:
-    """Return what the terminal shows."""
+    """Return the display: jobs, workers and coordinator."""
     jobs = Table("job", "s/query", "queries/s", "progress", "", box=None)
     for row in rates:
         bar = ProgressBar(total=row["queries"], completed=row["processed"], width=40)
-        told = f"{row['processed']}/{row['queries']}"
-        jobs.add_row(row["name"], f"{SECONDS[row['name']]:.3f}", f"{row['rate']:.0f}", bar, told)
+        progress = f"{row['processed']}/{row['queries']}"
+        jobs.add_row(row["name"], f"{SECONDS[row['name']]:.3f}", f"{row['rate']:.0f}", bar, progress)
     names = {row["job"]: row["name"] for row in rates}
     serving = Table(*(row["worker"] for row in workers), box=None)
     serving.add_row(*(names.get(row["job"], row["state"]) for row in workers))
     leading = [f"{row['name']}, in epoch {row['epoch']}" for row in members if row["role"] == "coordinator"]
-    words = f"coordinator: {leading[-1] if leading else 'nobody'}" + (f"; {killed} was killed" if killed else "")
-    return Group(jobs, "", serving, "", words, "")
+    status = f"coordinator: {leading[-1] if leading else 'none'}" + (f"; {killed} was killed" if killed else "")
+    return Group(jobs, "", serving, "", status, "")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A sharded, asynchronous parameter server from an engine's verbs alone; give it the name of an engine.
+"""A sharded, asynchronous parameter server, from the methods of an engine alone; the argument is the name of an engine.
 
-Two servers hold half of the weights each. Three workers find a linear map, each from data of its own and at its own pace. The
-driver sees refs only: weights and gradients go from actor to actor.
+Two servers hold half of the weights each. Three workers fit a linear map, each to its own data and at its own pace. The
+driver handles refs only: weights and gradients go from actor to actor.
 
 Takes about 2 s on two cores.
 """
@@ -16,13 +16,13 @@ TRUTH = np.linspace(-1, 1, 20, dtype=np.float32)
 
 
 class Worker:
-    """Computes gradients of the squared error; any class will do."""
+    """A worker that computes gradients of the squared error; an actor may be of any class."""
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
 
     def gradient(self, *shards: np.ndarray) -> list[np.ndarray]:
-        """Return the gradient on 32 new samples, a piece a shard."""
+        """Return the gradient on 32 new samples, one piece for each shard."""
         inputs = self.random.normal(size=(32, TRUTH.size)).astype(np.float32)
         errors = inputs @ (np.concatenate(shards) - TRUTH)
         return np.split(inputs.T @ errors / len(inputs), len(shards))
@@ -40,12 +40,12 @@ class Server:
 
 def train(engine, servers, workers, updates):
     weights = [server.push() for server in servers]
-    asked = {worker: worker.gradient(*weights, returns=len(servers)) for worker in workers}
+    pending = {worker: worker.gradient(*weights, returns=len(servers)) for worker in workers}
     for _ in range(updates):
-        (first, *_), _ = engine.wait([pieces[0] for pieces in asked.values()])
-        worker = next(worker for worker, pieces in asked.items() if pieces[0] is first)
-        weights = [server.push(piece) for server, piece in zip(servers, asked[worker], strict=True)]
-        asked[worker] = worker.gradient(*weights, returns=len(servers))
+        (first, *_), _ = engine.wait([pieces[0] for pieces in pending.values()])
+        worker = next(worker for worker, pieces in pending.items() if pieces[0] is first)
+        weights = [server.push(piece) for server, piece in zip(servers, pending[worker], strict=True)]
+        pending[worker] = worker.gradient(*weights, returns=len(servers))
     return np.concatenate(engine.get(weights))
 
 

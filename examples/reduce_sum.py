@@ -11,7 +11,7 @@ import chimera
 
 
 def reduce_sum(worker, count):
-    """Sum the numbers of this worker, then add the sums of all: everyone gets the total."""
+    """Return the sum of this worker's numbers, and the total over all workers."""
     own = np.arange(worker.rank, count, worker.world_size)
     return own.sum(), worker.all_reduce(own.sum())
 
@@ -20,4 +20,4 @@ if __name__ == "__main__":
     engine = sys.argv[1] if len(sys.argv) > 1 else "local"
     workers = int(sys.argv[2]) if len(sys.argv) > 2 else 4
     for rank, (own, total) in enumerate(chimera.remote.run(reduce_sum, 1_000_000, workers=workers, engine=engine)):
-        print(f"worker {rank} added {own}, and knows the total {total}")
+        print(f"worker {rank} added {own}; the total is {total}")

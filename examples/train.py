@@ -1,4 +1,4 @@
-"""The Python API: train a network on handwritten digits with two workers, and look at what came of it.
+"""The Python API: train a network on handwritten digits with two workers, and print the results.
 
 Takes about 11 s on two cores.
 """

@@ -2,7 +2,7 @@
 
     FLOWER/bin/python benchmarks/flower/federated_rounds.py CLIENTS SAMPLED ROUNDS PARAMETERS
 
-The last line it prints is JSON: the versions, how long the first round took to come, and the rounds per second after it.
+The last line of the output is JSON: the versions, the seconds until the first round, and the rounds per second after it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ ends_s: list[float] = []
 
 
 class Timed(FedAvg):
-    """Takes note of when each round ends."""
+    """A strategy that records when each round ends."""
 
     def aggregate_train(self, *given: Any) -> Any:
-        """See Flower."""
+        """Record the time (a method of Flower's strategies)."""
         result = super().aggregate_train(*given)
         ends_s.append(time.perf_counter())
         return result
@@ -37,7 +37,7 @@ class Timed(FedAvg):
 
 @client.train()
 def train(message: Message, _: Context) -> Message:
-    """Give back the model that came."""
+    """Return the received model."""
     metrics = MetricRecord({"num-examples": 1, "loss": 0.0})
     return Message(content=RecordDict({"arrays": message.content["arrays"], "metrics": metrics}), reply_to=message)
 

@@ -1,4 +1,4 @@
-"""Let the master fit, and score what it predicts: python client.py [classification|regression].
+"""Let the master fit, and score its predictions: python client.py [classification|regression].
 
 Takes about 3 s once the master serves.
 """

@@ -11,7 +11,7 @@ WORKERS = "sgd1", "sgd2"
 
 
 def write(folder: Path, kind: str, inputs: pd.DataFrame, targets: pd.Series) -> None:
-    """Write one folder's two tables."""
+    """Write the two tables of a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     inputs.to_csv(folder / f"X_{kind}.csv", index=False)
     targets.to_frame("target").to_csv(folder / f"y_{kind}.csv", index=False)

@@ -1,4 +1,4 @@
-"""Let the master fit, and score what it predicts.
+"""Let the master fit, and score its predictions.
 
 Takes about 3 s once the master serves.
 """

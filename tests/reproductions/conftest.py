@@ -1,6 +1,6 @@
-"""Claims: what a paper says, and what we see.
+"""Fixtures that record published claims and our figures for them.
 
-Every test here takes the fixture `claim`, and calls it when its assertions have held::
+Every test here uses the fixture `claim`, and calls it after its assertions::
 
     def test_it_is_exact(learn: Learn, claim: Claim) -> None:
         run = learn("gradient-tracking")
@@ -11,11 +11,11 @@ Every test here takes the fixture `claim`, and calls it when its assertions have
             figure=f"relative distance to the optimum {distance(run):.0e} against {distance(other):.2f}",
         )
 
-``source`` is authors, year and place in the paper; ``claim`` one sentence without a full stop; ``figure`` what this test
-measured, so rounded that it is the same on any machine. A test may make several claims.
+``source`` is authors, year and place in the paper; ``claim`` one sentence without a full stop; ``figure`` the measured
+values, rounded so that they are the same on any machine. A test may make several claims.
 
-``pytest tests/reproductions --write-claims`` puts them into docs/reproductions.md: it replaces the rows of the tests that ran,
-keeps those of the others (add ``-m ""`` for the long ones), and drops those of tests that are gone. `test_claims.py` fails
+``pytest tests/reproductions --write-claims`` writes them to docs/reproductions.md: it replaces the rows of the tests that ran,
+keeps those of the others (add ``-m ""`` for the long ones), and drops those of removed tests. `test_claims.py` fails
 until the page has every test.
 """
 
@@ -30,8 +30,8 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs" / "reproductions.md"
 HEAD = """# Reproductions
 
-What made these algorithms known, as tests in `tests/reproductions/`: each row is an assertion on small, seeded data. This table
-is written by `pytest tests/reproductions --write-claims -m ""`; the figures are those of its last run.
+Published claims about the algorithms, reproduced by tests in `tests/reproductions/`. Each row is an assertion on small, seeded
+data. `pytest tests/reproductions --write-claims -m ""` writes this table; the figures are those of its last run.
 
 | claim | source | our figure | test |
 |---|---|---|---|
@@ -44,7 +44,7 @@ COLLECTED = pytest.StashKey[dict[pytest.Collector, None]]()
 
 
 def reproductions() -> dict[str, ast.FunctionDef]:
-    """Return all tests that there are, in order, by file and name."""
+    """Return all tests, in order, by file and name."""
     files = sorted(path for path in Path(__file__).parent.glob("test_*.py") if path.name != "test_claims.py")
     return {
         f"{path.name}::{node.name}": node
@@ -64,7 +64,7 @@ def rows_of(page: str) -> dict[str, list[str]]:
 
 
 def page_of(rows: dict[str, list[str]]) -> str:
-    """Return the page: the rows of the tests there are, in their order."""
+    """Return the page: the rows of the existing tests, in their order."""
     lines = [
         line
         for there in reproductions()
@@ -76,7 +76,7 @@ def page_of(rows: dict[str, list[str]]) -> str:
 
 
 def still_there(rows: dict[str, list[str]], tests: Collection[str]) -> dict[str, list[str]]:
-    """Return the rows without those of tests that are gone, or have other parameters; ``tests`` are all of some files."""
+    """Return the rows without those of removed tests or parameters; ``tests`` are all tests of some files."""
     files = {test.partition("::")[0] for test in tests}
     return {test: said for test, said in rows.items() if test in tests or test.partition("::")[0] not in files}
 
@@ -103,7 +103,7 @@ def claim(request: pytest.FixtureRequest) -> Claim:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the page, if that was asked for."""
+    """Write the page if ``--write-claims`` is given."""
     if session.config.getoption("write_claims", default=False):
         known = rows_of(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
         files = session.config.stash.get(COLLECTED, {})

@@ -1,4 +1,4 @@
-"""DiLoCo: as good as synchronous training, at a fiftieth of its traffic or less; on the digits, from the same samples."""
+"""DiLoCo: as accurate as synchronous training, with a fiftieth of its traffic or less; on the digits, from the same samples."""
 
 from __future__ import annotations
 
@@ -80,5 +80,5 @@ def test_it_is_as_good_as_synchronous_training_for_a_fraction_of_the_traffic(
     claim(
         source=source,
         claim=f"{name} is within a point of synchronous training from the same samples, at a fraction of its traffic",
-        figure=f"accuracy {accuracy:.1%} against {synchronous[0]:.1%}; 1/{synchronous[1] / sent:.0f} of the bytes, both ways",
+        figure=f"accuracy {accuracy:.1%} against {synchronous[0]:.1%}; 1/{synchronous[1] / sent:.0f} of the bytes up and down",
     )

@@ -1,4 +1,4 @@
-"""What bagging is known for, and that it is scikit-learn's."""
+"""The published effect of bagging, and equality with scikit-learn."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_bagging_lowers_the_error_of_a_tree_as_scikit_learns_does(claim: Claim) 
     assert abs(np.mean(ours) - np.mean(theirs)) < 2 * sampling_error
     claim(
         source="Breiman 1996, table 1",
-        claim="Bagging halves the error of a decision tree, and over three workers it is scikit-learn's to sampling error",
+        claim="Bagging halves the error of a decision tree, and over three workers equals scikit-learn's within sampling error",
         figure=f"error {np.mean(ours):.1%}, scikit-learn's {np.mean(theirs):.1%}, one tree {tree:.1%} "
         "(digits, 30 trees, mean of 3 seeds)",
     )

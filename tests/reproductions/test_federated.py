@@ -1,4 +1,4 @@
-"""What made federated strategies known, each claim with its paper, on small data."""
+"""Published claims about federated strategies, each with its paper, on small data."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_fed_avg_takes_as_many_rounds_as_in_its_paper_and_fed_sgd_several_times_
     settings = {
         "model": {"name": "mlp", "hidden": [200, 200], "activation": "relu"},
         "data": "mnist",
-        "partition": "contiguous",  # the samples stand in random order, and each worker has its own 600
+        "partition": "contiguous",  # the samples are in random order, and each worker has its own 600
         "workers": 100,
         "seeds": [0],
     }
@@ -94,7 +94,7 @@ def test_fed_avg_takes_as_many_rounds_as_in_its_paper_and_fed_sgd_several_times_
     assert whole.metrics["accuracy"] < 0.97
     claim(
         source="McMahan et al. 2017, table 1",
-        claim="FedAvg (2NN, E = 1, B = 10, C = 0.1, IID) has 97 % on MNIST in 87 rounds; FedSGD takes several times more",
+        claim="FedAvg (2NN, E = 1, B = 10, C = 0.1, IID) reaches 97 % on MNIST in 87 rounds; FedSGD takes several times more",
         figure=f"{rounds} rounds; FedSGD has {whole.metrics['accuracy']:.1%} after {3 * rounds}",
     )
 
@@ -111,51 +111,51 @@ def test_fed_prox_takes_the_work_of_stragglers_that_fed_avg_drops(learn: Learn, 
     assert accuracy(taken) > 0.75
     claim(
         source="Li et al. 2020 (FedProx), section 5.2 and figure 1",
-        claim=f"Where 90 % of the workers get done with a part of their work, FedProx (mu = {mu}) is far ahead of FedAvg",
+        claim=f"If 90 % of the workers complete only a part of their work, FedProx (mu = {mu}) is far ahead of FedAvg",
         figure=f"accuracy {accuracy(taken):.0%} and {accuracy(dropped):.0%}, {SETTING}",
     )
 
 
 @pytest.mark.long
 def test_fed_prox_with_stragglers_is_hardly_worse_than_without(learn: Learn, claim: Claim) -> None:
-    """The same figure: its rows are alike for 0 and 90 % of stragglers."""
+    """The same figure: its rows are similar for 0 and 90 % of stragglers."""
     taken, whole = (learn("fed-prox", {**WORK, "stragglers": share}) for share in (0.9, 0.0))
     assert accuracy(taken) > accuracy(whole) - 0.03
     claim(
         source="Li et al. 2020 (FedProx), figure 1",
-        claim="90 % of stragglers make FedProx hardly worse",
+        claim="90 % of stragglers hardly affect FedProx",
         figure=f"accuracy {accuracy(taken):.0%} and, without stragglers, {accuracy(whole):.0%}, {SETTING}",
     )
 
 
 @pytest.mark.long
 def test_scaffold_does_not_drift_as_fed_avg_does(learn: Learn, claim: Claim) -> None:
-    """Karimireddy et al. 2020, section 7 and table 3: where data differ, many local steps let FedAvg drift, not SCAFFOLD."""
+    """Karimireddy et al. 2020, section 7 and table 3: many local steps make FedAvg drift on skewed data, not SCAFFOLD."""
     work = {"local_steps": 50, "local_learning_rate": 0.05}
     averaged, controlled = (learn(name, work, workers=10) for name in ("fed-avg", "scaffold"))
     assert accuracy(controlled) > accuracy(averaged) + 0.05
     assert accuracy(controlled) > 0.92
-    # It takes several times fewer rounds to what FedAvg comes to in the end.
+    # It reaches FedAvg's final accuracy in several times fewer rounds.
     reached = [_rounds_to(run, accuracy(averaged)) for run in controlled]
     assert np.mean(reached) < 30 / 2
     claim(
         source="Karimireddy et al. 2020, section 7 and table 3",
-        claim="With 50 local steps on data that differ, FedAvg drifts, and SCAFFOLD does not",
+        claim="With 50 local steps on heterogeneous data, FedAvg drifts, and SCAFFOLD does not",
         figure=f"accuracy {accuracy(controlled):.0%} and {accuracy(averaged):.0%}, {SETTING}; "
-        f"SCAFFOLD is there after {np.mean(reached):.0f} of 30 rounds",
+        f"SCAFFOLD reaches this after {np.mean(reached):.0f} of 30 rounds",
     )
 
 
 @pytest.mark.long
 def test_scaffold_with_stragglers_is_ahead_of_fed_avg(learn: Learn, claim: Claim) -> None:
-    """Both at once: data that differ (Karimireddy et al. 2020), and most do a part of their work (Li et al. 2020)."""
+    """Both at once: heterogeneous data (Karimireddy et al. 2020), and partial work of most workers (Li et al. 2020)."""
     many = {**WORK, "stragglers": 0.9}
     averaged, controlled = (learn(name, many) for name in ("fed-avg", "scaffold"))
     assert accuracy(controlled) > accuracy(averaged) + 0.2
     assert accuracy(controlled) > 0.88
     claim(
         source="Karimireddy et al. 2020, section 7; stragglers as in Li et al. 2020 (FedProx), section 5.2",
-        claim="Where 90 % of the workers get done with a part of their work, SCAFFOLD is far ahead of FedAvg too",
+        claim="If 90 % of the workers complete only a part of their work, SCAFFOLD is also far ahead of FedAvg",
         figure=f"accuracy {accuracy(controlled):.0%} and {accuracy(averaged):.0%}, {SETTING}",
     )
 
@@ -165,7 +165,7 @@ def _rounds_to(run: chimera.Run, level: float) -> int:
 
 
 def test_fed_nova_comes_to_the_optimum_of_all_where_fed_avg_comes_to_another(learn: Learn, claim: Claim) -> None:
-    """Wang et al. 2020, theorem 1: who takes more steps pulls FedAvg to his own optimum; FedNova weighs by data alone."""
+    """Wang et al. 2020, theorem 1: workers with more steps pull FedAvg to their own optimum; FedNova weights by data alone."""
     rng = np.random.default_rng(0)
     sizes = [200, 40, 40, 40]
     inputs = rng.normal(size=(sum(sizes), 3))
@@ -199,7 +199,7 @@ def test_fed_nova_comes_to_the_optimum_of_all_where_fed_avg_comes_to_another(lea
     assert off["fed-avg"] > 0.1
     claim(
         source="Wang et al. 2020, theorem 1",
-        claim="Where workers take unequal numbers of steps, FedNova comes near the optimum of all, and FedAvg to another point",
+        claim="With unequal numbers of steps, FedNova converges near the global optimum, and FedAvg to another point",
         figure=f"relative distance {off['fed-nova']:.2f} and {off['fed-avg']:.2f}",
     )
 
@@ -225,6 +225,6 @@ def test_adaptive_servers_learn_faster(learn: Learn, claim: Claim, name: str) ->
     assert accuracy(adaptive) > accuracy(plain) + 0.05
     claim(
         source="Reddi et al. 2021, table 1",
-        claim=f"With {name} on the servers, learning is ahead of FedAvg in the same rounds",
+        claim=f"With {name} on the servers, training is ahead of FedAvg in the same number of rounds",
         figure=f"accuracy {accuracy(adaptive):.0%} and {accuracy(plain):.0%}, {SETTING}",
     )

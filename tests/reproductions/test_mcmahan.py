@@ -20,16 +20,16 @@ CLIENTS: dict[str, dict[str, Any]] = {
     "FedSGD": {"batch_size": 600, "local_steps": 1, "local_learning_rate": 0.17},
     "FedAvg": {"batch_size": 10, "local_epochs": 1, "local_learning_rate": 0.04},
 }
-"""With the learning rates at which both take as many rounds as there. The paper tuned them, and does not print them.
+"""Learning rates with which both take as many rounds as in the paper. The paper tuned them, and does not print them.
 
-On its grid 0.46 and 0.22 are the best here, and reach the target in about a third of its rounds, both of them. What differed
-there is not known. Pixels from -0.5 to 0.5 in place of 0 to 1 take FedAvg a third to two thirds more rounds, and local batches
-that are not shuffled three times as many, which would not concern FedSGD.
+On the paper's grid 0.46 and 0.22 are the best here, and both reach the target in about a third of the paper's rounds. The
+cause of the difference is unknown. With pixels from -0.5 to 0.5 in place of 0 to 1, FedAvg takes a third to two thirds more
+rounds, and with local batches that are not shuffled three times as many, which would not affect FedSGD.
 """
 
 
 def rounds_to_target(algorithm: str, folder: Path) -> int:
-    """Train 100 clients with 600 images each, of which ten take part in a round."""
+    """Train 100 clients with 600 images each, of which ten participate in a round."""
     client = dict(CLIENTS[algorithm])
     run = chimera.train(
         {"name": "mlp", "hidden": [200, 200], "activation": "relu"},
@@ -55,7 +55,7 @@ def rounds_to_target(algorithm: str, folder: Path) -> int:
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs MNIST in $CHIMERA_DATA/mnist")
 def test_fed_avg_needs_several_times_fewer_rounds_than_fed_sgd(tmp_path: Path, claim: Claim) -> None:
-    """Table 1 there, the row of C = 0.1 for the two-layer network (2NN) on data that are not IID."""
+    """Table 1 of the paper, the row of C = 0.1 for the two-layer network (2NN) on data that are not IID."""
     rounds = {algorithm: rounds_to_target(algorithm, tmp_path) for algorithm in CLIENTS}
     for algorithm, expected in IN_THE_PAPER.items():
         assert expected / 1.5 < rounds[algorithm] < expected * 1.5

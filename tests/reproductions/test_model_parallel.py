@@ -1,4 +1,4 @@
-"""What the papers on cutting a model over workers promise, each claim with its paper, on small data."""
+"""Published claims about model parallelism, each with its paper, on small data."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def difference(run: chimera.Run, whole: chimera.Run) -> float:
 
 
 def test_a_pipeline_is_the_unsplit_network(fit: Fit, claim: Claim) -> None:
-    """Huang et al. 2019, section 2.2: gradients of micro-batches add up to that of the batch, whatever the partition."""
+    """Huang et al. 2019, section 2.2: gradients of micro-batches add up to that of the batch, for any split."""
     whole = fit(1, "single-worker")
     for schedule in ("gpipe", "1f1b"):
         assert difference(fit(3, {"name": "pipeline-parallel", "schedule": schedule}), whole) < TOLERANCE
     claim(
         source="Huang et al. 2019, section 2.2; Narayanan et al. 2019",
-        claim="A pipeline's weights are those of the unsplit network trained alike, whatever the cut and the schedule",
+        claim="A pipeline's weights equal those of the unsplit network trained in the same way, for any split and schedule",
         figure="after 50 steps of Adam over 3 stages no weight differs by more than 2e-6, with GPipe's schedule and with 1F1B",
     )
 
@@ -56,48 +56,48 @@ def test_the_bubble_is_as_large_as_the_paper_says(fit: Fit, claim: Claim, stages
     assert run.figures["bubble"] == pytest.approx(theory, rel=0.1)
     claim(
         source="Huang et al. 2019, section 2.3",
-        claim="Of the time of K stages a share of (K - 1) / (M + K - 1) is bubble, with M micro-batches",
+        claim="With K stages and M micro-batches, the bubble is (K - 1) / (M + K - 1) of the time",
         figure=f"{run.figures['bubble']:.3f} of the timeline against {theory:.3f}, with 4 stages and 8 micro-batches",
     )
 
 
 def test_slices_are_the_unsplit_network(fit: Fit, claim: Claim) -> None:
-    """Shoeybi et al. 2019, section 3: columns, then rows, and heads, need sums only, and give what the whole gives."""
+    """Shoeybi et al. 2019, section 3: columns, then rows, and heads, need sums only, and give the unsplit result."""
     options: dict[str, Any] = {"model": transformer, "data": sentences(), "optimizer": SGD}
     whole = fit(1, ONE_STAGE, **options)
     assert difference(fit(4, "tensor-parallel", **options), whole) < TOLERANCE
     assert difference(fit(3, "tensor-parallel"), fit(1, "single-worker")) < TOLERANCE
     claim(
         source="Shoeybi et al. 2019, section 3",
-        claim="Layers cut by columns, rows, words and heads train to the weights of the unsplit network",
+        claim="Layers split by columns, rows, words and heads reach the weights of the unsplit network",
         figure="after 50 steps of a two-layer transformer with dropout over 4 workers no weight differs by more than 2e-6",
     )
 
 
 def test_a_layer_of_a_transformer_takes_four_sums(fit: Fit, claim: Claim) -> None:
-    """Shoeybi et al. 2019, section 3, figure 4: two all-reduces forward and two back, each of batch x length x width."""
+    """Shoeybi et al. 2019, section 3, figure 4: two all-reduces forward and two backward, each of batch x length x width."""
     options: dict[str, Any] = {"data": sentences(), "optimizer": SGD, "rounds": 10, "batch_size": 8}
     sums = [
         fit(2, "tensor-parallel", model=lambda layers=layers: transformer(layers), **options).cost.elements_up
         for layers in (1, 2)
     ]
-    of_one = (sums[1] - sums[0]) / (2 * 10)  # a worker and step
+    of_one = (sums[1] - sums[0]) / (2 * 10)  # for a worker and a step
     assert of_one == 4 * 8 * 7 * 16
     claim(
         source="Shoeybi et al. 2019, section 3, figure 4",
-        claim="A layer of a transformer takes two all-reduces forward and two back",
+        claim="A layer of a transformer takes two all-reduces forward and two backward",
         figure="4 x 8 x 7 x 16 numbers are summed for one more layer of width 16, with batches of 8 sentences of 7 words",
     )
 
 
 @pytest.mark.parametrize("head", [None, 4])
 def test_split_learning_is_the_unsplit_network(fit: Fit, claim: Claim, head: int | None) -> None:
-    """Gupta and Raskar 2018, section 3: what clients and server train is what would be trained with all data in one place."""
+    """Gupta and Raskar 2018, section 3: clients and server train the same network as with all data in one place."""
     run = fit(3, {"name": "split-learning", "head": head})
     assert difference(run, fit(1, "single-worker")) < TOLERANCE
     claim(
         source="Gupta and Raskar 2018, section 3" if head is None else "Vepakomma et al. 2018, section 2 (u-shaped)",
-        claim="Clients and a server train the network that would be trained with all data in one place"
-        + ("" if head is None else ", also where labels stay with the clients"),
+        claim="Clients and a server train the same network as with all data in one place"
+        + ("" if head is None else ", also if labels stay with the clients"),
         figure="after 50 batches of 3 clients in turn no weight differs by more than 2e-6",
     )

@@ -1,4 +1,4 @@
-"""Work that is done several times: what it saves in waiting, and in bytes."""
+"""Redundant computation: the waiting and the bytes that it saves."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_gradient_coding_is_exact_at_the_pace_of_the_fastest(learn: Learn, claim
         "workers": workers,
         "batch_size": batch,
         "epochs": 2,
-        "checkpoint_every": 10_000,  # for which everybody is waited for
+        "checkpoint_every": 10_000,  # never: a checkpoint waits for all workers
         "optimizer": {"name": "adam", "lr": 0.01},
         "engine": {"name": "simulated", "compute": {"seconds_per_sample": 1e-2}},
     }
@@ -76,6 +76,6 @@ def test_coded_computing_sends_what_its_theory_says(learn: Learn, claim: Claim, 
     claim(
         source="Li et al. 2018, theorem 1",
         claim=f"Coded computing on {workers} workers with {copies} copies sends (1 - r/n)/r of all parts, "
-        "r times less than the uncoded shuffle, a packet for several counted once",
+        "r times less than the uncoded shuffle; a packet for several receivers counts once",
         figure=f"{coded.figures['shuffle_load']:.3f}, in theory {theory:.3f}; {saved:.2f} times less; the same weights",
     )

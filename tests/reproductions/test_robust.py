@@ -1,4 +1,4 @@
-"""Servers that withstand attackers: what made robust aggregation known, on the digits."""
+"""Published claims about robust aggregation against attackers, on the digits."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_robust_rules_withstand_attackers_that_break_the_mean(learn: Learn, clai
     sent = "minus four times their change" if "flip" in attack else "normal noise"
     claim(
         source="Blanchard et al. 2017, section 6; Yin et al. 2018, section 7; Pillutla et al. 2022",
-        claim=f"Robust rules withstand 2 of 10 attackers that send {sent}, which breaks the mean",
+        claim=f"Robust rules tolerate 2 of 10 attackers that send {sent}, which breaks the mean",
         figure=f"accuracy {broken:.0%} with the mean, {honest:.0%} without attackers; "
         + ", ".join(f"{accuracy:.0%} with {name}" for name, accuracy in withstood.items()),
     )
@@ -72,6 +72,6 @@ def test_a_median_loses_less_to_flipped_labels_than_the_mean(learn: Learn, claim
     assert honest - mean > 2 * (honest - median)
     claim(
         source="Yin et al. 2018, section 7",
-        claim="Where 3 of 10 workers learn flipped labels, the median loses less than half of what the mean loses",
+        claim="If 3 of 10 workers train on flipped labels, the median loses less than half as much as the mean",
         figure=f"accuracy {median:.0%} against {mean:.0%}; {honest:.0%} without attackers",
     )

@@ -1,4 +1,4 @@
-"""Passes of logistic regression over this worker's rows; the options of the steps stand here."""
+"""Passes of logistic regression over this worker's rows; the options of the steps are set here."""
 
 from chimera.nodes.workers import SGDWorker
 
