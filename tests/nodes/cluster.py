@@ -1,4 +1,4 @@
-"""Workers of a master under test: real ones as processes, and such as know the documented routes only, or misbehave."""
+"""Workers for tests of masters: real ones as processes, and fakes that have only documented routes or that misbehave."""
 
 from __future__ import annotations
 
@@ -24,11 +24,17 @@ START_S = 60.0
 
 
 class WorkerProcess:
-    """A worker's file as a process, on any free port."""
+    """A worker's file as a process, on a free port.
 
-    def __init__(self, root: Path, name: str, making: str) -> None:
+    Parameters
+    ----------
+    root : folder of the file and of ``chimera_train_data``.
+    expression : expression that returns the worker.
+    """
+
+    def __init__(self, root: Path, name: str, expression: str) -> None:
         file = root / f"{name}.py"
-        lines = ["from chimera.nodes.workers import *", f"worker = {making}"]
+        lines = ["from chimera.nodes.workers import *", f"worker = {expression}"]
         lines += ["from chimera.web.app import serve", "import os", "port = int(os.environ['TEST_PORT'])"]
         lines += ["serve(worker.app(), host='127.0.0.1', port=port, settings=worker.settings)"]
         file.write_text("\n".join(lines) + "\n")
@@ -41,13 +47,13 @@ class WorkerProcess:
         self.start()
 
     def start(self) -> None:
-        """Start it; also once more, after its end."""
+        """Start the process; also again after its end."""
         self.process = subprocess.Popen(
             self._command, cwd=self._folder, env=self._environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
 
     def await_health(self) -> None:
-        """Return once it listens."""
+        """Wait until it listens."""
         deadline_s = time.monotonic() + START_S
         while True:
             try:
@@ -60,18 +66,18 @@ class WorkerProcess:
                 return
 
     def kill(self) -> None:
-        """End it without a word."""
+        """Kill the process."""
         self.process.kill()
         self.process.wait()
 
 
 @contextlib.contextmanager
-def workers(root: Path, **makings: str) -> Iterator[dict[str, WorkerProcess]]:
-    """Run workers by name, each made by an expression."""
+def workers(root: Path, **expressions: str) -> Iterator[dict[str, WorkerProcess]]:
+    """Run workers, given as an expression for each name."""
     started: dict[str, WorkerProcess] = {}
     try:
-        for name, making in makings.items():
-            started[name] = WorkerProcess(root, name, making)
+        for name, expression in expressions.items():
+            started[name] = WorkerProcess(root, name, expression)
         for worker in started.values():
             worker.await_health()
         yield started
@@ -81,12 +87,12 @@ def workers(root: Path, **makings: str) -> Iterator[dict[str, WorkerProcess]]:
 
 
 Behaviour = Callable[[BaseHTTPRequestHandler, dict[str, Any]], Any]
-"""Takes a request and its JSON body; returns the JSON body of the answer, or None if it has seen to that itself."""
+"""A function of a request and its JSON body that returns the JSON body of the answer, or None if it has answered itself."""
 
 
 @contextlib.contextmanager
 def foreign_worker(routes: dict[tuple[str, str], Behaviour]) -> Iterator[int]:
-    """Run a worker that knows nothing of Chimera but some documented routes, in JSON and HTTP/1.0; give its port."""
+    """Run a worker without Chimera that has these documented routes, in JSON and HTTP/1.0; yield its port."""
 
     class Handler(BaseHTTPRequestHandler):
         def handle_any(self) -> None:
@@ -126,7 +132,7 @@ def foreign_worker(routes: dict[tuple[str, str], Behaviour]) -> Iterator[int]:
 
 
 def linear_worker(columns: list[str], rows: NDArray[Any], targets: NDArray[Any]) -> dict[tuple[str, str], Behaviour]:
-    """Return the documented routes of a linear regression, in plain Python lists."""
+    """Return the documented routes of a linear regression, with Python lists."""
 
     def sample(_: Any, __: Any) -> Any:
         return {

@@ -1,4 +1,4 @@
-"""What tests of nodes need."""
+"""Fixtures of all tests of nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chimera.web.logs import close_logs
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let each test begin in an empty folder, without settings in the environment, and leave no log open."""
+    """Run each test in an empty folder without settings in the environment, and close the logs afterwards."""
     for name in [name for name in os.environ if name.startswith("CHIMERA_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Data, apps and servers for tests of nodes: apps asked in this process, or served for real on a free port of 127.0.0.1."""
+"""Data, apps and servers for tests of nodes: requests to apps in this process, or servers on a free port of 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ def write_data(folder: Path, inputs: ArrayLike, targets: ArrayLike, columns: lis
 
 
 def settings(folder: Path, name: str = "tree1", **given: Any) -> Settings:
-    """Return settings of the worker ``name``, whose data are in ``folder / name``."""
+    """Return the settings of the worker ``name`` with data in ``folder / name``."""
     return read_settings(train_data=folder, worker_name=name, workers_host="127.0.0.1", workers_port=0, **given)
 
 
 def ask(app: FastAPI, method: str, path: str, **options: Any) -> httpx.Response:
-    """Return an app's answer, without a server."""
+    """Send a request to an app without a server, and return the answer."""
 
-    async def asked() -> httpx.Response:
+    async def request() -> httpx.Response:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             return await client.request(method, path, **options)
 
-    return asyncio.run(asked())
+    return asyncio.run(request())
 
 
 def error_of(answer: httpx.Response) -> tuple[int, str, str]:
-    """Return status, exception class and message of an error, after a look at its form."""
+    """Check the form of an error answer, and return its status, exception class and message."""
     body = answer.json()
     assert set(body) == {"message", "details"}
     assert set(body["details"]) == {"errorCode", "errorMessage"}
@@ -67,7 +67,7 @@ def error_of(answer: httpx.Response) -> tuple[int, str, str]:
 
 @contextmanager
 def serving(app: FastAPI, of: Settings, **more: Any) -> Iterator[str]:
-    """Serve an app from a thread of this process, with further arguments of `serve`; gives its address."""
+    """Serve an app from a thread of this process, with further arguments of `serve`; yield its address."""
     started = threading.Event()
     options = {"host": "127.0.0.1", "port": 0, "settings": of, "on_started": started.set, **more}
     thread = threading.Thread(target=serve, args=(app,), kwargs=options)
@@ -82,13 +82,13 @@ def serving(app: FastAPI, of: Settings, **more: Any) -> Iterator[str]:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on now."""
+    """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         return int(found.getsockname()[1])
 
 
 class Process:
-    """A worker's file, run by a Python of its own."""
+    """A worker's file, run in its own Python process."""
 
     def __init__(self, file: Path, folder: Path, environment: Mapping[str, str]) -> None:
         self.port = free_port()
@@ -99,25 +99,25 @@ class Process:
         )
 
     def wait_healthy(self) -> dict[str, Any]:
-        """Return what its health check tells, once it answers."""
+        """Wait for the health check, and return its answer."""
         deadline = time.monotonic() + LIMIT_S
         while True:
             try:
                 return dict(httpx.get(f"{self.url}/health", timeout=LIMIT_S).json())
             except httpx.TransportError:
                 assert self.process.poll() is None, self.process.communicate()[1]
-                assert time.monotonic() < deadline, "it did not come up"
+                assert time.monotonic() < deadline, "the worker did not start in time"
                 threading.Event().wait(0.02)
 
     def ended(self) -> tuple[int, str]:
-        """Return its exit code and what it wrote to stderr, once it has ended."""
+        """Wait for its end, and return the exit code and stderr."""
         _, written = self.process.communicate(timeout=LIMIT_S)
         return self.process.returncode, written
 
 
 @contextmanager
 def worker_process(file: Path, folder: Path, **environment: str) -> Iterator[Process]:
-    """Run a worker's file; it is gone afterwards."""
+    """Run a worker's file until the block ends."""
     running = Process(file, folder, environment)
     try:
         yield running

@@ -1,4 +1,4 @@
-"""What every node does alike: errors in one form, token, limits, health, metrics, pages, the server."""
+"""Common behaviour of all nodes: form of errors, token, limits, health, metrics, pages, server."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ RAISED: dict[str, Exception] = {
     "late": core.TimeLimitError("too late"),
     "not-finite": core.NonFiniteError("NaN"),
     "configuration": ConfigurationError("no such thing"),
-    "run": core.RunError("cannot go on"),
-    "unforeseen": ZeroDivisionError("a secret of the inside"),
+    "run": core.RunError("cannot continue"),
+    "unexpected": ZeroDivisionError("an internal secret"),
 }
 
 
@@ -80,23 +80,23 @@ def app_with_routes(kind: str = "worker", **given: Any) -> FastAPI:
         ("late", 504), ("not-finite", 422), ("configuration", 422), ("run", 500),
     ],
 )  # fmt: skip
-def test_our_errors_have_a_status_and_tell_their_message(what: str, status: int) -> None:
+def test_errors_have_a_status_and_their_message(what: str, status: int) -> None:
     answer = ask(app_with_routes(), "GET", f"/v1/raise/{what}")
     assert error_of(answer) == (status, type(RAISED[what]).__name__, str(RAISED[what]).replace("\n", " "))
 
 
-def test_an_unforeseen_error_tells_its_class_and_nothing_else_and_the_log_tells_all() -> None:
+def test_an_unexpected_error_shows_only_its_class_and_the_log_has_the_traceback() -> None:
     open_logs()
-    answer = ask(app_with_routes(), "GET", "/v1/raise/unforeseen")
+    answer = ask(app_with_routes(), "GET", "/v1/raise/unexpected")
     status, name, message = error_of(answer)
     assert (status, name) == (500, "ZeroDivisionError")
     assert "secret" not in message
     log = Path("chimera_status.log").read_text()
     assert "Traceback" in log
-    assert "a secret of the inside" in log
+    assert "an internal secret" in log
 
 
-def test_paths_methods_and_bodies_that_are_not_there_have_the_same_form() -> None:
+def test_unknown_paths_and_methods_and_invalid_bodies_have_the_common_error_form() -> None:
     app = app_with_routes()
     assert error_of(ask(app, "GET", "/nowhere"))[0] == 404
     assert error_of(ask(app, "DELETE", "/v1/named"))[0] == 405
@@ -106,7 +106,7 @@ def test_paths_methods_and_bodies_that_are_not_there_have_the_same_form() -> Non
     assert "body.size: Field required" in ask(app, "POST", "/v1/named", json={"name": "a"}).json()["message"]
 
 
-def test_every_route_but_health_and_the_bare_page_asks_for_the_token() -> None:
+def test_every_route_except_health_and_docs_requires_the_token() -> None:
     app = app_with_routes(token="right")
     paths = ["/v1/named", "/metrics", "/openapi.json", "/nowhere"]
     wrong = [
@@ -127,7 +127,7 @@ def test_every_route_but_health_and_the_bare_page_asks_for_the_token() -> None:
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("path", ["/v1/named", "/v1/named-in-a-thread"])
-def test_a_body_may_be_as_long_as_the_limit_and_no_longer(path: str, chunked: bool) -> None:
+def test_the_length_of_a_body_is_limited(path: str, chunked: bool) -> None:
     app = app_with_routes(max_body_bytes=1024)
     begin, end = b'{"size": 1, "name": "', b'"}'
     for extra, status in ((0, 200), (1, 413)):
@@ -148,21 +148,21 @@ def test_a_body_may_be_as_long_as_the_limit_and_no_longer(path: str, chunked: bo
             )
 
 
-def test_a_server_reads_no_more_of_a_body_than_the_limit() -> None:
+def test_a_server_does_not_read_a_body_beyond_the_limit() -> None:
     settings = read_settings(worker_name="w", max_body_bytes=1024)
     with serving(app_with_routes(max_body_bytes=1024), settings) as url:
         port = int(url.rsplit(":", 1)[1])
         with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as client:
             head = b"POST /v1/named HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            client.sendall(head + b"Content-Length: 99999999999\r\n\r\n")  # and not a byte of it
+            client.sendall(head + b"Content-Length: 99999999999\r\n\r\n")  # without any byte of the body
             assert client.recv(100).startswith(b"HTTP/1.1 413 ")
         with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as client:
             client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n" + b"400\r\n" + b"x" * 1024 + b"\r\n1\r\nx\r\n")
-            assert client.recv(100).startswith(b"HTTP/1.1 413 ")  # though the body has not ended
+            assert client.recv(100).startswith(b"HTTP/1.1 413 ")  # before the end of the body
         assert httpx.get(f"{url}/health").json()["status"] == "ok"
 
 
-def test_health_tells_what_the_node_is() -> None:
+def test_health_returns_name_kind_and_version() -> None:
     expected = {"status": "ok", "name": "w", "kind": "worker", "chimera": chimera.__version__, "binary": True}
     assert ask(app_with_routes(), "GET", "/health").json() == expected
 
@@ -178,10 +178,12 @@ def test_metrics_count_requests_by_declared_route_and_status() -> None:
     assert 'chimera_requests_total{method="GET",route="none",status="404"} 2.0' in page.text
     assert 'chimera_request_seconds_count{route="/v1/raise/{what}"} 2.0' in page.text
     assert "strange" not in page.text
-    assert "chimera_requests_total{" not in ask(app_with_routes(), "GET", "/metrics").text  # another app's are its own
+    assert (
+        "chimera_requests_total{" not in ask(app_with_routes(), "GET", "/metrics").text
+    )  # another app has its own metrics
 
 
-def test_the_time_log_has_a_masters_own_requests_and_not_a_workers() -> None:
+def test_the_time_log_has_requests_of_masters_but_not_of_workers() -> None:
     open_logs()
     for kind in ("worker", "master"):
         app = app_with_routes(kind)
@@ -193,7 +195,7 @@ def test_the_time_log_has_a_masters_own_requests_and_not_a_workers() -> None:
     assert [re.sub(r":\d+", "", url) for url in times["master"]] == ["http://localhost/v1/named"]
 
 
-def test_the_pages_need_no_other_machine() -> None:
+def test_the_pages_load_nothing_from_other_machines() -> None:
     page = ask(app_with_routes(), "GET", "/docs")
     assert page.headers["Content-Type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["Content-Security-Policy"]
@@ -202,14 +204,14 @@ def test_the_pages_need_no_other_machine() -> None:
     assert set(api["paths"]) == {"/v1/raise/{what}", "/v1/named", "/v1/named-in-a-thread", "/metrics", "/health"}
 
 
-def test_a_port_that_is_taken_is_one_line() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_a_port_in_use_is_an_error_of_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"port {port} of 127.0.0.1: it is in use: stop the"):
             serve(app_with_routes(), host="127.0.0.1", port=port, settings=read_settings(worker_name="w"))
 
 
-def test_an_address_that_is_not_this_machines_is_one_line() -> None:
+def test_an_address_of_another_machine_is_refused() -> None:
     for host in ("192.0.2.1", "no-such-host.invalid"):
         with pytest.raises(ConfigurationError, match="cannot listen on"):
             serve(app_with_routes(), host=host, port=0, settings=read_settings(worker_name="w", token="right"))
@@ -233,7 +235,7 @@ async def held():
 settings = read_settings(worker_name="w")
 app = create_app(title="A node", settings=settings, routers=[router], about={"name": "w", "kind": "worker"})
 serve(app, host="127.0.0.1", port=int(sys.argv[1]), settings=settings, on_started=lambda: print("started", flush=True))
-print("tidied up", flush=True)
+print("cleaned up", flush=True)
 """
 
 
@@ -250,7 +252,7 @@ def node(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("busy", [False, True])
-def test_a_signal_ends_the_server_and_not_the_program_around_it(
+def test_a_signal_stops_the_server_but_not_the_program(
     node: tuple[subprocess.Popen[str], int], number: signal.Signals, busy: bool
 ) -> None:
     process, port = node
@@ -262,16 +264,16 @@ def test_a_signal_ends_the_server_and_not_the_program_around_it(
         asked.start()
         assert process.stdout.readline() == "holding\n"
     process.send_signal(number)
-    written, complained = process.communicate(timeout=10)  # a request that never ends is cut off after some seconds
-    assert (process.returncode, written) == (0, "tidied up\n"), complained
-    assert "Traceback" not in complained
+    out, err = process.communicate(timeout=10)  # a request that never ends is cut off after some seconds
+    assert (process.returncode, out) == (0, "cleaned up\n"), err
+    assert "Traceback" not in err
     if busy:
         asked.join(LIMIT_S)
         assert error_of(answers[0]) == (503, "NodeStopped", "this node is being stopped")
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """Write a certificate for 127.0.0.1 that signs itself, and its key."""
+    """Write a self-signed certificate for 127.0.0.1, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "a node")])
     now = datetime.datetime.now(datetime.UTC)
@@ -293,7 +295,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     return cert_file, key_file
 
 
-def test_with_a_certificate_a_node_speaks_https_and_nothing_else(tmp_path: Path) -> None:
+def test_with_a_certificate_a_node_serves_https_only(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
     settings = read_settings(worker_name="w", tls_cert=cert, tls_key=key, token="right")
     with serving(app_with_routes(token="right"), settings) as url:
@@ -309,16 +311,16 @@ def test_with_a_certificate_a_node_speaks_https_and_nothing_else(tmp_path: Path)
             httpx.get(f"{url}/health", timeout=LIMIT_S)
 
 
-def test_a_certificate_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+def test_an_invalid_certificate_is_an_error_of_one_line(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
-    key.write_text("no key")
+    key.write_text("not a key")
     settings = read_settings(worker_name="w", tls_cert=cert, tls_key=key)
     with pytest.raises(ConfigurationError, match=r"CHIMERA_TLS_CERT '.*' cannot be used: SSLError") as caught:
         serve(app_with_routes(), host="127.0.0.1", port=0, settings=settings)
     assert "\n" not in str(caught.value)
 
 
-def test_answers_are_binary_only_for_who_takes_that(tmp_path: Path) -> None:
+def test_answers_are_binary_only_if_the_client_accepts_it(tmp_path: Path) -> None:
     from chimera.web.body import answer, read_object
     from chimera.web.routing import plain_router
 
@@ -330,14 +332,14 @@ def test_answers_are_binary_only_for_who_takes_that(tmp_path: Path) -> None:
 
     app = create_app(title="A node", settings=read_settings(worker_name="w"), routers=[router], about={})
     packed, binary = wire.pack({"a": [1.5]}), {"Content-Type": wire.CONTENT_TYPE}
-    asked = [
+    cases = [
         (packed, binary, True),
         (packed, binary | {"Accept": "application/json"}, False),
         (b'{"a": [1.5]}', {"Accept": wire.CONTENT_TYPE}, True),
         (b'{"a": [1.5]}', {}, False),
         (b'{"a": [1.5]}', {"Content-Type": "text/plain", "Accept": "*/*"}, False),
     ]
-    for body, headers, expected in asked:
+    for body, headers, expected in cases:
         got = ask(app, "POST", "/echo", content=body, headers=headers)
         assert (got.headers["Content-Type"] == wire.CONTENT_TYPE) is expected
         assert (wire.unpack(got.content) if expected else got.json()) == {"a": [1.5]}

@@ -1,4 +1,4 @@
-"""Workers around whole estimators: they answer as the estimator itself would."""
+"""Workers with scikit-learn estimators: they answer like the estimator itself."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def diabetes(tmp_path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     ],
     ids=lambda estimator: type(estimator).__name__,
 )
-def test_a_classifier_predicts_as_the_estimator_itself(
+def test_a_classifier_predicts_like_its_estimator(
     tmp_path: Path, cancer: tuple[NDArray[Any], NDArray[Any]], estimator: Any
 ) -> None:
     rows, y = cancer
@@ -74,7 +74,7 @@ def test_a_classifier_predicts_as_the_estimator_itself(
     assert ask(app, "POST", PREDICT, json=body_of(rows[:, ::-1], shuffled)).json() == answer
 
 
-def test_a_regressor_predicts_as_the_estimator_itself_in_json_and_binary(
+def test_a_regressor_predicts_like_its_estimator_in_json_and_binary(
     tmp_path: Path, diabetes: tuple[NDArray[Any], NDArray[Any]]
 ) -> None:
     rows, y = diabetes
@@ -89,7 +89,7 @@ def test_a_regressor_predicts_as_the_estimator_itself_in_json_and_binary(
     assert ask(app, "POST", PREDICT, json=body_of(rows[:0])).json() == {"y_pred_rows": []}
 
 
-def test_texts_as_labels_and_several_targets_come_back_as_they_are(tmp_path: Path) -> None:
+def test_text_labels_and_several_targets_are_predicted(tmp_path: Path) -> None:
     rows, y = load_breast_cancer(return_X_y=True)
     write_data(tmp_path / "tree1", rows, np.array(["sick", "well"])[y])
     app = ClassificationWorker(DecisionTreeClassifier(), settings=settings(tmp_path)).app()
@@ -104,12 +104,12 @@ def test_texts_as_labels_and_several_targets_come_back_as_they_are(tmp_path: Pat
     np.testing.assert_allclose(ask(app, "POST", PREDICT, json=body_of(rows[:4])).json()["y_pred_rows"], rows[:4, :2])
 
 
-class Remembering(RegressorMixin, BaseEstimator):
-    """Predicts the sum of what it was fitted on; and so tells which rows that were."""
+class Recording(RegressorMixin, BaseEstimator):
+    """Records the rows that it was fitted to."""
 
-    seen: list[NDArray[Any]] = []  # noqa: RUF012 - copies of the estimator write into one list
+    seen: list[NDArray[Any]] = []  # noqa: RUF012 - all copies of the estimator append to one list
 
-    def fit(self, rows: NDArray[Any], y: NDArray[Any]) -> Remembering:
+    def fit(self, rows: NDArray[Any], y: NDArray[Any]) -> Recording:
         self.seen.append(np.column_stack([rows, y]))
         return self
 
@@ -117,16 +117,16 @@ class Remembering(RegressorMixin, BaseEstimator):
         return np.zeros(len(rows))
 
 
-def test_bootstrap_draws_own_rows_with_replacement_the_same_each_time_and_others_for_each_worker(
+def test_bootstrap_samples_are_reproducible_and_differ_between_workers(
     tmp_path: Path, diabetes: tuple[NDArray[Any], NDArray[Any]]
 ) -> None:
     rows, y = diabetes
     whole = np.column_stack([rows, y])
     write_data(tmp_path / "tree2", rows, y)
-    Remembering.seen.clear()
+    Recording.seen.clear()
     for name in ("tree1", "tree1", "tree2"):
-        RegressionWorker(Remembering(), bootstrap=True, settings=settings(tmp_path, name)).fit()
-    first, again, other = Remembering.seen
+        RegressionWorker(Recording(), bootstrap=True, settings=settings(tmp_path, name)).fit()
+    first, again, other = Recording.seen
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
     for drawn in (first, other):
@@ -143,23 +143,23 @@ def test_predict_before_fit_is_409(tmp_path: Path, cancer: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ({}, "the body has no 'X_pred_columns' and no 'X_pred_rows'"),
         ({"X_pred_columns": ["x0"]}, "no 'X_pred_rows'"),
-        ({"X_pred_columns": ["x0", "y"], "X_pred_rows": [[1, 2]]}, "missing: 'x1'; not known: 'y'"),
+        ({"X_pred_columns": ["x0", "y"], "X_pred_rows": [[1, 2]]}, "missing: 'x1'; unknown: 'y'"),
         ({"X_pred_columns": ["x0"], "X_pred_rows": [[1]]}, "missing: 'x1'"),
-        ({"X_pred_columns": ["x0", "x1"], "X_pred_rows": [[1, "a"]]}, "X_pred_rows holds 'a'"),
+        ({"X_pred_columns": ["x0", "x1"], "X_pred_rows": [[1, "a"]]}, "X_pred_rows contains 'a'"),
         ([], "must be a JSON object"),
     ],
 )
-def test_a_body_that_does_not_fit_is_422(tmp_path: Path, body: Any, said: str) -> None:
+def test_an_invalid_body_is_422(tmp_path: Path, body: Any, message: str) -> None:
     write_data(tmp_path / "tree1", [[1, 2], [3, 4]], [0, 1])
     worker = RegressionWorker(LinearRegression(), settings=settings(tmp_path))
     worker.fit()
-    status, name, message = error_of(ask(worker.app(), "POST", PREDICT, json=body))
+    status, name, text = error_of(ask(worker.app(), "POST", PREDICT, json=body))
     assert (status, name) == (422, "DataError")
-    assert said in message
+    assert message in text
 
 
 def test_predictions_that_are_not_finite_are_422(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_predictions_that_are_not_finite_are_422(tmp_path: Path) -> None:
     assert error_of(ask(worker.app(), "POST", PREDICT, json=body))[:2] == (422, "NonFiniteError")
 
 
-def test_data_that_an_estimator_cannot_be_fitted_on_are_422(tmp_path: Path) -> None:
+def test_data_that_cannot_be_fitted_are_422(tmp_path: Path) -> None:
     app = ClassificationWorker(LogisticRegression(), settings=settings(tmp_path)).app()
     status, name, message = error_of(ask(app, "POST", FIT))
     assert (status, name) == (422, "DataError")
@@ -178,10 +178,10 @@ def test_data_that_an_estimator_cannot_be_fitted_on_are_422(tmp_path: Path) -> N
     write_data(tmp_path / "tree1", [[1], [2]], ["a", "a"])
     message = error_of(ask(app, "POST", FIT))[2]
     assert message.startswith(
-        f"LogisticRegression cannot be fitted on {tmp_path / 'tree1'}: ValueError: This solver needs"
+        f"LogisticRegression cannot be fitted to {tmp_path / 'tree1'}: ValueError: This solver needs"
     )
     write_data(tmp_path / "tree1", [[1], [2]], [[0, 1], [1, 0]])
-    assert "must have one column of labels, and has 2" in error_of(ask(app, "POST", FIT))[2]
+    assert "must have one column of labels, not 2" in error_of(ask(app, "POST", FIT))[2]
     assert 'chimera_fits_total{result="error"} 3.0' in ask(app, "GET", "/metrics").text
 
 
@@ -201,7 +201,7 @@ def test_data_are_read_again_only_when_they_have_changed(tmp_path: Path) -> None
 
 
 class Gated(ClassifierMixin, BaseEstimator):
-    """Its fit lasts until it is let go; it predicts how often one ended."""
+    """An estimator whose fit waits for a semaphore, and that predicts the number of completed fits."""
 
     began, go = threading.Semaphore(0), threading.Semaphore(0)
     fits = 0
@@ -217,7 +217,7 @@ class Gated(ClassifierMixin, BaseEstimator):
         return np.full(len(rows), self.number)
 
 
-def test_while_one_fit_runs_a_second_is_409_and_predictions_are_the_former_models(tmp_path: Path) -> None:
+def test_during_a_fit_a_second_is_409_and_predictions_use_the_previous_model(tmp_path: Path) -> None:
     write_data(tmp_path / "tree1", [[1], [2]], [1, 2])
     body = {"X_pred_columns": ["x0"], "X_pred_rows": [[0]]}
     own = settings(tmp_path)
@@ -242,20 +242,20 @@ def test_while_one_fit_runs_a_second_is_409_and_predictions_are_the_former_model
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda own: ClassificationWorker(DecisionTreeRegressor(), settings=own), "needs a scikit-learn classifier"),
         (lambda own: RegressionWorker(DecisionTreeClassifier(), settings=own), "needs a scikit-learn regressor"),
-        (lambda own: ClassificationWorker(DecisionTreeClassifier, settings=own), "it is a class: make an object"),
+        (lambda own: ClassificationWorker(DecisionTreeClassifier, settings=own), "it is a class: create an object"),
         (lambda own: RegressionWorker("tree", settings=own), "needs a scikit-learn regressor, not 'tree'"),
     ],
 )
-def test_an_estimator_of_another_kind_is_refused_at_once(tmp_path: Path, make: Any, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_an_estimator_of_the_wrong_kind_is_refused(tmp_path: Path, make: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         make(settings(tmp_path))
 
 
-def test_settings_are_those_of_the_moment_when_the_worker_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_read_when_the_worker_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("forest", "grove"):
         monkeypatch.setenv("CHIMERA_WORKER_NAME", name)
         worker = RegressionWorker(LinearRegression())
@@ -263,7 +263,7 @@ def test_settings_are_those_of_the_moment_when_the_worker_is_made(monkeypatch: p
 
 
 @pytest.mark.long
-def test_asking_at_the_same_time_mixes_nothing_up(tmp_path: Path, diabetes: Any) -> None:
+def test_concurrent_requests_are_answered_separately(tmp_path: Path, diabetes: Any) -> None:
     rows, y = diabetes
     worker = RegressionWorker(LinearRegression(), settings=settings(tmp_path))
     worker.fit()
@@ -272,8 +272,8 @@ def test_asking_at_the_same_time_mixes_nothing_up(tmp_path: Path, diabetes: Any)
 
     async def all_at_once() -> list[httpx.Response]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
-            asked = [client.post(PREDICT, json=body_of(rows[begin : begin + 100])) for begin in range(300)]
-            return list(await asyncio.gather(*asked))
+            requests = [client.post(PREDICT, json=body_of(rows[begin : begin + 100])) for begin in range(300)]
+            return list(await asyncio.gather(*requests))
 
     for begin, answer in enumerate(asyncio.run(all_at_once())):
         np.testing.assert_allclose(answer.json()["y_pred_rows"], expected[begin : begin + 100])

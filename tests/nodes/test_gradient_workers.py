@@ -1,4 +1,4 @@
-"""Workers that a parameter server trains with: their gradients are the derivatives of the estimator's own objective."""
+"""Workers for a parameter server: their gradients are the derivatives of the estimator's objective."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def step(app: Any, weights: Any, bias: Any, **more: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("loss", ["squared_error", "huber"])
 @pytest.mark.parametrize("penalty", [None, "l2", "elasticnet"])
-def test_a_regressors_gradient_is_the_derivative_of_its_objective(
+def test_the_gradient_of_a_regressor_is_the_derivative_of_its_objective(
     tmp_path: Path, loss: str, penalty: str | None
 ) -> None:
     write_data(tmp_path / "tree1", X, VALUES)
@@ -61,7 +61,7 @@ def test_a_regressors_gradient_is_the_derivative_of_its_objective(
 
 @pytest.mark.parametrize(("labels", "outputs"), [(TWO, 1), (THREE, 3)])
 @pytest.mark.parametrize("loss", ["log_loss", "hinge"])
-def test_a_classifiers_gradient_is_that_of_the_model_in_json_and_binary(
+def test_the_gradient_of_a_classifier_equals_that_of_the_model_in_json_and_binary(
     tmp_path: Path, labels: NDArray[Any], outputs: int, loss: str
 ) -> None:
     write_data(tmp_path / "tree1", X, labels)
@@ -83,44 +83,44 @@ def test_a_classifiers_gradient_is_that_of_the_model_in_json_and_binary(
 @pytest.mark.parametrize(
     ("task", "targets", "labels"), [("regressor", VALUES, []), ("classifier", THREE, [[0], [1], [2]])]
 )
-def test_a_worker_that_shares_no_samples_tells_columns_and_classes_only(
+def test_a_worker_without_shared_samples_returns_columns_and_classes_only(
     tmp_path: Path, task: str, targets: NDArray[Any], labels: list[Any]
 ) -> None:
-    """Masters need no more: the fit is the same to the bit."""
+    """Masters need no rows: the fit is bit-equal without them."""
     found = {}
     for share in (True, False):
         write_data(tmp_path / "tree1", X, targets)
         own = settings(tmp_path, share_samples=share)
         with serving(SGDWorker(task, eta0=0.01, settings=own).app(), own) as url:
-            told = httpx.get(f"{url}{SAMPLE}").json()
+            sample = httpx.get(f"{url}{SAMPLE}").json()
             port = int(url.rpartition(":")[2])
             master = ParameterServerMaster(task, max_iter=3, settings=settings(tmp_path, workers_mapped_ports=[port]))
             assert ask(master.app(), "POST", "/v1/chimera/parameter-server/fit").json()["fit"] == "ok"
-            rows = {"X_pred_columns": told["X_train_sample_columns"], "X_pred_rows": X.tolist()}
-            found[share] = told, ask(master.app(), "POST", "/v1/chimera/parameter-server/predict", json=rows).json()
+            rows = {"X_pred_columns": sample["X_train_sample_columns"], "X_pred_rows": X.tolist()}
+            found[share] = sample, ask(master.app(), "POST", "/v1/chimera/parameter-server/predict", json=rows).json()
     assert len(found[True][0]["X_train_sample_rows"]) > 0
     assert (found[False][0]["X_train_sample_rows"], found[False][0]["y_train_sample_rows"]) == ([], labels)
     assert found[False][0]["X_train_sample_columns"] == found[True][0]["X_train_sample_columns"]
     assert found[False][1] == found[True][1]
 
 
-def test_gradients_come_in_the_shape_of_the_weights(tmp_path: Path) -> None:
+def test_gradients_have_the_shape_of_the_weights(tmp_path: Path) -> None:
     write_data(tmp_path / "tree1", X, VALUES)
     app = SGDWorker("regressor", exact_gradient=True, settings=settings(tmp_path)).app()
     flat, rows = step(app, [0.0] * 4, [0.0]), step(app, [[0.0] * 4], [0.0])
     assert (len(flat[0]), len(flat[1])) == (4, 1)
     assert rows == ([flat[0]], flat[1])
-    assert step(app, [0] * 4, [0]) == flat  # JSON's whole numbers are numbers
+    assert step(app, [0] * 4, [0]) == flat  # integers in JSON are accepted
 
 
-def test_a_gradient_is_that_of_the_data_as_they_are_now(tmp_path: Path) -> None:
+def test_a_gradient_uses_the_current_data(tmp_path: Path) -> None:
     app = SGDWorker("regressor", exact_gradient=True, penalty=None, settings=settings(tmp_path)).app()
     for factor in (1.0, 2.0, 3.0):
         write_data(tmp_path / "tree1", X, factor * VALUES)
         np.testing.assert_allclose(step(app, [0.0] * 4, [0.0])[1], [-factor * VALUES.mean()], rtol=1e-5)
 
 
-def test_mean_gradients_of_workers_that_lack_a_class_are_that_of_the_pooled_data(tmp_path: Path) -> None:
+def test_the_mean_gradient_of_workers_that_lack_a_class_equals_that_of_the_pooled_data(tmp_path: Path) -> None:
     names = np.array(["low", "mid", "top"])[THREE]
     first = THREE < 2
     halves = np.flatnonzero(first), np.flatnonzero(~first)
@@ -138,7 +138,7 @@ def test_mean_gradients_of_workers_that_lack_a_class_are_that_of_the_pooled_data
     np.testing.assert_allclose(total, model.gradient((X.astype(np.float32), THREE))[0], rtol=1e-4, atol=1e-6)
 
 
-def test_class_weights_are_those_of_the_labels(tmp_path: Path) -> None:
+def test_class_weights_refer_to_the_labels(tmp_path: Path) -> None:
     write_data(tmp_path / "tree1", X, TWO + 5)
     options: dict[str, Any] = {"loss": "log_loss", "class_weight": {5: 1.0, 6: 10.0}}
     app = SGDWorker("classifier", exact_gradient=True, settings=settings(tmp_path), **options).app()
@@ -167,29 +167,29 @@ def test_a_sample_has_a_row_of_each_class(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ({"weights": [0.0] * 4}, "no 'bias'"),
-        ({"weights": [0.0] * 3, "bias": [0]}, r"weights must have the shape (1, 4), these have (3,)"),
+        ({"weights": [0.0] * 3, "bias": [0]}, r"weights must have the shape (1, 4), not (3,)"),
         ({"weights": [[0.0] * 4] * 2, "bias": [0]}, "weights must have the shape"),
         ({"weights": [0.0] * 4, "bias": []}, "bias must have 1 numbers"),
         ({"weights": [0.0] * 4, "bias": 0}, "bias must be a list of numbers"),
         ({"weights": [0.0, 0.0, 0.0, 1e39], "bias": [0]}, "only finite numbers of type float32"),
-        ({"weights": [0.0, 0.0, 0.0, "1"], "bias": [0]}, "holds '1'"),
+        ({"weights": [0.0, 0.0, 0.0, "1"], "bias": [0]}, "contains '1'"),
         ({"weights": [0.0] * 4, "bias": [0], "classes": [1, 0]}, "classes must be sorted"),
         ({"weights": [0.0] * 4, "bias": [0], "classes": [0, 2]}, "classes lacks 1"),
-        ({"weights": [0.0] * 4, "bias": [0], "classes": ["0", "1"]}, "labels as this worker has them, such as 0"),
-        ({"weights": [0.0] * 4, "bias": [0], "classes": []}, "labels as this worker has them"),
+        ({"weights": [0.0] * 4, "bias": [0], "classes": ["0", "1"]}, "the type of this worker's labels, such as 0"),
+        ({"weights": [0.0] * 4, "bias": [0], "classes": []}, "the type of this worker's labels"),
         ({"weights": [0.0] * 4, "bias": [0], "classes": 7}, "classes must be a list"),
     ],
 )
-def test_a_step_that_does_not_fit_is_422(tmp_path: Path, body: dict[str, Any], said: str) -> None:
+def test_an_invalid_step_is_422(tmp_path: Path, body: dict[str, Any], message: str) -> None:
     write_data(tmp_path / "tree1", X, TWO)
     app = SGDWorker("classifier", exact_gradient=True, settings=settings(tmp_path)).app()
-    status, name, message = error_of(ask(app, "POST", STEP, json=body))
+    status, name, text = error_of(ask(app, "POST", STEP, json=body))
     assert (status, name) == (422, "DataError")
-    assert said in message
-    step(app, [0.0] * 4, [0.0])  # and nothing is left of it
+    assert message in text
+    step(app, [0.0] * 4, [0.0])  # a later step is not affected
 
 
 def test_weights_whose_gradient_is_not_finite_are_422(tmp_path: Path) -> None:
@@ -200,31 +200,31 @@ def test_weights_whose_gradient_is_not_finite_are_422(tmp_path: Path) -> None:
     assert message.startswith("the gradient at these weights is not finite")
 
 
-def test_weights_that_are_not_finite_are_refused_in_binary_too(tmp_path: Path) -> None:
+def test_binary_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     write_data(tmp_path / "tree1", X, VALUES)
     app = SGDWorker("regressor", exact_gradient=True, settings=settings(tmp_path)).app()
     packed = wire.pack({"weights": np.array([0, 0, 0, np.nan]), "bias": np.zeros(1)})
     assert error_of(ask(app, "POST", STEP, content=packed, headers=BINARY))[:2] == (422, "DataError")
 
 
-def test_data_that_do_not_suit_are_422(tmp_path: Path) -> None:
+def test_unsuitable_data_are_422(tmp_path: Path) -> None:
     app = SGDWorker("classifier", exact_gradient=True, settings=settings(tmp_path)).app()
     assert "there is no" in error_of(ask(app, "GET", SAMPLE))[2]
     write_data(tmp_path / "tree1", X, np.zeros(60, int))
     assert (
-        "one class only, 0: send all of them"
+        "one class only, 0: send all classes"
         in error_of(ask(app, "POST", STEP, json={"weights": [0] * 4, "bias": [0]}))[2]
     )
     write_data(tmp_path / "tree1", X, X[:, :2])
-    assert "must have one column, and has 2" in error_of(ask(app, "GET", SAMPLE))[2]
+    assert "must have one column, not 2" in error_of(ask(app, "GET", SAMPLE))[2]
     write_data(tmp_path / "tree1", X * 1e300, TWO)
     message = error_of(ask(app, "POST", STEP, json={"weights": [0] * 4, "bias": [0]}))[2]
     assert "X_train.csv, row 1, column 'x0'" in message
-    assert "beyond float32" in message
+    assert "exceeds the range of float32" in message
 
 
 @pytest.mark.parametrize(
-    ("model_type", "options", "said"),
+    ("model_type", "options", "message"),
     [
         ("tree", {}, "model_type must be 'regressor' or 'classifier', not 'tree'"),
         ("regressor", {"depth": 3}, "SGDRegressor: .*'depth'"),
@@ -233,10 +233,10 @@ def test_data_that_do_not_suit_are_422(tmp_path: Path) -> None:
         ("classifier", {"average": True}, "cannot be trained here"),
     ],
 )
-def test_options_that_cannot_be_used_are_one_line_at_once(
-    tmp_path: Path, model_type: Any, options: dict[str, Any], said: str
+def test_invalid_options_are_refused_in_one_line(
+    tmp_path: Path, model_type: Any, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=said) as caught:
+    with pytest.raises(ConfigurationError, match=message) as caught:
         SGDWorker(model_type, settings=settings(tmp_path), **options)
     assert "\n" not in str(caught.value)
 
@@ -250,7 +250,7 @@ def iris(tmp_path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     return inputs, names
 
 
-def test_a_network_is_trained_by_steps_along_its_gradients(
+def test_a_network_is_trained_by_steps_along_its_gradient(
     tmp_path: Path, iris: tuple[NDArray[Any], NDArray[Any]]
 ) -> None:
     inputs, names = iris
@@ -266,18 +266,18 @@ def test_a_network_is_trained_by_steps_along_its_gradients(
         gradient, bias = step(app, weights.tolist(), [])
         assert bias == []
         weights -= 0.3 * np.array(gradient)
-    assert ask(app, "GET", SAMPLE).json()["weights"] == sample["weights"]  # still those that training begins with
+    assert ask(app, "GET", SAMPLE).json()["weights"] == sample["weights"]  # still the initial weights
     answer = ask(app, "POST", PREDICT, json=body | {"weights": weights.tolist()}).json()
     assert np.mean(np.array(answer["y_pred_rows"]) == names) > 0.9
     assert answer["classes"] == ["setosa", "versicolor", "virginica"]
     probabilities = np.array(answer["y_proba_rows"])
     np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
     assert np.array_equal(np.array(answer["classes"])[probabilities.argmax(1)], answer["y_pred_rows"])
-    assert ask(app, "POST", PREDICT, json=body).json() == answer  # with the weights that came last
+    assert ask(app, "POST", PREDICT, json=body).json() == answer  # with the weights of the last request
 
 
 @pytest.mark.parametrize("loss", ["mse", "bce-with-logits", "nll"])
-def test_a_networks_gradient_is_the_derivative_of_its_loss(tmp_path: Path, loss: str) -> None:
+def test_the_gradient_of_a_network_is_the_derivative_of_its_loss(tmp_path: Path, loss: str) -> None:
     import torch
     from torch import nn
 
@@ -313,19 +313,19 @@ def test_a_networks_gradient_is_the_derivative_of_its_loss(tmp_path: Path, loss:
         np.testing.assert_allclose(np.array(answer["y_proba_rows"])[:, 1], second.detach(), rtol=1e-4)
 
 
-def test_what_a_network_cannot_take_is_said_in_one_line(tmp_path: Path, iris: Any) -> None:
+def test_unsuitable_networks_are_refused_in_one_line(tmp_path: Path, iris: Any) -> None:
     from torch import nn
 
     with pytest.raises(ConfigurationError, match="unknown model 'mpl'"):
         TorchWorker("mpl", settings=settings(tmp_path))
     with pytest.raises(ConfigurationError, match="unknown loss"):
         TorchWorker("mlp", loss="cross", settings=settings(tmp_path))
-    for factory, said in [
-        (lambda: nn.Linear(7, 3), "the network takes no rows with 4 columns"),
-        (lambda: nn.Linear(4, 2), "the network tells 2 classes apart, and there are 3"),
+    for factory, expected in [
+        (lambda: nn.Linear(7, 3), "the network does not accept rows with 4 columns"),
+        (lambda: nn.Linear(4, 2), "the network has outputs for 2 classes, but there are 3"),
         (lambda: 1 / 0, "the model factory .* raised ZeroDivisionError"),
     ]:
         app = TorchWorker(factory, settings=settings(tmp_path)).app()  # type: ignore[arg-type, return-value]
         status, _, message = error_of(ask(app, "GET", SAMPLE))
         assert status == 422
-        assert re.search(said, message), message
+        assert re.search(expected, message), message

@@ -1,4 +1,4 @@
-"""How long the steps of a fit over nodes are, by the rules of scikit-learn."""
+"""The learning rates of a parameter-server master follow scikit-learn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chimera.nodes.masters.learning_rate import LearningRate
 
 
 def lengths(rate: LearningRate, gradients: list[float]) -> list[float]:
-    """Return how far each step goes for a gradient of length 1."""
+    """Return the length of each step, divided by the gradient."""
     flat, found = np.zeros(1), []
     steps = rate.stepper(flat)
     for number, gradient in enumerate(gradients):
@@ -29,13 +29,13 @@ def lengths(rate: LearningRate, gradients: list[float]) -> list[float]:
         ({"kind": "optimal", "alpha": 0.1, "t0": 9.0}, [1.0, 10 / 11, 10 / 12, 10 / 13]),
     ],
 )
-def test_steps_are_as_long_as_the_rule_says(rate: dict[str, Any], expected: list[float]) -> None:
+def test_step_lengths_follow_the_schedule(rate: dict[str, Any], expected: list[float]) -> None:
     assert lengths(LearningRate(eta0=0.4, **rate), [1.0, -2.0, 3.0, 0.5]) == pytest.approx(expected)
 
 
-def test_an_adaptive_rate_falls_after_so_many_steps_in_a_row_that_gained_nothing() -> None:
+def test_an_adaptive_rate_decreases_after_consecutive_steps_without_improvement() -> None:
     rate = LearningRate(kind="adaptive", eta0=1.0, tol=0.1, patience=3)
-    gained, in_vain = [8.0, 4.0, 2.0], [2.0, 1.9]  # 1.9 is shorter, but not by a tenth
-    assert lengths(rate, [*gained, *in_vain, 1.0, 1.0, 1.0]) == pytest.approx([1.0] * 8)
-    found = lengths(rate, [*gained, *in_vain, 2.0, 2.0, 2.0, 2.0, 0.5])
+    improving, constant = [8.0, 4.0, 2.0], [2.0, 1.9]  # 1.9 is shorter, but not by a tenth
+    assert lengths(rate, [*improving, *constant, 1.0, 1.0, 1.0]) == pytest.approx([1.0] * 8)
+    found = lengths(rate, [*improving, *constant, 2.0, 2.0, 2.0, 2.0, 0.5])
     assert found == pytest.approx([1.0] * 5 + [0.2] * 3 + [0.04] * 2)

@@ -1,4 +1,4 @@
-"""A parameter server with workers that run one ``partial_fit`` a step has the coefficients of a loop of plain scikit-learn."""
+"""A parameter server with one ``partial_fit`` per step reaches the coefficients of a loop of plain scikit-learn."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TYPES: dict[str, Any] = {"regressor": SGDRegressor, "classifier": SGDClassifier}
 def looped(
     model_type: str, parts: list[Any], steps: int, options: list[dict[str, Any]], epsilon: float = 1e-11
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the coefficients that plain scikit-learn reaches: a pass on each part, minus the mean change, and so on."""
+    """Return the coefficients of a loop of plain scikit-learn: one pass over each part, then subtract the mean change."""
     classifies = model_type == "classifier"
     classes = np.unique(np.concatenate([y for _, y in parts])) if classifies else None
     outputs = 1 if classes is None or len(classes) == 2 else len(classes)
@@ -59,7 +59,7 @@ def looped(
 
 @contextlib.contextmanager
 def served(folder: Path, model_type: Any, parts: list[Any], options: list[dict[str, Any]]) -> Iterator[Any]:
-    """Serve a worker for each part; gives settings of a master of them."""
+    """Serve a worker for each part; yield the settings of their master."""
     with contextlib.ExitStack() as stack:
         ports = []
         for number, ((inputs, targets), each) in enumerate(zip(parts, options, strict=True)):
@@ -80,7 +80,7 @@ def settings_of(*ports: int) -> Any:
 
 
 def coefficients(master: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return what a fitted master predicts with."""
+    """Return the coefficients and intercept of a fitted master."""
     predictor = master._fit[1]
     return predictor.coef_, predictor.intercept_
 
@@ -114,7 +114,7 @@ CASES: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", CASES)
-def test_coefficients_are_those_of_a_loop_of_plain_scikit_learn(tmp_path: Path, case: str) -> None:
+def test_coefficients_equal_those_of_a_loop_of_scikit_learn(tmp_path: Path, case: str) -> None:
     model_type, inputs, targets, given = CASES[case]
     workers = 3
     parts = cut(inputs, targets, workers)
@@ -122,7 +122,7 @@ def test_coefficients_are_those_of_a_loop_of_plain_scikit_learn(tmp_path: Path, 
     coef, intercept = looped(model_type, parts, 25, options)
     with served(tmp_path, model_type, parts, options) as own:
         master = ParameterServerMaster(model_type, max_iter=25, settings=own)
-        for _ in range(2):  # a second fit begins anew
+        for _ in range(2):  # a second fit starts again from zero
             master.fit()
             got, raised = coefficients(master)
             np.testing.assert_allclose(got, coef, rtol=1e-6, atol=1e-6 * np.abs(coef).max())
@@ -144,7 +144,7 @@ def test_a_regression_on_unscaled_columns_of_wines_is_fitted_in_200_steps(tmp_pa
     np.testing.assert_allclose(raised, intercept, rtol=1e-6, atol=1e-12)
 
 
-def test_each_worker_has_options_of_its_own(tmp_path: Path) -> None:
+def test_each_worker_has_its_own_options(tmp_path: Path) -> None:
     parts = cut(SCALED, VALUES, 2)
     options: list[dict[str, Any]] = [
         {"eta0": 0.05, "penalty": None, "random_state": np.random.RandomState(5)},
@@ -156,12 +156,12 @@ def test_each_worker_has_options_of_its_own(tmp_path: Path) -> None:
         master = ParameterServerMaster("regressor", max_iter=30, settings=own)
         master.fit()
         np.testing.assert_allclose(coefficients(master)[0], coef, rtol=1e-6)
-        master.fit()  # the generator begins anew, too
+        master.fit()  # the random generator also starts again
     np.testing.assert_allclose(coefficients(master)[0], coef, rtol=1e-6)
     np.testing.assert_allclose(coefficients(master)[1], intercept, rtol=1e-6)
 
 
-def test_a_fit_beyond_single_precision_is_finite_where_the_loop_is(tmp_path: Path) -> None:
+def test_a_fit_beyond_float32_is_finite_if_the_loop_is(tmp_path: Path) -> None:
     parts = cut(SCALED * 1e30, VALUES, 2)
     options: list[dict[str, Any]] = [{"shuffle": False}] * 2
     coef, _ = looped("regressor", parts, 5, options)
@@ -172,27 +172,27 @@ def test_a_fit_beyond_single_precision_is_finite_where_the_loop_is(tmp_path: Pat
     np.testing.assert_allclose(coefficients(master)[0], coef, rtol=1e-6)
 
 
-def test_a_fit_whose_loop_is_not_finite_says_so_of_each_worker(tmp_path: Path) -> None:
+def test_an_overflow_is_reported_for_each_worker(tmp_path: Path) -> None:
     parts = cut(SCALED * 1e300, VALUES, 2)
     with pytest.raises(ValueError, match="flow occurred"):
         looped("regressor", parts, 5, [{}, {}])
-    said = r"w0.*flow occurred.*w1.*flow occurred"
-    with served(tmp_path, "regressor", parts, [{}, {}]) as own, pytest.raises(AllWorkersFailed, match=said):
+    message = r"w0.*flow occurred.*w1.*flow occurred"
+    with served(tmp_path, "regressor", parts, [{}, {}]) as own, pytest.raises(AllWorkersFailed, match=message):
         ParameterServerMaster("regressor", max_iter=5, settings=own).fit()
 
 
-def test_without_a_seed_each_step_has_another_order_and_a_fit_can_be_repeated(tmp_path: Path) -> None:
+def test_without_a_seed_each_step_shuffles_differently_and_a_fit_is_reproducible(tmp_path: Path) -> None:
     write_data(tmp_path / "tree1", SCALED, VALUES)
     app = SGDWorker("regressor", eta0=0.1, learning_rate="constant", settings=settings(tmp_path)).app()
     body = {"weights": [0.0] * 4, "bias": [0.0]}
     answers = [ask(app, "POST", STEP, json={**body, "step": step}).json() for step in (0, 1, 0, 1)]
     assert answers[0] == answers[2] != answers[1] == answers[3]
     continued = [ask(app, "POST", STEP, json=body).json() for _ in range(2)]
-    assert answers[0] != continued[0] != continued[1]  # a master that tells no step goes on
+    assert answers[0] != continued[0] != continued[1]  # without a step number, the count continues
 
 
 @pytest.mark.parametrize("step", [-1, 1.5, "1", True, 2**41])
-def test_a_step_that_is_no_number_of_one_is_422(tmp_path: Path, step: Any) -> None:
+def test_an_invalid_step_number_is_422(tmp_path: Path, step: Any) -> None:
     write_data(tmp_path / "tree1", SCALED, VALUES)
     app = SGDWorker("regressor", settings=settings(tmp_path)).app()
     answer = ask(app, "POST", STEP, json={"weights": [0.0] * 4, "bias": [0.0], "step": step})
@@ -200,7 +200,7 @@ def test_a_step_that_is_no_number_of_one_is_422(tmp_path: Path, step: Any) -> No
     assert "step must be a whole number" in answer.json()["message"]
 
 
-def test_a_worker_in_another_language_that_goes_one_pass_takes_part(tmp_path: Path) -> None:
+def test_a_foreign_worker_that_returns_steps_can_participate(tmp_path: Path) -> None:
     parts = cut(SCALED, VALUES, 2)
     options: list[dict[str, Any]] = [{"shuffle": False}] * 2
     coef, _ = looped("regressor", parts, 20, options)
@@ -226,26 +226,26 @@ def test_a_worker_in_another_language_that_goes_one_pass_takes_part(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"average": True}, "average=True"),
         ({"early_stopping": True}, "early_stopping=True"),
         ({"class_weight": "balanced"}, "class_weight='balanced'"),
         ({"exact_gradient": True, "eta0": 0.1}, "eta0 has no effect on a worker with exact_gradient=True"),
-        ({"exact_gradient": True, "learning_rate": "pa1"}, "follows no gradient"),
+        ({"exact_gradient": True, "learning_rate": "pa1"}, "has no exact gradient"),
     ],
 )
-def test_an_option_that_cannot_count_is_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_an_option_without_effect_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         SGDWorker("classifier", settings=settings(tmp_path), **options)
 
 
-def test_a_worker_that_answers_the_other_kind_is_left_out_by_name(tmp_path: Path, caplog: Any) -> None:
+def test_a_worker_that_returns_gradients_in_a_fit_of_steps_is_dropped(tmp_path: Path, caplog: Any) -> None:
     parts = cut(SCALED, VALUES, 2)
     with served(tmp_path, "regressor", parts, [{}, {"exact_gradient": True}]) as own:
         ParameterServerMaster("regressor", max_iter=3, settings=own).fit()
-    assert "w1 is left out" in caplog.text
-    assert "it answers the exact gradient (exact_gradient=True)" in caplog.text
+    assert "w1 is dropped" in caplog.text
+    assert "it returns the exact gradient (exact_gradient=True)" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_a_worker_that_answers_the_other_kind_is_left_out_by_name(tmp_path: Path
         (True, {"eta0": 0.5, "learning_rate": "constant", "power_t": 0.1, "penalty": "l2"}, "penalty, power_t"),
     ],
 )
-def test_options_of_the_master_that_have_no_effect_are_named(
+def test_options_of_the_master_without_effect_are_named(
     tmp_path: Path, caplog: Any, exact: bool, given: dict[str, Any], useless: str
 ) -> None:
     with served(tmp_path, "regressor", cut(SCALED, VALUES, 1), [{"exact_gradient": exact}]) as own:

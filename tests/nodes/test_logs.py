@@ -1,4 +1,4 @@
-"""The logs of a node, and reading the latencies back."""
+"""The logs of a node, and the parsing of latencies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ latencies = st.lists(st.tuples(urls, st.sampled_from(["worker", "master"]), seco
 foreign = st.text(st.characters(exclude_categories=["Cs"])).filter(lambda text: "endpoint latency" not in text)
 
 
-def test_a_latency_is_one_line_of_the_documented_form() -> None:
+def test_a_latency_is_one_line_in_the_documented_format() -> None:
     open_logs()
     log_latency(URL, "worker", 0.14312)
     log_latency("http://localhost:8080/v1/chimera/aggregation/fit", "master", 12)
@@ -40,7 +40,7 @@ def test_a_latency_is_one_line_of_the_documented_form() -> None:
 
 
 @given(latencies, st.lists(foreign, min_size=1))
-def test_what_is_logged_is_parsed_whatever_stands_between(
+def test_logged_latencies_are_parsed_among_other_lines(
     written: list[tuple[str, str, float]], others: list[str]
 ) -> None:
     Path("chimera_time.log").unlink(missing_ok=True)
@@ -65,24 +65,24 @@ def test_what_is_logged_is_parsed_whatever_stands_between(
         f"{URL} worker endpoint latency = 0.1",
     ],
 )
-def test_a_line_that_tells_no_latency_is_passed_over(tmp_path: Path, line: str) -> None:
+def test_a_line_without_a_latency_is_skipped(tmp_path: Path, line: str) -> None:
     file = tmp_path / "times.log"
     file.write_bytes(f"{line}\n{URL} worker endpoint latency = 2 s\n".encode() + b"\xff\xfe\n")
     assert parse_times_file(file) == {"worker": {URL: [2.0]}, "master": {}}
 
 
-def test_lines_with_the_time_before_them_are_read_too(tmp_path: Path) -> None:
+def test_lines_with_a_timestamp_are_read(tmp_path: Path) -> None:
     file = tmp_path / "times.log"
     file.write_text(f"2026-01-01 10:00:00,000 INFO {URL} worker endpoint latency = 0.5 s\n")
     assert chimera.utils.parse_times_file(str(file))["worker"] == {URL: [0.5]}
 
 
-def test_a_file_that_is_missing_is_one_line() -> None:
+def test_a_missing_file_is_an_error_of_one_line() -> None:
     with pytest.raises(DataError, match=r"nowhere\.log cannot be read: No such file"):
         parse_times_file("nowhere.log")
 
 
-def test_logs_open_once_follow_the_folder_and_leave_other_handlers_alone(
+def test_logs_open_once_follow_the_working_folder_and_keep_other_handlers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = logging.NullHandler()
@@ -102,14 +102,14 @@ def test_logs_open_once_follow_the_folder_and_leave_other_handlers_alone(
     assert (tmp_path / "there" / "chimera_status.log").read_text().endswith("INFO twice\n")
 
 
-def test_a_folder_that_cannot_be_written_costs_only_the_logs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_node_continues_without_logs_if_the_folder_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
     Path("chimera_status.log").mkdir()
     open_logs()
     assert "no log is written" in capsys.readouterr().err
     assert Path("chimera_time.log").is_file()
 
 
-def test_importing_opens_no_log_and_brings_no_web_library(tmp_path: Path) -> None:
+def test_an_import_opens_no_log_and_loads_no_web_library(tmp_path: Path) -> None:
     code = (
         "import sys, chimera, chimera.nodes, chimera.nodes.workers, chimera.utils\n"
         "heavy = {'fastapi', 'pydantic', 'torch', 'docker', 'uvicorn', 'sklearn'} & set(sys.modules)\n"

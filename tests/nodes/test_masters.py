@@ -1,4 +1,4 @@
-"""Masters with real workers: the right models, whatever some of the workers do."""
+"""Masters with real and fake workers: correct models, also when some workers fail."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REGRESSION: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Any:
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Any:
     monkeypatch.chdir(tmp_path)
     for name in ("chimera_status", "chimera_time"):
         caplog.set_level(logging.INFO, name)
@@ -64,7 +64,7 @@ def r2(predicted: Any, targets: Any) -> float:
 
 @pytest.fixture(scope="module")
 def two_regressions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
-    """Run two SGD workers on the halves of diabetes, whose columns stand in different orders."""
+    """Run two SGD workers on the halves of diabetes, with their columns in different orders."""
     root = tmp_path_factory.mktemp("regressions")
     columns, rows, targets = diabetes()
     write_data(root / "chimera_train_data/w0", rows[::2], targets[::2], columns)
@@ -78,18 +78,18 @@ def two_regressions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[i
 
 
 class Client:
-    """Asks a master's app, without a server."""
+    """Sends requests to a master's app without a server."""
 
     def __init__(self, master: Any) -> None:
         self._app = master.app()
 
     def post(self, path: str, **options: Any) -> httpx.Response:
-        async def asked() -> httpx.Response:
+        async def request() -> httpx.Response:
             transport = httpx.ASGITransport(self._app)
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
                 return await client.post(path, **options)
 
-        return asyncio.run(asked())
+        return asyncio.run(request())
 
 
 @contextlib.contextmanager
@@ -100,7 +100,7 @@ def client_of(master: Any) -> Iterator[Client]:
         master.close()
 
 
-def test_a_regression_is_that_of_a_single_machine(two_regressions: list[int], said: Any) -> None:
+def test_a_regression_equals_that_of_a_single_machine(two_regressions: list[int], log: Any) -> None:
     columns, rows, targets = diabetes()
     master = ParameterServerMaster("regressor", settings=settings_for(*two_regressions), **REGRESSION)
     with client_of(master) as client:
@@ -114,30 +114,30 @@ def test_a_regression_is_that_of_a_single_machine(two_regressions: list[int], sa
     assert r2(shuffled.json()["y_pred_rows"], targets) > 0.99 * alone.score(rows, targets)
     assert wrong.status_code == 422
     assert "'d'" in wrong.json()["message"]
-    latencies = [record.getMessage() for record in said.records if record.name == "chimera_time"]
+    latencies = [record.getMessage() for record in log.records if record.name == "chimera_time"]
     Path("times.log").write_text("\n".join(latencies))
     times = parse_times_file("times.log")["worker"]
     step = "/v1/chimera/sgd/fit-step"
     assert [len(times[f"http://localhost:{port}{step}"]) for port in two_regressions] == [400, 400]
 
 
-def test_it_stops_once_the_gradient_is_small(two_regressions: list[int], said: Any) -> None:
+def test_a_fit_stops_when_the_gradient_is_small(two_regressions: list[int], log: Any) -> None:
     master = ParameterServerMaster("regressor", epsilon=1.0, settings=settings_for(*two_regressions), **REGRESSION)
     master.fit()
-    (line,) = [record.getMessage() for record in said.records if "is over" in record.getMessage()]
+    (line,) = [record.getMessage() for record in log.records if "is over" in record.getMessage()]
     assert 3 < int(line.split()[0]) < 300
 
 
 @pytest.mark.long
-def test_three_classes_of_which_a_worker_lacks_one(tmp_path: Path) -> None:
+def test_workers_may_lack_one_of_three_classes(tmp_path: Path) -> None:
     data = load_iris()
     rows, labels = StandardScaler().fit_transform(data.data), data.target_names[data.target]
     columns = ["a", "b", "c", "d"]
     kept = data.target != 2
     write_data(tmp_path / "chimera_train_data/w0", rows[kept], labels[kept], columns)
     write_data(tmp_path / "chimera_train_data/w1", rows[~kept], labels[~kept], columns)
-    making = "SGDWorker('classifier', exact_gradient=True, loss='log_loss')"
-    with workers(tmp_path, w0=making, w1=making) as started:
+    expression = "SGDWorker('classifier', exact_gradient=True, loss='log_loss')"
+    with workers(tmp_path, w0=expression, w1=expression) as started:
         options: dict[str, Any] = {"learning_rate": "constant", "eta0": 1.0, "max_iter": 800, "loss": "log_loss"}
         ports = [worker.port for worker in started.values()]
         master = ParameterServerMaster("classifier", settings=settings_for(*ports), **options)
@@ -150,14 +150,14 @@ def test_three_classes_of_which_a_worker_lacks_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_two_classes_are_as_good_as_on_a_single_machine(tmp_path: Path) -> None:
+def test_a_classifier_of_two_classes_is_as_accurate_as_on_a_single_machine(tmp_path: Path) -> None:
     data = load_breast_cancer()
     rows, columns = StandardScaler().fit_transform(data.data), [f"c{i}" for i in range(30)]
     for place in range(2):
         folder = tmp_path / f"chimera_train_data/w{place}"
         write_data(folder, rows[place::2], data.target[place::2], columns)
-    making = "SGDWorker('classifier', exact_gradient=True, loss='log_loss')"
-    with workers(tmp_path, w0=making, w1=making) as started:
+    expression = "SGDWorker('classifier', exact_gradient=True, loss='log_loss')"
+    with workers(tmp_path, w0=expression, w1=expression) as started:
         options: dict[str, Any] = {"learning_rate": "adaptive", "eta0": 0.5, "max_iter": 500, "loss": "log_loss"}
         ports = [worker.port for worker in started.values()]
         master = ParameterServerMaster("classifier", settings=settings_for(*ports), **options)
@@ -196,7 +196,7 @@ def traceback(handler: Any, _: Any) -> None:
 
 
 def after(calls: int, then: Behaviour, before: Behaviour) -> Behaviour:
-    """Return a behaviour that turns bad after some calls."""
+    """Return a behaviour that changes from ``before`` to ``then`` after some calls."""
     left = [calls]
 
     def behave(handler: Any, body: Any) -> Any:
@@ -218,8 +218,8 @@ BAD = [
 
 
 @pytest.mark.parametrize(("bad", "why"), BAD, ids=[behaviour.__name__ for behaviour, _ in BAD])
-def test_a_worker_that_goes_bad_amid_a_fit_is_left_out_and_named(
-    bad: Behaviour, why: str, said: Any, capsys: pytest.CaptureFixture[str]
+def test_a_worker_that_fails_during_a_fit_is_dropped_and_named(
+    bad: Behaviour, why: str, log: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     columns, rows, targets = diabetes()
     good, routes = (linear_worker(columns, rows[half::2], targets[half::2]) for half in range(2))
@@ -235,13 +235,13 @@ def test_a_worker_that_goes_bad_amid_a_fit_is_left_out_and_named(
     assert why in fitted["workers"]["w1"]["why"]
     assert "w1: fit failed: " in capsys.readouterr().err
     assert r2(body["y_pred_rows"], targets) > 0.4
-    warnings = [record.getMessage() for record in said.records if record.levelno == logging.WARNING]
+    warnings = [record.getMessage() for record in log.records if record.levelno == logging.WARNING]
     assert [line for line in warnings if "w1" in line and f"localhost:{other}" in line and why in line]
     assert not [line for line in warnings if "w0" in line]
 
 
 @pytest.mark.long
-def test_a_worker_that_is_killed_amid_a_fit_is_left_out_and_named(tmp_path: Path, said: Any) -> None:
+def test_a_worker_that_is_killed_during_a_fit_is_dropped_and_named(tmp_path: Path, log: Any) -> None:
     columns, rows, targets = diabetes()
     good = linear_worker(columns, rows[::2], targets[::2])
     write_data(tmp_path / "chimera_train_data/w1", rows[1::2], targets[1::2], columns)
@@ -260,12 +260,12 @@ def test_a_worker_that_is_killed_amid_a_fit_is_left_out_and_named(tmp_path: Path
             )
             master.fit()
     assert master.fitted
-    warnings = [record.getMessage() for record in said.records if record.levelno == logging.WARNING]
+    warnings = [record.getMessage() for record in log.records if record.levelno == logging.WARNING]
     assert [line for line in warnings if "w1" in line and "lost" in line]
 
 
 @pytest.mark.parametrize("bad", [hang, failing], ids=["hang", "fail"])
-def test_without_any_worker_the_documented_error_comes_in_time(bad: Behaviour) -> None:
+def test_a_fit_fails_in_time_when_all_workers_fail(bad: Behaviour) -> None:
     columns, rows, targets = diabetes()
     routes = linear_worker(columns, rows, targets) | {STEP: bad}
     with foreign_worker(routes) as one, foreign_worker(routes) as other:
@@ -282,7 +282,7 @@ def test_without_any_worker_the_documented_error_comes_in_time(bad: Behaviour) -
 
 
 @pytest.mark.parametrize("path", [AGGREGATION, SERVER])
-def test_where_nobody_listens_the_error_says_so_for_each(path: str) -> None:
+def test_unreachable_workers_are_all_named(path: str) -> None:
     settings = settings_for(free_port(), free_port())
     kind: Any = (
         AggregationMaster
@@ -295,14 +295,14 @@ def test_where_nobody_listens_the_error_says_so_for_each(path: str) -> None:
     assert answer.json()["message"].count("refused") == 2
 
 
-def test_the_first_to_answer_serves_alone(said: Any) -> None:
+def test_a_fit_continues_with_the_workers_that_answer(log: Any) -> None:
     columns, rows, targets = diabetes()
     with foreign_worker(linear_worker(columns, rows, targets)) as good, foreign_worker({SAMPLE: failing}) as bad:
         ParameterServerMaster("regressor", settings=settings_for(bad, good), **(REGRESSION | {"max_iter": 5})).fit()
-    assert "my disk is full" in said.text
+    assert "my disk is full" in log.text
 
 
-def test_a_second_fit_at_once_is_refused() -> None:
+def test_a_second_concurrent_fit_is_refused() -> None:
     columns, rows, targets = diabetes()
     release, began = threading.Event(), threading.Event()
     routes = linear_worker(columns, rows, targets)
@@ -328,19 +328,21 @@ def test_a_second_fit_at_once_is_refused() -> None:
 
 @pytest.fixture(scope="module")
 def three_trees(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
-    """Run three trees on parts of breast-cancer; the third has not the data it needs."""
+    """Run three trees on parts of breast-cancer; the third has no data."""
     root = tmp_path_factory.mktemp("trees")
     data = load_breast_cancer()
     columns = [f"c{i}" for i in range(30)]
     for place in range(2):
         write_data(root / f"chimera_train_data/w{place}", data.data[place::2], data.target[place::2], columns)
-    making = "ClassificationWorker(__import__('sklearn.tree').tree.DecisionTreeClassifier(max_depth=5, random_state=0))"
-    with workers(root, w0=making, w1=making, w2=making) as started:
+    expression = (
+        "ClassificationWorker(__import__('sklearn.tree').tree.DecisionTreeClassifier(max_depth=5, random_state=0))"
+    )
+    with workers(root, w0=expression, w1=expression, w2=expression) as started:
         yield [worker.port for worker in started.values()]
 
 
 @pytest.mark.long
-def test_bagging_goes_on_with_those_that_answer(three_trees: list[int], said: Any) -> None:
+def test_bagging_continues_with_the_workers_that_answer(three_trees: list[int], log: Any) -> None:
     data, columns = load_breast_cancer(), [f"c{i}" for i in range(30)]
     with client_of(AggregationMaster(settings=settings_for(*three_trees))) as client:
         assert client.post(f"{AGGREGATION}/predict", json=query(columns, data.data[:2])).status_code == 409
@@ -356,7 +358,7 @@ def test_bagging_goes_on_with_those_that_answer(three_trees: list[int], said: An
     np.testing.assert_allclose(probabilities[:, 1], body["y_pred_rows"])
     assert body["classes"] == [0, 1]
     assert np.mean((probabilities[:, 1] > 0.5) == data.target) > 0.92
-    warnings = [record.getMessage() for record in said.records if record.levelno == logging.WARNING]
+    warnings = [record.getMessage() for record in log.records if record.levelno == logging.WARNING]
     assert [
         line
         for line in warnings
@@ -364,8 +366,8 @@ def test_bagging_goes_on_with_those_that_answer(three_trees: list[int], said: An
     ]
 
 
-def test_a_worker_that_fails_is_named_with_the_reason_in_the_answer_and_on_the_console(
-    three_trees: list[int], said: Any, capsys: pytest.CaptureFixture[str]
+def test_a_failed_worker_is_named_with_the_reason_in_the_answer_and_on_stderr(
+    three_trees: list[int], log: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, columns = load_breast_cancer(), [f"c{i}" for i in range(30)]
     with client_of(AggregationMaster(settings=settings_for(*three_trees))) as client:
@@ -379,8 +381,8 @@ def test_a_worker_that_fails_is_named_with_the_reason_in_the_answer_and_on_the_c
     assert "w2: fit failed: " in console
     for body in bodies:
         assert [each["predict"] for each in body["workers"].values()] == ["ok", "ok", "failed"]
-    assert capsys.readouterr().err.count("w2: predict failed: ") == 1  # and not at each request
-    assert said.text.count("w2: predict failed: ") == 2
+    assert capsys.readouterr().err.count("w2: predict failed: ") == 1  # not at each request
+    assert log.text.count("w2: predict failed: ") == 2
 
 
 def predicting(answer: Any) -> dict[tuple[str, str], Behaviour]:
@@ -390,7 +392,7 @@ def predicting(answer: Any) -> dict[tuple[str, str], Behaviour]:
     }
 
 
-outcomes: list[Any] = []  # of the workers, by request
+outcomes: list[Any] = []  # outcomes of the workers, for each request
 
 
 def averaged_of(*answers: Any) -> Any:
@@ -406,7 +408,7 @@ def test_values_are_averaged() -> None:
     assert averaged_of({"y_pred_rows": [1.0, 2.0]}, {"y_pred_rows": [3, 5]}) == {"y_pred_rows": [2.0, 3.5]}
 
 
-def test_classes_that_one_worker_does_not_know_count_nothing_there() -> None:
+def test_classes_that_a_worker_lacks_count_nothing_for_it() -> None:
     one = {"y_pred_rows": ["a", "b"], "classes": ["a", "b"], "y_proba_rows": [[1.0, 0.0], [0.4, 0.6]]}
     other = {"y_pred_rows": ["c", "b"], "classes": ["b", "c"], "y_proba_rows": [[0.1, 0.9], [0.7, 0.3]]}
     body = averaged_of(one, other)
@@ -415,12 +417,12 @@ def test_classes_that_one_worker_does_not_know_count_nothing_there() -> None:
 
 
 @pytest.mark.long
-def test_a_worker_that_died_is_asked_again_once_it_is_back(tmp_path: Path, said: Any) -> None:
+def test_a_restarted_worker_is_called_again(tmp_path: Path, log: Any) -> None:
     columns, rows, targets = diabetes()
     for name in ("w0", "w1"):
         write_data(tmp_path / f"chimera_train_data/{name}", rows, targets, columns)
-    making = "RegressionWorker(__import__('sklearn.linear_model').linear_model.LinearRegression())"
-    with workers(tmp_path, w0=making, w1=making) as started:
+    expression = "RegressionWorker(__import__('sklearn.linear_model').linear_model.LinearRegression())"
+    with workers(tmp_path, w0=expression, w1=expression) as started:
         ports = [worker.port for worker in started.values()]
         with client_of(AggregationMaster(settings=settings_for(*ports))) as client:
             client.post(f"{AGGREGATION}/fit")
@@ -429,32 +431,32 @@ def test_a_worker_that_died_is_asked_again_once_it_is_back(tmp_path: Path, said:
             half = client.post(f"{AGGREGATION}/predict", json=query(columns, rows[:3])).json()
             assert half["y_pred_rows"] == whole["y_pred_rows"]
             assert half["workers"]["w1"]["predict"] == "failed"
-            warnings = [record.getMessage() for record in said.records if record.levelno == logging.WARNING]
+            warnings = [record.getMessage() for record in log.records if record.levelno == logging.WARNING]
             assert [line for line in warnings if f"localhost:{ports[1]}" in line and "lost" in line]
             started["w1"].start()
             started["w1"].await_health()
-            said.clear()
+            log.clear()
             assert client.post(f"{AGGREGATION}/fit").json()["fit"] == "ok"
-            assert "fitted by 2 of 2 workers" in said.text
+            assert "fitted by 2 of 2 workers" in log.text
 
 
-def test_a_worker_that_answers_too_few_or_no_numbers_is_left_out(said: Any) -> None:
+def test_invalid_predictions_are_left_out(log: Any) -> None:
     answers = {"y_pred_rows": [1.0, 2.0]}, {"y_pred_rows": [9.0]}, {"y_pred_rows": ["x", "y"]}, {}
     assert averaged_of(*answers) == {"y_pred_rows": [1.0, 2.0]}
-    assert "1 predictions for 2 rows" in said.text
+    assert "1 predictions for 2 rows" in log.text
     assert [each["predict"] for each in outcomes[-1].values()] == ["ok", "failed", "failed", "failed"]
     assert "1 predictions for 2 rows" in outcomes[-1]["w1"]["why"]
 
 
 @pytest.mark.long
-def test_a_network_is_trained_by_the_same_master(tmp_path: Path) -> None:
+def test_a_parameter_server_trains_a_network(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     columns, rows, targets = diabetes()
     for place in range(2):
         folder = tmp_path / f"chimera_train_data/w{place}"
         write_data(folder, rows[place::2], (targets[place::2] - 150) / 80, columns)
-    making = "TorchWorker('mlp', 'mse')"
-    with workers(tmp_path, w0=making, w1=making) as started:
+    expression = "TorchWorker('mlp', 'mse')"
+    with workers(tmp_path, w0=expression, w1=expression) as started:
         ports = [worker.port for worker in started.values()]
         options: dict[str, Any] = {"learning_rate": "constant", "eta0": 0.1, "max_iter": 150}
         with client_of(ParameterServerMaster("regressor", settings=settings_for(*ports), **options)) as client:

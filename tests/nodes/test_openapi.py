@@ -1,4 +1,4 @@
-"""What the OpenAPI pages say holds, for whatever a stranger sends."""
+"""The OpenAPI schemas of nodes hold for arbitrary requests."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ KINDS: dict[str, Callable[[Settings], Any]] = {
 
 
 def write_worker(tmp_path: Path) -> Path:
-    """Write the data of a worker; their columns are those of the examples in the pages, so that these are accepted."""
+    """Write the data of a worker, with the columns of the examples in the schemas, so that these are accepted."""
     rows = np.random.default_rng(0).standard_normal((20, 2))
     return write_data(tmp_path / "tree1", rows, (rows[:, 0] > 0).astype(int), columns=["mean radius", "mean texture"])
 
 
 @pytest.fixture(params=KINDS)
 def worker(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """A worker of each kind."""
+    """Return a worker of each kind."""
     write_worker(tmp_path)
     return KINDS[request.param](settings(tmp_path))
 
 
 def examine(url: str) -> None:
-    """Let schemathesis ask for whatever the pages at this address tell of."""
+    """Let schemathesis send requests to all routes at this address."""
     command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{url}/openapi.json"]
     command += ["--phases", "examples,coverage,fuzzing", "--max-examples", "20", "--seed", "1", "--continue-on-failure"]
-    # That columns must be those of the training data is nothing that a schema can say.
+    # A schema cannot state that the columns must be those of the training data.
     command += ["--checks", "all", "--exclude-checks", "positive_data_acceptance"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout
@@ -52,7 +52,7 @@ def examine(url: str) -> None:
 
 
 @pytest.mark.long
-def test_nothing_that_a_stranger_sends_a_worker_is_a_500_and_all_answers_are_as_documented(worker: Any) -> None:
+def test_no_request_to_a_worker_causes_a_500_and_answers_match_their_schemas(worker: Any) -> None:
     with serving(worker.app(), worker.settings) as url:
         ask(worker.app(), "POST", "/v1/chimera/model/fit")
         examine(url)
@@ -67,7 +67,7 @@ def test_nothing_that_a_stranger_sends_a_worker_is_a_500_and_all_answers_are_as_
     ],
     ids=["aggregation", "parameter-server"],
 )
-def test_nothing_that_a_stranger_sends_a_master_is_a_500_and_all_answers_are_as_documented(
+def test_no_request_to_a_master_causes_a_500_and_answers_match_their_schemas(
     tmp_path: Path, kind: str, make: Callable[[Settings], Any]
 ) -> None:
     own = settings(write_worker(tmp_path).parent)
@@ -79,14 +79,14 @@ def test_nothing_that_a_stranger_sends_a_master_is_a_500_and_all_answers_are_as_
             examine(url)
 
 
-def test_every_body_has_an_example_that_works(worker: Any) -> None:
+def test_every_example_body_is_accepted(worker: Any) -> None:
     app = worker.app()
     if hasattr(worker, "fit"):
         worker.fit()
     elif hasattr(worker, "predict"):
         weights = worker.sample()["weights"]
         worker.fit_step(weights, [])
-    asked = 0
+    requests = 0
     for path, verbs in ask(app, "GET", "/openapi.json").json()["paths"].items():
         for verb, page in verbs.items():
             assert page["summary"]
@@ -96,10 +96,10 @@ def test_every_body_has_an_example_that_works(worker: Any) -> None:
                 continue
             example = body["content"]["application/json"]["example"]
             if isinstance(worker, TorchWorker) and path.endswith("fit-step"):
-                example = {"weights": weights.tolist(), "bias": []}  # as many as the network has
+                example = {"weights": weights.tolist(), "bias": []}  # all parameters of the network
             answer = ask(app, verb.upper(), path, json=example)
             assert answer.status_code == 200, answer.text
-            told = page["responses"]["200"]["content"]["application/json"]["example"]
-            assert set(answer.json()) == set(told)
-            asked += 1
-    assert asked
+            documented = page["responses"]["200"]["content"]["application/json"]["example"]
+            assert set(answer.json()) == set(documented)
+            requests += 1
+    assert requests

@@ -12,7 +12,7 @@ from chimera.nodes.settings import Settings, read_settings
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_set(monkeypatch, tmp_path):
+def no_settings(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for field in Settings.model_fields:
         monkeypatch.delenv(f"CHIMERA_{field.upper()}", raising=False)
@@ -26,7 +26,7 @@ def refused(**given):
     return message
 
 
-def test_the_defaults_are_those_of_the_interface():
+def test_defaults():
     settings = read_settings()
     assert (settings.network_name, settings.network_prefix, settings.network_subnet_mask) == (
         "chimera-network",
@@ -42,11 +42,11 @@ def test_the_defaults_are_those_of_the_interface():
 
 
 @pytest.mark.parametrize(
-    "spelling",
+    "text",
     ['["tree1", "tree2"]', "['tree1', 'tree2']", "('tree1', 'tree2')", ' ["tree1",\n "tree2"] '],
 )
-def test_lists_are_json_or_python_literals(monkeypatch, spelling):
-    monkeypatch.setenv("CHIMERA_WORKERS_NODES_NAMES", spelling)
+def test_lists_are_json_or_python_literals(monkeypatch, text):
+    monkeypatch.setenv("CHIMERA_WORKERS_NODES_NAMES", text)
     monkeypatch.setenv("CHIMERA_WORKERS_CPU_SHARES", "(2, 3)")
     monkeypatch.setenv("CHIMERA_WORKERS_MAPPED_PORTS", "[5001, 5002]")
     settings = read_settings()
@@ -55,7 +55,7 @@ def test_lists_are_json_or_python_literals(monkeypatch, spelling):
     assert settings.workers_urls == ("http://localhost:5001", "http://localhost:5002")
 
 
-def test_a_keyword_wins_over_the_environment_that_over_the_file_that_over_the_default(monkeypatch, tmp_path):
+def test_precedence_is_keyword_environment_file_default(monkeypatch, tmp_path):
     (tmp_path / "chimera.toml").write_text("[nodes]\nworkers_port = 1\nnetwork_name = 'file'\nlauncher = 'docker'\n")
     monkeypatch.setenv("CHIMERA_WORKERS_PORT", "2")
     monkeypatch.setenv("CHIMERA_NETWORK_NAME", "environment")
@@ -128,7 +128,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("variable", "value"), BAD)
-def test_a_bad_value_is_refused_with_its_variable_itself_and_what_is_allowed(monkeypatch, variable, value):
+def test_an_invalid_value_is_refused_with_variable_value_and_allowed_values(monkeypatch, variable, value):
     monkeypatch.setenv(f"CHIMERA_{variable}", value)
     message = refused()
     assert message.startswith(f"CHIMERA_{variable}: ")
@@ -137,20 +137,20 @@ def test_a_bad_value_is_refused_with_its_variable_itself_and_what_is_allowed(mon
     assert shown == repr(value) or shown.strip("'") in value.replace("true", "True")
 
 
-def test_a_bad_keyword_is_refused_by_the_same_name():
+def test_an_invalid_keyword_is_refused_with_its_variable():
     assert refused(workers_port=True).startswith("CHIMERA_WORKERS_PORT: True cannot be used")
     assert "workers_port" in refused(worker_port=1)
 
 
-def test_lists_of_unequal_length_are_refused(monkeypatch):
+def test_lists_of_different_lengths_are_refused(monkeypatch):
     monkeypatch.setenv("CHIMERA_WORKERS_NODES_NAMES", '["a", "b"]')
     monkeypatch.setenv("CHIMERA_WORKERS_MAPPED_PORTS", "[5001, 5002]")
     message = refused()
-    for said in ("NODES_NAMES has 2", "CPU_SHARES has 1", "MAPPED_PORTS has 2"):
-        assert f"CHIMERA_WORKERS_{said}" in message
+    for part in ("NODES_NAMES has 2", "CPU_SHARES has 1", "MAPPED_PORTS has 2"):
+        assert f"CHIMERA_WORKERS_{part}" in message
 
 
-def test_a_prefix_must_have_no_host_bits_and_room_for_all():
+def test_a_network_must_have_no_host_bits_and_enough_addresses():
     assert "host bits" in refused(network_prefix="192.168.10", network_subnet_mask=16)
     assert read_settings(network_prefix="10.20.0", network_subnet_mask=16).network.num_addresses == 2**16
     many = {
@@ -186,20 +186,20 @@ def test_a_certificate_needs_a_key(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[nodes]\nworker_port = 1\n", "'worker_port'"),
         ("[nodes]\nworkers_port = 'x'\n", "CHIMERA_WORKERS_PORT: 'x'"),
         ("nodes = 1\n", "table"),
-        ("[nodes\n", "no TOML"),
+        ("[nodes\n", "not valid TOML"),
     ],
 )
-def test_a_bad_file_is_refused(tmp_path, text, said):
+def test_an_invalid_file_is_refused(tmp_path, text, message):
     (tmp_path / "chimera.toml").write_text(text)
-    assert said in refused()
+    assert message in refused()
 
 
-def test_the_name_of_a_worker_is_that_of_its_file(tmp_path):
+def test_the_default_name_of_a_worker_is_that_of_its_file(tmp_path):
     program = tmp_path / "my_tree.py"
     program.write_text("from chimera.nodes.settings import read_settings\nprint(read_settings().worker_name)\n")
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
@@ -213,7 +213,7 @@ def test_settings_cannot_be_changed():
 
 
 @given(st.text())
-def test_any_text_for_a_list_is_a_list_or_refused_in_one_line(text):
+def test_any_text_is_parsed_as_a_list_or_refused_in_one_line(text):
     message = ""
     try:
         names = read_settings(workers_nodes_names=text).workers_nodes_names
@@ -224,7 +224,7 @@ def test_any_text_for_a_list_is_a_list_or_refused_in_one_line(text):
 
 
 @given(st.floats())
-def test_a_time_limit_is_a_finite_number_above_zero_or_refused(seconds):
+def test_a_timeout_must_be_finite_and_above_zero(seconds):
     try:
         taken = read_settings(workers_endpoints_timeout=seconds).workers_endpoints_timeout
     except ConfigurationError:

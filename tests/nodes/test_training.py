@@ -1,4 +1,4 @@
-"""``chimera.train`` on the engine http: nodes keep their models and data, the driver has the strategy."""
+"""``chimera.train`` on the engine http: the driver runs the strategy, nodes use their own models and data."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_halves(folder: Path) -> None:
 
 @contextmanager
 def two_nodes(folder: Path, make: Callable[..., Any] = TorchWorker, *args: Any, **given: Any) -> Iterator[list[str]]:
-    """Serve two workers, each with one half of the data; gives their addresses."""
+    """Serve two workers, each with one half of the data; yield their addresses."""
     write_halves(folder)
     with ExitStack() as stack:
         urls = []
@@ -72,15 +72,15 @@ def flat(run: Any) -> Any:
     return run.trained.parameters()
 
 
-def test_two_nodes_are_neighbours(tmp_path: Path) -> None:
+def test_two_nodes_train_as_neighbours(tmp_path: Path) -> None:
     with two_nodes(tmp_path) as urls:
         run = fit(urls, strategy="choco-sgd", codec={"name": "top-k", "ratio": 0.1}, batch_size=20, epochs=3)
     assert run.metrics["accuracy"] > 0.9
     assert 0 < run.metrics["consensus_distance"] < 1
 
 
-def test_the_driver_sees_the_sum_of_two_nodes_only(tmp_path: Path) -> None:
-    """Nodes keep their data, and with secure aggregation their updates: what comes of it is what would have without."""
+def test_secure_aggregation_over_nodes_gives_the_same_model(tmp_path: Path) -> None:
+    """Secure aggregation hides the updates of single nodes from the driver, and does not change the result."""
     options = {"strategy": {"name": "fed-avg", "local_steps": 2, "shards": 2}, "batch_size": 50, "rounds": 3}
     secure = {"clip": 10.0, "secure_aggregation": True}
     with two_nodes(tmp_path) as urls:
@@ -91,11 +91,11 @@ def test_the_driver_sees_the_sum_of_two_nodes_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_two_nodes_with_all_their_rows_are_one_worker_with_all_rows(tmp_path: Path, shards: int) -> None:
+def test_two_nodes_with_full_batches_equal_one_worker_with_all_rows(tmp_path: Path, shards: int) -> None:
     strategy = {"name": "parameter-server", "shards": shards}
     with two_nodes(tmp_path) as urls:
-        apart = fit(urls, strategy=strategy, batch_size=HALF, rounds=8)
-    whole = chimera.train(
+        distributed = fit(urls, strategy=strategy, batch_size=HALF, rounds=8)
+    single = chimera.train(
         network,
         (TRAIN, TEST),
         engine="simulated",
@@ -103,10 +103,10 @@ def test_two_nodes_with_all_their_rows_are_one_worker_with_all_rows(tmp_path: Pa
         batch_size=2 * HALF,
         rounds=8,
         optimizer={"name": "sgd", "lr": 0.1},
-        out=tmp_path / "whole",
+        out=tmp_path / "single",
     )
-    np.testing.assert_allclose(flat(apart), flat(whole), atol=1e-6)
-    assert apart.cost.epochs == whole.cost.epochs == 8
+    np.testing.assert_allclose(flat(distributed), flat(single), atol=1e-6)
+    assert distributed.cost.epochs == single.cost.epochs == 8
 
 
 @pytest.mark.sampled(4)
@@ -125,7 +125,7 @@ def test_two_nodes_with_all_their_rows_are_one_worker_with_all_rows(tmp_path: Pa
     ],
     ids=lambda strategy: strategy if isinstance(strategy, str) else strategy["name"],
 )
-def test_any_strategy_without_links_between_workers_learns(tmp_path: Path, strategy: Any) -> None:
+def test_strategies_without_links_between_workers_reach_the_target(tmp_path: Path, strategy: Any) -> None:
     with two_nodes(tmp_path) as urls:
         run = fit(urls, strategy=strategy, batch_size=32, epochs=200, target={"accuracy": 0.92})
     assert run.stopped_by == "target"
@@ -133,7 +133,7 @@ def test_any_strategy_without_links_between_workers_learns(tmp_path: Path, strat
 
 
 @pytest.mark.parametrize("strategy", ["parameter-server", "async-parameter-server"])
-def test_weights_may_come_as_what_has_changed(tmp_path: Path, strategy: str) -> None:
+def test_a_delta_downlink_reaches_the_target(tmp_path: Path, strategy: str) -> None:
     codec = {"name": "identity", "downlink": {"name": "delta", "codec": "int8"}}
     with two_nodes(tmp_path) as urls:
         run = fit(urls, strategy=strategy, codec=codec, batch_size=32, epochs=200, target={"accuracy": 0.92})
@@ -141,7 +141,7 @@ def test_weights_may_come_as_what_has_changed(tmp_path: Path, strategy: str) -> 
     assert run.events == []
 
 
-def test_each_node_tells_how_the_model_fares_with_its_own_rows(tmp_path: Path) -> None:
+def test_each_node_evaluates_the_model_on_its_own_rows(tmp_path: Path) -> None:
     strategy = {"name": "fed-bn", "keep": ["0.bias"], "local_steps": 2}
     with two_nodes(tmp_path) as urls:
         run = fit(urls, strategy=strategy, optimizer="sgd", batch_size=32, rounds=40, evaluate_clients=True)
@@ -152,13 +152,13 @@ def test_each_node_tells_how_the_model_fares_with_its_own_rows(tmp_path: Path) -
     assert min(own) > 0.5
 
 
-def test_links_between_workers_are_refused_in_one_line(tmp_path: Path) -> None:
+def test_strategies_with_links_between_workers_are_refused(tmp_path: Path) -> None:
     with two_nodes(tmp_path) as urls, pytest.raises(ConfigurationError, match="has no groups") as caught:
         fit(urls, strategy="all-reduce", rounds=2)
     assert "\n" not in str(caught.value)
 
 
-def test_linear_nodes_train_too(tmp_path: Path) -> None:
+def test_linear_workers_can_be_trained(tmp_path: Path) -> None:
     with two_nodes(tmp_path, SGDWorker, "classifier") as urls:
         run = fit(urls, model=SGDClassifier(), batch_size=32, epochs=5)
     assert run.metrics["accuracy"] > 0.93
@@ -185,7 +185,7 @@ def test_columns_are_matched_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (
             {"model": lambda: network(9)},
@@ -196,13 +196,13 @@ def test_columns_are_matched_by_name(tmp_path: Path) -> None:
     ],
     ids=["model", "classes", "redistribute"],
 )
-def test_what_does_not_fit_is_one_line(tmp_path: Path, options: Any, said: str) -> None:
-    with two_nodes(tmp_path) as urls, pytest.raises((DataError, ConfigurationError), match=said) as caught:
+def test_mismatches_are_errors_of_one_line(tmp_path: Path, options: Any, message: str) -> None:
+    with two_nodes(tmp_path) as urls, pytest.raises((DataError, ConfigurationError), match=message) as caught:
         fit(urls, rounds=2, **options)
     assert "\n" not in str(caught.value)
 
 
-def test_the_token_of_the_environment_is_shown_to_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_in_the_environment_is_sent_to_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with two_nodes(tmp_path, token="opensesame") as urls:
         with pytest.raises(ChimeraError, match=r"401|token") as caught:
             fit(urls, rounds=2, out=tmp_path / "refused")
@@ -225,7 +225,7 @@ if __name__ == "__main__":
 
 
 class Killer(Callback):
-    """Kills a node amid the run, and may do something more."""
+    """Kills a node during the run, and then calls ``then``."""
 
     def __init__(self, pid: int, then: Callable[[], Any] = lambda: None) -> None:
         self._pid, self._then, self._done = pid, then, False
@@ -252,7 +252,7 @@ def two_processes(folder: Path) -> Iterator[list[Any]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("policy", ["drop", "respawn"])
-def test_a_run_goes_on_without_a_node_that_died(tmp_path: Path, policy: Any) -> None:
+def test_a_run_continues_without_a_dead_node(tmp_path: Path, policy: Any) -> None:
     with two_processes(tmp_path) as nodes:
         killer = Killer(nodes[1].process.pid)
         options = {"log_every": 1, "rounds": 60, "batch_size": 32, "on_worker_loss": policy}
@@ -263,7 +263,7 @@ def test_a_run_goes_on_without_a_node_that_died(tmp_path: Path, policy: Any) -> 
 
 
 @pytest.mark.long
-def test_a_node_that_comes_back_takes_part_again(tmp_path: Path) -> None:
+def test_a_restarted_node_participates_again(tmp_path: Path) -> None:
     with two_processes(tmp_path) as nodes, ExitStack() as stack:
 
         def start_again() -> None:
@@ -294,7 +294,7 @@ optimizer = { name = "sgd", lr = 0.1 }
 
 
 @pytest.mark.long
-def test_the_command_trains_with_workers_at_urls(tmp_path: Path) -> None:
+def test_the_command_trains_on_workers_at_urls(tmp_path: Path) -> None:
     train = DATASETS.create("breast-cancer").train
     labels = np.array(train.classes)[train.targets]
     for i in range(2):
@@ -324,15 +324,15 @@ def test_the_command_trains_with_workers_at_urls(tmp_path: Path) -> None:
     assert [node in Path("run/experiment.toml").read_text() for node in urls] == [True, True]
 
 
-def test_nodes_that_are_not_there_are_named_in_one_line(tmp_path: Path) -> None:
+def test_unreachable_nodes_are_named_in_one_line(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(ChimeraError, match=f"{url}.*refused") as caught:
         fit([url], rounds=1)
     assert "\n" not in str(caught.value)
 
 
-def test_a_node_attacks_if_the_script_says_so(tmp_path: Path) -> None:
-    """Flipped labels of all nodes are learnt as such: what was wrong is right."""
+def test_scripted_attacks_apply_to_nodes(tmp_path: Path) -> None:
+    """With flipped labels on all nodes, the model learns the wrong classes."""
     with two_nodes(tmp_path) as urls:
         run = fit(urls, batch_size=20, epochs=3, faults=[f"label flip worker {rank} at step 0" for rank in range(2)])
     assert run.metrics["accuracy"] < 0.1

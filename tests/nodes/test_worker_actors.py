@@ -1,4 +1,4 @@
-"""A kind of worker may let drivers have actors in it, of the classes that it names."""
+"""Actors of drivers in workers, of the classes that the workers allow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Counter:
         return self._count
 
 
-class Uninvited(Counter):
+class NotAllowed(Counter):
     pass
 
 
@@ -30,7 +30,7 @@ class Hosting(RegressionWorker):
         return {f"{Counter.__module__}.{Counter.__qualname__}": Counter}
 
 
-def test_a_driver_has_actors_of_the_named_classes_and_of_no_others(tmp_path: Path) -> None:
+def test_a_driver_can_create_actors_of_the_allowed_classes_only(tmp_path: Path) -> None:
     own = settings(tmp_path, token="secret")
     worker = Hosting(LinearRegression(), settings=own)
     with serving(worker.app(), own) as url, chimera.engine("http", nodes=[url], token="secret") as engine:
@@ -38,7 +38,7 @@ def test_a_driver_has_actors_of_the_named_classes_and_of_no_others(tmp_path: Pat
         assert engine.get([counter.add(1), counter.add(1)], timeout_s=LIMIT_S) == [41, 42]
 
 
-def test_by_default_a_worker_hosts_nothing(tmp_path: Path) -> None:
+def test_by_default_a_worker_hosts_no_actors(tmp_path: Path) -> None:
     worker = RegressionWorker(LinearRegression(), settings=settings(tmp_path))
     assert ask(worker.app(), "GET", "/v1/chimera/actors").status_code == 404
     app = Hosting(LinearRegression(), settings=settings(tmp_path)).app()

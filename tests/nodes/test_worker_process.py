@@ -1,4 +1,4 @@
-"""A worker as a person runs it: its file, a Python of its own, a port."""
+"""A worker's file, run in its own Python process."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def folder_with(tmp_path: Path, text: str) -> Path:
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_workers_file_serves_under_its_name_until_it_is_told_to_stop(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_workers_file_serves_under_its_name_until_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     rows, y = load_breast_cancer(return_X_y=True)
     with worker_process(folder_with(tmp_path, TREE), tmp_path, CHIMERA_TOKEN="secret") as worker:
-        told = worker.wait_healthy()
-        assert (told["name"], told["kind"], told["type"]) == ("tree1", "worker", "ClassificationWorker")
+        health = worker.wait_healthy()
+        assert (health["name"], health["kind"], health["type"]) == ("tree1", "worker", "ClassificationWorker")
         headers = {"Authorization": "Bearer secret"}
         with httpx.Client(base_url=worker.url, headers=headers, timeout=LIMIT_S) as client:
             assert client.post(FIT).json() == {"fit": "ok"}
@@ -66,7 +66,7 @@ def test_a_workers_file_serves_under_its_name_until_it_is_told_to_stop(tmp_path:
             assert np.mean(np.array(client.post(PREDICT, json=body).json()["y_pred_rows"]) == y) > 0.9
             assert error_of(httpx.post(worker.url + FIT))[0] == 401
             worker.process.send_signal(number)
-            assert worker.ended()[0] == 0  # though the client's connection is open
+            assert worker.ended()[0] == 0  # although the client's connection is open
     log = (tmp_path / "chimera_status.log").read_text()
     assert f"listens on 127.0.0.1:{worker.port}" in log
     assert "has stopped" in log
@@ -74,7 +74,7 @@ def test_a_workers_file_serves_under_its_name_until_it_is_told_to_stop(tmp_path:
 
 
 @pytest.mark.long
-def test_a_worker_that_fits_for_hours_stops_within_seconds(tmp_path: Path) -> None:
+def test_a_worker_stops_within_seconds_during_a_long_fit(tmp_path: Path) -> None:
     with worker_process(folder_with(tmp_path, ENDLESS), tmp_path) as worker:
         worker.wait_healthy()
         with socket.create_connection(("127.0.0.1", worker.port), timeout=LIMIT_S) as client:
@@ -92,7 +92,7 @@ def test_a_worker_that_fits_for_hours_stops_within_seconds(tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_answers_on_a_kept_connection_do_not_wait_for_acknowledgements(tmp_path: Path) -> None:
+def test_answers_on_a_persistent_connection_are_not_delayed(tmp_path: Path) -> None:
     with worker_process(folder_with(tmp_path, TREE), tmp_path) as worker:
         worker.wait_healthy()
         with httpx.Client(base_url=worker.url, timeout=LIMIT_S) as client:
@@ -101,24 +101,24 @@ def test_answers_on_a_kept_connection_do_not_wait_for_acknowledgements(tmp_path:
                 began = time.perf_counter()
                 client.get("/health")
                 times.append(time.perf_counter() - began)
-    assert sorted(times)[25] < 0.03  # where TCP_NODELAY is not set it is 0.044, whatever the machine does
+    assert sorted(times)[25] < 0.03  # without TCP_NODELAY it is 0.044 on any machine
 
 
 @pytest.mark.long
-def test_what_cannot_be_used_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+def test_invalid_settings_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
     file = folder_with(tmp_path, TREE)
-    for said, given in (
+    for message, given in (
         ("cannot listen on", {"CHIMERA_TOKEN": "right"}),
         ("listening on 192.0.2.1 would let every", {}),
     ):
         with worker_process(file, tmp_path, CHIMERA_WORKERS_HOST="192.0.2.1", **given) as worker:
             status, written = worker.ended()
             assert status == 2
-            assert written.startswith(f"chimera: tree1: {said}")
+            assert written.startswith(f"chimera: tree1: {message}")
             assert written.count("\n") == 1
 
 
-def test_the_names_of_nodes_are_where_the_interface_says() -> None:
+def test_the_public_names_of_workers() -> None:
     assert workers.__all__ == sorted(workers.__all__)
     for name in workers.__all__:
         assert getattr(workers, name) is getattr(chimera.nodes, name)

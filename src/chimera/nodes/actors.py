@@ -84,7 +84,7 @@ async def _body(request: Request) -> bytes:
     return await request.body()
 
 
-async def _response(body: bytes, ask: Callable[[Done], None]) -> Response:
+async def _response(body: bytes, start_call: Callable[[Done], None]) -> Response:
     """Pass a call to the actor's thread, and return its reply.
 
     A large body is decoded in another thread, because a million small values take half a second. The calls of an actor keep
@@ -103,9 +103,9 @@ async def _response(body: bytes, ask: Callable[[Done], None]) -> Response:
 
     try:
         if len(body) > _MOST_READ_HERE:
-            await asyncio.to_thread(ask, done)
+            await asyncio.to_thread(start_call, done)
         else:
-            ask(done)
+            start_call(done)
         status, content_type, body = await reply
     except ActorLost as error:
         status, content_type, body = error_reply(404, error)

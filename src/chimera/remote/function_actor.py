@@ -27,7 +27,7 @@ class FunctionActor:
 
     def __init__(self, rank: int, world_size: int) -> None:
         self._execution = _Execution()
-        self._worker = Worker(rank, world_size, self._execution.ask)
+        self._worker = Worker(rank, world_size, self._execution.request)
         weakref.finalize(self, self._execution.strand.end)  # the function's thread holds no reference to this object
 
     def begin(self, function: Callable[..., Any], *args: Any) -> Step:
@@ -82,7 +82,7 @@ class _Execution:
         self.step: Step = Request("end"), None
         self.answer: Any = None
 
-    def ask(self, request: Request, value: Any) -> Any:
+    def request(self, request: Request, value: Any) -> Any:
         """Suspend the function until there is an answer. Only the function calls this."""
         if threading.current_thread() is not self.strand.thread:
             raise ConfigurationError("only the thread of the function may call the methods of its worker")

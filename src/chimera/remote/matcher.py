@@ -70,8 +70,8 @@ class RequestMatcher:
             return []
         requests, values = zip(*(self._waiting.pop(rank) for rank in range(self._world_size)), strict=True)
         if len(set(requests)) > 1:
-            asked = "; ".join(f"worker {rank}: {request.what}" for rank, request in enumerate(requests))
-            raise ConfigurationError(f"the workers call different collectives: {asked}")
+            calls = "; ".join(f"worker {rank}: {request.what}" for rank, request in enumerate(requests))
+            raise ConfigurationError(f"the workers call different collectives: {calls}")
         request: Request = requests[0]
         given = {"gather": values, "broadcast": values[request.peer : request.peer + 1]}.get(request.kind, ())
         return [Answer(rank, given, request.kind == "reduce") for rank in range(self._world_size)]

@@ -27,16 +27,16 @@ class Worker:
     world_size : number of workers.
     """
 
-    def __init__(self, rank: int, world_size: int, ask: Callable[[Request, Any], Any]) -> None:
-        self.rank, self.world_size, self._ask = rank, world_size, ask
+    def __init__(self, rank: int, world_size: int, request: Callable[[Request, Any], Any]) -> None:
+        self.rank, self.world_size, self._request = rank, world_size, request
 
     def send(self, to: int, value: Any) -> None:
         """Send a value to worker ``to``. The call does not wait for the receiver."""
-        self._ask(Request("send", self._peer(to)), value)
+        self._request(Request("send", self._peer(to)), value)
 
     def recv(self, sender: int) -> Any:
         """Wait for the next value from worker ``sender``, in the order of sending, and return it."""
-        return self._ask(Request("receive", self._peer(sender)), None)
+        return self._request(Request("receive", self._peer(sender)), None)
 
     def all_reduce(self, array: Any, op: Operation = "sum") -> Any:
         """Return the elementwise sum, mean, minimum or maximum over all workers.
@@ -62,24 +62,24 @@ class Worker:
             raise ConfigurationError(f"all_reduce takes numbers and arrays of numbers, not {own.dtype}")
         what = f"all_reduce {op} of {own.dtype} {own.shape}"
         if own.dtype == np.float32 and op in ("sum", "mean"):  # the engine's groups do these faster
-            flat = self._ask(Request("reduce", what=what), (own.reshape(-1).copy(), op))
+            flat = self._request(Request("reduce", what=what), (own.reshape(-1).copy(), op))
             return flat.reshape(own.shape)[()]
         with np.errstate(over="ignore", invalid="ignore"):  # a sum that is not finite is no error, as in groups
-            total = reduce(_UFUNCS[op], self._ask(Request("gather", what=what), own))
+            total = reduce(_UFUNCS[op], self._request(Request("gather", what=what), own))
             return (total / self.world_size if op == "mean" else np.array(total))[()]
 
     def all_gather(self, value: Any) -> list[Any]:
         """Return the values of all workers, in rank order."""
-        return list(self._ask(Request("gather", what="all_gather"), value))
+        return list(self._request(Request("gather", what="all_gather"), value))
 
     def broadcast(self, value: Any = None, root: int = 0) -> Any:
         """Return the value of worker ``root``; the values of other workers are ignored."""
         request = Request("broadcast", self._peer(root), f"broadcast from worker {root}")
-        return self._ask(request, value if self.rank == root else None)
+        return self._request(request, value if self.rank == root else None)
 
     def barrier(self) -> None:
         """Wait until all workers have called this."""
-        self._ask(Request("barrier", what="barrier"), None)
+        self._request(Request("barrier", what="barrier"), None)
 
     def _peer(self, rank: int) -> int:
         if not 0 <= rank < self.world_size:

@@ -47,7 +47,7 @@ def create_app(
     routers: Sequence[APIRouter],
     about: About | Callable[[], About],
     metrics: Metrics | None = None,
-    bare: Sequence[APIRouter] = (),
+    public: Sequence[APIRouter] = (),
 ) -> FastAPI:
     """Return an app with these routes, and with ``/health``, ``/metrics``, ``/docs`` and ``/openapi.json``.
 
@@ -63,14 +63,14 @@ def create_app(
         ``worker``). A function is called for each request. A master's app writes the latency of its requests to the time log;
         a worker's app does not, because the master that calls it does.
     metrics : default: those of requests only.
-    bare : routes that need no token, because they contain no data; their paths must be in `OPEN_PATHS`.
+    public : routes that need no token, because they contain no data; their paths must be in `OPEN_PATHS`.
     """
     counted = Metrics() if metrics is None else metrics
     fields = about() if callable(about) else about
-    protected, public = (*routers, _metrics_router()), (_public_router(about), *bare)
+    protected, unprotected = (*routers, _metrics_router()), (_public_router(about), *public)
     middleware = partial(
         ServerMiddleware,
-        endpoints=endpoints((*protected, *public)),
+        endpoints=endpoints((*protected, *unprotected)),
         token=settings.token,
         max_body_bytes=settings.max_body_bytes,
         metrics=counted,
@@ -84,7 +84,7 @@ def create_app(
     dependencies: list[Any] = [Depends(HTTPBearer(auto_error=False))] if settings.token else []
     for router in protected:
         app.include_router(router, dependencies=dependencies)
-    for router in public:
+    for router in unprotected:
         app.include_router(router)
     return app
 

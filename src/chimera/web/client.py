@@ -82,12 +82,12 @@ class WebClient:
             raise RunError(f"{path}: the answer is not a JSON object")
         return document
 
-    def with_retries(self, ask: Callable[[], T]) -> T:
-        """Call ``ask``, and return its result. Call it again while no process answers."""
+    def with_retries(self, send: Callable[[], T]) -> T:
+        """Call ``send``, and return its result. Call it again while no process answers."""
         began_s = time.monotonic()
         while True:
             try:
-                return ask()
+                return send()
             except (_NoLeaderError, request.NoAnswerError) as error:
                 if time.monotonic() > began_s + (self._patience_s if self._is_known else self._first_s):
                     raise UnavailableError(f"the cluster cannot be reached: {error}") from error

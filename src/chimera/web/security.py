@@ -76,17 +76,17 @@ class AnonymousAccess(Enum):
 
     LOOPBACK = "from clients on this machine, to a loopback address"
     PUBLISHED = "to a loopback address; in a container, clients seem to come from the container's network"
-    CLASSROOM = "from all clients, to an IP address or the name of this machine"
-    CERTIFIED = "from all clients, because TLS has verified their certificates"
+    INSECURE = "from all clients, to an IP address or the name of this machine"
+    CLIENT_CERTIFICATES = "from all clients, because TLS has verified their certificates"
 
 
 def anonymous_access(settings: Access) -> AnonymousAccess:
     """Return the requests that a server with these settings answers without a token."""
     if settings.tls_client_ca is not None:
-        return AnonymousAccess.CERTIFIED
+        return AnonymousAccess.CLIENT_CERTIFICATES
     if settings.published_on_loopback:
         return AnonymousAccess.PUBLISHED
-    return AnonymousAccess.CLASSROOM if settings.insecure else AnonymousAccess.LOOPBACK
+    return AnonymousAccess.INSECURE if settings.insecure else AnonymousAccess.LOOPBACK
 
 
 def selected_headers(headers: Iterable[tuple[bytes, bytes]]) -> SelectedHeaders:
@@ -142,9 +142,9 @@ def may_serve_without_token(
             return False
     return (
         (
-            rule is AnonymousAccess.CERTIFIED
+            rule is AnonymousAccess.CLIENT_CERTIFICATES
             or is_loopback(host_port[0])
-            or (rule is AnonymousAccess.CLASSROOM and _is_address_or_own(host_port[0]))
+            or (rule is AnonymousAccess.INSECURE and _is_address_or_own(host_port[0]))
         )
         and given.get(b"sec-fetch-site", b"") in (b"", b"none", b"same-origin", b"same-site")
         and (b"origin" not in given or _is_origin(given[b"origin"], scope["scheme"], host_port))
@@ -156,7 +156,7 @@ def may_serve_page(scope: Mapping[str, Any], host_port: HostPort, given: Selecte
     server = scope.get("server")
     on_loopback = server is None or is_loopback(server[0])
     return may_serve_without_token(
-        scope, host_port, given, AnonymousAccess.PUBLISHED if on_loopback else AnonymousAccess.CERTIFIED
+        scope, host_port, given, AnonymousAccess.PUBLISHED if on_loopback else AnonymousAccess.CLIENT_CERTIFICATES
     )
 
 

@@ -1,4 +1,4 @@
-"""Folders that nodes run from."""
+"""Fixtures of tests of launchers: a folder of nodes, and a base image."""
 
 import os
 
@@ -17,7 +17,7 @@ def folder(tmp_path):
 
 @pytest.fixture(scope="session")
 def docker_base():
-    """Return the name of a base image; skip where no daemon answers or no image is there."""
+    """Return the name of a base image; skip the test if no daemon answers or the image does not exist."""
     from docker.errors import DockerException
 
     from chimera.nodes.launchers.docker import connect
@@ -32,7 +32,7 @@ def docker_base():
         client.images.get(base)
     except DockerException as error:
         pytest.skip(
-            f"Docker has no image {base!r} ({error}); .ci/docker makes one, CHIMERA_TEST_BASE_IMAGE names another"
+            f"Docker has no image {base!r} ({error}); .ci/docker builds it, CHIMERA_TEST_BASE_IMAGE selects another"
         )
     finally:
         client.close()

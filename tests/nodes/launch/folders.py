@@ -1,4 +1,4 @@
-"""Folders of workers, and ports nobody listens on."""
+"""Folders with plain workers and a master, and free ports."""
 
 import contextlib
 import os
@@ -12,15 +12,16 @@ from pathlib import Path
 
 import psutil
 
-# A worker of the standard library alone: it starts in a tenth of a second, and answers every GET with what it was told.
+# A worker with the standard library only: it starts in 0.1 s, and answers every GET with its environment.
 PLAIN_WORKER = """
 import http.server, json, os, sys
 
 class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        told = {name: value for name, value in os.environ.items() if name.startswith(("CHIMERA_", "OMP_"))}
+        environment = {name: value for name, value in os.environ.items() if name.startswith(("CHIMERA_", "OMP_"))}
         main = sys.modules["__main__"].__file__
-        body = json.dumps({"pid": os.getpid(), "told": told, "path": sys.path[0], "main": main, "uid": os.getuid()})
+        process = {"pid": os.getpid(), "uid": os.getuid(), "path": sys.path[0], "main": main}
+        body = json.dumps({**process, "environment": environment})
         self.send_response(200)
         self.end_headers()
         self.wfile.write(body.encode())
@@ -33,7 +34,7 @@ if __name__ == "__main__":
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of 127.0.0.1 that nobody listens on, all different."""
+    """Return different free ports of 127.0.0.1."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -42,7 +43,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait_for(condition, what: str, timeout_s: float = 30.0):
-    """Return what ``condition`` returns once that is true."""
+    """Wait until ``condition`` returns a true value, and return it."""
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < deadline, f"{what}: not within {timeout_s:g} s"
@@ -51,7 +52,7 @@ def wait_for(condition, what: str, timeout_s: float = 30.0):
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs: neither gone nor a zombie that nobody has reaped."""
+    """Return whether a process runs and is not a zombie."""
     try:
         return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:
@@ -65,7 +66,7 @@ def get(url: str) -> bytes:
 
 
 class Folder:
-    """A folder with plain workers, and the program ``master.py`` in it."""
+    """A folder with plain workers and the program ``master.py``."""
 
     def __init__(self, path: Path, names: list[str]) -> None:
         self.path, self.names = path, names
@@ -93,7 +94,7 @@ class Folder:
         file.write_text(text, encoding="utf-8")
 
     def start(self, *command: object, **environment: str) -> "subprocess.Popen[str]":
-        """Start Python with these arguments, by default with the master's file."""
+        """Start Python with these arguments; default: the master's file."""
         process = subprocess.Popen(
             [sys.executable, *map(str, command or ("master.py",))],
             cwd=self.path,
@@ -114,7 +115,7 @@ class Folder:
         return subprocess.CompletedProcess(process.args, process.returncode, out)
 
     def wait_until_served(self, process: "subprocess.Popen[str]", timeout_s: float = 60.0) -> None:
-        """Return when the master answers."""
+        """Wait until the master answers."""
 
         def answers() -> bool:
             assert process.poll() is None, process.stdout.read() if process.stdout else "it ended"
@@ -126,20 +127,20 @@ class Folder:
         wait_for(answers, "the master serves", timeout_s)
 
     def workers_pids(self) -> list[int]:
-        """Return the processes of the plain workers, who tell them."""
+        """Return the process ids of the plain workers, from their answers."""
         import json
 
         return [json.loads(get(f"http://localhost:{port}/"))["pid"] for port in self.ports]
 
     def close(self) -> None:
-        """Kill what a failed test left."""
+        """Kill processes that a failed test left."""
         for process in self._started:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
 
 
-# The least that `chimera.run` serves.
+# A minimal master for `chimera.run`.
 MASTER = """
 import os
 

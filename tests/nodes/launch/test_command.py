@@ -35,7 +35,7 @@ def test_up_status_logs_and_down_of_a_detached_master(folder):
 
 
 @pytest.mark.long
-def test_a_detached_master_that_does_not_come_up_says_why(folder):
+def test_a_detached_master_that_fails_to_start_prints_the_reason(folder):
     folder.write("chimera_workers/tree2.py", "raise OSError('no data today')\n")
     up = folder.chimera("nodes", "up", "master.py", "--detach")
     assert up.returncode == 1
@@ -44,7 +44,7 @@ def test_a_detached_master_that_does_not_come_up_says_why(folder):
 
 
 @pytest.mark.parametrize(
-    ("toml", "said"),
+    ("toml", "message"),
     [
         (None, "write chimera.toml with a table [nodes]"),
         ("[nodes]\nmaster = 'x'\n", "master = 'x' cannot be used; allowed: 'aggregation', 'parameter-server'"),
@@ -52,23 +52,23 @@ def test_a_detached_master_that_does_not_come_up_says_why(folder):
         ("[nodes]\nmasters = 1\n", "has no setting 'masters'"),
     ],
 )
-def test_a_table_that_says_nothing_usable_is_one_line_and_code_2(folder, toml, said):
+def test_an_invalid_table_is_one_line_and_exit_code_2(folder, toml, message):
     if toml is not None:
         folder.write("chimera.toml", toml)
     up = folder.chimera("nodes", "up")
     assert up.returncode == 2
     (line,) = up.stdout.splitlines()
-    assert said in line
+    assert message in line
 
 
-def test_a_file_that_is_not_there_and_a_log_of_nobody(folder):
-    for arguments in (("up", "none.py"), ("logs", "nobody")):
+def test_a_missing_file_and_an_unknown_log_are_refused(folder):
+    for arguments in (("up", "none.py"), ("logs", "unknown")):
         done = folder.chimera("nodes", *arguments)
         assert done.returncode == 2
         assert len(done.stdout.splitlines()) == 1
 
 
-def test_init_writes_into_a_new_folder_and_over_nothing(tmp_path):
+def test_init_writes_a_new_folder_and_overwrites_nothing(tmp_path):
     files = write_project(tmp_path / "new")
     assert all(file.is_file() for file in files)
     (tmp_path / "other").mkdir()
@@ -78,7 +78,7 @@ def test_init_writes_into_a_new_folder_and_over_nothing(tmp_path):
     assert [file.name for file in (tmp_path / "other").iterdir()] == ["client.py"]
 
 
-def test_init_leaves_the_test_rows_to_nobody(tmp_path):
+def test_the_test_rows_of_init_are_in_no_workers_data(tmp_path):
     write_project(tmp_path)
     tables = {file: set(file.read_text().splitlines()[1:]) for file in tmp_path.rglob("X_*.csv")}
     assert len(tables) == 3

@@ -1,4 +1,4 @@
-"""Real containers, where a Docker daemon answers; `.ci/docker` starts one and makes the base image."""
+"""The Docker launcher with real containers, if a daemon answers; `.ci/docker` starts one and builds the base image."""
 
 import json
 import os
@@ -6,13 +6,13 @@ import signal
 import urllib.error
 
 import pytest
-from chimera.nodes.waiting import Waiting
 
 from chimera.core.errors import ConfigurationError
 from chimera.nodes.launchers.docker import LABEL, DockerLauncher, connect
 from chimera.nodes.launchers.launcher import LauncherError, choose_launcher, workers_of
 from chimera.nodes.run import wait_until_healthy
 from chimera.nodes.settings import read_settings
+from chimera.nodes.startup_display import StartupDisplay
 from nodes.launch.folders import get, wait_for
 
 pytestmark = pytest.mark.long
@@ -33,7 +33,7 @@ def network(docker_base):
 
 @pytest.fixture
 def settings(folder, network, monkeypatch):
-    """Return the settings of two plain workers in containers; their folder is the working one."""
+    """Return the settings of two plain workers in containers, in their folder as the working folder."""
     monkeypatch.chdir(folder.path)
     return read_settings(
         workers_nodes_names=folder.names, workers_cpu_shares=[2, 6], workers_mapped_ports=folder.ports, **network
@@ -50,10 +50,10 @@ def client():
 
 @pytest.fixture
 def launcher(settings, client):
-    """Return a launcher, and leave nothing of it."""
-    said = []
-    made = DockerLauncher(settings, client, said.append)
-    made.said = said
+    """Return a launcher that is stopped after the test."""
+    lines = []
+    made = DockerLauncher(settings, client, lines.append)
+    made.lines = lines
     yield made
     made.stop()
 
@@ -62,9 +62,9 @@ def start(launcher, settings):
     workers = workers_of(settings)
     launcher.clear(workers)
     launcher.start(workers)
-    with Waiting([]) as waiting:
-        waiting.ready = lambda *_: None
-        wait_until_healthy(workers, launcher, settings, waiting)
+    with StartupDisplay([]) as display:
+        display.ready = lambda *_: None
+        wait_until_healthy(workers, launcher, settings, display)
 
 
 def of_network(client, settings):
@@ -80,7 +80,7 @@ def python(container, code):
     return code, out.decode()
 
 
-def test_containers_have_what_the_settings_say_and_no_more(launcher, settings, client, folder):
+def test_containers_are_created_from_the_settings(launcher, settings, client, folder):
     start(launcher, settings)
     for number, (name, port) in enumerate(zip(folder.names, folder.ports, strict=True)):
         container = client.containers.get(f"{settings.network_name}-{name}")
@@ -94,22 +94,22 @@ def test_containers_have_what_the_settings_say_and_no_more(launcher, settings, c
         assert host["CapDrop"] == ["ALL"]
         mounts = {mount["Destination"]: mount["RW"] for mount in attributes["Mounts"] if mount["Type"] == "bind"}
         assert mounts == {f"/data/{name}": False, "/workers": False}
-        told = json.loads(get(f"http://localhost:{port}/"))
-        assert told["uid"] != 0
-        assert told["told"]["CHIMERA_WORKER_NAME"] == name
-        assert told["path"] == "/workers"
+        answer = json.loads(get(f"http://localhost:{port}/"))
+        assert answer["uid"] != 0
+        assert answer["environment"]["CHIMERA_WORKER_NAME"] == name
+        assert answer["path"] == "/workers"
         code, out = python(container, "open('/data/" + name + "/x', 'w')")
         assert (code, "Read-only file system" in out) == (1, True)
         assert "health" in attributes["Config"]["Healthcheck"]["Test"][-1]
         assert container.exec_run(attributes["Config"]["Healthcheck"]["Test"][1:]).exit_code == 0
 
 
-def test_workers_find_one_another_by_name(launcher, settings, client):
+def test_workers_resolve_one_another_by_name(launcher, settings, client):
     start(launcher, settings)
     container = client.containers.get(f"{settings.network_name}-tree1")
     code, out = python(container, "import urllib.request as u; print(u.urlopen('http://tree2/').read().decode())")
     assert code == 0, out
-    assert json.loads(out)["told"]["CHIMERA_WORKER_NAME"] == "tree2"
+    assert json.loads(out)["environment"]["CHIMERA_WORKER_NAME"] == "tree2"
 
 
 def test_all_workers_and_all_runs_share_one_image(launcher, settings, client):
@@ -117,50 +117,48 @@ def test_all_workers_and_all_runs_share_one_image(launcher, settings, client):
     first = {container.image.id for container in client.containers.list(filters={"label": f"{LABEL}=worker"})}
     launcher.stop()
     assert of_network(client, settings) == []
-    launcher.said.clear()
+    launcher.lines.clear()
     start(launcher, settings)
     second = {container.image.id for container in client.containers.list(filters={"label": f"{LABEL}=worker"})}
     assert len(first) == 1
     assert first == second
-    assert launcher.said == []  # nothing was built, nothing replaced
+    assert launcher.lines == []  # nothing was built, nothing replaced
 
 
-def test_a_stale_container_is_replaced_with_a_word_and_a_foreign_one_refused(launcher, settings, client, docker_base):
+def test_a_stale_container_is_replaced_and_a_foreign_one_refused(launcher, settings, client, docker_base):
     name = f"{settings.network_name}-tree1"
     labels = {LABEL: "worker", "chimera.folder": "/elsewhere"}
     stale = client.containers.create(docker_base, ["true"], name=name, labels=labels)
     start(launcher, settings)
-    (word,) = [line for line in launcher.said if "replacing" in line]
-    assert name in word
+    (line,) = [line for line in launcher.lines if "replacing" in line]
+    assert name in line
     launcher.stop()
     assert stale.id not in {container.id for container in client.containers.list(all=True)}
     foreign = client.containers.create(docker_base, ["true"], name=name)
     try:
-        with pytest.raises(ConfigurationError, match="not Chimera's"):
+        with pytest.raises(ConfigurationError, match="another program has a container"):
             launcher.clear(workers_of(settings))
         foreign.reload()
     finally:
         foreign.remove(force=True)
 
 
-def test_containers_that_still_run_after_an_accident_do_not_stand_in_the_way(
-    launcher, settings, client, folder, network
-):
+def test_running_containers_of_a_killed_master_are_replaced(launcher, settings, client, folder, network):
     start(launcher, settings)  # as if both their master and its reaper had been killed
-    told = {f"CHIMERA_{name.upper()}": value for name, value in network.items()}
-    master = folder.start(CHIMERA_LAUNCHER="docker", **told)
+    variables = {f"CHIMERA_{name.upper()}": value for name, value in network.items()}
+    master = folder.start(CHIMERA_LAUNCHER="docker", **variables)
     folder.wait_until_served(master)
     master.terminate()
     out, _ = master.communicate(timeout=STOPPED_S)
     assert out.count("replacing the container") == 2
 
 
-def test_a_container_that_runs_for_another_folder_is_left_alone(launcher, settings, client, docker_base):
+def test_a_container_of_another_folder_is_kept(launcher, settings, client, docker_base):
     labels = {LABEL: "worker", "chimera.folder": "/elsewhere"}
     name = f"{settings.network_name}-tree1"
     running = client.containers.run(docker_base, ["sleep", "600"], name=name, labels=labels, detach=True, init=True)
     try:
-        with pytest.raises(ConfigurationError, match="runs for /elsewhere"):
+        with pytest.raises(ConfigurationError, match="belongs to the nodes of /elsewhere"):
             launcher.clear(workers_of(settings))
         running.reload()
         assert running.status == "running"
@@ -168,7 +166,7 @@ def test_a_container_that_runs_for_another_folder_is_left_alone(launcher, settin
         running.remove(force=True)
 
 
-def test_a_worker_that_is_killed_is_started_again(launcher, settings, client, folder):
+def test_a_killed_worker_is_restarted(launcher, settings, client, folder):
     start(launcher, settings)
     container = client.containers.get(f"{settings.network_name}-tree1")
     pid = json.loads(get(f"http://localhost:{folder.ports[0]}/"))["pid"]
@@ -185,7 +183,7 @@ def test_a_worker_that_is_killed_is_started_again(launcher, settings, client, fo
     assert launcher.exited() == {}
 
 
-def test_a_worker_that_cannot_start_is_named_with_the_end_of_its_log(launcher, settings, folder, client):
+def test_a_worker_that_fails_to_start_is_named_with_the_end_of_its_log(launcher, settings, folder, client):
     folder.write("chimera_workers/tree2.py", "raise OSError('no data today')\n")
     with pytest.raises(LauncherError, match="the worker tree2 exited with code 1 before it was ready") as caught:
         start(launcher, settings)
@@ -194,34 +192,36 @@ def test_a_worker_that_cannot_start_is_named_with_the_end_of_its_log(launcher, s
     assert of_network(client, settings) == []
 
 
-def test_a_network_that_overlaps_or_that_somebody_else_made_is_refused(launcher, settings, client):
+def test_a_foreign_network_with_another_subnet_is_refused(launcher, settings, client):
     from docker.types import IPAMConfig, IPAMPool
 
     pool = IPAMConfig(pool_configs=[IPAMPool(subnet="10.255.254.0/24")])
     other = client.networks.create(settings.network_name, driver="bridge", ipam=pool)
     try:
-        with pytest.raises(ConfigurationError, match=r"10\.255\.254\.0/24 and not"):
+        with pytest.raises(ConfigurationError, match=r"10\.255\.254\.0/24 instead of"):
             launcher.start(workers_of(settings))
     finally:
         other.remove()
 
 
-def test_an_image_that_cannot_be_had_is_named(settings, client):
+def test_an_image_that_cannot_be_pulled_is_named(settings, client):
     nowhere = settings.model_copy(update={"base_image": "localhost:1/nothing:1"})
     launcher = DockerLauncher(nowhere, client, lambda line: None)
-    with pytest.raises(LauncherError, match=r"no image 'localhost:1/nothing:1' here.*CHIMERA_BASE_IMAGE"):
+    with pytest.raises(
+        LauncherError, match=r"image 'localhost:1/nothing:1' is not on this machine.*CHIMERA_BASE_IMAGE"
+    ):
         launcher.start(workers_of(nowhere))
     launcher.stop()
 
 
-def test_auto_takes_docker_where_it_answers(settings):
+def test_auto_chooses_docker_if_its_daemon_answers(settings):
     assert choose_launcher("auto", settings, print).name == "docker"
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_however_the_master_ends(folder, settings, network, client, how):
-    told = {f"CHIMERA_{name.upper()}": value for name, value in network.items()}
-    master = folder.start(CHIMERA_LAUNCHER="docker", **told)
+def test_containers_and_network_are_removed_when_the_master_ends_or_is_killed(folder, settings, network, client, how):
+    variables = {f"CHIMERA_{name.upper()}": value for name, value in network.items()}
+    master = folder.start(CHIMERA_LAUNCHER="docker", **variables)
     folder.wait_until_served(master, 300.0)
     assert len(of_network(client, settings)) == 3
     master.send_signal(how)

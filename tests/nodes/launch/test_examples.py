@@ -1,4 +1,4 @@
-"""The examples, as a person runs them: on processes, and where a Docker daemon answers on containers too."""
+"""The examples of nodes, run as in their descriptions: in processes, and in containers if a Docker daemon answers."""
 
 import ast
 import contextlib
@@ -26,12 +26,12 @@ from nodes.launch.folders import free_ports, get, wait_for
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 UP_S, DOWN_S = 400.0, 60.0  # the workers' image may have to be built
-SPLITS = 5  # of the data, for what is a matter of luck
-DRAWS = 20  # of scikit-learn's bagging on each split
+SPLITS = 5  # random splits of the data
+DRAWS = 20  # fits of scikit-learn's bagging on each split
 
 
 class Example:
-    """A copy of an example, with data, whose master may be run."""
+    """A copy of an example with its data and master."""
 
     def __init__(self, name, path, environment):
         self.path = shutil.copytree(EXAMPLES / name, path / name)
@@ -53,13 +53,13 @@ class Example:
     def start(self, file="master.py"):
         workers = names_in(self.path / file)
         *ports, self.port = free_ports(len(workers) + 1)
-        told = {"CHIMERA_WORKERS_MAPPED_PORTS": repr(ports), "MASTER_PORT": str(self.port)}
+        variables = {"CHIMERA_WORKERS_MAPPED_PORTS": repr(ports), "MASTER_PORT": str(self.port)}
         log = (self.path / "log").open("w")
         with log:
             self._master = subprocess.Popen(
                 [sys.executable, file],
                 cwd=self.path,
-                env={**self.environment, **told},
+                env={**self.environment, **variables},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -108,7 +108,7 @@ class Example:
 
 
 def names_in(file):
-    """Return the names of the workers that a master's file says."""
+    """Return the names of the workers in a master's file."""
     for node in ast.walk(ast.parse(file.read_text())):
         if (
             isinstance(node, ast.Call)
@@ -121,21 +121,21 @@ def names_in(file):
 
 @pytest.fixture(params=["process", pytest.param("docker", marks=pytest.mark.long)])
 def environment(request):
-    """Return the environment of nodes that run as processes, or in containers."""
-    told = {key: value for key, value in os.environ.items() if not key.startswith("CHIMERA_")}
-    told["CHIMERA_LAUNCHER"] = request.param
+    """Return the environment of nodes that run as processes or in containers."""
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("CHIMERA_")}
+    variables["CHIMERA_LAUNCHER"] = request.param
     if request.param == "docker":
         unique = os.urandom(2)
-        told["CHIMERA_BASE_IMAGE"] = request.getfixturevalue("docker_base")
-        told["CHIMERA_NETWORK_NAME"] = f"chimera-test-{unique.hex()}"
-        told["CHIMERA_NETWORK_PREFIX"] = f"10.{unique[0]}.{unique[1]}"
-        told["CHIMERA_START_TIMEOUT"] = "300"
-    return told
+        variables["CHIMERA_BASE_IMAGE"] = request.getfixturevalue("docker_base")
+        variables["CHIMERA_NETWORK_NAME"] = f"chimera-test-{unique.hex()}"
+        variables["CHIMERA_NETWORK_PREFIX"] = f"10.{unique[0]}.{unique[1]}"
+        variables["CHIMERA_START_TIMEOUT"] = "300"
+    return variables
 
 
 @pytest.fixture
 def example(tmp_path, environment):
-    """Return a function that makes an example."""
+    """Return a function that copies an example."""
     made = []
 
     def make(name):
@@ -148,11 +148,11 @@ def example(tmp_path, environment):
 
 
 def bagging(example, file, task, reference, score, decide):
-    """Return our scores on some splits of the data, and the mean and deviation of scikit-learn's on the same."""
+    """Return Chimera's scores on several splits, and the mean and standard deviation of scikit-learn's scores on them."""
     nodes = example("nodes_bagging")
     nodes.make_data()
     workers = nodes.start(file)
-    said = nodes.run("client.py", task)
+    output = nodes.run("client.py", task)
     ours, theirs = [], []
     for seed in range(SPLITS):
         nodes.make_data(seed)
@@ -161,21 +161,21 @@ def bagging(example, file, task, reference, score, decide):
         assert nodes.post("aggregation/fit")["fit"] == "ok"
         ours.append(score(truth, decide(nodes.predict("aggregation", test)["y_pred_rows"])))
         if seed == 0:
-            assert f"{ours[0]:.3f}" in said
+            assert f"{ours[0]:.3f}" in output
         bags = [reference(random_state=draw).fit(inputs, targets) for draw in range(DRAWS)]
         theirs.append([score(truth, bag.predict(test)) for bag in bags])
     return np.array(ours), np.mean(theirs, axis=1), np.std(theirs, axis=1, ddof=1)
 
 
 def assert_within_sampling_error(ours, mean, deviation):
-    """On a split our score is one draw; the mean over the splits has this standard error, of which 3 are allowed."""
+    """Check that the mean difference of the scores is at most 3 standard errors; each score is one draw on its split."""
     error = np.sqrt(np.mean(deviation**2) / len(ours))
     difference = np.mean(ours - mean)
     assert abs(difference) <= 3 * error, f"difference {difference:+.4f}, standard error {error:.4f}"
 
 
 @pytest.mark.long
-def test_bagging_of_classification_trees_scores_as_scikit_learns_own(example):
+def test_the_accuracy_of_bagged_classification_trees_equals_that_of_scikit_learn(example):
     def reference(random_state):
         tree = DecisionTreeClassifier(max_depth=5)
         return BaggingClassifier(tree, n_estimators=3, max_samples=1 / 3, random_state=random_state)
@@ -187,7 +187,7 @@ def test_bagging_of_classification_trees_scores_as_scikit_learns_own(example):
 
 
 @pytest.mark.long
-def test_bagging_of_regression_trees_scores_as_scikit_learns_own(example):
+def test_the_r2_of_bagged_regression_trees_equals_that_of_scikit_learn(example):
     def reference(random_state):
         tree = DecisionTreeRegressor(max_depth=4)
         return BaggingRegressor(tree, n_estimators=3, max_samples=1 / 3, random_state=random_state)
@@ -202,10 +202,10 @@ def test_distributed_linear_regression_is_within_1_percent_of_a_single_machine(e
     nodes.make_data()
     inputs, targets = nodes.pooled(nodes.start())
     test, truth = nodes.read("test_data")
-    said = nodes.run("client.py")
+    output = nodes.run("client.py")
     single = SGDRegressor(penalty=None, max_iter=2000, tol=None, random_state=0).fit(inputs, targets)
     ours = np.array(nodes.predict("parameter-server", test)["y_pred_rows"])
-    assert said == f"r2 {r2_score(truth, ours):.3f}\n"
+    assert output == f"r2 {r2_score(truth, ours):.3f}\n"
     assert r2_score(truth, ours) == pytest.approx(r2_score(truth, single.predict(test)), rel=0.01)
     fitted = np.array(nodes.predict("parameter-server", inputs)["y_pred_rows"])
     expected = mean_squared_error(targets, single.predict(inputs))
@@ -218,20 +218,20 @@ def test_distributed_logistic_regression_is_within_1_percent_of_a_single_machine
     nodes.make_data()
     inputs, targets = nodes.pooled(nodes.start())
     test, truth = nodes.read("test_data")
-    said = nodes.run("client.py")
+    output = nodes.run("client.py")
     single = SGDClassifier(loss="log_loss", alpha=0.01, max_iter=2000, tol=None, random_state=0)
     single.fit(inputs, targets)
     answer = nodes.predict("parameter-server", test)
     assert answer["classes"] == [0, 1]
     accuracy = accuracy_score(truth, answer["y_pred_rows"])
-    assert said == f"accuracy {accuracy:.3f}\n"
+    assert output == f"accuracy {accuracy:.3f}\n"
     assert accuracy == pytest.approx(accuracy_score(truth, single.predict(test)), rel=0.01)
     fitted = np.array(nodes.predict("parameter-server", inputs)["y_proba_rows"])
     assert log_loss(targets, fitted) == pytest.approx(log_loss(targets, single.predict_proba(inputs)), rel=0.01)
 
 
 @pytest.mark.long
-def test_what_init_writes_runs_as_it_is(tmp_path, environment):
+def test_the_project_that_init_writes_runs(tmp_path, environment):
     done = subprocess.run(
         [sys.executable, "-m", "chimera", "nodes", "init", "new"],
         cwd=tmp_path,
@@ -245,28 +245,28 @@ def test_what_init_writes_runs_as_it_is(tmp_path, environment):
     master = tmp_path / "new/master.py"
     *ports, port = free_ports(3)
     text = master.read_text()
-    for fixed, free in ((5001, ports[0]), (5002, ports[1]), (8080, port)):  # the only change: ports that are free here
+    for fixed, free in ((5001, ports[0]), (5002, ports[1]), (8080, port)):  # the only change: free ports
         assert text.count(str(fixed)) == 1
         text = text.replace(str(fixed), str(free))
     master.write_text(text)
     up = [sys.executable, "-m", "chimera", "nodes"]
-    told = {"cwd": master.parent, "env": {**environment, "MASTER": f"http://localhost:{port}"}}
+    options = {"cwd": master.parent, "env": {**environment, "MASTER": f"http://localhost:{port}"}}
     try:
         done = subprocess.run(
-            [*up, "up", "master.py", "--detach"], **told, capture_output=True, text=True, timeout=UP_S
+            [*up, "up", "master.py", "--detach"], **options, capture_output=True, text=True, timeout=UP_S
         )
         assert done.returncode == 0, done.stderr
-        out = subprocess.run([sys.executable, "client.py"], **told, capture_output=True, text=True, timeout=60)
+        out = subprocess.run([sys.executable, "client.py"], **options, capture_output=True, text=True, timeout=60)
         fit, accuracy = out.stdout.splitlines()
         assert fit == "{'fit': 'ok', 'workers': {'tree1': {'fit': 'ok'}, 'tree2': {'fit': 'ok'}}}"
-        assert float(accuracy.split()[1]) > 0.85  # two trees; who guesses the larger class has 0.63
+        assert float(accuracy.split()[1]) > 0.85  # two trees; the larger class alone has 0.63
     finally:
-        subprocess.run([*up, "down"], **told, timeout=DOWN_S, check=True)
+        subprocess.run([*up, "down"], **options, timeout=DOWN_S, check=True)
 
 
 @pytest.fixture
 def certificate(tmp_path):
-    """Return the variables that name a self-signed certificate and its key."""
+    """Return the environment variables of a self-signed certificate and its key."""
     import datetime
 
     from cryptography import x509
@@ -289,9 +289,7 @@ def certificate(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("asks_clients", [False, True])
-def test_a_table_is_run_with_a_token_and_tls_by_which_every_node_is_reached(
-    example, environment, certificate, asks_clients
-):
+def test_a_table_runs_with_a_token_and_tls(example, environment, certificate, asks_clients):
     if asks_clients:
         certificate |= {"CHIMERA_TLS_CLIENT_CA": certificate["CHIMERA_TLS_CERT"]}
     nodes = example("nodes_linear_regression")
@@ -303,13 +301,13 @@ def test_a_table_is_run_with_a_token_and_tls_by_which_every_node_is_reached(
         f"workers_nodes_names = ['sgd1', 'sgd2']\nworkers_cpu_shares = [2, 2]\nworkers_mapped_ports = {ports}\n"
         "workers_host = '127.0.0.1'\n"
     )
-    told = {"cwd": nodes.path, "env": {**environment, **certificate, "CHIMERA_TOKEN": "sesame"}}
+    options = {"cwd": nodes.path, "env": {**environment, **certificate, "CHIMERA_TOKEN": "sesame"}}
     command = [sys.executable, "-m", "chimera", "nodes"]
-    up = subprocess.run([*command, "up", "--detach"], **told, capture_output=True, text=True, timeout=UP_S)
+    up = subprocess.run([*command, "up", "--detach"], **options, capture_output=True, text=True, timeout=UP_S)
     try:
         assert up.returncode == 0, up.stderr
         assert f"https://localhost:{port}" in up.stdout
-        status = subprocess.run([*command, "status"], **told, capture_output=True, text=True, timeout=60)
+        status = subprocess.run([*command, "status"], **options, capture_output=True, text=True, timeout=60)
         assert status.returncode == 0, status.stdout
         assert status.stdout.count("https://") == 3
         trusted = ssl.create_default_context(cafile=certificate["CHIMERA_TLS_CERT"])
@@ -322,7 +320,7 @@ def test_a_table_is_run_with_a_token_and_tls_by_which_every_node_is_reached(
         fit.add_header("Authorization", "Bearer sesame")
         with urllib.request.urlopen(fit, context=trusted, timeout=60) as answer:
             assert json.load(answer)["fit"] == "ok"
-        logs = subprocess.run([*command, "logs"], **told, capture_output=True, text=True, timeout=60)
+        logs = subprocess.run([*command, "logs"], **options, capture_output=True, text=True, timeout=60)
         assert "sesame" not in logs.stdout
     finally:
-        subprocess.run([*command, "down"], **told, timeout=DOWN_S, check=True)
+        subprocess.run([*command, "down"], **options, timeout=DOWN_S, check=True)

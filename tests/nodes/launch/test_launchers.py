@@ -17,7 +17,7 @@ from nodes.launch.folders import get, wait_for
 
 @pytest.fixture
 def settings(folder, monkeypatch):
-    """Return the settings of the two plain workers, whose folder is the working one."""
+    """Return the settings of the two plain workers, in their folder as the working folder."""
     monkeypatch.chdir(folder.path)
     return read_settings(workers_nodes_names=folder.names, workers_cpu_shares=[2, 6], workers_mapped_ports=folder.ports)
 
@@ -29,15 +29,16 @@ def answered(port):
         return None
 
 
-def test_a_launcher_starts_tells_shows_and_stops(settings, folder):
+def test_a_launcher_starts_and_stops_workers_and_shows_their_logs(settings, folder):
     launcher = ProcessLauncher(settings)
     try:
         launcher.start(workers_of(settings))
-        told = [wait_for(lambda port=port: answered(port), "a worker answers")["told"] for port in folder.ports]
+        answers = [wait_for(lambda port=port: answered(port), "a worker answers") for port in folder.ports]
         assert launcher.exited() == {}
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
         if "OMP_NUM_THREADS" not in os.environ:
-            assert [int(each["OMP_NUM_THREADS"]) for each in told] == threads_of([2, 6], cores)
+            threads = [int(answer["environment"]["OMP_NUM_THREADS"]) for answer in answers]
+            assert threads == threads_of([2, 6], cores)
         assert "plain worker tree2" in launcher.log("tree2", 1_000)
     finally:
         launcher.stop()
@@ -46,11 +47,11 @@ def test_a_launcher_starts_tells_shows_and_stops(settings, folder):
     assert "SIGTERM" in launcher.exited()["tree1"]
 
 
-def test_a_launcher_that_could_not_start_all_stops_those_it_started(settings, folder, monkeypatch):
+def test_a_launcher_stops_the_started_workers_after_a_failed_start(settings, folder, monkeypatch):
     launcher = ProcessLauncher(settings)
     workers = workers_of(settings)
     (folder.path / "chimera_logs").mkdir()
-    (folder.path / "chimera_logs/tree2.log").mkdir()  # where the log of the second should be
+    (folder.path / "chimera_logs/tree2.log").mkdir()  # in place of the log of the second
     try:
         with pytest.raises(LauncherError, match="cannot start the workers"):
             launcher.start(workers)
@@ -60,7 +61,7 @@ def test_a_launcher_that_could_not_start_all_stops_those_it_started(settings, fo
 
 
 @pytest.mark.parametrize(
-    ("given", "published", "told"),
+    ("given", "published", "flag"),
     [
         ({}, "127.0.0.1", "1"),
         ({"token": "secret"}, "127.0.0.1", "1"),
@@ -68,23 +69,23 @@ def test_a_launcher_that_could_not_start_all_stops_those_it_started(settings, fo
         ({"token": "secret", "workers_host": "0.0.0.0"}, "0.0.0.0", "0"),
     ],
 )
-def test_ports_of_containers_are_published_beyond_loopback_on_demand_and_with_a_token_only(
-    folder, monkeypatch, given, published, told
+def test_ports_are_published_beyond_loopback_only_with_a_token_and_a_host_beyond_loopback(
+    folder, monkeypatch, given, published, flag
 ):
     docker = pytest.importorskip("docker")
     monkeypatch.chdir(folder.path)
     names = {"workers_nodes_names": folder.names, "workers_cpu_shares": [2, 6], "workers_mapped_ports": folder.ports}
     settings = read_settings(**names, **given)
-    client = docker.DockerClient(base_url="unix:///none.sock", version="1.44")  # asks no daemon
+    client = docker.DockerClient(base_url="unix:///none.sock", version="1.44")  # contacts no daemon
     options = DockerLauncher(settings, client, print).container_options(workers_of(settings)[0], 0, "image")
     client.close()
     assert options["ports"] == {"80/tcp": (published, folder.ports[0])}
     assert options["environment"]["CHIMERA_WORKERS_HOST"] == "0.0.0.0"
-    assert options["environment"]["CHIMERA_PUBLISHED_ON_LOOPBACK"] == told
+    assert options["environment"]["CHIMERA_PUBLISHED_ON_LOOPBACK"] == flag
 
 
 @given(st.lists(st.integers(2, 262_144), min_size=1, max_size=20), st.integers(1, 128))
-def test_threads_follow_the_shares_and_nobody_has_none(shares, cores):
+def test_threads_are_proportional_to_the_shares_and_at_least_one(shares, cores):
     threads = threads_of(shares, cores)
     assert min(threads) >= 1
     assert threads == threads_of(shares[::-1], cores)[::-1]
@@ -93,19 +94,19 @@ def test_threads_follow_the_shares_and_nobody_has_none(shares, cores):
     assert sum(threads) <= cores + len(shares)
 
 
-def test_auto_takes_processes_where_no_daemon_answers_and_says_why(settings, monkeypatch, tmp_path):
+def test_auto_chooses_processes_if_no_daemon_answers_and_prints_the_reason(settings, monkeypatch, tmp_path):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    said = []
-    assert choose_launcher("auto", settings, said.append).name == "process"
-    (line,) = said
+    lines = []
+    assert choose_launcher("auto", settings, lines.append).name == "process"
+    (line,) = lines
     assert "no Docker daemon answers" in line
     with pytest.raises(LauncherError, match="no Docker daemon answers"):
-        choose_launcher("docker", settings, said.append)
+        choose_launcher("docker", settings, lines.append)
     with pytest.raises(ConfigurationError, match="'podman' cannot be used; allowed: 'auto'"):
-        choose_launcher("podman", settings, said.append)
+        choose_launcher("podman", settings, lines.append)
 
 
-def test_the_end_of_a_log(tmp_path):
+def test_the_last_lines_of_a_log(tmp_path):
     log = tmp_path / "log"
     assert tail(log, 5) == ""
     log.write_bytes(b"one\ntwo\n\xff three\n")
@@ -113,7 +114,7 @@ def test_the_end_of_a_log(tmp_path):
     assert tail(log, None).startswith("one")
 
 
-def test_a_state_stands_for_as_long_as_its_process_holds_it(tmp_path):
+def test_a_state_is_valid_while_its_process_holds_the_lock(tmp_path):
     assert read_state(tmp_path) is None
     with State(tmp_path) as state:
         state.write({"master": "x"})
@@ -122,26 +123,27 @@ def test_a_state_stands_for_as_long_as_its_process_holds_it(tmp_path):
             pass
         kept = (tmp_path / ".chimera/nodes.json").read_text()
     assert read_state(tmp_path) is None
-    (tmp_path / ".chimera/nodes.json").write_text(kept)  # as one that was killed leaves it
+    (tmp_path / ".chimera/nodes.json").write_text(kept)  # as a killed process leaves it
     assert read_state(tmp_path) is None
     with State(tmp_path):
         pass
 
 
-def test_on_a_terminal_each_worker_has_a_bar_and_else_a_line():
+def test_a_terminal_shows_a_bar_for_each_worker_and_other_outputs_show_lines():
     from io import StringIO
 
-    from chimera.nodes.waiting import Waiting
     from rich.console import Console
+
+    from chimera.nodes.startup_display import StartupDisplay
 
     for terminal in (True, False):
         screen = StringIO()
         console = Console(file=screen, force_terminal=terminal, width=100, soft_wrap=True)
-        with Waiting(["tree1", "tree2"], console) as waiting:
-            waiting.say("a word")
-            waiting.ready("tree1", "ready after 1.0 s")
+        with StartupDisplay(["tree1", "tree2"], console) as display:
+            display.echo("a line")
+            display.ready("tree1", "ready after 1.0 s")
         shown = screen.getvalue()
-        assert "a word" in shown
+        assert "a line" in shown
         assert "ready after 1.0 s" in shown
         assert ("\N{BOX DRAWINGS HEAVY HORIZONTAL}" in shown) is terminal
         assert ("tree2" in shown) is terminal  # which is not ready yet

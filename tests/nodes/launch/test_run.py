@@ -17,7 +17,7 @@ def exited(pids):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_workers_are_started_and_the_master_is_served_until_a_signal_ends_them_all(folder, how):
+def test_workers_and_master_run_until_a_signal_stops_them(folder, how):
     master = folder.start()
     folder.wait_until_served(master)
     pids = folder.workers_pids()
@@ -34,7 +34,7 @@ def test_workers_are_started_and_the_master_is_served_until_a_signal_ends_them_a
     )
 
 
-def test_workers_of_a_master_that_is_killed_end_by_themselves(folder):
+def test_workers_end_when_their_master_is_killed(folder):
     master = folder.start()
     folder.wait_until_served(master)
     pids = folder.workers_pids()
@@ -42,7 +42,7 @@ def test_workers_of_a_master_that_is_killed_end_by_themselves(folder):
     assert exited(pids)
 
 
-def test_a_worker_that_hangs_ends_with_its_master_too(folder):
+def test_a_hung_worker_ends_when_its_master_is_killed(folder):
     master = folder.start()
     folder.wait_until_served(master)
     pids = folder.workers_pids()
@@ -52,7 +52,7 @@ def test_a_worker_that_hangs_ends_with_its_master_too(folder):
 
 
 @pytest.mark.long
-def test_what_workers_start_ends_with_them(folder):
+def test_child_processes_of_workers_end_with_them(folder):
     folder.write(
         "chimera_workers/tree2.py",
         "import subprocess, sys, pathlib\n"
@@ -69,7 +69,7 @@ def test_what_workers_start_ends_with_them(folder):
 
 
 @pytest.mark.long
-def test_an_interrupt_while_workers_come_up_ends_them(folder):
+def test_an_interrupt_during_the_start_stops_the_workers(folder):
     for name in folder.names:
         folder.write(
             f"chimera_workers/{name}.py",
@@ -90,7 +90,7 @@ def test_an_interrupt_while_workers_come_up_ends_them(folder):
             file.unlink()
 
 
-def test_a_worker_that_does_not_come_up_is_named_with_the_end_of_its_log(folder):
+def test_a_worker_that_exits_early_is_named_with_the_end_of_its_log(folder):
     folder.write("chimera_workers/tree2.py", "print('one')\nraise OSError('no data today')\n")
     master = folder.start()
     out, _ = master.communicate(timeout=STOPPED_S)
@@ -101,7 +101,7 @@ def test_a_worker_that_does_not_come_up_is_named_with_the_end_of_its_log(folder)
 
 
 @pytest.mark.long
-def test_a_worker_that_never_answers_is_named_after_the_time_limit(folder):
+def test_a_worker_that_never_answers_is_named_after_the_timeout(folder):
     folder.write("chimera_workers/tree2.py", "import signal\nprint('thinking', flush=True)\nsignal.pause()\n")
     master = folder.start(CHIMERA_START_TIMEOUT="2")
     out, _ = master.communicate(timeout=STOPPED_S)
@@ -110,7 +110,7 @@ def test_a_worker_that_never_answers_is_named_after_the_time_limit(folder):
     assert "thinking" in out
 
 
-def test_all_that_is_missing_is_named_before_anything_starts(folder):
+def test_all_missing_files_are_named_before_anything_starts(folder):
     (folder.path / "chimera_workers/tree1.py").unlink()
     shutil.rmtree(folder.path / "chimera_train_data/tree2")
     out, _ = folder.start().communicate(timeout=STOPPED_S)
@@ -119,15 +119,15 @@ def test_all_that_is_missing_is_named_before_anything_starts(folder):
     assert not (folder.path / "chimera_logs").exists()
 
 
-@pytest.mark.parametrize("whose", ["master", "tree2"])
-def test_a_port_that_is_taken_is_named_before_anything_starts(folder, whose):
-    port = folder.port if whose == "master" else folder.ports[1]
+@pytest.mark.parametrize("node", ["master", "tree2"])
+def test_a_port_in_use_is_named_before_anything_starts(folder, node):
+    port = folder.port if node == "master" else folder.ports[1]
     with socket.create_server(("127.0.0.1", port)):
         out, _ = folder.start().communicate(timeout=STOPPED_S)
     (line,) = out.splitlines()
-    assert whose in line
+    assert node in line
     assert str(port) in line
-    assert "something listens there already" in line
+    assert "another process listens there" in line
     assert not (folder.path / "chimera_logs").exists()
 
 
@@ -140,12 +140,12 @@ def test_a_host_beyond_loopback_without_a_token_is_refused_before_anything_start
     assert not (folder.path / "chimera_logs").exists()
 
 
-def test_a_port_that_is_none_is_refused(folder):
+def test_an_invalid_port_is_refused(folder):
     out, _ = folder.start(MASTER_PORT="0").communicate(timeout=STOPPED_S)
     assert out == "error: port: 0 cannot be used; allowed: a port from 1 to 65535\n"
 
 
-def test_an_error_of_the_master_ends_the_workers(folder):
+def test_an_error_of_the_master_stops_the_workers(folder):
     folder.write(
         "master.py", (folder.path / "master.py").read_text().replace("app = FastAPI()", "raise RuntimeError('my own')")
     )
@@ -159,7 +159,7 @@ def test_an_error_of_the_master_ends_the_workers(folder):
 
 
 @pytest.mark.long
-def test_a_folder_runs_its_nodes_once(folder):
+def test_only_one_master_can_run_from_a_folder(folder):
     first = folder.start()
     folder.wait_until_served(first)
     again, _ = folder.start(MASTER_PORT=str(folder.port), CHIMERA_WORKERS_MAPPED_PORTS="[1, 2]").communicate(timeout=30)
@@ -170,22 +170,22 @@ def test_a_folder_runs_its_nodes_once(folder):
 
 
 @pytest.mark.long
-def test_workers_are_told_their_name_their_port_and_the_secrets(folder):
+def test_workers_get_their_name_port_and_token(folder):
     master = folder.start(CHIMERA_TOKEN="sesame", CHIMERA_MAX_BODY_BYTES="4096")
     wait_for(lambda: (folder.path / "chimera_logs/tree2.log").is_file(), "a worker starts")
 
-    def told():
+    def answered():
         try:
             return json.loads(get(f"http://localhost:{folder.ports[1]}/"))
         except OSError:
             return None
 
-    answer = wait_for(told, "the worker answers")
-    assert answer["told"]["CHIMERA_WORKER_NAME"] == "tree2"
-    assert answer["told"]["CHIMERA_WORKERS_PORT"] == str(folder.ports[1])
-    assert answer["told"]["CHIMERA_WORKERS_HOST"] == "127.0.0.1"
-    assert answer["told"]["CHIMERA_TOKEN"] == "sesame"
-    assert answer["told"]["CHIMERA_MAX_BODY_BYTES"] == "4096"
+    answer = wait_for(answered, "the worker answers")
+    assert answer["environment"]["CHIMERA_WORKER_NAME"] == "tree2"
+    assert answer["environment"]["CHIMERA_WORKERS_PORT"] == str(folder.ports[1])
+    assert answer["environment"]["CHIMERA_WORKERS_HOST"] == "127.0.0.1"
+    assert answer["environment"]["CHIMERA_TOKEN"] == "sesame"
+    assert answer["environment"]["CHIMERA_MAX_BODY_BYTES"] == "4096"
     assert answer["path"] == str(folder.path / "chimera_workers")
     assert answer["main"] == str(folder.path / "chimera_workers/tree2.py")
     master.terminate()
@@ -194,18 +194,18 @@ def test_workers_are_told_their_name_their_port_and_the_secrets(folder):
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
-    ("file", "text", "said"),
+    ("file", "text", "message"),
     [
         ("X_train.csv", None, "there is no"),
         ("y_train.csv", None, "there is no"),
         ("X_train.csv", "", "is empty"),
-        ("X_train.csv", "x\n1\n", "has 1 rows and"),
+        ("X_train.csv", "x\n1\n", "has 1 rows but"),
         ("X_train.csv", "x\n1\nmany\n", "row 2, column 'x': 'many' is not a number"),
-        ("X_train.csv", "x,z\n1,2\n1,\n", "row 2: there is no value in the column 'z'"),
+        ("X_train.csv", "x,z\n1,2\n1,\n", "row 2: the column 'z' has no value"),
         ("y_train.csv", "y\n1\ninf\n", "is not finite"),
     ],
 )
-def test_data_that_cannot_be_used_are_one_line_before_anything_is_started(folder, file, text, said):
+def test_invalid_data_are_refused_in_one_line_before_anything_starts(folder, file, text, message):
     path = folder.path / "chimera_train_data" / "tree2" / file
     if text is None:
         path.unlink()
@@ -214,7 +214,7 @@ def test_data_that_cannot_be_used_are_one_line_before_anything_is_started(folder
     out, _ = (master := folder.start()).communicate(timeout=STOPPED_S)
     assert master.returncode != 0
     (line,) = [line for line in out.splitlines() if line]
-    assert line.startswith("error: the worker tree2 has data that cannot be used: ")
-    assert said in line
+    assert line.startswith("error: the data of the worker tree2 are invalid: ")
+    assert message in line
     assert file in line
     assert not (folder.path / "chimera_logs").exists()

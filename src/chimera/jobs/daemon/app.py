@@ -47,7 +47,7 @@ def create_jobs_app(daemon: Daemon) -> tuple[FastAPI, Access]:
         title="Chimera jobs",
         settings=access,
         routers=[jobs_router(daemon, followers), *([page_router(daemon, followers)] if page else [])],
-        bare=[bare_page_router()] if page else [],
+        public=[bare_page_router()] if page else [],
         about={"name": "jobs", "kind": "daemon"},
     )
     return app, access

@@ -113,7 +113,7 @@ class Descent:
         shape = (outputs, len(columns)) if first is None else (first.size,)
         biases = outputs if first is None else 0
         self._exact = self._exact or bool(next(iter(samples.values())).exact_gradient)
-        living = []
+        workers = []
         for worker, sample in samples.items():
             try:
                 format_ = self._format(sample, columns, classes, shape, biases)
@@ -121,12 +121,12 @@ class Descent:
                 self._drop(worker, f"its data do not match those of {next(iter(samples)).name}: {error}")
             else:
                 worker.set_format(format_)
-                living.append(worker)
+                workers.append(worker)
         layout = Layout(("coef_", "intercept_"), (shape, (biases,)))
         begin: NDArray[Any] = np.zeros(layout.size, np.float32 if self._exact else np.float64)
         begin = begin if first is None else first
         rate = self._rate if self._exact else _WHOLE_STEP
-        flat, steps = self._descend(_Actors(self._engine, living, layout, begin, rate, self._epsilon))
+        flat, steps = self._descend(_Actors(self._engine, workers, layout, begin, rate, self._epsilon))
         failures, left_out = dict(self._failures), dict(self._left_out)
         return Trained(columns, classes, flat, first is not None, steps, self._exact, failures, left_out)
 
@@ -187,7 +187,7 @@ class Descent:
         """Run the strategy's rounds until the descent is over. Lost workers are dropped."""
         engine = self._engine
         monitor, tolerance = HeartbeatMonitor(engine), FaultTolerance(on_worker_loss="drop")
-        sharding = Sharding(_NoSupply(), len(actors.living), lambda _: 0)
+        sharding = Sharding(_NoSupply(), len(actors.workers), lambda _: 0)
         cluster = TrainingCluster(engine, actors, sharding, monitor)
         recovery = Recovery(engine, cluster, monitor, tolerance)
         strategy, rejections = ParameterServer(), Rejections()
@@ -252,22 +252,22 @@ class _Actors(Actors):
     def __init__(
         self,
         engine: HttpEngine,
-        living: Sequence[Any],
+        workers: Sequence[Any],
         layout: Layout,
         first: NDArray[Any],
         rate: LearningRate,
         epsilon: float,
     ) -> None:
-        self._engine, self.living, self._layout = engine, living, layout
+        self._engine, self.workers, self._layout = engine, workers, layout
         self._first, self._rate, self._epsilon = first, rate, epsilon
 
     def reserve_workers(self, count: int, timeout_s: float | None = None) -> None:
-        """Reserve nothing new: the workers exist already."""
+        """See `Engine.reserve`; the workers exist already."""
         self._engine.reserve([Resources()] * count, timeout_s)
 
     def worker(self, rank: int, _: Any) -> Any:
         """Return the worker of a rank."""
-        return self.living[rank]
+        return self.workers[rank]
 
     def servers(self, shards: int) -> list[Any]:
         """Start all servers."""
