@@ -259,6 +259,7 @@ def test_a_released_worker_ignores_all_later_messages_of_the_attempt(state: Leas
     lease = _lease(state)
     assert lease.receive(Release(A, "why"), 0.0) == ([] if state is LeaseState.FREE else [EndAttempt(A, "why")])
     late = (
+        Release(Attempt("1", 0), "why"),
         Reserve(A, REQUIREMENTS, 7.0),
         Prepare(A, {}, 7.0),
         Commit(A, 7.0),

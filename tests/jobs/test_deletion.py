@@ -104,7 +104,7 @@ def test_a_folder_without_a_job_is_deleted_unless_a_driver_works_in_it(folder: C
 def test_usage_is_kept_for_the_window_of_the_queue(folder: ClusterFolder, store: Store) -> None:
     now_s = time.time()
     job = store.submit(submission(), "key", now_s)
-    store.apply(job.id, Event.PICKED, attempt=0, now_s=now_s - 20.0, workers=("w0",))
+    store.apply(job.id, Event.PICKED, attempt=0, now_s=now_s - 200.0, workers=("w0",))
     store.apply(job.id, Event.CANCEL, now_s=now_s - 10.0)
     delete_expired(folder, store, 0.0, 60.0)
     assert [use.user for use in store.usage(0.0)] == ["ada"]
