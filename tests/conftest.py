@@ -27,7 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that runs this 
 
 _SHARED = re.compile(r"(?<![a-z])(ray|docker)(?![a-z])")
 _FIXTURES = re.compile(
-    r"tests/(inference/test_(cluster|models|serving)|jobs/test_mistakes|nodes/test_masters|security/test_static_rules"
+    r"tests/(inference/test_(cluster|models|serving)|jobs/test_cli_errors|nodes/test_masters|security/test_static_rules"
     r"|training/test_comparison)\.py"
 )
 

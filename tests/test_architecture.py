@@ -30,6 +30,12 @@ def test_its_tables_list_every_package_and_no_other():
     assert {name for name in listed if name.endswith(".py")} <= {path.name for path in SOURCE.glob("training/*.py")}
 
 
+@pytest.mark.parametrize("package", ["inference", "jobs"])
+def test_the_row_of_a_package_lists_its_sub_packages(package):
+    row = next(line for line in TEXT.splitlines() if line.startswith(f"| `{package}/` |"))
+    assert set(re.findall(r"`([a-z_]+)/`", row.split("|")[2])) == packages(SOURCE / package)
+
+
 def test_its_layers_are_those_of_the_import_contract():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contract = project["tool"]["importlinter"]["contracts"][0]["layers"]

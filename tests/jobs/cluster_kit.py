@@ -1,4 +1,4 @@
-"""Clusters of real processes for tests, and what to ask of them."""
+"""Clusters of real processes for tests, and commands for them."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ name = "{strategy}"
 
 
 class Running:
-    """A cluster that is up.
+    """A running cluster.
 
     Attributes
     ----------
-    folder, client : of the cluster.
+    folder, client : folder and client of the cluster.
     """
 
     def __init__(self, path: Path, options: Options) -> None:
@@ -52,23 +52,23 @@ class Running:
         self._options = options
         self.client: Client = up(self.folder, options)
 
-    def again(self) -> None:
-        """Start it anew, once it has ended."""
+    def restart(self) -> None:
+        """Start the cluster again, after it has ended."""
         assert self.folder.await_end(10.0)
         self.client = up(self.folder, self._options)
 
     def pids(self, role: str) -> list[int]:
-        """Return the processes with a role."""
+        """Return the process ids of a role."""
         return [row["pid"] for row in self.client.processes() if row["role"] == role]
 
     def weights(self, job: str) -> str:
-        """Return a digest of the weights that a job has left."""
+        """Return a digest of the weights of a job."""
         return hashlib.sha256((self.folder.job(job).run / "weights.safetensors").read_bytes()).hexdigest()
 
 
 @contextlib.contextmanager
 def running(path: Path, **options: Any) -> Iterator[Running]:
-    """Keep a cluster up; afterwards nothing of it runs."""
+    """Run a cluster, and check that no process of it remains."""
     before = set(psutil.pids())
     cluster = Running(path, Options(**options))
     try:
@@ -80,7 +80,7 @@ def running(path: Path, **options: Any) -> Iterator[Running]:
 
 
 def _of_cluster(before: set[int], path: Path) -> list[psutil.Process]:
-    """Return the processes that have begun meanwhile and work in the folder."""
+    """Return the processes that started meanwhile and work in the folder."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -106,8 +106,8 @@ def chimera(*arguments: object, cwd: Path, timeout_s: float = 60.0) -> subproces
     )  # fmt: skip
 
 
-def said(*arguments: object, cwd: Path) -> Any:
-    """Return what the program answers with ``--json``."""
+def json_output(*arguments: object, cwd: Path) -> Any:
+    """Return the output of the program with ``--json``."""
     ran = chimera(*arguments, "--json", cwd=cwd)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)

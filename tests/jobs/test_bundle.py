@@ -1,4 +1,4 @@
-"""What travels with a job, and how it is found again."""
+"""Bundles of jobs, the content store, and requirements."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ name = "simulated"
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of an experiment, with the data beside it, and another folder to stand in."""
+    """Return the folder of an experiment with its data; the working folder is another one."""
     home = tmp_path / "home"
     (home / "data").mkdir(parents=True)
     (home / "data" / "rows.csv").write_text("x,y\n" + "\n".join(f"{i},{2 * i}.5" for i in range(40)))
@@ -65,7 +65,7 @@ def _experiment(home: Path, text: str = PLAIN, path: str = "data/rows.csv") -> P
 
 
 def _delivered(bundle: Bundle, to: Path) -> Path:
-    """Upload what is missing, and return the folder that the job gets."""
+    """Upload the missing files, and return the job's folder."""
     contents = ContentStore(to / "files")
     by_content = {file.sha256: bundle.sources[path] for path, file in bundle.manifest.items()}
     for file in contents.missing(bundle.manifest):
@@ -80,7 +80,7 @@ def _there(bundle: Bundle, code: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return Experiment.load(Path(EXPERIMENT)).with_settings(bundle.settings).tables
 
 
-def test_what_lies_beside_the_experiment_keeps_its_place_and_nothing_is_rewritten(
+def test_files_beside_the_experiment_keep_their_paths_and_nothing_is_rewritten(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = bundle_experiment(_experiment(home))
@@ -94,7 +94,7 @@ def test_what_lies_beside_the_experiment_keeps_its_place_and_nothing_is_rewritte
 @pytest.mark.parametrize(
     "spelt", ["{home}/data/rows.csv", "../away/rows.csv", "{home}/../away/rows.csv", "data/../data/rows.csv"]
 )
-def test_a_path_that_would_mean_something_else_there_is_set(
+def test_a_path_that_differs_in_the_jobs_folder_becomes_a_setting(
     home: Path, tmp_path: Path, spelt: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _write(tmp_path, **{"away/rows.csv": "x,y\n7,7\n"})
@@ -108,7 +108,7 @@ def test_a_path_that_would_mean_something_else_there_is_set(
     assert str(tmp_path) not in "".join([*bundle.manifest, *bundle.settings])
 
 
-def test_settings_of_the_user_go_along_and_their_files_too(
+def test_settings_of_the_user_are_bundled_with_their_files(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("mine.csv").write_text("x,y\n1,1\n")
@@ -123,7 +123,9 @@ def test_settings_of_the_user_go_along_and_their_files_too(
         assert Path(tables["data"]["path"]).read_text() == Path(here).read_text()
 
 
-def test_lists_of_files_and_whole_folders_travel(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_of_files_and_whole_folders_are_bundled(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _write(home, **{"text/a.txt": "a b", "text/deep/b.txt": "c d", "text/.hidden": "no", "more.txt": "e"})
     text = '[data]\nname = "text"\npath = {path}\n[model]\nname = "x"\n'
     away = tmp_path / "away.txt"
@@ -136,7 +138,7 @@ def test_lists_of_files_and_whole_folders_travel(home: Path, tmp_path: Path, mon
     assert all(Path(one).exists() and Path(one).is_relative_to(tmp_path / "there") for one in found)
 
 
-def test_code_travels_with_what_it_imports_of_its_own(home: Path, tmp_path: Path) -> None:
+def test_code_is_bundled_with_the_users_modules_that_it_imports(home: Path, tmp_path: Path) -> None:
     _write(
         home,
         **{
@@ -171,7 +173,7 @@ def test_code_travels_with_what_it_imports_of_its_own(home: Path, tmp_path: Path
     assert bundle.settings == ()
 
 
-def test_code_from_elsewhere_finds_its_neighbours_there(
+def test_code_from_other_folders_finds_the_modules_beside_it(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _write(tmp_path / "lib", **{"codecs_of_mine.py": "import helper_of_mine", "helper_of_mine.py": ""})
@@ -209,7 +211,7 @@ class Mine(ParameterServer):
 
 
 @pytest.mark.long
-def test_an_experiment_with_code_of_its_own_runs_where_only_the_bundle_is(home: Path, tmp_path: Path) -> None:
+def test_an_experiment_with_own_code_runs_from_its_bundle_alone(home: Path, tmp_path: Path) -> None:
     _write(home, **{"own.py": _STRATEGY, "parts.py": "SHARDS = 2"})
     bundle = bundle_experiment(_experiment(home, PLAIN + '[strategy]\nname = "own.py:Mine"\n'))
     code = _delivered(bundle, tmp_path / "there")
@@ -235,21 +237,21 @@ def test_an_experiment_with_code_of_its_own_runs_where_only_the_bundle_is(home: 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (PLAIN.replace("{path}", "none.csv"), r"data\.path: there is no file .*none\.csv"),
         (PLAIN + '[strategy]\nname = "none.py:S"\n', r"no file '.*none\.py'"),
         (PLAIN + '[strategy]\nname = "broken.py:S"\n', r"broken\.py:1 cannot be read as Python"),
     ],
 )
-def test_what_is_not_there_is_told_before_anything_is_sent(home: Path, text: str, said: str) -> None:
+def test_a_missing_file_is_an_error_before_any_upload(home: Path, text: str, message: str) -> None:
     _write(home, **{"broken.py": "def"})
-    with pytest.raises(ConfigurationError, match=said) as caught:
+    with pytest.raises(ConfigurationError, match=message) as caught:
         bundle_experiment(_experiment(home, text))
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_included_travels_but_the_experiment_file_only_once(home: Path) -> None:
+def test_included_files_are_bundled_but_the_experiment_file_only_once(home: Path) -> None:
     text = PLAIN.format(path="data/rows.csv")
     (home / EXPERIMENT).write_text(text)
     (home / "notes.txt").write_text("x")
@@ -274,7 +276,7 @@ def _module(path: Path, name: str) -> Any:
 
 @pytest.fixture
 def unloaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Forget what a test imports."""
+    """Unload the modules that a test imports."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = dict(sys.modules)
     yield
@@ -283,7 +285,7 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("unloaded")
-def test_a_function_is_found_again_with_its_arguments(home: Path, tmp_path: Path) -> None:
+def test_a_function_is_loaded_with_its_arguments(home: Path, tmp_path: Path) -> None:
     _write(
         home,
         **{"mine/tools/greet.py": "from .words import hello\ndef greet(name, *, loud=False): return hello, name, loud"},
@@ -306,7 +308,7 @@ def test_a_function_is_found_again_with_its_arguments(home: Path, tmp_path: Path
 
 
 @pytest.mark.usefixtures("unloaded")
-def test_what_has_no_name_in_a_file_of_ones_own_cannot_travel(home: Path) -> None:
+def test_only_named_functions_of_the_users_files_can_be_sent(home: Path) -> None:
     _write(
         home,
         **{
@@ -326,14 +328,14 @@ def test_what_has_no_name_in_a_file_of_ones_own_cannot_travel(home: Path) -> Non
             load_function(function, home)
 
 
-# --- contents
+# --- content store
 
 
 def _file(body: bytes) -> File:
     return File(hashlib.sha256(body).hexdigest(), len(body))
 
 
-def test_what_was_uploaded_once_is_missing_no_more(tmp_path: Path) -> None:
+def test_an_uploaded_file_is_not_missing_any_more(tmp_path: Path) -> None:
     contents, one, two = ContentStore(tmp_path / "files"), _file(b"one"), _file(b"two")
     manifest = {"a": one, "b": two, "c/d": one}
     assert contents.missing(manifest) == [one, two]
@@ -350,7 +352,7 @@ def test_what_was_uploaded_once_is_missing_no_more(tmp_path: Path) -> None:
         "c/d": b"one",
     }
     assert verify(manifest, tmp_path / "code") == ""
-    (tmp_path / "code" / "a").write_bytes(b"ONE")  # a copy: what is kept stays
+    (tmp_path / "code" / "a").write_bytes(b"ONE")  # a copy: the stored file is unchanged
     assert verify(manifest, tmp_path / "code") == "its file 'a' is not the one that was submitted"
     assert contents.missing(manifest) == []
     contents.create_folder(manifest, tmp_path / "code")
@@ -360,7 +362,7 @@ def test_what_was_uploaded_once_is_missing_no_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chunks", [[b"onf"], [b"on"], [b"one", b"more"], []])
-def test_nothing_is_kept_of_what_is_not_what_its_name_says(tmp_path: Path, chunks: list[bytes]) -> None:
+def test_content_that_does_not_match_its_hash_is_not_kept(tmp_path: Path, chunks: list[bytes]) -> None:
     contents = ContentStore(tmp_path / "files")
     taken = []
 
@@ -375,7 +377,7 @@ def test_nothing_is_kept_of_what_is_not_what_its_name_says(tmp_path: Path, chunk
     assert len(taken) <= 2  # no more is read than was announced
 
 
-def test_a_job_has_a_copy_of_its_own_of_a_large_file(tmp_path: Path) -> None:
+def test_a_job_has_its_own_copy_of_a_large_file(tmp_path: Path) -> None:
     contents, body = ContentStore(tmp_path / "files"), bytes(2 << 20)
     contents.add(_file(body), [body[: 1 << 20], body[1 << 20 :]])
     contents.create_folder({"large": _file(body)}, tmp_path / "code")
@@ -384,7 +386,7 @@ def test_a_job_has_a_copy_of_its_own_of_a_large_file(tmp_path: Path) -> None:
     assert (tmp_path / "code" / "large").stat().st_mode & 0o777 == 0o600
 
 
-def test_more_than_the_disk_holds_is_refused_before_anything_comes(tmp_path: Path) -> None:
+def test_more_than_fits_on_the_disk_is_refused_before_the_upload(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"has \d+ left"):
         ContentStore(tmp_path / "files").missing({"a": File("0" * 64, 1 << 60)})
     with pytest.raises(ConfigurationError, match="is not a SHA-256"):
@@ -409,7 +411,7 @@ def test_more_than_the_disk_holds_is_refused_before_anything_comes(tmp_path: Pat
         "é" * 200,
     ],
 )
-def test_no_path_leads_out_of_the_folder(tmp_path: Path, path: str) -> None:
+def test_no_path_leaves_the_folder(tmp_path: Path, path: str) -> None:
     contents, file = ContentStore(tmp_path / "files"), _file(b"one")
     contents.add(file, [b"one"])
     for refused in (
@@ -421,7 +423,7 @@ def test_no_path_leads_out_of_the_folder(tmp_path: Path, path: str) -> None:
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["files"]
 
 
-def test_two_files_do_not_share_a_place(tmp_path: Path) -> None:
+def test_two_files_cannot_have_conflicting_paths(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot both be there"):
         check_manifest(["a/b", "a"])
     with pytest.raises(ConfigurationError, match="the same path"):
@@ -429,7 +431,7 @@ def test_two_files_do_not_share_a_place(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.text(st.sampled_from("ab./\\ \0ü"), max_size=6), max_size=4))
-def test_every_path_that_passes_stays_below_its_folder(paths: list[str]) -> None:
+def test_every_accepted_path_stays_below_its_folder(paths: list[str]) -> None:
     try:
         check_manifest(paths)
     except ConfigurationError:
@@ -442,7 +444,7 @@ def test_every_path_that_passes_stays_below_its_folder(paths: list[str]) -> None
 # --- requirements
 
 
-def test_a_machine_says_what_it_lacks() -> None:
+def test_unmet_requirements_are_reported() -> None:
     here = {"chimera": "0.3.1", "python": "3.12.1", "torch": "2.6.0+cpu"}
     assert unmet(Requirements(here, ("json", "numpy")), here) == ""
     assert unmet(Requirements({"chimera": "0.3.9", "python": "3.12.9", "torch": "2.6.1"}), here) == ""
@@ -454,7 +456,7 @@ def test_a_machine_says_what_it_lacks() -> None:
     assert unmet(Requirements(versions())) == ""
 
 
-def test_imports_in_a_circle_end(tmp_path: Path) -> None:
+def test_circular_imports_are_collected_once(tmp_path: Path) -> None:
     _write(tmp_path, **{"a.py": "import b", "b.py": "import a, c", "c.py": "from b import *"})
     found = ImportScan()
     collect_imports(tmp_path / "a.py", tmp_path, [], found)

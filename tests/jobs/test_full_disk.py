@@ -1,4 +1,4 @@
-"""A cluster on a disk that is full: it lives, says so, stores nothing by half, and goes on once there is room."""
+"""A cluster on a full disk: it stays up, reports the problem, stores nothing incomplete, and resumes once there is room."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Leave no room on the disk of a folder; return the file that takes it."""
+    """Fill the disk of a folder; return the file that does."""
     file = folder / "fill"
     with file.open("wb", buffering=0) as opened:
         for size in (1 << 20, 1 << 12, 1):
@@ -62,7 +62,7 @@ def until(known: Callable[[], Any]) -> Any:
     return found
 
 
-def test_a_cluster_outlives_a_full_disk(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_survives_a_full_disk(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("short.toml").write_text(EXPERIMENT % 3)
     Path("long.toml").write_text(EXPERIMENT % 10_000_000)
@@ -80,7 +80,7 @@ def test_a_cluster_outlives_a_full_disk(disk: Path, tmp_path: Path, monkeypatch:
             assert (each.exit_code, each.stdout) == (1, "")
             assert "the disk is full" in each.stderr or "No space left" in each.stderr
             assert each.stderr.count("\n") == 1
-        assert ask("cancel", "1").exit_code in (0, 1)  # refused, or there was room for that
+        assert ask("cancel", "1").exit_code in (0, 1)  # refused, or there was enough room
         until(lambda: any("disk is full" in row["state"] for row in cluster.client.processes()))
         assert "disk is full" in ask("cluster", "status").output
         assert [row["job"] for row in cluster.client.jobs()] == ["1"]

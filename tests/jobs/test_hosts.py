@@ -1,4 +1,4 @@
-"""A file of machines starts Ray on them, or says what to type."""
+"""Start of Ray on the machines of a file, or the commands to run by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ray = "/opt/venv/bin/ray"
 
 
 def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, **codes: int) -> Path:
-    """Put programs on the search path that note what they are asked, and exit with a code; return the notes."""
+    """Put programs on the search path that log their arguments and exit with a code; return the log."""
     for name, code in codes.items():
         program = folder / name
         program.write_text(f'#!/bin/sh\necho "{name} $*" >> "{folder}/notes"\necho "not today" >&2\nexit {code}\n')
@@ -36,12 +36,12 @@ def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, **codes: int) -> Pat
 
 
 def hosts(folder: Path, server: str = "localhost") -> Hosts:
-    """Return machines on a port where nobody listens."""
+    """Return machines with a port that no process listens on."""
     (folder / "workers.toml").write_text("port = 6\n" + FILE.format(server=server))
     return Hosts.load(folder / "workers.toml")
 
 
-def test_ray_starts_here_without_and_elsewhere_with_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_starts_locally_without_ssh_and_remotely_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes = programs(tmp_path, monkeypatch, ray=0, ssh=0)
     assert hosts(tmp_path).start() == "localhost:6"
     head, first, second = notes.read_text().splitlines()
@@ -51,7 +51,7 @@ def test_ray_starts_here_without_and_elsewhere_with_ssh(tmp_path: Path, monkeypa
     assert second.endswith(" 10.255.0.3 /opt/venv/bin/ray start --address=localhost:6")
 
 
-def test_where_ssh_fails_the_commands_to_type_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_ssh_fails_the_error_has_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs(tmp_path, monkeypatch, ray=0, ssh=255)
     with pytest.raises(ConfigurationError, match=r"on 10\.255\.0\.2 \(not today\)") as caught:
         hosts(tmp_path).start()
@@ -59,7 +59,7 @@ def test_where_ssh_fails_the_commands_to_type_are_said(tmp_path: Path, monkeypat
     assert "on localhost: chimera cluster up --ray localhost:6" in str(caught.value)
 
 
-def test_jobs_are_kept_on_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_stores_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs(tmp_path, monkeypatch, ray=0, ssh=0)
     with pytest.raises(
         ConfigurationError, match=r"run there, on 10\.255\.0\.1: chimera cluster up --ray 10\.255\.0\.1:6"
@@ -67,7 +67,7 @@ def test_jobs_are_kept_on_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyP
         hosts(tmp_path, server="10.255.0.1").start()
 
 
-def test_where_that_ray_runs_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_ray_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes = programs(tmp_path, monkeypatch, ray=1, ssh=1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -77,7 +77,7 @@ def test_where_that_ray_runs_nothing_is_started(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[server]\n", "missing required field `host`"),
         ('[server]\nhost = "a"\nport = 3\n', "unknown field `port`"),
@@ -86,10 +86,10 @@ def test_where_that_ray_runs_nothing_is_started(tmp_path: Path, monkeypatch: pyt
         ("[server\n", "Expected"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_told_apart(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_file_of_machines_is_an_error(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "workers.toml"
     file.write_text(text)
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=message):
         Hosts.load(file)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         Hosts.load(tmp_path / "none.toml")

@@ -1,4 +1,4 @@
-"""What becomes of jobs on a cluster of real processes."""
+"""Jobs on a cluster of real processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
-from tests.jobs.cluster_kit import Running, experiment, running, said
+from tests.jobs.cluster_kit import Running, experiment, json_output, running
 
 import chimera
 from chimera.core.errors import ConfigurationError, RunError
@@ -51,7 +51,7 @@ class Cyclic(Strategy):
 
 
 def ranks(worker: Any, factor: int) -> list[int]:
-    """Return who one is, and the sum of all."""
+    """Return the scaled rank and the sum over all workers."""
     return [worker.rank * factor, int(worker.all_reduce(worker.rank + 1))]
 
 
@@ -79,7 +79,7 @@ def until(known: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_code_beside_the_experiment_needs_no_installation(submit: Any, tmp_path: Path) -> None:
+def test_code_beside_the_experiment_is_uploaded(submit: Any, tmp_path: Path) -> None:
     file = experiment(tmp_path / "mine", rounds=20, strategy="cyclic.py:Cyclic")
     (tmp_path / "mine" / "cyclic.py").write_text(STRATEGY)
     (tmp_path / "mine" / "turns.py").write_text("def turn(workers, step):\n    return workers[step % len(workers)]\n")
@@ -87,16 +87,16 @@ def test_code_beside_the_experiment_needs_no_installation(submit: Any, tmp_path:
     assert msgspec.json.decode((run / "summary.json").read_bytes())["rounds"] == 20
 
 
-def test_a_function_runs_on_each_worker_and_its_results_come_back(submit: Any) -> None:
+def test_a_function_runs_on_each_worker_and_returns_its_results(submit: Any) -> None:
     assert submit(ranks, 10).result(timeout_s=PATIENCE_S) == [[0, 3], [10, 3]]
 
 
-def test_what_a_function_raises_is_the_reason_of_the_failure(submit: Any) -> None:
+def test_an_exception_of_a_function_is_the_reason_of_the_failure(submit: Any) -> None:
     with pytest.raises(RunError, match=r"is failed: ValueError.*the well is dry"):
         submit(fails).result(timeout_s=PATIENCE_S)
 
 
-def test_a_job_that_is_cancelled_and_retried_ends_with_the_bits_of_one_left_alone(
+def test_a_cancelled_and_retried_job_has_the_bits_of_an_undisturbed_one(
     submit: Any, cluster: Running, tmp_path: Path
 ) -> None:
     file = experiment(tmp_path, rounds=600)
@@ -115,20 +115,20 @@ def test_a_job_that_is_cancelled_and_retried_ends_with_the_bits_of_one_left_alon
     job.retry()
     job.result(tmp_path / "run", PATIENCE_S)
     assert job.status["attempt"] == 2
-    told = [row["told"] for row in job.follow() if "told" in row]
-    starts = [row["start"]["rounds"] for row in told if "start" in row]
+    updated = [row["told"] for row in job.follow() if "told" in row]
+    starts = [row["start"]["rounds"] for row in updated if "start" in row]
     assert starts[0] == 0 < starts[1]
     assert cluster.weights(job.id) == cluster.weights(alone.id)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's threads in /proc")
-def test_what_is_forked_has_one_thread(cluster: Running) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the threads of a process in /proc")
+def test_processes_that_fork_have_one_thread(cluster: Running) -> None:
     for pid in (*cluster.pids("supervisor"), *cluster.pids("worker")):
         threads = [task.joinpath("comm").read_text().strip() for task in Path(f"/proc/{pid}/task").iterdir()]
-        assert len([name for name in threads if name != "jemalloc_bg_thd"]) == 1  # which knows of forks
+        assert len([name for name in threads if name != "jemalloc_bg_thd"]) == 1  # jemalloc's thread is safe for forks
 
 
-def test_a_job_that_runs_when_the_cluster_goes_down_goes_on_with_the_next(tmp_path: Path) -> None:
+def test_a_job_running_at_the_end_of_its_cluster_resumes_with_the_next(tmp_path: Path) -> None:
     with running(tmp_path / "cluster") as cluster:
         job = chimera.submit(experiment(tmp_path, rounds=600), cluster=cluster.folder.path)
         checkpoints = cluster.folder.job(job.id).run / "checkpoints"
@@ -138,7 +138,7 @@ def test_a_job_that_runs_when_the_cluster_goes_down_goes_on_with_the_next(tmp_pa
         assert (row["state"], row["attempt"]) == ("done", 2)
 
 
-def test_what_is_left_while_it_runs_can_be_fetched(submit: Any, cluster: Running, tmp_path: Path) -> None:
+def test_files_of_a_running_job_can_be_fetched(submit: Any, cluster: Running, tmp_path: Path) -> None:
     job = submit(experiment(tmp_path, rounds=100_000))
     until(lambda: (cluster.folder.job(job.id).run / "metrics.jsonl").exists() and job.status["progress"] > 0)
     partial = job.fetch(tmp_path / "partial")
@@ -150,7 +150,7 @@ def test_what_is_left_while_it_runs_can_be_fetched(submit: Any, cluster: Running
     job.cancel()
 
 
-def test_what_was_sent_once_is_not_sent_again(submit: Any, cluster: Running, tmp_path: Path) -> None:
+def test_an_uploaded_file_is_not_uploaded_again(submit: Any, cluster: Running, tmp_path: Path) -> None:
     file = experiment(tmp_path, rounds=10)
     (tmp_path / "large.bin").write_bytes(bytes(range(256)) * 20_000)
     first = submit(file, include=[tmp_path / "large.bin"])
@@ -162,20 +162,20 @@ def test_what_was_sent_once_is_not_sent_again(submit: Any, cluster: Running, tmp
         assert (cluster.folder.job(job.id).code / "large.bin").read_bytes() == (tmp_path / "large.bin").read_bytes()
 
 
-def test_a_job_begins_after_those_it_is_after_and_fails_with_them(submit: Any, tmp_path: Path) -> None:
+def test_a_job_starts_after_its_dependencies_and_fails_with_them(submit: Any, tmp_path: Path) -> None:
     file = experiment(tmp_path, rounds=40)
     first = submit(file)
     second = submit(file, after=first, priority=5)
-    broken = submit(experiment(tmp_path / "broken", rounds=10, more="[codec]\nname = 'top-k'\nratio = 7.0\n"))
+    broken = submit(fails)
     third = submit(file, after=[second, broken])
     second.result(tmp_path / "second", PATIENCE_S)
     assert first.status["state"] == "done"
     assert first.status["since_s"] <= second.status["since_s"]
-    with pytest.raises(RunError, match=f"job {broken.id}, which it depends on, is failed: .*ratio"):
+    with pytest.raises(RunError, match=f"job {broken.id}, which it depends on, is failed: ValueError.*the well is dry"):
         third.result(timeout_s=PATIENCE_S)
 
 
-def test_of_those_that_wait_the_highest_priority_is_next(submit: Any, tmp_path: Path) -> None:
+def test_the_waiting_job_of_highest_priority_is_next(submit: Any, tmp_path: Path) -> None:
     file = experiment(tmp_path, rounds=60)
     blocking = submit(file)
     low, high = submit(file), submit(file, priority=1)
@@ -184,7 +184,7 @@ def test_of_those_that_wait_the_highest_priority_is_next(submit: Any, tmp_path: 
     assert high.status["since_s"] < low.status["since_s"]
 
 
-def test_what_the_workers_lack_is_told_before_the_job_starts(submit: Any, cluster: Running, tmp_path: Path) -> None:
+def test_a_missing_module_is_an_error_before_the_job_starts(submit: Any, cluster: Running, tmp_path: Path) -> None:
     file = experiment(tmp_path, strategy="mine.py:Mine")
     (tmp_path / "mine.py").write_text("import no_such_library\nfrom chimera.strategies.fed_avg import FedAvg as Mine\n")
     before = len(cluster.client.jobs())
@@ -193,7 +193,7 @@ def test_what_the_workers_lack_is_told_before_the_job_starts(submit: Any, cluste
     assert len(cluster.client.jobs()) == before
 
 
-def test_another_version_is_refused_before_anything_begins(cluster: Running, tmp_path: Path) -> None:
+def test_another_version_is_refused_before_the_start(cluster: Running, tmp_path: Path) -> None:
     text = experiment(tmp_path).read_text()
     other = {**versions(), "chimera": "0.0.1"}
     job = cluster.client.submit(Submission(name="old", user="ada", experiment=text, workers=2, versions=other), {})
@@ -203,12 +203,12 @@ def test_another_version_is_refused_before_anything_begins(cluster: Running, tmp
     assert not cluster.folder.job(job).log.exists()
 
 
-def test_more_workers_than_there_are_is_a_mistake(submit: Any, tmp_path: Path) -> None:
+def test_more_workers_than_the_cluster_has_are_an_error(submit: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="needs 3 workers, and the cluster has 2"):
         submit(experiment(tmp_path), workers=3)
 
 
-def test_a_user_has_no_more_workers_at_once_than_the_limit(tmp_path: Path) -> None:
+def test_a_user_has_at_most_the_limit_of_workers(tmp_path: Path) -> None:
     text = experiment(tmp_path, rounds=4000).read_text()
     with running(tmp_path / "cluster", workers=4, limit_per_user=2) as cluster:
 
@@ -225,7 +225,7 @@ def test_a_user_has_no_more_workers_at_once_than_the_limit(tmp_path: Path) -> No
         assert cluster.client.wait(second, PATIENCE_S)["state"] == "done"
 
 
-def test_followers_take_no_thread_each_and_are_bounded(tmp_path: Path) -> None:
+def test_followers_need_no_thread_each_and_are_limited(tmp_path: Path) -> None:
     with running(tmp_path / "cluster") as cluster:
         job = chimera.submit(experiment(tmp_path, rounds=1_000_000), cluster=cluster.folder.path)
         options = cluster.folder.options()
@@ -241,10 +241,10 @@ def test_followers_take_no_thread_each_and_are_bounded(tmp_path: Path) -> None:
             before = daemon.num_threads()
             for _ in range(MAX_FOLLOWERS):
                 assert stack.enter_context(follower()).readline()
-            assert daemon.num_threads() - before < MAX_FOLLOWERS // 2  # those of the pool that all share
+            assert daemon.num_threads() - before < MAX_FOLLOWERS // 2  # threads of the shared pool
             with pytest.raises(urllib.error.HTTPError, match="503"):
                 follower()
-            assert cluster.client.job(job.id)["job"] == job.id  # and the daemon answers others
+            assert cluster.client.job(job.id)["job"] == job.id  # the daemon answers other clients
         until(lambda: _answers(follower))
         job.cancel()
 
@@ -257,7 +257,7 @@ def _answers(follower: Callable[[], Any]) -> bool:
     return True
 
 
-def test_without_the_token_nothing_is_shown_and_nothing_changed(
+def test_without_the_token_nothing_can_be_read_or_changed(
     cluster: Running, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     options = cluster.folder.options()
@@ -269,7 +269,7 @@ def test_without_the_token_nothing_is_shown_and_nothing_changed(
                 urllib.request.urlopen(urllib.request.Request(url + path, headers=headers))
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(urllib.request.Request(f"{url}/1/cancel", method="POST"))
-    with pytest.raises(RunError, match="token"):
+    with pytest.raises(ConfigurationError, match="token"):
         Client(lambda: options.address, "wrong").jobs()
     with pytest.raises(ConfigurationError, match="set CHIMERA_CLUSTER_TOKEN"):
         chimera.submit(experiment(tmp_path), cluster=options.address)
@@ -277,24 +277,24 @@ def test_without_the_token_nothing_is_shown_and_nothing_changed(
     with pytest.raises(ConfigurationError, match="CHIMERA_TOKEN is the token of REST nodes"):
         chimera.submit(experiment(tmp_path), cluster=options.address)
     monkeypatch.setenv("CHIMERA_CLUSTER_TOKEN", cluster.folder.token())
-    assert said("jobs", "--folder", options.address, cwd=tmp_path) == cluster.client.jobs()
+    assert json_output("jobs", "--folder", options.address, cwd=tmp_path) == cluster.client.jobs()
 
 
 @pytest.mark.long
-def test_nothing_that_is_sent_is_a_500_and_all_answers_are_as_documented(cluster: Running, tmp_path: Path) -> None:
+def test_no_request_causes_a_500_and_all_answers_match_the_schema(cluster: Running, tmp_path: Path) -> None:
     options = cluster.folder.options()
     assert options is not None
     command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{options.address}/openapi.json"]
     command += ["-H", f"Authorization: Bearer {cluster.folder.token()}", "--phases", "examples,coverage,fuzzing"]
     command += ["--max-examples", "10", "--seed", "1", "--continue-on-failure", "--checks", "all", "--exclude-checks"]
-    # What a job has to be no schema can say in full.
+    # No schema expresses all requirements on a job.
     command += ["positive_data_acceptance,missing_required_header"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=tmp_path)
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout
 
 
-def test_beyond_this_machine_nobody_looks_without_the_token(tmp_path: Path) -> None:
+def test_a_daemon_on_all_interfaces_requires_the_token(tmp_path: Path) -> None:
     with running(tmp_path / "cluster", workers=1, host="0.0.0.0") as cluster:
         options = cluster.folder.options()
         assert options is not None

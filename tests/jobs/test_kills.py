@@ -1,4 +1,4 @@
-"""Whoever is killed, whenever: the job ends once, with the weights of a run in which nobody was, or failed with the reason."""
+"""After kill -9 of any process at any time, a job ends once: with the weights of an undisturbed run, or with a reason."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ROUNDS = 800
 VICTIMS = ("daemon", "worker", "actor", "driver", "supervisor", "terminal")
 
 
-class Scene:
-    """A cluster, an experiment, and what it leaves and takes where nobody disturbs it."""
+class KillScenario:
+    """A cluster and an experiment, with the weights and the duration of an undisturbed run."""
 
     def __init__(self, cluster: Running, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
@@ -37,21 +37,21 @@ class Scene:
         self.seconds = time.monotonic() - began_s
         self.weights = cluster.weights(job.id)
 
-    def play(self, victim: str, moment: float) -> None:
-        """Submit, kill somebody at a moment of the job's life, and see what comes of it."""
+    def run(self, victim: str, moment: float) -> None:
+        """Submit a job, kill a process at a moment of its run, and check the outcome."""
         client, known = self.cluster.client, len(self.cluster.client.jobs())
         terminal = self._terminal()
         with terminal:
-            time.sleep(moment * (self.seconds + 1.0))  # the program takes its time to begin, too
+            time.sleep(moment * (self.seconds + 1.0))  # includes the start of the program
             self._kill(victim, terminal)
             if victim == "supervisor":
-                self.cluster.again()
+                self.cluster.restart()
                 client = self.cluster.client
             shown = terminal.wait(PATIENCE_S)
         rows = client.jobs()[known:]
         if not rows and shown != 0 and victim in ("terminal", "supervisor"):
-            return  # it had not come to submit anything, and did not say that it had
-        assert len(rows) == 1, "a job is neither lost nor there twice"
+            return  # it was killed before it submitted the job
+        assert len(rows) == 1, "a job is lost or duplicated"
         row = client.wait(rows[0]["job"], PATIENCE_S)
         assert shown == {"done": 0, "failed": 1}[row["state"]] or victim == "terminal"
         if row["state"] == "done":
@@ -65,7 +65,7 @@ class Scene:
         assert len(ends) == 1, "it ends once"
 
     def _terminal(self) -> subprocess.Popen[bytes]:
-        """Submit in a program of its own, which shows how it goes."""
+        """Submit in a program that follows the job."""
         return subprocess.Popen(
             [sys.executable, "-m", "chimera", "submit", self.file, "--follow", "--folder", self.cluster.folder.path],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -83,21 +83,21 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scenario(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillScenario]:
     folder = tmp_path_factory.mktemp("kills")
     with running(folder / "cluster") as cluster:
-        yield Scene(cluster, folder)
+        yield KillScenario(cluster, folder)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_a_kill_at_any_moment_changes_nothing_in_the_end(scene: Scene, victim: str) -> None:
+def test_a_kill_at_any_moment_does_not_change_the_outcome(scenario: KillScenario, victim: str) -> None:
     for moment in (random.uniform(0.0, 0.5), random.uniform(0.5, 1.0)):
-        scene.play(victim, moment)
+        scenario.run(victim, moment)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_twenty_kills_at_random_moments_change_nothing_in_the_end(scene: Scene, victim: str) -> None:
+def test_twenty_kills_at_random_moments_do_not_change_the_outcome(scenario: KillScenario, victim: str) -> None:
     for moment in (random.uniform(0.0, 1.0) for _ in range(20)):
-        scene.play(victim, moment)
+        scenario.run(victim, moment)

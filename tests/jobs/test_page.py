@@ -1,4 +1,4 @@
-"""The page of a cluster shows jobs, workers and curves as they come, and nothing to whom it should not."""
+"""The web page of a cluster shows jobs, workers and curves, and nothing without the token."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.jobs.cluster_kit import experiment, running, said
+from tests.jobs.cluster_kit import experiment, json_output, running
 
 from chimera.cli.cluster import _page
 from chimera.jobs.cluster.folder import ClusterFolder
@@ -20,7 +20,7 @@ BROWSERS = [path for name in ("chromium", "chromium-browser", "google-chrome") i
 
 
 def shown(browser: str, url: str, profile: Path, says: str) -> str:
-    """Return the body of a page, as a browser has it once it says something; on a busy machine that may take some tries."""
+    """Return the body of a page once a browser shows a text; on a busy machine this may take some tries."""
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--dump-dom"]
     options += ["--disable-background-networking", "--virtual-time-budget=5000", f"--user-data-dir={profile}"]
     for _ in range(10):
@@ -28,7 +28,7 @@ def shown(browser: str, url: str, profile: Path, says: str) -> str:
         body = done.stdout.partition("<body>")[2].partition("<script>")[0]
         if says in body:
             return body
-    raise AssertionError(f"the page does not say {says!r}: {body}")
+    raise AssertionError(f"the page does not show {says!r}: {body}")
 
 
 def first_event(url: str, token: str = "") -> tuple[str, dict]:
@@ -44,13 +44,13 @@ def first_event(url: str, token: str = "") -> tuple[str, dict]:
 def test_a_browser_shows_jobs_workers_and_curves(browser: str, tmp_path: Path) -> None:
     with running(tmp_path / "runs" / "cluster", page=True) as cluster:
         address = cluster.folder.options().address
-        job = said("submit", experiment(tmp_path, rounds=60), "--name", "<b>bold</b>", cwd=tmp_path)["job"]
+        job = json_output("submit", experiment(tmp_path, rounds=60), "--name", "<b>bold</b>", cwd=tmp_path)["job"]
         assert cluster.client.wait(job, 60)["state"] == "done"
         token = cluster.folder.token()
-        kind, told = first_event(f"{address}/v1/page/events", token)
+        kind, data = first_event(f"{address}/v1/page/events", token)
         assert kind == "cluster"
-        assert [row["state"] for row in told["jobs"]] == ["done"]
-        assert [row["role"] for row in told["processes"]] == ["supervisor", "daemon", "worker", "worker"]
+        assert [row["state"] for row in data["jobs"]] == ["done"]
+        assert [row["role"] for row in data["processes"]] == ["supervisor", "daemon", "worker", "worker"]
         page = shown(browser, f"{address}/#token={token}", tmp_path / "profile", "live · 0 of 2 workers busy")
     assert "&lt;b&gt;bold&lt;/b&gt;" in page
     assert "<b>" not in page

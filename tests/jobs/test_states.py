@@ -1,4 +1,4 @@
-"""The states of a job and what leads from each to which."""
+"""States of a job and their transitions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STEPS = st.lists(st.tuples(st.sampled_from(Event), st.floats(0, 1)), max_size=6
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("event", Event)
-def test_the_table_is_all_that_can_happen(state: State, event: Event) -> None:
+def test_only_transitions_of_the_table_are_possible(state: State, event: Event) -> None:
     if (state, event) in TRANSITIONS:
         assert next_state(state, event) is TRANSITIONS[state, event]
     else:
@@ -25,7 +25,7 @@ def test_the_table_is_all_that_can_happen(state: State, event: Event) -> None:
             next_state(state, event)
 
 
-def test_every_state_can_be_left_for_an_end_and_an_end_only_by_a_person() -> None:
+def test_every_state_leads_to_a_final_one_which_only_a_user_can_leave() -> None:
     assert frozenset(State) == ACTIVE | TERMINAL | {State.QUEUED}
     leaves = {state: {event for at, event in TRANSITIONS if at is state} for state in State}
     assert all(leaves[state] <= {Event.RETRY} for state in TERMINAL)
@@ -34,7 +34,7 @@ def test_every_state_can_be_left_for_an_end_and_an_end_only_by_a_person() -> Non
 
 
 @given(_STEPS)
-def test_whatever_is_tried_a_job_stays_one_that_makes_sense(steps: list[tuple[Event, float]]) -> None:
+def test_after_any_events_a_job_is_consistent(steps: list[tuple[Event, float]]) -> None:
     now, ends = job(), 0
     for at_s, (event, progress) in enumerate(steps):
         before = now
@@ -56,7 +56,7 @@ def test_whatever_is_tried_a_job_stays_one_that_makes_sense(steps: list[tuple[Ev
         assert ends == (now.state in TERMINAL)
 
 
-def test_a_job_that_comes_further_each_time_may_break_as_often_as_it_likes() -> None:
+def test_a_job_that_progresses_each_time_may_lose_any_number_of_attempts() -> None:
     now = job()
     for number in range(2 * MAX_BROKEN):
         now = apply_event(now, Event.PICKED, now_s=0.0, workers=("w0",))
@@ -66,7 +66,7 @@ def test_a_job_that_comes_further_each_time_may_break_as_often_as_it_likes() -> 
         assert (now.state, now.broken) == (State.QUEUED, 1)
 
 
-def test_a_job_whose_attempts_break_without_coming_further_has_failed_and_says_how_often() -> None:
+def test_a_job_whose_attempts_are_lost_without_progress_fails_with_their_number() -> None:
     now = job()
     for number in range(MAX_BROKEN):
         assert now.state is State.QUEUED
@@ -81,11 +81,11 @@ def test_a_job_whose_attempts_break_without_coming_further_has_failed_and_says_h
 
 def test_progress_of_an_earlier_attempt_counts_once() -> None:
     now = job()
-    for progress in (0.5, *[0.5] * MAX_BROKEN):  # the first attempt comes further, and the others do not
+    for progress in (0.5, *[0.5] * MAX_BROKEN):  # only the first attempt makes progress
         assert now.state is State.QUEUED
         now = apply_event(now, Event.PICKED, now_s=0.0, workers=("w0",))
         now = apply_event(now, Event.COMMITTED, now_s=0.0)
         now = msgspec.structs.replace(now, progress=progress)
         now = apply_event(now, Event.BROKE, now_s=0.0, reason="the driver died")
-    # The row is that of the attempts which came no further than the first one.
+    # The attempts after the first one, without further progress, count as a row.
     assert now.state is State.FAILED

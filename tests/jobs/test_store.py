@@ -1,4 +1,4 @@
-"""The store of jobs: transactions, fences, several processes, kill -9."""
+"""The store of jobs: transactions, fencing, several processes, kill -9."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _running(store: Store, *, key: str = "k", user: str = "ada", workers: int = 
 
 
 def _check(store: Store) -> None:
-    """What is in the store follows from the events, one by one."""
+    """Check that the jobs in the store follow from the events."""
     for job in store.jobs():
         first, *events = store.events(job.id)
         now = Job(id=job.id, submission=job.submission, since_s=first.at_s, submitted_s=first.at_s)
@@ -60,7 +60,7 @@ def _check(store: Store) -> None:
     assert len(held) == len(store.jobs(ACTIVE))
 
 
-def test_what_was_submitted_comes_back_as_it_was(store: Store, path: Path) -> None:
+def test_a_submission_is_read_back_unchanged(store: Store, path: Path) -> None:
     function = Function("hello.py", "greet", b"\x92\x91\x01\x80")
     whole = Submission(
         name="ü", user="ada", kind="function", manifest={"hello.py": File("0" * 64, 3)}, function=function, workers=3,
@@ -74,7 +74,7 @@ def test_what_was_submitted_comes_back_as_it_was(store: Store, path: Path) -> No
     other.close()
 
 
-def test_a_request_that_comes_twice_is_one_job(store: Store) -> None:
+def test_a_repeated_request_is_one_job(store: Store) -> None:
     first = store.submit(submission(), "k", 0.0)
     store.apply(first.id, Event.CANCEL, now_s=1.0)
     again = store.submit(submission(), "k", 2.0)
@@ -85,7 +85,7 @@ def test_a_request_that_comes_twice_is_one_job(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (submission(after=("7",)), "no job '7'"),
         (submission(after=("../x",)), r"no job '\.\./x'"),
@@ -99,21 +99,21 @@ def test_a_request_that_comes_twice_is_one_job(store: Store) -> None:
         (Submission(name="a", user="b", kind="function", function=Function("f.py", "f")), r"lacks the file 'f\.py'"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line_and_leaves_nothing(
-    store: Store, wrong: Submission, said: str
+def test_an_invalid_submission_is_refused_in_one_line_and_stores_nothing(
+    store: Store, wrong: Submission, message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=said) as caught:
+    with pytest.raises(ConfigurationError, match=message) as caught:
         store.submit(wrong, "k", 0.0)
     assert "\n" not in str(caught.value)
     assert store.jobs() == []
 
 
-def test_what_is_told_of_an_attempt_that_is_over_changes_nothing(store: Store) -> None:
+def test_events_of_an_attempt_that_is_over_change_nothing(store: Store) -> None:
     job = _running(store)
     assert store.record_progress(job.id, 1, 0.5)
     assert store.apply(job.id, Event.BROKE, attempt=1, now_s=3.0, reason="a worker died") is not None
     for event in (Event.ENDED, Event.FAILED, Event.BROKE, Event.COMMITTED):
-        if event is not Event.FAILED:  # which can happen to a job that waits
+        if event is not Event.FAILED:  # a queued job can fail
             assert store.apply(job.id, event, attempt=1, now_s=4.0) is None
     assert store.apply(job.id, Event.PICKED, attempt=0, now_s=4.0) is None
     assert store.apply(job.id, Event.PICKED, attempt=1, now_s=4.0, workers=("w0", "w1")) is not None
@@ -127,7 +127,7 @@ def test_what_is_told_of_an_attempt_that_is_over_changes_nothing(store: Store) -
     _check(store)
 
 
-def test_a_job_ends_once_whoever_tells_it_first(store: Store, path: Path) -> None:
+def test_a_job_ends_once_whichever_thread_is_first(store: Store, path: Path) -> None:
     job, taken, go = _running(store), [], threading.Barrier(4)
 
     def end(event: Event) -> None:
@@ -147,7 +147,7 @@ def test_a_job_ends_once_whoever_tells_it_first(store: Store, path: Path) -> Non
     assert sum(event.state in TERMINAL for event in store.events(job.id)) == 1
 
 
-def test_people_are_told_what_cannot_be(store: Store) -> None:
+def test_impossible_requests_of_users_are_errors(store: Store) -> None:
     job = _running(store)
     store.apply(job.id, Event.ENDED, attempt=1, now_s=3.0)
     with pytest.raises(ConflictError, match="job 1: a job that is done cannot be cancelled"):
@@ -158,7 +158,7 @@ def test_people_are_told_what_cannot_be(store: Store) -> None:
         store.record_progress(job.id, 1, float("nan"))
 
 
-def test_whose_workers_are_whose_is_kept(store: Store) -> None:
+def test_usage_of_workers_is_recorded(store: Store) -> None:
     job = _running(store, workers=2)
     assert [(use.user, use.workers, use.from_s, use.to_s) for use in store.usage(0.0)] == [("ada", 2, 1.0, None)]
     store.apply(job.id, Event.BROKE, attempt=1, now_s=7.0, reason="")
@@ -171,7 +171,7 @@ def test_whose_workers_are_whose_is_kept(store: Store) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(Event), st.integers(0, 4), st.booleans()), max_size=40))
-def test_the_store_holds_what_its_events_say(
+def test_the_store_agrees_with_its_events(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Event, int, bool]]
 ) -> None:
     store = Store(tmp_path_factory.mktemp("store") / "jobs.sqlite")
@@ -179,7 +179,7 @@ def test_the_store_holds_what_its_events_say(
     for at_s, (event, attempt, by_a_person) in enumerate(steps):
         before = store.job("1")
         try:
-            told = store.apply(
+            changed = store.apply(
                 "1",
                 event,
                 now_s=float(at_s),
@@ -188,8 +188,8 @@ def test_the_store_holds_what_its_events_say(
                 workers=("w0", "w1"),
             )
         except ConflictError:
-            told = None
-        assert store.job("1") == (told or before)
+            changed = None
+        assert store.job("1") == (changed or before)
     _check(store)
     store.close()
 
@@ -204,7 +204,7 @@ for number in range(int(sys.argv[3])):
     print(f"{job.id} 0", flush=True)
     for event in (Event.PICKED, Event.COMMITTED, Event.BROKE, Event.PICKED, Event.COMMITTED, Event.ENDED):
         attempt = store.job(job.id).attempt
-        told = store.apply(job.id, event, attempt=attempt, now_s=1.0, reason=event, workers=("w0",))
+        store.apply(job.id, event, attempt=attempt, now_s=1.0, reason=event, workers=("w0",))
         print(f"{job.id} {len(store.events(job.id)) - 1}", flush=True)
 """
 
@@ -228,23 +228,23 @@ def test_two_processes_write_one_store(path: Path) -> None:
     store.close()
 
 
-def test_a_writer_that_is_killed_leaves_all_that_it_was_told_was_kept(path: Path) -> None:
+def test_after_a_kill_the_store_has_all_that_was_confirmed(path: Path) -> None:
     draws, kept = random.Random(0), 0
     for life in range(5):
         writer = _writer(path, f"life-{life}", 1000)
         assert writer.stdout is not None
-        told: dict[str, int] = {}
+        confirmed: dict[str, int] = {}
         for _ in range(draws.randrange(1, 25)):
             job, events = writer.stdout.readline().split()
-            told[job] = int(events)
+            confirmed[job] = int(events)
         writer.send_signal(signal.SIGKILL)
         for line in writer.communicate(timeout=LIMIT_S)[0].splitlines(keepends=True):
             if line.endswith("\n"):
-                told[line.split()[0]] = int(line.split()[1])
+                confirmed[line.split()[0]] = int(line.split()[1])
         store = Store(path)
-        for job, events in told.items():
-            assert len(store.events(job)) - 1 - events in (0, 1)  # the last one may have been kept and not told
-        kept += len(told)
+        for job, events in confirmed.items():
+            assert len(store.events(job)) - 1 - events in (0, 1)  # the last one may be stored but not confirmed
+        kept += len(confirmed)
         assert kept <= len(store.jobs()) <= kept + life + 1
         _check(store)
         store.close()
@@ -261,7 +261,7 @@ Store(Path(sys.argv[1]))._channel.write(half)
 """
 
 
-def test_what_a_writer_had_written_of_a_transaction_in_which_it_was_killed_is_gone(store: Store, path: Path) -> None:
+def test_a_transaction_is_rolled_back_if_its_writer_is_killed(store: Store, path: Path) -> None:
     before = _running(store)
     events = store.events(before.id)
     died = subprocess.run([sys.executable, "-c", _DIES_INSIDE, str(path)], timeout=LIMIT_S, check=False)
@@ -271,18 +271,18 @@ def test_what_a_writer_had_written_of_a_transaction_in_which_it_was_killed_is_go
     assert store.apply(before.id, Event.ENDED, attempt=1, now_s=3.0) is not None
 
 
-def test_what_is_no_store_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_store_is_refused_in_one_line(tmp_path: Path) -> None:
     text, newer = tmp_path / "text", tmp_path / "newer"
     text.write_text("These are not the jobs that you are looking for.\n" * 100)
     Store(newer).close()
     with sqlite3.connect(newer) as database:
         database.execute(f"PRAGMA user_version = {FORMAT + 1}")
     database.close()
-    for path, said in (
+    for path, message in (
         (text, "no store of jobs of Chimera's"),
         (newer, "has format 2"),
         (text / "x", "cannot be written"),
     ):
-        with pytest.raises(ConfigurationError, match=said) as caught:
+        with pytest.raises(ConfigurationError, match=message) as caught:
             Store(path)
         assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What arrives of a run's folder is what was there, as far as it was there whole."""
+"""Archives of run folders contain the files, growing files up to their last complete line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chimera.jobs.files.tar import pack, unpack
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b.bin", "deep/c", "deep/er/d"]), st.binary(max_size=3000)))
-def test_files_arrive_as_they_are(tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]) -> None:
+def test_files_are_unpacked_unchanged(tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]) -> None:
     here, there = tmp_path_factory.mktemp("here"), tmp_path_factory.mktemp("there")
     for name, content in files.items():
         (here / name).parent.mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ def test_files_arrive_as_they_are(tmp_path_factory: pytest.TempPathFactory, file
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50).filter(lambda line: b"\n" not in line)), st.booleans())
-def test_of_lines_only_whole_ones_arrive(
+def test_only_complete_lines_are_packed(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], half: bool
 ) -> None:
     here, there = tmp_path_factory.mktemp("here"), tmp_path_factory.mktemp("there")
@@ -36,7 +36,7 @@ def test_of_lines_only_whole_ones_arrive(
     assert (there / "metrics.jsonl").read_bytes() == whole
 
 
-def test_a_file_that_is_cut_while_it_travels_keeps_the_archive_whole(tmp_path: Path) -> None:
+def test_a_file_that_is_truncated_meanwhile_keeps_the_archive_valid(tmp_path: Path) -> None:
     (tmp_path / "trace").write_bytes(bytes([1]) * 3_000_000)
     parts = pack(tmp_path, {})
     head = next(parts), next(parts)
@@ -47,7 +47,7 @@ def test_a_file_that_is_cut_while_it_travels_keeps_the_archive_whole(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["../outside", "deep/../../outside"])
-def test_nothing_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
+def test_no_member_leaves_the_folder(tmp_path: Path, name: str) -> None:
     body = io.BytesIO()
     with tarfile.open(fileobj=body, mode="w") as tar:
         tar.addfile(tarfile.TarInfo(name))
@@ -57,7 +57,7 @@ def test_nothing_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "outside").exists()
 
 
-def test_an_archive_that_breaks_off_is_an_error(tmp_path: Path) -> None:
+def test_a_truncated_archive_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bytes(5000))
     whole = b"".join(pack(tmp_path, {}))
     with pytest.raises(RunError, match="did not arrive completely"):

@@ -1,4 +1,4 @@
-"""What a person with a terminal sees of jobs on a cluster of real processes."""
+"""Output of the commands for jobs in a terminal, on a cluster of real processes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_failed_job_leaves_all_columns_of_the_others(cluster: Running, tmp_pat
         assert REASON.strip() in " ".join(" ".join(lines).split())
 
 
-def test_following_says_what_a_job_waits_for(cluster: Running, tmp_path: Path) -> None:
+def test_follow_shows_what_a_job_waits_for(cluster: Running, tmp_path: Path) -> None:
     file = experiment(tmp_path, rounds=2)
     code, lines = run_in_terminal(100, "submit", file, "--follow", "--folder", cluster.folder.path, cwd=tmp_path)
     assert code == 0

@@ -59,9 +59,9 @@ def submit(
     folder: Where = HERE,
 ) -> None:
     """Submit an experiment to the cluster, with the code next to it, and print its number at once."""
-    from chimera.jobs.client.handle import submit as hand_in
+    from chimera.jobs.client.handle import submit as submit_job
 
-    job = hand_in(
+    job = submit_job(
         file, workers=workers, name=name, after=after or [], priority=priority, settings=settings or [],
         include=include or [], cluster=folder,
     )  # fmt: skip

@@ -75,9 +75,9 @@ class Client(WebClient):
         manifest = submission.manifest
         if manifest:
             missing = self.request_json("POST", "/missing", _body(manifest=manifest), content_type=_JSON)["files"]
-            places = {file.sha256: sources[path] for path, file in manifest.items()}
+            paths = {file.sha256: sources[path] for path, file in manifest.items()}
             for file in missing:
-                self._upload(places[file["sha256"]], f"/files/{file['sha256']}/{file['size']}")
+                self._upload(paths[file["sha256"]], f"/files/{file['sha256']}/{file['size']}")
         body = _body(key=uuid.uuid4().hex, submission=submission)
         return str(self.request_json("POST", "", body, content_type=_JSON)["job"])
 
@@ -149,7 +149,7 @@ class Client(WebClient):
             try:
                 return unpack(answer, folder, most_bytes)
             except http.client.HTTPException as error:
-                raise request.NoAnswerError(f"the answer breaks off: {error}") from error
+                raise request.NoAnswerError(f"the answer is incomplete: {error}") from error
 
     def wait(self, job: str, timeout_s: float | None = None) -> dict[str, Any]:
         """Wait until a job has ended, and return its row.

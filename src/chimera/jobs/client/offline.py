@@ -63,8 +63,8 @@ class OfflineJobs:
 
     def fetch(self, job: str, folder: Path, most_bytes: int = MAX_BYTES) -> list[str]:
         """Copy the current folder of a job's run to ``folder``; return the names of its files."""
-        place = self._folder.job(self.job(job)["job"])
-        return unpack(io.BufferedReader(_Stream(pack(place.run, {"log": place.log}))), folder, most_bytes)
+        job_folder = self._folder.job(self.job(job)["job"])
+        return unpack(io.BufferedReader(_Stream(pack(job_folder.run, {"log": job_folder.log}))), folder, most_bytes)
 
     def _row(self, job: Job) -> dict[str, Any]:
         waits = "" if job.state in TERMINAL else f"the cluster is down: {self._folder.up!r} resumes the job"

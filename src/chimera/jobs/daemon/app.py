@@ -118,10 +118,10 @@ def jobs_router(daemon: Daemon, followers: Followers) -> APIRouter:
     async def follow(request: Request) -> Response:
         selected = await in_thread(lambda: store.job(_job(request)))
         query = request.query_params
-        place = daemon.folder.job(selected.id)
+        job_folder = daemon.folder.job(selected.id)
         tails = {
             name: Tail(file, _non_negative(query.get(name, "0")))
-            for name, file in (("log", place.log), ("watch", place.progress_file))
+            for name, file in (("log", job_folder.log), ("watch", job_folder.progress_file))
         }
         if "now" in query:
             for tail in tails.values():
@@ -137,8 +137,8 @@ def jobs_router(daemon: Daemon, followers: Followers) -> APIRouter:
     )  # fmt: skip
     async def run(request: Request) -> Response:
         selected = await in_thread(lambda: store.job(_job(request)))
-        place = daemon.folder.job(selected.id)
-        return StreamingResponse(pack(place.run, {"log": place.log}), media_type="application/x-tar")
+        job_folder = daemon.folder.job(selected.id)
+        return StreamingResponse(pack(job_folder.run, {"log": job_folder.log}), media_type="application/x-tar")
 
     return router
 

@@ -191,28 +191,28 @@ class Daemon:
             if start.phase is not Phase.RUNNING:
                 continue
             attempt = start.attempt
-            place = self.folder.job(attempt.job)
-            if records_progress and (fraction := read_fraction(place.progress_file)) is not None:
+            job_folder = self.folder.job(attempt.job)
+            if records_progress and (fraction := read_fraction(job_folder.progress_file)) is not None:
                 self.store.record_progress(attempt.job, attempt.number, fraction)
-            if place.driver_pid() is None:
+            if job_folder.driver_pid() is None:
                 self._drop(start, "it has ended", broke="its process was killed")
 
     def _check_shutdown(self, shutdown: DriverShutdown, now_s: float) -> None:
         """Record the end of an attempt in the store, after its driver has exited."""
         attempt = shutdown.attempt
-        place = self.folder.job(attempt.job)
-        pid = place.driver_pid()
+        job_folder = self.folder.job(attempt.job)
+        pid = job_folder.driver_pid()
         if pid is not None:
             shutdown.signal_driver(pid, now_s, lead_lost=shutdown.lead not in self._connections)
             return
         del self._shutdowns[attempt.job]
         if not shutdown.broke:
             return
-        outcome = place.outcome(attempt.number)
+        outcome = job_folder.outcome(attempt.number)
         event, reason = Event.BROKE, shutdown.broke
         if outcome is not None:
             event, reason = _EVENTS[outcome.state], outcome.reason
-            if (fraction := read_fraction(place.progress_file)) is not None:
+            if (fraction := read_fraction(job_folder.progress_file)) is not None:
                 self.store.record_progress(attempt.job, attempt.number, fraction)
         self.store.apply(attempt.job, event, attempt=attempt.number, reason=reason, now_s=time.time())
 

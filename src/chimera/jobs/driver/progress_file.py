@@ -61,9 +61,9 @@ class ProgressWriter(Callback):
             self._write(progress=self._last)
         self._write(summary=run.summary())
 
-    def _write(self, **told: Any) -> None:
+    def _write(self, **entry: Any) -> None:
         with open(self._file, "ab", buffering=0, opener=opener) as file:
-            file.write(msgspec.json.encode(told, enc_hook=_plain) + b"\n")
+            file.write(msgspec.json.encode(entry, enc_hook=_plain) + b"\n")
 
 
 def read_fraction(file: Path) -> float | None:
@@ -76,8 +76,8 @@ def read_fraction(file: Path) -> float | None:
         return None
     for line in reversed(lines):
         try:
-            told = msgspec.json.decode(line)
-            return float(next(iter(told.values()))["fraction"])
+            entry = msgspec.json.decode(line)
+            return float(next(iter(entry.values()))["fraction"])
         except (msgspec.DecodeError, TypeError, KeyError, AttributeError, ValueError):
             continue  # an incomplete line, an event, or no budget
     return None

@@ -91,9 +91,9 @@ class AttemptStart:
     @classmethod
     def adopted(cls, attempt: Attempt, workers: Collection[str], limits: Limits) -> Self:
         """Return the start of a running attempt that an earlier coordinator started."""
-        found = cls(attempt, {worker: {} for worker in workers}, Requirements(), limits, 0.0)
-        found.phase = Phase.RUNNING
-        return found
+        start = cls(attempt, {worker: {} for worker in workers}, Requirements(), limits, 0.0)
+        start.phase = Phase.RUNNING
+        return start
 
     @property
     def next_tick_s(self) -> float:
@@ -124,11 +124,11 @@ class AttemptStart:
         self._answered.add(worker)
         return self._advance(now_s) if len(self._answered) == len(self._assignments) else []
 
-    def worker_lost(self, worker: str, why: str) -> list[CoordinatorAction]:
+    def worker_lost(self, worker: str, reason: str) -> list[CoordinatorAction]:
         """Handle the loss of a worker, for example when its connection is closed."""
         if worker not in self._assignments or self.phase is Phase.ENDED:
             return []
-        return self._end(f"worker {worker} was lost: {why}")
+        return self._end(f"worker {worker} was lost: {reason}")
 
     def commit_recorded(self, now_s: float) -> list[CoordinatorAction]:
         """Continue after the commit was recorded; if that took too long, the attempt is lost."""
@@ -178,8 +178,8 @@ class AttemptStart:
             Phase.PREPARE: self._limits.prepare_s,
             Phase.COMMIT: self._limits.commit_s,
         }
-        silent = ", ".join(worker for worker in self._assignments if worker not in self._answered)
-        return self._end(f"worker {silent} did not answer {self.phase.value!r} within {limits[self.phase]:g} s")
+        unanswered = ", ".join(worker for worker in self._assignments if worker not in self._answered)
+        return self._end(f"worker {unanswered} did not answer {self.phase.value!r} within {limits[self.phase]:g} s")
 
     def _end(self, reason: str, *, permanent: bool = False) -> list[CoordinatorAction]:
         """Release all workers, and report the event for the job."""

@@ -62,13 +62,13 @@ def decayed_usage(usage: Iterable[Usage], now_s: float, half_life_s: float) -> d
 
     Batch systems share machines between users over time in this way (Kay and Lauder 1988, "A Fair Share Scheduler").
     """
-    found: defaultdict[str, float] = defaultdict(float)
+    seconds: defaultdict[str, float] = defaultdict(float)
     for use in usage:
         to_s = now_s if use.to_s is None else min(use.to_s, now_s)
         ages_s = now_s - to_s, now_s - min(use.from_s, to_s)
         weight_s = half_life_s / math.log(2) * (2 ** (-ages_s[0] / half_life_s) - 2 ** (-ages_s[1] / half_life_s))
-        found[use.user] += use.workers * weight_s
-    return dict(found)
+        seconds[use.user] += use.workers * weight_s
+    return dict(seconds)
 
 
 def schedule(
@@ -112,8 +112,8 @@ def schedule(
         job = min(ready, key=order)
         ready.remove(job)
         user, needed = job.submission.user, job.submission.workers
-        if why := _over_limit(user, jobs[user] + 1, workers[user] + needed, settings):
-            decision.waits[job.id] = why
+        if reason := _over_limit(user, jobs[user] + 1, workers[user] + needed, settings):
+            decision.waits[job.id] = reason
         elif needed <= free:
             decision.start.append(job)
             free -= needed
@@ -122,8 +122,8 @@ def schedule(
         else:
             decision.waits[job.id] = f"it needs {needed} workers, and {free} are free"
             if now_s - job.since_s >= settings.patience_s:
-                why = f"job {job.id} has waited longer for {needed} workers"
-                decision.waits.update({other.id: why for other in ready})
+                reason = f"job {job.id} has waited longer for {needed} workers"
+                decision.waits.update({other.id: reason for other in ready})
                 break
     return decision
 
@@ -140,8 +140,8 @@ def _is_eligible(
     others = [dependencies[other] for other in job.submission.after]
     for other in others:
         if other.state in TERMINAL and other.state is not State.DONE:
-            why = f": {other.reason}" if other.reason else ""
-            decision.fail.append((job, f"job {other.id}, which it depends on, is {other.state}{why}"))
+            reason = f": {other.reason}" if other.reason else ""
+            decision.fail.append((job, f"job {other.id}, which it depends on, is {other.state}{reason}"))
             return False
     unfinished = [other.id for other in others if other.state is not State.DONE]
     if unfinished:

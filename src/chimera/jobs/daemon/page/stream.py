@@ -67,17 +67,17 @@ class PageUpdates:
         daemon = self._daemon
         jobs = daemon.store.jobs()[-MAX_JOBS:]
         rows = {"jobs": [daemon.row_of(job) for job in jobs], "processes": daemon.rows()}
-        told = []
+        events = []
         if (shown := orjson.dumps(rows)) != self._shown:
             self._shown = shown
-            told.append(b"event: cluster\ndata: " + shown + b"\n\n")
+            events.append(b"event: cluster\ndata: " + shown + b"\n\n")
         for job in jobs:
             tail = self._tails.setdefault(job.id, Tail(daemon.folder.job(job.id).progress_file))
             points = [point for line in tail.lines() if (point := point_of(line)) is not None]
             if points:
                 data = orjson.dumps({"job": job.id, "points": points})
-                told.append(b"event: points\ndata: " + data + b"\n\n")
-        return told
+                events.append(b"event: points\ndata: " + data + b"\n\n")
+        return events
 
 
 def point_of(line: bytes) -> dict[str, Any] | None:
@@ -86,11 +86,11 @@ def point_of(line: bytes) -> dict[str, Any] | None:
     The first point of an attempt has only its round: the page drops all later points of earlier attempts.
     """
     try:
-        told = msgspec.json.decode(line)
-        progress = told.get("progress") or told.get("start")
+        entry = msgspec.json.decode(line)
+        progress = entry.get("progress") or entry.get("start")
         if not progress:
             return None
-        if "start" in told:
+        if "start" in entry:
             return {"round": progress["rounds"], "loss": None, "metrics": {}}
         return {"round": progress["rounds"], "loss": progress["loss"], "metrics": progress["metrics"]}
     except (msgspec.DecodeError, AttributeError, KeyError, TypeError):
@@ -100,10 +100,10 @@ def point_of(line: bytes) -> dict[str, Any] | None:
 async def _page_events(view: PageUpdates) -> AsyncIterator[bytes]:
     idle_polls = 0
     while True:
-        told = await asyncio.to_thread(view.updates)  # short, in threads that all followers share
-        for event in told:
+        events = await asyncio.to_thread(view.updates)  # short, in threads that all followers share
+        for event in events:
             yield event
-        idle_polls = 0 if told else idle_polls + 1
+        idle_polls = 0 if events else idle_polls + 1
         if idle_polls >= _KEEPALIVE_POLLS:
             idle_polls = 0
             yield b": alive\n\n"

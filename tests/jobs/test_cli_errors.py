@@ -1,4 +1,4 @@
-"""A mistake at the command line of jobs is one line, the exit code that the README names, and soon."""
+"""Errors of the commands for jobs: one line, the exit code of the README, without delay."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ model = { name = "sklearn-sgd-classifier", loss = "log_loss" }
 strategy = "parameter-server"
 train = { workers = 1, rounds = 2, batch_size = 16, optimizer = { name = "sgd", lr = 1.0 } }
 """
-SOON_S = 15.0  # ten times what it takes: a client that is patient with a dead address needs twice as long
+SOON_S = 15.0  # ten times the usual duration; retries of an unreachable address would take twice as long
 
 Ask = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterFolder]:
-    """Return the folder of a cluster of one worker, of which a user may have one; its job 1 is done."""
-    home = tmp_path_factory.mktemp("mistakes")
+    """Return the folder of a cluster of two workers, of which a user may have one; its job 1 is done."""
+    home = tmp_path_factory.mktemp("errors")
     with running(home / "cluster", workers=2, limit_per_user=1) as cluster:
         (home / "experiment.toml").write_text(EXPERIMENT)
         arguments = ["submit", str(home / "experiment.toml"), "--folder", str(cluster.folder.path)]
@@ -47,7 +47,7 @@ def ask(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> Ask:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "message"),
     [
         ("strategy=parametr-server", "unknown strategy 'parametr-server'; did you mean 'parameter-server'?"),
         ("codec=int9", "unknown codec 'int9'; did you mean 'int8'?"),
@@ -64,10 +64,10 @@ def ask(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> Ask:
         ("train.workers=3", "the job needs 3 workers, and the cluster has 2"),
     ],
 )
-def test_an_experiment_that_cannot_run_is_no_job(ask: Ask, folder: ClusterFolder, setting: str, told: str) -> None:
+def test_an_invalid_experiment_is_not_submitted(ask: Ask, folder: ClusterFolder, setting: str, message: str) -> None:
     done = ask("submit", "experiment.toml", "--set", setting)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert told in done.stderr
+    assert message in done.stderr
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert [row["job"] for row in json.loads(ask("jobs", "--json").stdout)] == ["1"]
@@ -75,7 +75,7 @@ def test_an_experiment_that_cannot_run_is_no_job(ask: Ask, folder: ClusterFolder
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
-    ("words", "at", "token", "code", "told"),
+    ("words", "at", "token", "code", "message"),
     [
         ("cancel 1", "cluster", "", 1, "job 1: a job that is done cannot be cancelled"),
         ("retry 1", "cluster", "", 1, "job 1: a job that is done cannot be retried: retry a job that has failed"),
@@ -98,7 +98,7 @@ def test_an_experiment_that_cannot_run_is_no_job(ask: Ask, folder: ClusterFolder
         ("cluster up --address 127.0.0.1:99999", "new", "", 2, "--address must be HOST:PORT"),
     ],
 )
-def test_a_mistake_is_one_line_with_its_exit_code_and_soon(
+def test_an_error_is_one_line_with_its_exit_code_and_without_delay(
     ask: Ask,
     folder: ClusterFolder,
     monkeypatch: pytest.MonkeyPatch,
@@ -106,14 +106,14 @@ def test_a_mistake_is_one_line_with_its_exit_code_and_soon(
     at: str,
     token: str,
     code: int,
-    told: str,
+    message: str,
 ) -> None:
     monkeypatch.setenv(TOKEN, token)
     began_s = time.monotonic()
     done = ask(*words.split(), at=str(folder.address()) if at == "URL" else at)
     assert time.monotonic() - began_s < SOON_S
     assert (done.exit_code, done.stdout) == (code, "")
-    assert told in done.stderr
+    assert message in done.stderr
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert "the run failed" not in done.stderr

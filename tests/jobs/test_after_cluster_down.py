@@ -1,4 +1,4 @@
-"""Jobs are kept: after Ctrl-C, and after the end of their cluster."""
+"""Jobs continue after Ctrl-C, and their files are kept after the end of their cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_job_goes_on_after_ctrl_c_and_its_files_stay_after_the_cluster(
+def test_a_job_continues_after_ctrl_c_and_its_files_are_kept_after_the_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

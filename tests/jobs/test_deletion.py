@@ -1,4 +1,4 @@
-"""What a cluster forgets, and what it must not."""
+"""Deletion of expired jobs and files, and what must be kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.jobs.cluster_kit import chimera, experiment, running, said
+from tests.jobs.cluster_kit import chimera, experiment, json_output, running
 
 from chimera.core.errors import ConfigurationError
 from chimera.jobs.cluster.folder import ClusterFolder
@@ -37,24 +37,24 @@ def store(folder: ClusterFolder) -> Iterator[Store]:
 
 
 def ended(folder: ClusterFolder, store: Store, days_ago: float, text: str = "", **given: object) -> Job:
-    """Return a job that was cancelled so long ago, and whose folder and file are there."""
+    """Return a job that was cancelled so long ago, with its folder and file."""
     at_s = time.time() - days_ago * DAY_S
     job = store.submit(submission(manifest={"mine.py": uploaded(folder, text)}, **given), f"key {text}", at_s)
     folder.job(job.id).run.mkdir(parents=True)
-    told = store.apply(job.id, Event.CANCEL, now_s=at_s)
-    assert told is not None
-    return told
+    cancelled = store.apply(job.id, Event.CANCEL, now_s=at_s)
+    assert cancelled is not None
+    return cancelled
 
 
 def uploaded(folder: ClusterFolder, text: str) -> File:
-    """Return a file that came long ago."""
+    """Return a file that was uploaded long ago."""
     file = hash_text(text)
     ContentStore(folder.files).add(file, [text.encode()])
     os.utime(folder.files / file.sha256, (0, 0))
     return file
 
 
-def test_what_has_been_over_for_longer_goes_with_its_folder_and_its_files(folder: ClusterFolder, store: Store) -> None:
+def test_expired_jobs_are_deleted_with_their_folders_and_files(folder: ClusterFolder, store: Store) -> None:
     old, young = ended(folder, store, 3, "old"), ended(folder, store, 1, "young")
     waiting = store.submit(submission(), "waits", time.time() - 9 * DAY_S)
     delete_expired(folder, store, 2 * DAY_S, USAGE_S)
@@ -64,34 +64,32 @@ def test_what_has_been_over_for_longer_goes_with_its_folder_and_its_files(folder
     assert store.events(old.id) == []
     with pytest.raises(ConfigurationError, match="there is no job '1'"):
         store.job(old.id)
-    assert store.submit(submission(), "next", time.time()).id == "4"  # no number is given twice
+    assert store.submit(submission(), "next", time.time()).id == "4"  # numbers are not reused
 
 
-def test_what_a_job_is_to_come_after_stays_for_it(folder: ClusterFolder, store: Store) -> None:
+def test_a_job_is_kept_while_another_one_depends_on_it(folder: ClusterFolder, store: Store) -> None:
     first = ended(folder, store, 3, "first")
     second = store.submit(submission(after=(first.id,)), "second", time.time())
     delete_expired(folder, store, 0.0, USAGE_S)
     assert [job.id for job in store.jobs()] == [first.id, second.id]
-    store.apply(second.id, Event.FAILED, now_s=time.time() - DAY_S, reason="what it is after was cancelled")
+    store.apply(second.id, Event.FAILED, now_s=time.time() - DAY_S, reason="its dependency was cancelled")
     delete_expired(folder, store, 0.0, USAGE_S)
     assert store.jobs() == []
 
 
-def test_a_file_that_was_asked_for_waits_for_its_job(folder: ClusterFolder, store: Store) -> None:
+def test_a_requested_file_is_kept_for_its_job(folder: ClusterFolder, store: Store) -> None:
     contents = ContentStore(folder.files)
-    asked, forgotten = uploaded(folder, "asked for"), uploaded(folder, "forgotten")
-    (folder.files / f".{forgotten.sha256}.1.draft").touch()
+    requested, unused = uploaded(folder, "requested"), uploaded(folder, "unused")
+    (folder.files / f".{unused.sha256}.1.draft").touch()
     os.utime(
-        folder.files / f".{forgotten.sha256}.1.draft", (0, time.time() - UPLOAD_GRACE_S - 1)
-    )  # of an upload that was cut off
-    assert contents.missing({"mine.py": asked}) == []
+        folder.files / f".{unused.sha256}.1.draft", (0, time.time() - UPLOAD_GRACE_S - 1)
+    )  # of an interrupted upload
+    assert contents.missing({"mine.py": requested}) == []
     delete_expired(folder, store, 0.0, USAGE_S)
-    assert [file.name for file in folder.files.iterdir()] == [asked.sha256]
+    assert [file.name for file in folder.files.iterdir()] == [requested.sha256]
 
 
-def test_a_folder_whose_job_is_forgotten_already_goes_and_one_that_a_process_works_in_stays(
-    folder: ClusterFolder, store: Store
-) -> None:
+def test_a_folder_without_a_job_is_deleted_unless_a_driver_works_in_it(folder: ClusterFolder, store: Store) -> None:
     lock = folder.job("7").claim()
     folder.job("8").run.mkdir(parents=True)
     assert lock is not None
@@ -103,12 +101,10 @@ def test_a_folder_whose_job_is_forgotten_already_goes_and_one_that_a_process_wor
     assert list((folder.path / "jobs").iterdir()) == []
 
 
-def test_whose_workers_were_whose_is_kept_for_as_long_as_the_queue_wants_it(
-    folder: ClusterFolder, store: Store
-) -> None:
+def test_usage_is_kept_for_the_window_of_the_queue(folder: ClusterFolder, store: Store) -> None:
     now_s = time.time()
     job = store.submit(submission(), "key", now_s)
-    store.apply(job.id, Event.PICKED, attempt=0, now_s=now_s - 20.0, workers=("w0",))
+    store.apply(job.id, Event.PICKED, attempt=0, now_s=now_s - 200.0, workers=("w0",))
     store.apply(job.id, Event.CANCEL, now_s=now_s - 10.0)
     for keep_s in (60.0, 15.0):  # with 15 s, the beginning of the use is over that age, and its end is not
         delete_expired(folder, store, 0.0, keep_s)
@@ -118,10 +114,10 @@ def test_whose_workers_were_whose_is_kept_for_as_long_as_the_queue_wants_it(
 
 
 @pytest.mark.long
-def test_a_cluster_that_keeps_nothing_forgets_what_the_last_one_ran(tmp_path: Path) -> None:
+def test_a_cluster_that_keeps_nothing_deletes_the_jobs_of_the_last_one(tmp_path: Path) -> None:
     file, place = experiment(tmp_path, rounds=5), tmp_path / "runs" / "cluster"
     with running(place) as cluster:
-        job = said("submit", file, cwd=tmp_path)["job"]
+        job = json_output("submit", file, cwd=tmp_path)["job"]
         assert cluster.client.wait(job, 60.0)["state"] == "done"
     with running(place, keep_days=0.0) as cluster:
         deadline_s = time.monotonic() + 10.0

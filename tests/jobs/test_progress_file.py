@@ -1,4 +1,4 @@
-"""What a job tells is read once, in order, however its file grows."""
+"""The progress file of a job: its writer, and readers while it grows."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ def test_each_line_is_read_once_however_the_file_grows(
     assert list(Tail(file, tail.at).lines(last=True)) == []
 
 
-def test_progress_is_told_now_and_then_and_at_each_evaluation(tmp_path: Path) -> None:
+def test_progress_is_written_at_intervals_and_at_each_evaluation(tmp_path: Path) -> None:
     now_s = 0.0
-    told = ProgressWriter(tmp_path / "watch", clock=lambda: now_s)
-    told.on_start(progress(0))
+    writer = ProgressWriter(tmp_path / "watch", clock=lambda: now_s)
+    writer.on_start(progress(0))
     for rounds in range(1, 9):
-        told.on_progress(progress(rounds))
+        writer.on_progress(progress(rounds))
         now_s += INTERVAL_S / 4
-    told.on_progress(progress(9, metrics={"accuracy": 0.5}))
-    told.on_progress(progress(10, metrics={"accuracy": 0.5}))
-    told.on_event(Event("worker lost", 1.0, 10))
-    told.on_end(SimpleNamespace(summary=lambda: {"rounds": 10}))
+    writer.on_progress(progress(9, metrics={"accuracy": 0.5}))
+    writer.on_progress(progress(10, metrics={"accuracy": 0.5}))
+    writer.on_event(Event("worker lost", 1.0, 10))
+    writer.on_end(SimpleNamespace(summary=lambda: {"rounds": 10}))
     lines = (tmp_path / "watch").read_text().splitlines()
     assert [line.partition('"rounds":')[2].partition(",")[0] for line in lines[:-2]] == ["0", "1", "5", "9", ""]
     assert '"summary"' in lines[-1]
 
 
-def test_how_far_a_job_is_stands_in_the_last_line_that_says_so(tmp_path: Path) -> None:
+def test_the_last_line_with_progress_gives_the_fraction(tmp_path: Path) -> None:
     assert read_fraction(tmp_path / "watch") is None
-    told = ProgressWriter(tmp_path / "watch")
-    told.on_start(progress(7))
-    told.on_event(Event("worker lost", 1.0, 10))
+    writer = ProgressWriter(tmp_path / "watch")
+    writer.on_start(progress(7))
+    writer.on_event(Event("worker lost", 1.0, 10))
     with (tmp_path / "watch").open("ab") as opened:
         opened.write(b'{"progress":{"fract')
     assert read_fraction(tmp_path / "watch") == 0.07
