@@ -265,8 +265,6 @@ def test_a_released_worker_ignores_all_later_messages_of_the_attempt(state: Leas
         Commit(A, 7.0),
         Reserve(Attempt("1", 0), REQUIREMENTS, 7.0),
         Release(A, "why"),
-        Release(Attempt("1", 0), "why"),
-        Reserve(A, REQUIREMENTS, 7.0),
     )
     for message in late:
         assert lease.receive(message, 0.0) == lease.completed(A, 0.0) == lease.heartbeat(A, 0.0) == []
