@@ -18,5 +18,5 @@ def hello(worker, greeting):
 
 if __name__ == "__main__":
     engine = sys.argv[1] if len(sys.argv) > 1 else "local"
-    for rank, heard in enumerate(chimera.remote.run(hello, "hello", workers=4, engine=engine)):
-        print(f"worker {rank} heard: {heard}")
+    for rank, received in enumerate(chimera.remote.run(hello, "hello", workers=4, engine=engine)):
+        print(f"worker {rank} received: {received}")
