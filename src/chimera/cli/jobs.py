@@ -155,18 +155,18 @@ def _follow(client: Client, job: str, cluster: str, *, as_json: bool, from_start
     """
     from chimera.cli.display import Display
 
-    state, begun, row = "", False, client.job(job)
+    state, started, row = "", False, client.job(job)
     display = Display.of(f"job {job}: {row['name']}", quiet=as_json)
     at = "" if cluster == HERE else f" --folder {shlex.quote(cluster)}"
     try:
         with display:
-            for told in client.follow(job, from_start=from_start):
-                state = told["job"]["state"] if "job" in told else state
-                begun = (begun or "told" in told) and state != "queued"
+            for update in client.follow(job, from_start=from_start):
+                state = update["job"]["state"] if "job" in update else state
+                started = (started or "told" in update) and state != "queued"
                 if as_json:
-                    typer.echo(line(told))
+                    typer.echo(line(update))
                 else:
-                    _show(told, display, begun=begun)
+                    _show(update, display, started=started)
     except KeyboardInterrupt:
         typer.echo(f"job {job} continues; to follow it again: chimera follow {job}{at}", err=True)
         raise typer.Exit(130) from None
@@ -177,29 +177,29 @@ def _follow(client: Client, job: str, cluster: str, *, as_json: bool, from_start
         raise typer.Exit(1)
 
 
-def _waits_for(row: Mapping[str, Any], *, begun: bool) -> str:
+def _waits_for(row: Mapping[str, Any], *, started: bool) -> str:
     """Return what a job waits for before its training begins; empty if it does not wait."""
     if row["state"] == "queued":
         return f"its turn: {row['reason']}" if row["reason"] else "its turn in the queue"
     if row["state"] == "starting":
-        return f"{row['workers']} free workers to take it"
-    return "its driver, which loads the code" if row["state"] == "running" and not begun else ""
+        return f"{row['workers']} free workers"
+    return "its driver, which loads the code" if row["state"] == "running" and not started else ""
 
 
-def _show(told: Mapping[str, Any], display: Display, *, begun: bool) -> None:
+def _show(update: Mapping[str, Any], display: Display, *, started: bool) -> None:
     import msgspec
 
     from chimera.training.progress.callback import Event, Progress
 
-    if "job" in told:
-        row = told["job"]
+    if "job" in update:
+        row = update["job"]
         display.say(f"job {row['job']} is {row['state']}" + (f": {row['reason']}" if row["reason"] else ""))
-        if what := _waits_for(row, begun=begun):
+        if what := _waits_for(row, started=started):
             display.on_wait(what)
-    elif "log" in told:
-        display.say(told["log"])
+    elif "log" in update:
+        display.say(update["log"])
     else:
-        ((what, value),) = told["told"].items()
+        ((what, value),) = update["told"].items()
         if what == "wait":
             display.on_wait(value)
         elif what == "start":

@@ -123,11 +123,11 @@ def _is_this_machine(host: str) -> bool:
     if host in ("localhost", socket.gethostname(), socket.getfqdn()):
         return True
     try:
-        places = {info[4][0] for info in socket.getaddrinfo(host, None)}
-        for place in places:  # only the machine that has an address can bind it
-            family = socket.AF_INET6 if ":" in str(place) else socket.AF_INET
+        addresses = {info[4][0] for info in socket.getaddrinfo(host, None)}
+        for address in addresses:  # only the machine that has an address can bind it
+            family = socket.AF_INET6 if ":" in str(address) else socket.AF_INET
             with socket.socket(family, socket.SOCK_STREAM) as probe:
-                probe.bind((place, 0))
+                probe.bind((address, 0))
                 return True
     except OSError:
         pass
