@@ -152,7 +152,7 @@ class Settings(BaseSettings):
         """Network of the workers' containers."""
         return ipaddress.IPv4Network(f"{self.network_prefix}.0/{self.network_subnet_mask}")
 
-    def for_worker(self) -> dict[str, str]:
+    def worker_environment(self) -> dict[str, str]:
         """Return the settings that a worker needs, as environment variables."""
         variables: dict[str, object] = {
             "CHIMERA_WORKERS_ENDPOINTS_MAX_RETRIES": self.workers_endpoints_max_retries,
