@@ -78,11 +78,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, limits: Limits, waiting: dict[BoundedProtocol, None], **options: Any) -> None:
         super().__init__(*args, **options)
         self._limits, self._waiting = limits, waiting
-        self._in_head, self._idle = True, False  # in a head, or (idle) before one; else in a body
+        self._in_head, self._idle = True, False  # otherwise in a body; idle: before the first byte of a head
         self._head_bytes = self._body_bytes = self._between_bytes = 0
         self._was_paused = False
         self._refusal: tuple[int, str, str] | None = None
-        self._timer: TimerHandle | None = None  # of a head or a body
+        self._timer: TimerHandle | None = None  # for a head or a body
         self._reader_timer: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]

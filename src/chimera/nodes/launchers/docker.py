@@ -182,7 +182,7 @@ class DockerLauncher:
             remove_run(self._client, self._run)
         self._containers = {}
         if self._reaper is not None and self._reaper.stdin is not None:
-            self._reaper.stdin.close()  # it finds nothing to remove
+            self._reaper.stdin.close()  # the reaper then finds nothing to remove
             self._reaper.wait()
             self._reaper = None
 

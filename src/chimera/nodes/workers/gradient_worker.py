@@ -69,7 +69,7 @@ class Problem:
         self.loaded = True
         return given.shape
 
-    def gradient(self, step: int | None = None) -> Flat:  # noqa: ARG002 - it is the same at every step
+    def gradient(self, step: int | None = None) -> Flat:  # noqa: ARG002 - the gradient is the same at every step
         """Return the mean gradient over all rows at the current parameters. The next call overwrites it.
 
         Raises
