@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.core.errors import DataError
-from chimera.nodes.table import Table, match_columns, numbers, read_training_data
+from chimera.nodes.table import Table, match_columns, numeric_array, read_training_data
 from nodes.served import write_data
 
 names = st.lists(
@@ -77,9 +77,9 @@ def test_a_table_may_have_no_rows() -> None:
 
 
 def test_numbers_beyond_the_range_of_the_type_are_refused() -> None:
-    assert numbers([1e300], "x").dtype == np.float64
+    assert numeric_array([1e300], "x").dtype == np.float64
     with pytest.raises(DataError, match="type float32"):
-        numbers([1e300], "x", np.float32)
+        numeric_array([1e300], "x", np.float32)
 
 
 def test_training_data_are_read_exactly(tmp_path: Path) -> None:

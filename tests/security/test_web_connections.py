@@ -27,7 +27,7 @@ from nodes.test_app import certificate
 from security.attacker import BEARER, TOKEN, Attacker, answer_of
 
 LIMITS = Limits(
-    head_bytes=2048, headers=10, url_bytes=256, head_s=1.0, window_s=0.3, window_bytes=100, rest_bytes=4096, rest_s=1.0,
+    head_bytes=2048, headers=10, url_bytes=256, head_s=1.0, window_s=0.3, window_bytes=100, drain_bytes=4096, drain_s=1.0,
     pipelined=4, connections=8, handshake_s=1.0,
 )  # fmt: skip
 LARGE = 1 << 20

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from chimera.core.errors import ChimeraError, ConfigurationError, DataError, TimeLimitError, UnavailableError
 from chimera.engines.http import wire
 from chimera.web.client import PATIENCE_S, TRY_S, WebClient
-from chimera.web.folder import MOST_BYTES
+from chimera.web.folder import MAX_BODY_BYTES
 
 _POLL_S = 0.2
 _ENDED = ("done", "cancelled")
@@ -54,9 +54,9 @@ class Client(WebClient):
         DataError : the queries are larger than the limit of a job.
         """
         body = wire.pack({"key": uuid.uuid4().hex, "model": dict(model), "queries": list(queries), **options})
-        if len(body) > MOST_BYTES:
+        if len(body) > MAX_BODY_BYTES:
             raise DataError(
-                f"the queries take {len(body)} bytes, a job at most {MOST_BYTES}: submit several jobs, or write the data to"
+                f"the queries take {len(body)} bytes, a job at most {MAX_BODY_BYTES}: submit several jobs, or write the data to"
                 " files and submit their names"
             )
         return str(self.request_json("POST", "/jobs", body)["job"])

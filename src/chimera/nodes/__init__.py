@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from chimera.nodes.masters import AggregationMaster, ParameterServerMaster
     from chimera.nodes.workers import ClassificationWorker, RegressionWorker, SGDWorker, TorchWorker
 
-_PLACES = {
+_MODULES = {
     "AggregationMaster": "chimera.nodes.masters",
     "ClassificationWorker": "chimera.nodes.workers",
     "ParameterServerMaster": "chimera.nodes.masters",
@@ -31,10 +31,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module(_PLACES[name]), name)
+        return getattr(importlib.import_module(_MODULES[name]), name)
     except ModuleNotFoundError as error:
         if error.name in WEB:
             raise MissingExtraError(f"the node {name}", error.name, "nodes") from error

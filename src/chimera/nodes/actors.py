@@ -16,7 +16,7 @@ from chimera.engines.http.host import Done, Host, Reply, error_reply
 from chimera.web.errors import UnsupportedMediaTypeError
 from chimera.web.routing import plain_router
 
-_MOST_READ_HERE = 1 << 16  # bytes; any body of this size is decoded within a few milliseconds
+_MAX_INLINE_BYTES = 1 << 16  # bytes; any body of this size is decoded within a few milliseconds
 
 
 def actors_router(host: Host) -> APIRouter:
@@ -102,7 +102,7 @@ async def _response(body: bytes, start_call: Callable[[Done], None]) -> Response
             loop.call_soon_threadsafe(set_reply, result)
 
     try:
-        if len(body) > _MOST_READ_HERE:
+        if len(body) > _MAX_INLINE_BYTES:
             await asyncio.to_thread(start_call, done)
         else:
             start_call(done)

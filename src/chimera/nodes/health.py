@@ -30,11 +30,11 @@ def health_problem(
     tls_key : key of ``tls_cert``; with it, the certificate is also sent to a node that requires client certificates.
     timeout_s : timeout of the request, in seconds.
     """
-    place = urlsplit(url)
+    parts = urlsplit(url)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         connection = _connection(
-            place.scheme, place.hostname or "localhost", place.port, (tls_cert, tls_key), timeout_s
+            parts.scheme, parts.hostname or "localhost", parts.port, (tls_cert, tls_key), timeout_s
         )
         try:
             connection.request("GET", PATH, headers=headers)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from chimera.core.errors import ChimeraError, ConfigurationError, DataError
 from chimera.nodes.health import health_problem
-from chimera.nodes.launchers.launcher import Launcher, LauncherError, Worker, choose_launcher, workers_of
+from chimera.nodes.launchers.launcher import Launcher, LauncherError, Worker, choose_launcher, configured_workers
 from chimera.nodes.settings import Settings
 from chimera.nodes.startup_display import StartupDisplay
 from chimera.nodes.state import State
@@ -75,7 +75,7 @@ def run(master: Master, port: int = DEFAULT_PORT, launcher: str | None = None) -
 
 def _run(master: Master, port: int, launcher: str | None) -> None:
     settings = master.settings
-    workers = workers_of(settings)
+    workers = configured_workers(settings)
     _check_data(workers)
     from chimera.web.app import serve
     from chimera.web.security import check_exposure

@@ -55,9 +55,9 @@ _ALLOWED = {
     "workers_endpoints_timeout": "a number of seconds above 0, at most 86400",
     "launcher": "'auto', 'docker' or 'process'",
     "token": "1 to 4096 visible ASCII characters without spaces",
-    "tls_cert": "the path of a file that is there",
-    "tls_key": "the path of a file that is there",
-    "tls_client_ca": "the path of a file that is there",
+    "tls_cert": "the path of an existing file",
+    "tls_key": "the path of an existing file",
+    "tls_client_ca": "the path of an existing file",
     "insecure": "1 or 0",
     "published_on_loopback": "1 or 0",
     "base_image": "the name of a container image, such as 'python:3.12-slim'",
@@ -152,7 +152,7 @@ class Settings(BaseSettings):
         """Network of the workers' containers."""
         return ipaddress.IPv4Network(f"{self.network_prefix}.0/{self.network_subnet_mask}")
 
-    def for_worker(self) -> dict[str, str]:
+    def worker_environment(self) -> dict[str, str]:
         """Return the settings that a worker needs, as environment variables."""
         variables: dict[str, object] = {
             "CHIMERA_WORKERS_ENDPOINTS_MAX_RETRIES": self.workers_endpoints_max_retries,
@@ -187,7 +187,7 @@ class Settings(BaseSettings):
             raise ValueError("not three numbers")
         address = ipaddress.IPv4Address(f"{value}.0")
         if address.is_loopback or address.is_multicast or address.is_reserved or address.packed[0] == 0:
-            raise ValueError("no network for hosts")
+            raise ValueError("not a network for hosts")
         return value
 
     @field_validator("workers_nodes_names")
@@ -247,7 +247,7 @@ class Settings(BaseSettings):
                 f"{whole}: {self.network_prefix}.0/{self.network_subnet_mask} has host bits set; "
                 "with a mask below 24 the prefix must end in zeros"
             ) from None
-        room = min(network.num_addresses, 256) - 3  # without the network, the gateway and the broadcast address
+        room = min(network.num_addresses, 256) - 3  # minus the network, gateway and broadcast addresses
         if counts["workers_nodes_names"] > room:
             raise ConfigurationError(
                 f"{whole} has addresses for {room} workers, but there are {len(self.workers_nodes_names)}"
@@ -260,7 +260,7 @@ class Settings(BaseSettings):
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the names are the library's
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic passes these by name
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the sources in order of precedence: keywords, environment, file."""
@@ -279,7 +279,7 @@ def read_settings(**given: Any) -> Settings:
     for place, keys in (("a node", given), (f"{FILE}, table [{TABLE}]:", read_table())):
         unknown = [key for key in keys if key not in known and (keys is given or key not in MASTER_KEYS)]
         if unknown:
-            raise ConfigurationError(f"{place} has no setting {unknown[0]!r}; there are: {', '.join(known)}")
+            raise ConfigurationError(f"{place} has no setting {unknown[0]!r}; the settings are: {', '.join(known)}")
     try:
         return Settings(**given)
     except ValidationError as error:

@@ -46,7 +46,7 @@ class Table:
         """
         if not isinstance(columns, list | tuple) or not all(isinstance(name, str) for name in columns):
             raise DataError(f"{what}_columns must be a list of names")
-        values = numbers(rows, f"{what}_rows")
+        values = numeric_array(rows, f"{what}_rows")
         if values.size == 0 and values.ndim < 3:
             values = values.reshape(len(values), -1) if len(values) else np.empty((0, len(columns)))
         if values.ndim != 2 or values.shape[1] != len(columns):
@@ -62,7 +62,7 @@ class Table:
         return self.rows if order == list(range(len(order))) else np.ascontiguousarray(self.rows[:, order])
 
 
-def numbers(value: Any, name: str, dtype: type[np.floating[Any]] = np.float64) -> NDArray[Any]:
+def numeric_array(value: Any, name: str, dtype: type[np.floating[Any]] = np.float64) -> NDArray[Any]:
     """Convert nested lists of numbers, or an array, to a finite array of ``dtype``; ``name`` is for messages.
 
     Raises
@@ -82,9 +82,9 @@ def numbers(value: Any, name: str, dtype: type[np.floating[Any]] = np.float64) -
     with np.errstate(over="ignore", invalid="ignore"):
         array = np.ascontiguousarray(array, dtype)
     if not np.isfinite(array).all():
-        place = np.argwhere(~np.isfinite(array))[0].tolist()
+        index = np.argwhere(~np.isfinite(array))[0].tolist()
         raise DataError(
-            f"{name} contains {array[tuple(place)]} at {place}: only finite numbers of type {array.dtype} are allowed"
+            f"{name} contains {array[tuple(index)]} at {index}: only finite numbers of type {array.dtype} are allowed"
         )
     return array
 
@@ -110,14 +110,14 @@ def match_columns(wanted: Sequence[str], given: Sequence[str]) -> list[int]:
     ------
     DataError : names are missing, unknown or repeated; the message lists them all.
     """
-    places = {_plain(name): place for place, name in enumerate(given)}
+    indices = {_plain(name): index for index, name in enumerate(given)}
     names = [_plain(name) for name in wanted]
-    if len(places) == len(given) and len(given) == len(names):
+    if len(indices) == len(given) and len(given) == len(names):
         try:
-            return [places[name] for name in names]
+            return [indices[name] for name in names]
         except KeyError:
             pass
-    missing = [name for name, plain in zip(wanted, names, strict=True) if plain not in places]
+    missing = [name for name, plain in zip(wanted, names, strict=True) if plain not in indices]
     extra = [name for name in given if _plain(name) not in set(names)]
     twice = [name for name, count in Counter(map(_plain, given)).items() if count > 1]
     faults = {"missing": missing, "unknown": extra, "repeated": twice}
@@ -174,7 +174,7 @@ def _frame(path: Path) -> tuple[tuple[str, ...], Any]:
     if first != 0 or frame.index.nlevels > 1:  # pandas takes the extra cells of longer rows as an index
         raise DataError(f"{path}, row 1: it has more cells than the header has names")
     columns = tuple(str(name).strip() for name in frame.columns)
-    nameless = [place for place, name in enumerate(columns, 1) if not name or name.startswith("Unnamed: ")]
+    nameless = [index for index, name in enumerate(columns, 1) if not name or name.startswith("Unnamed: ")]
     if nameless:
         raise DataError(f"{path}: column {nameless[0]} has no name in the header (write no index column)")
     counted = tuple(map(str, range(len(columns))))  # pandas' default names of columns
@@ -203,9 +203,9 @@ def _numeric(path: Path, name: str, column: Any) -> NDArray[np.float64]:
     values = pandas.to_numeric(column, errors="coerce").to_numpy(np.float64)
     finite = np.isfinite(values)
     if not finite.all():
-        place = int(np.argmin(finite))
-        what = "is not finite" if np.isinf(values[place]) else "is not a number"
-        raise DataError(f"{path}, row {place + 1}, column {name!r}: {str(column.iloc[place])[:40]!r} {what}")
+        index = int(np.argmin(finite))
+        what = "is not finite" if np.isinf(values[index]) else "is not a number"
+        raise DataError(f"{path}, row {index + 1}, column {name!r}: {str(column.iloc[index])[:40]!r} {what}")
     return np.asarray(values)
 
 

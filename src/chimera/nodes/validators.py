@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")  # of a host name, RFC 1123
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")  # a label of a host name, RFC 1123
 
 
 def parse_list(value: Any) -> Any:

@@ -21,19 +21,19 @@ JSON = "application/json"
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 
 
-async def read_object(request: Request, most_bytes: int | None = None) -> dict[str, Any]:
+async def read_object(request: Request, max_bytes: int | None = None) -> dict[str, Any]:
     """Return the body as a dictionary, from JSON or from the binary form.
 
     Parameters
     ----------
-    most_bytes : limit of this route, if lower than that of its server.
+    max_bytes : limit of this route, if lower than that of its server.
 
     Raises
     ------
     DataError : the body is not a JSON object.
-    BodyTooLargeError : the body is longer than ``most_bytes``.
+    BodyTooLargeError : the body is longer than ``max_bytes``.
     """
-    body = await request.body() if most_bytes is None else await _limited(request, most_bytes)
+    body = await request.body() if max_bytes is None else await _limited(request, max_bytes)
     if _is_binary(request):
         value = wire.unpack(body)
     else:
@@ -46,13 +46,13 @@ async def read_object(request: Request, most_bytes: int | None = None) -> dict[s
     return value
 
 
-async def _limited(request: Request, most_bytes: int) -> bytes:
+async def _limited(request: Request, max_bytes: int) -> bytes:
     parts: list[bytes] = []
     received = 0
     async for part in request.stream():
         received += len(part)
-        if received > most_bytes:
-            raise BodyTooLargeError(most_bytes, "this route")
+        if received > max_bytes:
+            raise BodyTooLargeError(max_bytes, "this route")
         parts.append(part)
     return b"".join(parts)
 

@@ -23,7 +23,7 @@ ADMIT = "chimera.admit"
 """Key in a request's scope of the function that the middleware calls once it has accepted the request."""
 
 
-def _most_connections() -> int:
+def _max_connections() -> int:
     """Return the maximum number of connections: 1000, or less if the process may open fewer files."""
     try:
         import resource
@@ -44,7 +44,7 @@ class Limits:
     window_s, window_bytes : in each window of ``window_s`` seconds the client must send at least ``window_bytes`` of an
         incomplete body, and read as many of an answer that is ready. Windows in which the server itself pauses reading do not
         count.
-    rest_bytes, rest_s : after the answer, up to this much of the rest of a body is read and dropped, for up to this long.
+    drain_bytes, drain_s : after the answer, up to this much of the rest of a body is read and dropped, for up to this long.
     pipelined : maximum number of requests that wait on a connection for the answers to earlier requests.
     connections : maximum number of connections at once.
     handshake_s : timeout of the TLS handshake, in seconds.
@@ -56,10 +56,10 @@ class Limits:
     head_s: float = 10.0
     window_s: float = 30.0
     window_bytes: int = 30 << 10
-    rest_bytes: int = 1 << 20
-    rest_s: float = 2.0
+    drain_bytes: int = 1 << 20
+    drain_s: float = 2.0
     pipelined: int = 16
-    connections: int = field(default_factory=_most_connections)
+    connections: int = field(default_factory=_max_connections)
     handshake_s: float = 10.0
 
 
@@ -78,11 +78,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, limits: Limits, waiting: dict[BoundedProtocol, None], **options: Any) -> None:
         super().__init__(*args, **options)
         self._limits, self._waiting = limits, waiting
-        self._in_head, self._idle = True, False  # in a head, or (idle) before one; else in a body
+        self._in_head, self._idle = True, False  # otherwise in a body; idle: before the first byte of a head
         self._head_bytes = self._body_bytes = self._between_bytes = 0
         self._was_paused = False
         self._refusal: tuple[int, str, str] | None = None
-        self._timer: TimerHandle | None = None  # of a head or a body
+        self._timer: TimerHandle | None = None  # for a head or a body
         self._reader_timer: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
@@ -96,12 +96,12 @@ class BoundedProtocol(HttpToolsProtocol):
                 return
             next(iter(self._waiting)).transport.abort()
         self._waiting[self] = None
-        self._expect(self._limits.head_s, self._head_is_late)
+        self._start_timer(self._limits.head_s, self._on_head_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the timers of the connection, and drop its queued requests."""
         self._waiting.pop(self, None)
-        self._expect_nothing()
+        self._cancel_timer()
         if self._reader_timer is not None:
             self._reader_timer.cancel()
         self.pipeline.clear()
@@ -114,14 +114,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self._idle = False
             self._head_bytes += len(data)
             if self._head_bytes > self._limits.head_bytes:
-                self._feed_long(data)
+                self._feed_oversized_head(data)
                 return
         else:
             self._body_bytes += len(data)
             self._between_bytes += len(data)
         self._feed(data)
 
-    def _feed_long(self, data: bytes) -> None:
+    def _feed_oversized_head(self, data: bytes) -> None:
         """Parse at most the allowed size of a head; parse the remaining bytes only if the head was complete."""
         within = len(data) - (self._head_bytes - self._limits.head_bytes)
         self._feed(data[:within])
@@ -146,7 +146,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Set the timer for the rest of a head, for more of a body, or for the next request."""
         if self._in_head:
             if not self._idle:
-                self._expect(self._limits.head_s, self._head_is_late)
+                self._start_timer(self._limits.head_s, self._on_head_timeout)
             elif self.cycle is not None and self.cycle.response_complete and self.timeout_keep_alive_task is None:
                 self.timeout_keep_alive_task = self.loop.call_later(
                     self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -154,11 +154,11 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._body_bytes = 0
         if self.cycle.response_complete:
-            self._expect(self._limits.rest_s, self.transport.close)
+            self._start_timer(self._limits.drain_s, self.transport.close)
         else:
-            self._expect(self._limits.window_s, self._check_body)
+            self._start_timer(self._limits.window_s, self._on_body_window)
 
-    def _check_body(self) -> None:
+    def _on_body_window(self) -> None:
         self._timer = None
         paused, self._was_paused = self._was_paused or self.flow.read_paused, self.flow.read_paused
         if not paused and self._body_bytes < self._limits.window_bytes:
@@ -167,16 +167,16 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self._await_more()
 
-    def _head_is_late(self) -> None:
+    def _on_head_timeout(self) -> None:
         self._refuse(
             408, "SlowRequestError", f"the head of the request did not arrive within {self._limits.head_s:g} s"
         )
 
-    def _expect(self, seconds: float, on_timeout: Callable[[], None]) -> None:
-        self._expect_nothing()
+    def _start_timer(self, seconds: float, on_timeout: Callable[[], None]) -> None:
+        self._cancel_timer()
         self._timer = self.loop.call_later(seconds, on_timeout)
 
-    def _expect_nothing(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -184,7 +184,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Start a request, unless too many are waiting already."""
         if len(self.pipeline) >= self._limits.pipelined:
-            self._stop(
+            self._abort_parsing(
                 429, "TooManyRequestsError", f"more than {self._limits.pipelined} requests wait on this connection"
             )
         self._idle = False
@@ -196,14 +196,14 @@ class BoundedProtocol(HttpToolsProtocol):
         """Receive a part of the URL."""
         self.url += url
         if len(self.url) > self._limits.url_bytes:
-            self._stop(414, "UrlTooLongError", f"the URL is longer than {self._limits.url_bytes} bytes")
+            self._abort_parsing(414, "UrlTooLongError", f"the URL is longer than {self._limits.url_bytes} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Receive a header. Headers after the body (trailers) are dropped."""
         if not self._in_head:
             return
         if len(self.headers) >= self._limits.headers:
-            self._stop(431, "HeadTooLargeError", f"the request has more than {self._limits.headers} headers")
+            self._abort_parsing(431, "HeadTooLargeError", f"the request has more than {self._limits.headers} headers")
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
@@ -212,16 +212,16 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Start to answer the request."""
         if self.parser.get_http_version() not in ("1.1", "1.0"):
-            self._stop(400, "MalformedRequestError", "the request is not HTTP/1.1")
+            self._abort_parsing(400, "MalformedRequestError", "the request is not HTTP/1.1")
         super().on_headers_complete()
         self._in_head, self._between_bytes = False, 0
-        self._expect_nothing()
+        self._cancel_timer()
 
     def on_body(self, body: bytes) -> None:
         """Pass on a part of the body, or drop it if the request is answered already."""
         self._between_bytes = 0
         if self.cycle.response_complete:
-            if self._body_bytes > self._limits.rest_bytes:
+            if self._body_bytes > self._limits.drain_bytes:
                 self.transport.close()
             return
         super().on_body(body)
@@ -231,7 +231,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Wait for the next request."""
         super().on_message_complete()
         self._in_head, self._idle, self._head_bytes, self._between_bytes = True, True, 0, 0
-        self._expect_nothing()
+        self._cancel_timer()
 
     def on_response_complete(self) -> None:
         """Read and drop the rest of the body for some time, so that a client that still sends can read the answer."""
@@ -239,7 +239,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self._in_head and not self.transport.is_closing():
             self._await_more()
 
-    def _stop(self, code: int, name: str, message: str) -> NoReturn:
+    def _abort_parsing(self, code: int, name: str, message: str) -> NoReturn:
         """Stop the parser, and answer with this error."""
         self._refusal = (code, name, message)
         raise ValueError(message)
@@ -275,9 +275,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _await_reader(self) -> None:
         left = self.transport.get_write_buffer_size()
-        self._reader_timer = self.loop.call_later(self._limits.window_s, self._check_reader, left)
+        self._reader_timer = self.loop.call_later(self._limits.window_s, self._on_reader_window, left)
 
-    def _check_reader(self, before: int) -> None:
+    def _on_reader_window(self, before: int) -> None:
         if before - self.transport.get_write_buffer_size() < self._limits.window_bytes:
             self.transport.abort()
         else:

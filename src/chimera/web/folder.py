@@ -17,7 +17,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.private import make_folder
 
 _ADDRESS = re.compile(r"[a-z]+:/", re.ASCII)  # Path reduces the two slashes of an address to one
-MOST_BYTES = 1 << 30
+MAX_BODY_BYTES = 1 << 30
 """Maximum size of a request to a cluster, in bytes."""
 
 
@@ -26,7 +26,7 @@ class Access:
     """The access settings of a process of the cluster: clients need its token."""
 
     token: str
-    max_body_bytes: int = MOST_BYTES
+    max_body_bytes: int = MAX_BODY_BYTES
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_client_ca: Path | None = None

@@ -43,13 +43,14 @@ def send(
     ConfigurationError : the address cannot be used, its certificate cannot be verified, or a token would be sent unencrypted.
     NoAnswerError : there is no answer in time, or another process is the leader now.
     """
-    place = Address.of(address)
+    target = Address.of(address)
     if "Authorization" in headers:
-        place.check_token_may_travel()
-    kind = http.client.HTTPSConnection if place.secure else http.client.HTTPConnection  # uses the system's certificates
-    connection = kind(place.host, place.port, timeout=timeout_s)
+        target.check_token_may_travel()
+    # HTTPSConnection verifies the certificate with those of the system.
+    kind = http.client.HTTPSConnection if target.secure else http.client.HTTPConnection
+    connection = kind(target.host, target.port, timeout=timeout_s)
     try:
-        connection.request(verb, f"{place.path}{path}", body, {**headers, "Connection": "close"})
+        connection.request(verb, f"{target.path}{path}", body, {**headers, "Connection": "close"})
         _await(connection, time.monotonic() + timeout_s, leads)
         return connection.getresponse()
     except ssl.SSLCertVerificationError as error:

@@ -35,7 +35,7 @@ HostPort = tuple[str, int | None]
 
 _READ = frozenset({b"authorization", b"content-length", b"host", b"origin", b"sec-fetch-site"})
 _HOST = re.compile(rb"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+))(?::([0-9]{0,5}))?")
-_MOST_HOST_BYTES = 300
+_MAX_HOST_BYTES = 300
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -110,7 +110,7 @@ def has_token(given: SelectedHeaders, token: str) -> bool:
 
 def host_and_port(host: bytes | None) -> HostPort | None:
     """Return the host and port of a ``Host`` header; None if it is malformed or missing."""
-    return None if host is None or len(host) > _MOST_HOST_BYTES else _host_and_port(host)
+    return None if host is None or len(host) > _MAX_HOST_BYTES else _host_and_port(host)
 
 
 @lru_cache(maxsize=256)

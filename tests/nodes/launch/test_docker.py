@@ -9,7 +9,7 @@ import pytest
 
 from chimera.core.errors import ConfigurationError
 from chimera.nodes.launchers.docker import LABEL, DockerLauncher, connect
-from chimera.nodes.launchers.launcher import LauncherError, choose_launcher, workers_of
+from chimera.nodes.launchers.launcher import LauncherError, choose_launcher, configured_workers
 from chimera.nodes.run import wait_until_healthy
 from chimera.nodes.settings import read_settings
 from chimera.nodes.startup_display import StartupDisplay
@@ -59,7 +59,7 @@ def launcher(settings, client):
 
 
 def start(launcher, settings):
-    workers = workers_of(settings)
+    workers = configured_workers(settings)
     launcher.clear(workers)
     launcher.start(workers)
     with StartupDisplay([]) as display:
@@ -137,7 +137,7 @@ def test_a_stale_container_is_replaced_and_a_foreign_one_refused(launcher, setti
     foreign = client.containers.create(docker_base, ["true"], name=name)
     try:
         with pytest.raises(ConfigurationError, match="another program has a container"):
-            launcher.clear(workers_of(settings))
+            launcher.clear(configured_workers(settings))
         foreign.reload()
     finally:
         foreign.remove(force=True)
@@ -159,7 +159,7 @@ def test_a_container_of_another_folder_is_kept(launcher, settings, client, docke
     running = client.containers.run(docker_base, ["sleep", "600"], name=name, labels=labels, detach=True, init=True)
     try:
         with pytest.raises(ConfigurationError, match="belongs to the nodes of /elsewhere"):
-            launcher.clear(workers_of(settings))
+            launcher.clear(configured_workers(settings))
         running.reload()
         assert running.status == "running"
     finally:
@@ -199,7 +199,7 @@ def test_a_foreign_network_with_another_subnet_is_refused(launcher, settings, cl
     other = client.networks.create(settings.network_name, driver="bridge", ipam=pool)
     try:
         with pytest.raises(ConfigurationError, match=r"10\.255\.254\.0/24 instead of"):
-            launcher.start(workers_of(settings))
+            launcher.start(configured_workers(settings))
     finally:
         other.remove()
 
@@ -210,7 +210,7 @@ def test_an_image_that_cannot_be_pulled_is_named(settings, client):
     with pytest.raises(
         LauncherError, match=r"image 'localhost:1/nothing:1' is not on this machine.*CHIMERA_BASE_IMAGE"
     ):
-        launcher.start(workers_of(nowhere))
+        launcher.start(configured_workers(nowhere))
     launcher.stop()
 
 

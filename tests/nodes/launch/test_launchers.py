@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError
 from chimera.nodes.launchers.docker import DockerLauncher
-from chimera.nodes.launchers.launcher import LauncherError, choose_launcher, workers_of
-from chimera.nodes.launchers.processes import ProcessLauncher, tail, threads_of
+from chimera.nodes.launchers.launcher import LauncherError, choose_launcher, configured_workers
+from chimera.nodes.launchers.processes import ProcessLauncher, tail, thread_counts
 from chimera.nodes.settings import read_settings
 from chimera.nodes.state import State, read_state
 from nodes.launch.folders import get, wait_for
@@ -32,13 +32,13 @@ def answered(port):
 def test_a_launcher_starts_and_stops_workers_and_shows_their_logs(settings, folder):
     launcher = ProcessLauncher(settings)
     try:
-        launcher.start(workers_of(settings))
+        launcher.start(configured_workers(settings))
         answers = [wait_for(lambda port=port: answered(port), "a worker answers") for port in folder.ports]
         assert launcher.exited() == {}
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
         if "OMP_NUM_THREADS" not in os.environ:
             threads = [int(answer["environment"]["OMP_NUM_THREADS"]) for answer in answers]
-            assert threads == threads_of([2, 6], cores)
+            assert threads == thread_counts([2, 6], cores)
         assert "plain worker tree2" in launcher.log("tree2", 1_000)
     finally:
         launcher.stop()
@@ -49,7 +49,7 @@ def test_a_launcher_starts_and_stops_workers_and_shows_their_logs(settings, fold
 
 def test_a_launcher_stops_the_started_workers_after_a_failed_start(settings, folder, monkeypatch):
     launcher = ProcessLauncher(settings)
-    workers = workers_of(settings)
+    workers = configured_workers(settings)
     (folder.path / "chimera_logs").mkdir()
     (folder.path / "chimera_logs/tree2.log").mkdir()  # in place of the log of the second
     try:
@@ -77,7 +77,7 @@ def test_ports_are_published_beyond_loopback_only_with_a_token_and_a_host_beyond
     names = {"workers_nodes_names": folder.names, "workers_cpu_shares": [2, 6], "workers_mapped_ports": folder.ports}
     settings = read_settings(**names, **given)
     client = docker.DockerClient(base_url="unix:///none.sock", version="1.44")  # contacts no daemon
-    options = DockerLauncher(settings, client, print).container_options(workers_of(settings)[0], 0, "image")
+    options = DockerLauncher(settings, client, print).container_options(configured_workers(settings)[0], 0, "image")
     client.close()
     assert options["ports"] == {"80/tcp": (published, folder.ports[0])}
     assert options["environment"]["CHIMERA_WORKERS_HOST"] == "0.0.0.0"
@@ -86,9 +86,9 @@ def test_ports_are_published_beyond_loopback_only_with_a_token_and_a_host_beyond
 
 @given(st.lists(st.integers(2, 262_144), min_size=1, max_size=20), st.integers(1, 128))
 def test_threads_are_proportional_to_the_shares_and_at_least_one(shares, cores):
-    threads = threads_of(shares, cores)
+    threads = thread_counts(shares, cores)
     assert min(threads) >= 1
-    assert threads == threads_of(shares[::-1], cores)[::-1]
+    assert threads == thread_counts(shares[::-1], cores)[::-1]
     ordered = [count for _, count in sorted(zip(shares, threads, strict=True))]
     assert ordered == sorted(ordered)
     assert sum(threads) <= cores + len(shares)

@@ -113,7 +113,7 @@ class DockerLauncher:
         port = settings.workers_port or 80
         beyond = settings.token is not None and not is_loopback(settings.workers_host)
         environment = {
-            **settings.for_worker(),
+            **settings.worker_environment(),
             "CHIMERA_TRAIN_DATA": DATA,
             "CHIMERA_WORKERS_HOST": "0.0.0.0",  # noqa: S104 - inside the container's own network; published below
             "CHIMERA_WORKERS_PORT": str(port),
@@ -182,7 +182,7 @@ class DockerLauncher:
             remove_run(self._client, self._run)
         self._containers = {}
         if self._reaper is not None and self._reaper.stdin is not None:
-            self._reaper.stdin.close()  # it finds nothing to remove
+            self._reaper.stdin.close()  # the reaper then finds nothing to remove
             self._reaper.wait()
             self._reaper = None
 

@@ -83,7 +83,7 @@ def worker_image(client: Any, base: str, packages: Sequence[str], echo: Echo) ->
     """
     from docker.errors import DockerException, ImageNotFound
 
-    wheel = own_wheel()
+    wheel = build_wheel()
     try:
         base_id = _base(client, base, echo)
         tag = f"{REPOSITORY}:{__version__}-{_digest(DOCKERFILE, base_id, *sorted(packages), wheel)}"
@@ -182,7 +182,7 @@ def wheel_name() -> str:
     return f"{DISTRIBUTION.replace('-', '_')}-{__version__}-py3-none-any.whl"
 
 
-def own_wheel() -> bytes:
+def build_wheel() -> bytes:
     """Return this installation of Chimera as a wheel. The same files give the same bytes."""
     package = Path(version.__file__).parent
     info = f"{DISTRIBUTION.replace('-', '_')}-{__version__}.dist-info"

@@ -76,7 +76,7 @@ class Launcher(Protocol):
         """Stop all started workers, by SIGTERM first. It may be called twice, and after a failed `start`."""
 
 
-def workers_of(settings: Settings) -> list[Worker]:
+def configured_workers(settings: Settings) -> list[Worker]:
     """Return the workers of the settings, with their files and data folders, which must exist.
 
     Raises

@@ -43,7 +43,7 @@ class ProcessLauncher:
         """Start a process for each worker."""
         try:
             make_folder(self._logs)
-            for worker, threads in zip(workers, threads_of([worker.cpu_shares for worker in workers]), strict=True):
+            for worker, threads in zip(workers, thread_counts([worker.cpu_shares for worker in workers]), strict=True):
                 self._processes[worker.name] = self._started(worker, threads)
         except OSError as error:
             raise LauncherError(f"cannot start the workers: {error}") from error
@@ -63,7 +63,7 @@ class ProcessLauncher:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **self._settings.for_worker(), **variables},
+                env={**os.environ, **self._settings.worker_environment(), **variables},
                 start_new_session=True,
             )
 
@@ -99,7 +99,7 @@ class ProcessLauncher:
         return self._logs / f"{name}.log"
 
 
-def threads_of(shares: Sequence[int], cores: int | None = None) -> list[int]:
+def thread_counts(shares: Sequence[int], cores: int | None = None) -> list[int]:
     """Return the number of threads of each worker: the processors divided by the shares, rounded, at least one each."""
     available = cores or len(
         os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)

@@ -9,7 +9,7 @@ from typing import Any
 from chimera.core.errors import ChimeraError, DataError
 from chimera.engines.http import HttpEngine
 from chimera.engines.http.failure import Refusal
-from chimera.nodes.masters.averaging import averaged
+from chimera.nodes.masters.averaging import average
 from chimera.nodes.masters.estimator_actor import EstimatorActor, predict_body
 from chimera.nodes.masters.master import Master
 from chimera.nodes.masters.outcome import FailureReporter, outcome, report_fit
@@ -100,7 +100,7 @@ class AggregationMaster(Master):
                 raise DataError("; ".join(unfit))
             raise AllWorkersFailed(f"no worker has predicted: {_reasons(failures)}")
         try:
-            body, left_out = averaged(predictions, rows)
+            body, left_out = average(predictions, rows)
         except DataError as error:
             raise AllWorkersFailed(f"no worker has returned a usable prediction: {error}") from error
         why = {name: str(error) for name, error in failures.items()}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from chimera.core.errors import DataError
 
 
-def averaged(predictions: Mapping[str, Mapping[str, Any]], rows: int) -> tuple[dict[str, Any], dict[str, str]]:
+def average(predictions: Mapping[str, Mapping[str, Any]], rows: int) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the body of the answer, and the reason for each worker whose prediction is left out.
 
     Parameters
@@ -61,14 +61,14 @@ def _mean_of_classes(predictions: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     With two classes, ``y_pred_rows`` is the mean probability of the second; with more, it is the most probable class.
     """
     classes = union([prediction["classes"] for prediction in predictions])
-    places = {label: place for place, label in enumerate(classes)}
+    indices = {label: index for index, label in enumerate(classes)}
     mean: NDArray[np.float64] = np.zeros((len(predictions[0]["y_proba_rows"]), len(classes)))
     for prediction in predictions:
-        mean[:, [places[label] for label in prediction["classes"]]] += prediction["y_proba_rows"]
+        mean[:, [indices[label] for label in prediction["classes"]]] += prediction["y_proba_rows"]
     mean /= len(predictions)
     if len(classes) == 2:
         return {"y_pred_rows": mean[:, 1].copy(), "classes": classes, "y_proba_rows": mean}
-    best = [classes[place] for place in mean.argmax(1)]
+    best = [classes[index] for index in mean.argmax(1)]
     return {"y_pred_rows": best, "classes": classes, "y_proba_rows": mean}
 
 

@@ -37,7 +37,7 @@ _AHEAD = 4  # rounds in flight
 
 
 @dataclass(frozen=True)
-class Trained:
+class FitResult:
     """The result of a fit.
 
     Attributes
@@ -96,7 +96,7 @@ class Descent:
         self._left_out = Counter[str]()
         self._all = [engine.spawn(GradientActor, rank, name=name) for rank, name in enumerate(names)]
 
-    def run(self) -> Trained:
+    def run(self) -> FitResult:
         """Fit the model, and return the result.
 
         Raises
@@ -128,7 +128,7 @@ class Descent:
         rate = self._rate if self._exact else _WHOLE_STEP
         flat, steps = self._descend(_Actors(self._engine, workers, layout, begin, rate, self._epsilon))
         failures, left_out = dict(self._failures), dict(self._left_out)
-        return Trained(columns, classes, flat, first is not None, steps, self._exact, failures, left_out)
+        return FitResult(columns, classes, flat, first is not None, steps, self._exact, failures, left_out)
 
     def _samples(self) -> dict[Any, Sample]:
         """Return the data samples of the workers that answer, in order."""

@@ -12,7 +12,7 @@ from chimera.engines.http import HttpEngine
 from chimera.models.construction import first_line
 from chimera.models.linear_estimator import start_at_zero
 from chimera.models.model import Task
-from chimera.nodes.masters.descent import Descent, Trained
+from chimera.nodes.masters.descent import Descent, FitResult
 from chimera.nodes.masters.estimator_actor import NetworkActor, predict_body
 from chimera.nodes.masters.learning_rate import LearningRate
 from chimera.nodes.masters.master import Master
@@ -88,7 +88,7 @@ class ParameterServerMaster(Master):
         self._lock = threading.Lock()
         self._engine: HttpEngine | None = None
         self._failing = FailureReporter("predict")
-        self._fit: tuple[Trained | None, Any] = None, None  # the result of the last fit, and an estimator with it
+        self._fit: tuple[FitResult | None, Any] = None, None  # the result of the last fit, and an estimator with it
 
     @property
     def fitted(self) -> bool:
@@ -183,7 +183,7 @@ class ParameterServerMaster(Master):
         except TypeError as error:
             raise ConfigurationError(f"{self._type.__name__}: {first_line(error)}") from error
 
-    def _predictor(self, trained: Trained) -> Any:
+    def _predictor(self, trained: FitResult) -> Any:
         """Return scikit-learn's estimator with the trained parameters."""
         task: Task = "classification" if self._classifies else "regression"
         loss = {"loss": self._options["loss"]} if "loss" in self._options else {}
@@ -194,7 +194,7 @@ class ParameterServerMaster(Master):
         estimator.intercept_ = trained.flat[-biases:].astype(np.float64)
         return estimator
 
-    def _predict_on_worker(self, trained: Trained, table: Table) -> dict[str, Any]:
+    def _predict_on_worker(self, trained: FitResult, table: Table) -> dict[str, Any]:
         """Return the prediction of the trained network by the first worker that answers."""
         failures: dict[str, str] = {}
         more = {} if trained.classes is None else {"classes": list(trained.classes)}

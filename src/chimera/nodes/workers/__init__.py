@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from chimera.nodes.workers.sgd_worker import SGDWorker
     from chimera.nodes.workers.torch_worker import TorchWorker
 
-_PLACES = {
+_MODULES = {
     "ClassificationWorker": "chimera.nodes.workers.classification_worker",
     "RegressionWorker": "chimera.nodes.workers.regression_worker",
     "SGDWorker": "chimera.nodes.workers.sgd_worker",
@@ -22,9 +22,9 @@ __all__ = ["ClassificationWorker", "RegressionWorker", "SGDWorker", "TorchWorker
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_PLACES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

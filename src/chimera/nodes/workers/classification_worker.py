@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from chimera.core.errors import DataError
 from chimera.nodes.settings import Settings
 from chimera.nodes.table import Y_FILE
-from chimera.nodes.workers.estimator_worker import EstimatorWorker, sendable
+from chimera.nodes.workers.estimator_worker import EstimatorWorker, to_serializable
 
 
 class ClassificationWorker(EstimatorWorker):
@@ -43,4 +43,8 @@ class ClassificationWorker(EstimatorWorker):
             probabilities = np.asarray(estimator.predict_proba(rows), np.float64)
         else:
             probabilities = (labels[:, None] == classes[None, :]).astype(np.float64)
-        return {"y_pred_rows": sendable(labels), "classes": classes.tolist(), "y_proba_rows": sendable(probabilities)}
+        return {
+            "y_pred_rows": to_serializable(labels),
+            "classes": classes.tolist(),
+            "y_proba_rows": to_serializable(probabilities),
+        }

@@ -129,7 +129,7 @@ class EstimatorWorker(Worker):
             raise NotFittedError(f"{self.name} has no fitted model yet: POST /v1/chimera/model/fit first")
         rows = table.ordered(fitted.columns)
         try:
-            with np.errstate(over="ignore", invalid="ignore"):  # `sendable` checks that the result is finite
+            with np.errstate(over="ignore", invalid="ignore"):  # `to_serializable` checks that the result is finite
                 return self._predicted(fitted.estimator, rows)
         except ValueError as error:
             if isinstance(error, DataError):
@@ -139,10 +139,10 @@ class EstimatorWorker(Worker):
             ) from error
 
     def _predicted(self, estimator: Any, rows: NDArray[np.float64]) -> dict[str, Any]:
-        return {"y_pred_rows": sendable(estimator.predict(rows)) if len(rows) else []}
+        return {"y_pred_rows": to_serializable(estimator.predict(rows)) if len(rows) else []}
 
 
-def sendable(values: Any) -> Any:
+def to_serializable(values: Any) -> Any:
     """Convert predictions, probabilities or labels for a body: to a numeric array, or a list of texts.
 
     Raises

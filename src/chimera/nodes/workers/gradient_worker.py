@@ -19,7 +19,7 @@ from chimera.core.errors import DataError, NonFiniteError
 from chimera.core.parameters import Flat, all_finite
 from chimera.models.model import Model, Task
 from chimera.nodes.settings import Settings
-from chimera.nodes.table import Y_FILE, numbers
+from chimera.nodes.table import Y_FILE, numeric_array
 from chimera.nodes.workers import schemas
 from chimera.nodes.workers.training_data import Data
 from chimera.nodes.workers.worker import Worker
@@ -28,7 +28,7 @@ from chimera.web.body import answer, read_object, required
 from chimera.web.routing import documented, plain_router
 
 _SAMPLE_ROWS = 5
-_MOST_STEPS = 2**40
+_MAX_STEPS = 2**40
 _SLOW_S = 0.02  # a gradient that takes longer is computed in another thread, which costs about 0.1 ms
 
 
@@ -69,7 +69,7 @@ class Problem:
         self.loaded = True
         return given.shape
 
-    def gradient(self, step: int | None = None) -> Flat:  # noqa: ARG002 - it is the same at every step
+    def gradient(self, step: int | None = None) -> Flat:  # noqa: ARG002 - the gradient is the same at every step
         """Return the mean gradient over all rows at the current parameters. The next call overwrites it.
 
         Raises
@@ -104,7 +104,7 @@ def coefficients(
     ------
     DataError : a shape is wrong, or a value is not finite.
     """
-    given, intercepts = numbers(weights, "weights", dtype), numbers(bias, "bias", dtype)
+    given, intercepts = numeric_array(weights, "weights", dtype), numeric_array(bias, "bias", dtype)
     if given.shape != shape and not (given.shape == (math.prod(shape),) and shape[0] == 1):
         raise DataError(f"weights must have the shape {shape}, not {given.shape}")
     if intercepts.shape != (biases,):
@@ -271,9 +271,9 @@ def float32_rows(data: Data) -> NDArray[np.float32]:
 
 
 def _step_number(step: Any) -> int | None:
-    if step is None or (isinstance(step, int) and not isinstance(step, bool) and 0 <= step <= _MOST_STEPS):
+    if step is None or (isinstance(step, int) and not isinstance(step, bool) and 0 <= step <= _MAX_STEPS):
         return step
-    raise DataError(f"step must be a whole number from 0 to {_MOST_STEPS}, the number of steps that the fit has taken")
+    raise DataError(f"step must be a whole number from 0 to {_MAX_STEPS}, the number of steps that the fit has taken")
 
 
 def _plain_labels(classes: Any) -> list[Any]:

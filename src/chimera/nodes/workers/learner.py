@@ -77,10 +77,10 @@ def _problem(node: GradientWorker, schema: DriverSchema, data: Data) -> Problem:
 def _numbered(labels: NDArray[Any], classes: tuple[str, ...], node_name: str) -> NDArray[np.int64]:
     """Return the index of each label in the classes. The labels 1, "1" and 1.0 are equal."""
     own, inverse = np.unique(labels, return_inverse=True)
-    places = {label: place for place, label in enumerate(classes)}
+    indices = {label: index for index, label in enumerate(classes)}
     names = [f"{label:g}" if isinstance(label, float) else str(label) for label in own.tolist()]
-    if unknown := [name for name in names if name not in places]:
+    if unknown := [name for name in names if name not in indices]:
         raise DataError(
             f"{node_name} has rows of class {unknown[0]!r}; the driver's classes are {', '.join(classes[:10])}"
         )
-    return np.array([places[name] for name in names], np.int64)[inverse]
+    return np.array([indices[name] for name in names], np.int64)[inverse]

@@ -19,7 +19,7 @@ from chimera.nodes.workers.local_epoch import LocalEpoch
 from chimera.nodes.workers.training_data import Data
 
 ModelType = Literal["regressor", "classifier"]
-_OF_THE_STEP = ("learning_rate", "eta0", "power_t", "shuffle", "random_state")
+_STEP_OPTIONS = ("learning_rate", "eta0", "power_t", "shuffle", "random_state")
 """Options on which the exact gradient does not depend."""
 
 
@@ -72,7 +72,7 @@ class SGDWorker(GradientWorker):
             raise ConfigurationError(
                 f"learning_rate={estimator.learning_rate!r} has no exact gradient: choose another, or set exact_gradient=False"
             )
-        if useless := [name for name in _OF_THE_STEP if name in self._options]:
+        if useless := [name for name in _STEP_OPTIONS if name in self._options]:
             raise ConfigurationError(
                 f"{useless[0]} has no effect on a worker with exact_gradient=True, because the master takes the steps: give it "
                 "to the master"

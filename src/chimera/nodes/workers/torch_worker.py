@@ -16,9 +16,9 @@ from chimera.models.construction import first_line
 from chimera.models.losses import LossFunction, make_loss
 from chimera.models.model import MODELS, Task
 from chimera.nodes.settings import Settings
-from chimera.nodes.table import Table, numbers
+from chimera.nodes.table import Table, numeric_array
 from chimera.nodes.workers import schemas
-from chimera.nodes.workers.estimator_worker import sendable
+from chimera.nodes.workers.estimator_worker import to_serializable
 from chimera.nodes.workers.gradient_worker import GradientWorker, Problem, float32_rows
 from chimera.nodes.workers.training_data import Data
 from chimera.web.background import in_thread
@@ -132,15 +132,15 @@ class TorchWorker(GradientWorker):
                 problem.load(weights, [])
             if not isinstance(problem, Problem) or not problem.loaded:
                 raise NotFittedError(f"{self.name} has no weights yet: train first, or send 'weights'")
-            rows = numbers(table.ordered(problem.columns), "X_pred_rows", np.float32)
+            rows = numeric_array(table.ordered(problem.columns), "X_pred_rows", np.float32)
             outputs = problem.model.predict(rows) if len(rows) else None
         if problem.classes is None:
-            return {"y_pred_rows": [] if outputs is None else sendable(outputs)}
+            return {"y_pred_rows": [] if outputs is None else to_serializable(outputs)}
         labels = problem.classes.tolist()
         if outputs is None:
             return {"y_pred_rows": [], "classes": labels, "y_proba_rows": []}
         chosen = problem.classes[outputs.argmax(1)]
-        return {"y_pred_rows": sendable(chosen), "classes": labels, "y_proba_rows": sendable(outputs)}
+        return {"y_pred_rows": to_serializable(chosen), "classes": labels, "y_proba_rows": to_serializable(outputs)}
 
     def make_problem(self, data: Data, classes: NDArray[Any] | None) -> Problem:
         """Return the network's problem with these data. Labels are numbered in the order of the classes."""
