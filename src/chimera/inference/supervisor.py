@@ -21,6 +21,7 @@ from typing import Protocol
 from chimera.core.errors import ChimeraError
 from chimera.core.extras import require_web
 from chimera.core.private import UMASK, make_folder, opener
+from chimera.core.processes import THREAD_VARIABLES, RestartPause, describe_exit
 from chimera.engines.leash import hold
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.policies.policy import POLICIES
@@ -30,9 +31,6 @@ from chimera.web.retention import keep_s
 STOP_S = 5.0
 """Seconds from SIGTERM to SIGKILL."""
 _POLL_S = 0.02
-_SHORT_RUN_S = 2.0  # a process that ran shorter is restarted with a growing pause
-_MAX_PAUSE_S = 10.0
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Supervised(Protocol):
@@ -64,7 +62,7 @@ class ManagedProcess:
     ) -> None:
         self.name = name
         self._command, self._folder, self._environment = command, folder, environment
-        self._began_s = self._restart_s = self._pause_s = 0.0
+        self._pause = RestartPause()
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -80,24 +78,21 @@ class ManagedProcess:
                 env={**os.environ, **self._environment},
                 start_new_session=True,
             )
-        self._began_s = time.monotonic()
+        self._pause.start(time.monotonic())
 
     def check(self, say: Callable[[str], None]) -> None:
         """Restart the process if it has ended."""
         now_s = time.monotonic()
         if self.process is None:
-            if now_s >= self._restart_s:
+            if self._pause.is_over(now_s):
                 self.start()
             return
         code = self.process.poll()
         if code is None:
             return
-        how = f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
-        quick = now_s - self._began_s < _SHORT_RUN_S
-        self._pause_s = min(max(2 * self._pause_s, 0.1), _MAX_PAUSE_S) if quick else 0.0
-        self._restart_s = now_s + self._pause_s
+        self._pause.exit(now_s)
         self._release()
-        say(f"{self.name} {how}; it is restarted")
+        say(f"{self.name} {describe_exit(code)}; it is restarted")
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process and its children."""
@@ -218,7 +213,7 @@ def _workers(folder: ClusterFolder, options: ClusterOptions) -> list[Supervised]
     command = ["chimera.inference.worker.process", "--cluster", str(folder.path)]
     command += ["--keep-models", str(options.keep_models)]
     command += ["--preload", options.preload] if options.preload else []
-    threads = {name: "1" for name in THREADS if name not in os.environ}
+    threads = {name: "1" for name in THREAD_VARIABLES if name not in os.environ}
     names = [f"w{i}" for i in range(options.workers)]
     return [ManagedProcess(name, [*command, "--name", name], folder, threads) for name in names]
 

@@ -13,6 +13,7 @@ import msgspec
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.extras import require_web
+from chimera.core.processes import THREAD_VARIABLES
 from chimera.jobs.client.client import Client
 from chimera.jobs.cluster.folder import ClusterFolder, Options
 from chimera.jobs.driver.driver import stop
@@ -20,7 +21,6 @@ from chimera.jobs.supervisor import STOP_S
 
 START_S = 60.0
 _CONFIGURATION_ERROR = 2  # exit code
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def up(folder: ClusterFolder, options: Options) -> Client:
@@ -39,7 +39,7 @@ def up(folder: ClusterFolder, options: Options) -> Client:
     started = subprocess.run(  # noqa: S603 - this Python, a module of the project, no shell
         [sys.executable, "-m", "chimera.jobs.supervisor", str(folder.path), msgspec.json.encode(options).decode()],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True, check=False,
-        env={**dict.fromkeys(_THREADS, "1"), **os.environ, "OPENBLAS_NUM_THREADS": "1"},  # no threads before forks
+        env={**dict.fromkeys(THREAD_VARIABLES, "1"), **os.environ, "OPENBLAS_NUM_THREADS": "1"},  # no threads before forks
     )  # fmt: skip
     if started.returncode:
         message = started.stderr.strip().rpartition("\n")[2]

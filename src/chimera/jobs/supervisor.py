@@ -24,6 +24,7 @@ import msgspec
 
 from chimera.core.errors import ChimeraError
 from chimera.core.private import FILE, UMASK
+from chimera.core.processes import RestartPause, describe_exit
 from chimera.jobs.cluster.folder import ClusterFolder, Options
 from chimera.jobs.cluster.log import log
 from chimera.jobs.daemon import daemon
@@ -46,7 +47,6 @@ PRELOADED = (
 """Modules that jobs need and that are slow to import."""
 STOP_S = 15.0
 """Time for the daemon and the workers to exit after SIGTERM, in seconds."""
-_SHORT_RUN_S, _MAX_PAUSE_S = 2.0, 10.0  # a process that ran shorter is restarted with a growing pause
 
 
 class Child:
@@ -61,27 +61,23 @@ class Child:
     def __init__(self, name: str, work: Callable[[], None]) -> None:
         self.name, self._work = name, work
         self.pid = 0
-        self._started_s = self._restart_at_s = self._pause_s = 0.0
+        self._pause = RestartPause()
 
     def start(self, detach: Callable[[], None]) -> None:
         """Fork the process, unless it runs or must pause; the child calls ``detach`` first."""
         now_s = time.monotonic()
-        if self.pid or now_s < self._restart_at_s:
+        if self.pid or not self._pause.is_over(now_s):
             return
-        self._started_s = now_s
+        self._pause.start(now_s)
         self.pid = os.fork()
         if self.pid == 0:
             _run_child(self._work, detach)
 
     def record_exit(self, status: int) -> None:
         """Record the exit of the process, and set the pause before the next start."""
-        now_s = time.monotonic()
-        short_run = now_s - self._started_s < _SHORT_RUN_S
-        self._pause_s = min(max(2 * self._pause_s, 0.1), _MAX_PAUSE_S) if short_run else 0.0
-        self.pid, self._restart_at_s = 0, now_s + self._pause_s
-        code = os.waitstatus_to_exitcode(status)
-        how = f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
-        log(f"{self.name} {how}; it is restarted")
+        self.pid = 0
+        self._pause.exit(time.monotonic())
+        log(f"{self.name} {describe_exit(os.waitstatus_to_exitcode(status))}; it is restarted")
 
 
 class Supervisor:

@@ -7,16 +7,15 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from chimera.core.processes import RestartPause
 from chimera.engines.ray.failure import translated
 from chimera.inference.pool.ray import THREADS, RayPool, WorkerActor
 from chimera.inference.worker.worker import KEEP_MODELS
 
 _POLL_S = 0.5  # each poll is a request to Ray's head node
-_SHORT_RUN_S = 2.0  # a worker that ran shorter is restarted with a growing pause
-_MAX_PAUSE_S = 10.0
 _NO_RESOURCES_S = 10.0
 
 
@@ -24,9 +23,9 @@ _NO_RESOURCES_S = 10.0
 class _Slot:
     """The slot of one worker: the actor in it, or its next start."""
 
-    began_s: float = 0.0
-    pause_s: float = 0.0
-    restart_s: float = 0.0
+    pause: RestartPause = field(default_factory=RestartPause)
+    started_s: float = 0.0
+    runs: bool = True
     joining: Any = None  # the ref of the actor's first answer
     waits: bool = False
 
@@ -71,12 +70,11 @@ class RayWorkers:
             self._report_join(name, slot, say)
             if name in there:
                 continue
-            if slot.restart_s == 0.0:
-                quick = now_s - slot.began_s < _SHORT_RUN_S
-                slot.pause_s = min(max(2 * slot.pause_s, 0.1), _MAX_PAUSE_S) if quick else 0.0
-                slot.restart_s = now_s + slot.pause_s
+            if slot.runs:
+                slot.runs = False
+                slot.pause.exit(now_s)
                 say(f"{name} has died; it is restarted")
-            if now_s >= slot.restart_s:
+            if slot.pause.is_over(now_s):
                 self._start(name)
 
     def signal(self, number: signal.Signals) -> None:
@@ -96,7 +94,8 @@ class RayWorkers:
         import ray
 
         slot = self._slots[name]
-        slot.began_s, slot.restart_s, slot.waits = time.monotonic(), 0.0, False
+        slot.started_s, slot.runs, slot.waits = time.monotonic(), True, False
+        slot.pause.start(slot.started_s)
         address = f"{name}.{secrets.token_hex(4)}"
         actor = (
             ray.remote(WorkerActor)
@@ -123,7 +122,7 @@ class RayWorkers:
                 found = translated(error, "about", lambda _: name)
                 say(f"{name} did not start: {str(found).partition(chr(10))[0]}")
             slot.joining = None
-        elif not slot.waits and time.monotonic() > slot.began_s + _NO_RESOURCES_S:
+        elif not slot.waits and time.monotonic() > slot.started_s + _NO_RESOURCES_S:
             slot.waits = True
             free = ray.available_resources()
             wants = f"a free CPU and {self._gpus:g} of a GPU" if self._gpus else "a free CPU"

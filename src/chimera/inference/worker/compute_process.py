@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
+from chimera.core.processes import describe_exit
 from chimera.engines.http import wire
 from chimera.engines.leash import hold
 from chimera.inference.worker.model_cache import ModelCache
@@ -50,7 +50,7 @@ class ComputeProcess:
         except ActorLost:
             code = self._process.wait()
             self.close()
-            raise RunError(f"the computing process did not start, it {_exit_text(code)}: see its output") from None
+            raise RunError(f"the computing process did not start, it {describe_exit(code)}: see its output") from None
 
     def compute(self, model: Mapping[str, Any], queries: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Compute a batch, and yield the events of the process.
@@ -75,7 +75,7 @@ class ComputeProcess:
 
     def wait(self) -> str:
         """Wait for the end of the process, and return how it ended."""
-        return _exit_text(self._process.wait())
+        return describe_exit(self._process.wait())
 
     def kill(self) -> None:
         """Kill the process."""
@@ -94,10 +94,6 @@ class ComputeProcess:
         except (EOFError, OSError) as error:
             raise ActorLost("the computing process has ended") from error
         return what, more
-
-
-def _exit_text(code: int) -> str:
-    return f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
 
 
 def main() -> None:

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chimera.core.private import make_folder, opener
+from chimera.core.processes import THREAD_VARIABLES, describe_exit
 from chimera.engines import leash
 from chimera.nodes.launchers.launcher import LauncherError, Worker
 from chimera.nodes.settings import Settings
 
 LOGS_FOLDER = Path("chimera_logs")
 STOP_S = 5.0  # time between SIGTERM and SIGKILL
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class ProcessLauncher:
@@ -56,7 +56,7 @@ class ProcessLauncher:
             "PYTHONUNBUFFERED": "1",  # the last output of a worker that dies must be in its log
         }
         if "OMP_NUM_THREADS" not in os.environ:
-            variables |= dict.fromkeys(THREADS, str(threads))
+            variables |= dict.fromkeys(THREAD_VARIABLES, str(threads))
         with open(self._log(worker.name), "wb", opener=opener) as log:
             return subprocess.Popen(  # noqa: S603 - this Python, a file of the user's project, no shell
                 [sys.executable, str(Path(leash.__file__)), str(worker.file)],
@@ -70,7 +70,7 @@ class ProcessLauncher:
     def exited(self) -> dict[str, str]:
         """Return how the ended workers ended, by name."""
         codes = {name: process.poll() for name, process in self._processes.items()}
-        return {name: _ending(code) for name, code in codes.items() if code is not None}
+        return {name: describe_exit(code) for name, code in codes.items() if code is not None}
 
     def log(self, name: str, lines: int) -> str:
         """Return the last lines of a worker's log."""

@@ -1,0 +1,35 @@
+"""Child processes: variables for their threads, descriptions of their exits, pauses between their starts."""
+
+from __future__ import annotations
+
+import signal
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Environment variables that set the number of threads of NumPy and PyTorch."""
+_SHORT_RUN_S, _FIRST_PAUSE_S, _MAX_PAUSE_S = 2.0, 0.1, 10.0
+
+
+def describe_exit(code: int) -> str:
+    """Return how a process ended, as a phrase; ``code`` is its exit code, or minus the number of the signal that killed it."""
+    return f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+
+
+class RestartPause:
+    """The pause before a process is started again. After runs of less than 2 s it doubles, from 0.1 s up to 10 s."""
+
+    def __init__(self) -> None:
+        self._started_s = self._until_s = self._pause_s = 0.0
+
+    def start(self, now_s: float) -> None:
+        """Record a start of the process."""
+        self._started_s = now_s
+
+    def exit(self, now_s: float) -> None:
+        """Record an exit of the process; the pause begins."""
+        short_run = now_s - self._started_s < _SHORT_RUN_S
+        self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _MAX_PAUSE_S) if short_run else 0.0
+        self._until_s = now_s + self._pause_s
+
+    def is_over(self, now_s: float) -> bool:
+        """Return whether the process may be started."""
+        return now_s >= self._until_s
