@@ -1,4 +1,4 @@
-"""Who says which samples each worker reads, and keeps up what prepares them."""
+"""Providers of training data: they assign samples to workers, and run the actors that prepare data."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from chimera.data.partition import Partitioner
 
 
 class Supply(ABC):
-    """The training data as workers get at them."""
+    """The training data of a run, as its workers read it."""
 
     @abstractmethod
     def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[Any]:
-        """Return the order of each of so many workers, by place.
+        """Return the order of each of ``world_size`` workers.
 
-        They count from step ``since``, before which ``begin`` samples were dealt.
+        The orders start at step ``since``, before which ``begin`` samples were read.
         """
 
     @property
     def actors(self) -> list[Any]:
-        """What prepares the data, if that are actors."""
+        """The actors that prepare the data; empty if there are none."""
         return []
 
     def mend(self) -> list[str]:
-        """Start anew what prepares the data and has died; return its names. The orders are others then."""
+        """Replace dead actors that prepare data; return their names. The orders change if there are any."""
         return []
 
     def fill(self) -> dict[str, float]:
-        """Return how full each queue between the data and the workers is, 0 to 1, as far as that is known without waiting."""
+        """Return the fill of each queue between the data and the workers, 0 to 1, where it is known without waiting."""
         return {}
 
-    def end(self) -> None:  # noqa: B027 - most have nothing to end
-        """End what it started."""
+    def end(self) -> None:  # noqa: B027 - most providers start no actors
+        """Kill the actors that it started."""
 
 
 @dataclass(frozen=True)
 class Parted(Supply):
-    """A data set in memory, parted among the workers.
+    """A data set in memory, partitioned among the workers.
 
     Attributes
     ----------
-    dataset, partitioner : what is parted, and how.
-    batch_size, seed : of the orders.
+    dataset, partitioner : the data, and the assignment of samples to workers.
+    batch_size, seed : arguments of the orders.
     """
 
     dataset: Dataset
@@ -54,17 +54,17 @@ class Parted(Supply):
     seed: int
 
     def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[Order]:
-        """Return what the partitioner says."""
+        """Return orders by the parts that the partitioner returns."""
         return orders(self.partitioner, self.dataset, world_size, self.batch_size, self.seed, since=since, begin=begin)
 
 
 @dataclass(frozen=True)
 class Owned(Supply):
-    """Data of the workers' own, which the driver does not have."""
+    """Data that each worker has locally, and the driver does not have."""
 
     batch_size: int
     seed: int
 
-    def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[OwnOrder]:  # noqa: ARG002 - all their own
-        """Return that everybody reads his own."""
+    def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[OwnOrder]:  # noqa: ARG002 - local steps continue
+        """Return an order of local data for each worker."""
         return [OwnOrder(self.batch_size, self.seed)] * world_size

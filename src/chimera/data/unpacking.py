@@ -1,4 +1,4 @@
-"""How many bytes a compressed file may unpack to: files come from anywhere, and a few bytes can stand for all memory."""
+"""Limits on the decompressed size of files: an untrusted file may be a decompression bomb."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from chimera.core.errors import DataError
 
 ALWAYS_BYTES = 64 << 20
 RATIO = 100
-"""A file may unpack to `ALWAYS_BYTES`, or to this many times its own bytes where that is more."""
+"""A file may decompress to `ALWAYS_BYTES`, or to this multiple of its size, whichever is larger."""
 
 
 def most_bytes(packed: int) -> int:
-    """Return how many bytes a file of ``packed`` bytes may unpack to."""
+    """Return the largest decompressed size of a file of ``packed`` bytes."""
     return max(ALWAYS_BYTES, RATIO * packed)
 
 
 def too_much(path: Path) -> DataError:
-    """Return the error of a file that would unpack to more."""
+    """Return the error for a file that exceeds this size."""
     return DataError(
-        f"{path} unpacks to more than {RATIO} times its own bytes: if you trust the file, store its data without compression"
+        f"{path} decompresses to more than {RATIO} times its size: if you trust the file, store its data without compression"
     )
 
 
 class GzipStream(io.RawIOBase):
-    """The unpacked bytes of a gzip file, up to `most_bytes`.
+    """The decompressed bytes of a gzip file, up to `most_bytes`.
 
     Raises
     ------
-    DataError : on reading beyond.
+    DataError : the file has more bytes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,7 +41,7 @@ class GzipStream(io.RawIOBase):
         self._left = most_bytes(path.stat().st_size)
 
     def readable(self) -> bool:
-        """Return that it is."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
