@@ -1,4 +1,4 @@
-"""What is done with finished word vectors: files, neighbours, analogies, and how good they are. Needs no torch."""
+"""Word vectors: training, files, neighbours, analogies, and evaluation. Torch is not needed for finished vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bounded queue between actors: whoever takes from it keeps so many calls under way, and no more."""
+"""A prefetch queue between actors: the consumer keeps a fixed number of calls in flight."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from chimera.core.errors import ActorLost, TimeLimitError
 
 
 class Calls:
-    """Calls that are under way on another actor, for values that follow each other.
+    """Calls in flight on another actor, the producer, for consecutive values of a sequence.
 
-    That bounds how far the other can be ahead: a slow taker holds it back. Works inside calls of an actor only.
+    The number of calls bounds how far the producer can be ahead: a slow consumer gives backpressure. It can be used only
+    inside calls of an actor.
 
     Parameters
     ----------
-    ask : makes the call for what stands at a place, and returns its ref.
-    stride : how far the next place is.
-    ahead : how many calls are under way while the taker computes.
-    enter : called with a place before the first call for it, if the last one was not for the place before.
+    ask : makes the call for the value at a position, and returns its ref.
+    stride : distance of consecutive positions.
+    ahead : number of calls in flight while the consumer computes.
+    enter : called with a position before the first call for it, if the previous value was not the one before it.
     """
 
     def __init__(
@@ -28,17 +29,17 @@ class Calls:
     ) -> None:
         self._ask, self._stride, self._ahead, self._enter = ask, stride, ahead, enter
         self._refs: deque[Any] = deque()
-        self._place: int | None = None  # of the first call under way
-        self._next = 0  # the place of the call that is made next
+        self._place: int | None = None  # position of the first call in flight
+        self._next = 0  # position of the next call
 
     def get(self, place: int, timeout_s: float | None = None) -> Any:
-        """Return what stands at a place, and have the next ones made.
+        """Return the value at a position, and request the next ones.
 
-        A call that was made when the other, or somebody behind it, was dead is made once again: that may be mended.
+        A call that failed because the producer, or an actor before it, was dead is retried once: the actor may be replaced.
 
         Raises
         ------
-        ActorLost : it is not mended.
+        ActorLost : the retried call failed too.
         TimeLimitError : ``timeout_s`` passed.
         """
         try:
@@ -49,24 +50,24 @@ class Calls:
         return self._got(place, timeout_s)
 
     def done(self) -> int:
-        """Return how many values, or errors, stand already that nobody has taken."""
+        """Return the number of results, values or errors, that are ready and not yet taken."""
         count = 0
         for ref in self._refs:
             try:
                 call.get(ref, timeout_s=0)
             except TimeLimitError:
                 break
-            except Exception:  # noqa: S110 - it is not lost: the ref stays, and raises it where the value is taken
+            except Exception:  # noqa: S110 - the ref is kept, and raises it when the value is taken
                 pass
             count += 1
         return count
 
     def fill(self) -> float:
-        """Return the share of the queue that stands, 0 to 1."""
+        """Return the share of the queue that is ready, 0 to 1."""
         return min(self.done() / self._ahead, 1.0) if self._ahead else 0.0
 
     def clear(self) -> None:
-        """Forget all calls that are under way."""
+        """Drop all calls in flight."""
         self._refs.clear()
         self._place = None
 
@@ -80,7 +81,7 @@ class Calls:
         while len(self._refs) <= self._ahead:
             self._refs.append(self._ask(self._next))
             self._next += self._stride
-        self._place = None  # until the value is there, nothing is known of the calls after it
+        self._place = None  # if the next line raises, the calls after it are discarded too
         value = call.get(self._refs.popleft(), timeout_s)
         self._place = place + self._stride
         return value

@@ -1,4 +1,4 @@
-"""Which windows a learner takes at each step, and from whom."""
+"""The windows that a learner reads at each step, from its own files or from a pipeline."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from chimera.data.text.stream import WindowStream
 from chimera.data.text.windows import Windows
 
 BLOCK_WINDOWS = 8192
-"""So many windows, or the next multiple of a batch, a learner asks for at a time."""
+"""Windows per request of a learner, rounded up to a multiple of its batch."""
 
 PATIENCE_S = 10.0
-"""So long a learner waits for windows before it reads by itself."""
+"""Seconds that a learner waits for windows of a pipeline before it reads the files itself."""
 
 
 class Streams(Protocol):
-    """What has the windows of each part of a text: a `Text`."""
+    """The windows of each part of a text; implemented by `Text`."""
 
     def stream(self, index: int, parts: int, seed: int) -> WindowStream:
         """Return the windows of a part."""
 
 
 class Ticket(Protocol):
-    """What an order gives out for a step, and a text takes."""
+    """A description of the batch of a step, which `Text.take` resolves to windows."""
 
     def windows(self, text: Streams) -> Windows:
         """Return the windows of the batch."""
@@ -35,7 +35,7 @@ class Ticket(Protocol):
 
 @dataclass(frozen=True)
 class Stretch:
-    """A ticket for ``count`` windows of a part, from window ``begin`` on, which are made where it is taken."""
+    """``count`` windows of a part from window ``begin`` on, made in the process that takes them."""
 
     index: int
     parts: int
@@ -50,16 +50,16 @@ class Stretch:
 
 @dataclass(frozen=True)
 class TextOrder:
-    """One learner reads one part by itself, window after window. Stateless, as orders of samples are.
+    """The order of a learner that reads one part of the text itself. It is stateless, as orders of samples are.
 
     Attributes
     ----------
-    index, parts : which part of how many.
-    batch_size : windows a step.
-    seed : of sub-sampling.
-    steps_per_epoch : after how many steps all learners have taken as many windows as a pass over the text has.
-    share : how many windows of a pass are this learner's, on average.
-    since, begin : the step from which on it reads so, and the window of the part with which that begins.
+    index, parts : index of the part, and the number of parts.
+    batch_size : windows per step.
+    seed : seed of sub-sampling.
+    steps_per_epoch : steps in which all learners take as many windows as a pass over the text has.
+    share : number of windows of a pass that this learner takes, on average.
+    since, begin : first step of this order, and the window of the part at which it starts.
     """
 
     index: int
@@ -72,28 +72,27 @@ class TextOrder:
     begin: int = 0
 
     def begin_of(self, step: int) -> int:
-        """Return the window of the part with which a step begins."""
+        """Return the index of the first window of a step."""
         return self.begin + (step - self.since) * self.batch_size
 
     def batch(self, step: int) -> Stretch:
-        """Return the ticket of a step."""
+        """Return the description of a step's batch."""
         return Stretch(self.index, self.parts, self.seed, self.begin_of(step), self.batch_size)
 
 
 class PulledOrder:
-    """A learner takes its windows from a pipeline of actors, with calls under way while it computes.
+    """The order of a learner that takes its windows from a pipeline of actors, with calls in flight while it computes.
 
-    If the pipeline dies, or gives nothing for `PATIENCE_S`, the learner reads by itself until it gets another order.
+    If the pipeline dies, or returns nothing for `PATIENCE_S`, the learner reads the files itself until it gets another order.
 
     Parameters
     ----------
-    outlet : the handle of the last stage.
-    alone : what a learner would read that had the pipeline's part to itself.
-    place, sharing : which of how many learners this is that take from it. With others each gets the next windows when it
-        asks, and a step's batch is what happens to come; a step that is repeated gets the same again.
-    since, begin : the step from which on it reads so, and the window of the part with which that begins.
-    ahead : how many calls are under way.
-    watched : whether the learner is to tell how full its queue is: to look takes time where time is virtual.
+    outlet : handle of the last stage.
+    alone : order of a learner that reads the pipeline's part of the text itself.
+    place, sharing : index of this learner among those that share the pipeline, and their number. If there are several, each
+        request returns the next windows, so the batch of a step depends on timing. A repeated step gets the same batch.
+    ahead : number of calls in flight.
+    watched : whether the learner reports the fill of its queue; in virtual time this would cost time.
     """
 
     def __init__(
@@ -114,15 +113,15 @@ class PulledOrder:
         self._block_windows = -(-BLOCK_WINDOWS // batch_size) * batch_size
         self._calls = Calls(self._ask, self._block_windows, ahead)
         self._block = self._batch = np.empty((0, 0), np.int32)
-        self._first = self._end = 0  # windows of the block at hand, and after the batch that was given out last
+        self._first = self._end = 0  # first window of the current block; end of the last batch
         self._step: int | None = None
 
     def batch(self, step: int) -> Pulled:
-        """Return the ticket of a step."""
+        """Return the description of a step's batch."""
         return Pulled(self, step)
 
     def pull(self, step: int, text: Streams) -> Windows:
-        """Return the windows of a step; in the learner's own calls."""
+        """Return the windows of a step; called inside calls of the learner."""
         if self._sharing > 1 and step == self._step:
             return self._batch
         if not self._left_alone:
@@ -136,25 +135,25 @@ class PulledOrder:
         return self._batch
 
     def _pulled(self, step: int) -> Windows:
-        """Return what the pipeline gives. Shared, a learner counts the windows that it was given itself."""
+        """Return windows of the pipeline. If it is shared, the learner counts the windows that it has received."""
         begin = self._end if self._sharing > 1 and self._step is not None else self._alone.begin_of(step)
         if not self._first <= begin < self._first + len(self._block):
             block = self._calls.get(begin, PATIENCE_S)
-            self._first, self._block = begin, np.array(block, np.int32)  # a copy: the engine lends its memory
+            self._first, self._block = begin, np.array(block, np.int32)  # a copy: the engine reuses its memory
         self._end = begin + self.batch_size
         return self._block[begin - self._first : self._end - self._first]
 
     def _read(self, step: int, text: Streams) -> Windows:
-        """Return what is read here instead; those who share the part take turns."""
+        """Read windows from the files instead; learners that share the part alternate."""
         mine = self._alone.batch((step - self._alone.since) * self._sharing + self._place + self._alone.since)
         return mine.windows(text)
 
     def fill(self) -> float:
-        """Return how full the queue before this learner is, 0 to 1."""
+        """Return the fill of this learner's input queue, 0 to 1."""
         return self._calls.fill()
 
     def told_fill(self) -> float | None:
-        """Return the same for whoever shows it; None if it is not watched, or nothing was asked for yet."""
+        """Return the fill for reports; None if it is not reported, or no windows were requested yet."""
         return self.fill() if self._watched and len(self._block) else None
 
     def _ask(self, begin: int) -> Any:
@@ -173,7 +172,7 @@ def _pulled_order(outlet: Any, alone: TextOrder, place: int, sharing: int, ahead
 
 @dataclass(frozen=True, eq=False)
 class Pulled:
-    """A ticket for what a pipeline of actors makes."""
+    """The batch of a step, made by a pipeline of actors."""
 
     order: PulledOrder
     step: int
@@ -184,7 +183,7 @@ class Pulled:
 
 
 def check(learners: int, batch_size: int, seed: int) -> None:
-    """Raise ConfigurationError unless so many learners can read so."""
+    """Raise ConfigurationError if a number is out of range."""
     if learners < 1:
         raise ConfigurationError(f"there are {learners} learners: at least 1 is needed")
     if batch_size < 1:
@@ -196,7 +195,7 @@ def check(learners: int, batch_size: int, seed: int) -> None:
 def text_orders(
     windows: int, learners: int, batch_size: int, seed: int, *, since: int = 0, begin: int = 0
 ) -> list[TextOrder]:
-    """Return the order of each learner, each with a part of its own; ``begin`` windows were taken by all before."""
+    """Return the order of each learner, which reads its own part. All learners took ``begin`` windows before ``since``."""
     check(learners, batch_size, seed)
     steps = windows / (learners * batch_size)
     share = windows / learners

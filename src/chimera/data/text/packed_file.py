@@ -1,4 +1,4 @@
-"""A gzip file as unpacked bytes at places, where going back costs little."""
+"""Random access to the decompressed bytes of a gzip file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_MARKS = 64
 
 
 class Mark(NamedTuple):
-    """How far the unpacked bytes and the file were read, and a copy of what unpacks them, for no other use."""
+    """An access point: offsets in the decompressed bytes and in the file, and a copy of the decompressor there."""
 
     place: int
     read: int
@@ -25,31 +25,31 @@ class Mark(NamedTuple):
 class PackedFile:
     """A gzip file (Deutsch 1996, "GZIP file format specification version 4.3", RFC 1952), of one member or several.
 
-    It is unpacked in order; what the unpacker remembers, some 50 KB, is kept at up to 64 places that are about equally far
-    apart. So going back, or again to where somebody has been, costs a small part of unpacking from the beginning.
+    The file is decompressed sequentially. The state of the decompressor, about 50 KB, is stored at up to 64 access points
+    at about equal distances, so that a seek to a position that was read before decompresses only a small part of the file.
 
     Parameters
     ----------
-    path : of the file.
-    apart : how many unpacked bytes lie between two such places, until there are too many of them.
+    path : path of the file.
+    apart : distance of access points, in decompressed bytes. It doubles when there are too many of them.
 
     Raises
     ------
-    OSError : it cannot be read, here and below.
+    OSError : the file cannot be read, here and below.
     """
 
     def __init__(self, path: str, apart: int = 1 << 20) -> None:
-        self._file = Path(path).open("rb")  # noqa: SIM115 - it stays open
+        self._file = Path(path).open("rb")  # noqa: SIM115 - closed by `close`
         self._close = weakref.finalize(self, self._file.close)
         self._place, self._unpacker = 0, _between_members()
         self._marks, self._apart = [Mark(0, 0, self._unpacker)], apart
 
     def read(self, place: int, size: int) -> bytes:
-        """Return ``size`` bytes from ``place`` on, or as many as there are.
+        """Return ``size`` decompressed bytes from ``place`` on, or fewer at the end of the file.
 
         Raises
         ------
-        EOFError, zlib.error : it is no gzip file, or not a whole one, here and below.
+        EOFError, zlib.error : the file is not a complete gzip file, here and below.
         """
         self._go_to(place)
         pieces, end = [], place + size
@@ -58,13 +58,13 @@ class PackedFile:
         return b"".join(pieces)
 
     def size(self) -> int:
-        """Return how many bytes there are, unpacked; to know that, the rest is unpacked."""
+        """Return the decompressed size in bytes. This decompresses the rest of the file."""
         while self._next(_MOST_BYTES):
             pass
         return self._place
 
     def close(self) -> None:
-        """Close the file; who only forgets this object does so too."""
+        """Close the file. Garbage collection of this object closes it too."""
         self._close()
 
     def _go_to(self, place: int) -> None:
@@ -77,7 +77,7 @@ class PackedFile:
             pass
 
     def _next(self, most: int) -> bytes:
-        """Return bytes that come next, at least one unless all were read."""
+        """Return the next bytes; at least one unless all were read."""
         while not self._unpacker.eof or self._enter_member():
             packed = self._unpacker.unconsumed_tail or self._file.read(_PIECE_BYTES)
             found: bytes = self._unpacker.decompress(packed, most)
@@ -86,11 +86,11 @@ class PackedFile:
                 self._mark()
                 return found
             if not packed and not self._unpacker.eof:
-                raise EOFError("it ends amid packed data")
+                raise EOFError("it ends within compressed data")
         return b""
 
     def _enter_member(self) -> bool:
-        """Go on with the next member, behind any padding; return whether there is one."""
+        """Continue with the next member, after any padding; return whether there is one."""
         self._file.seek(-len(self._unpacker.unused_data), os.SEEK_CUR)
         while (byte := self._file.read(1)) == b"\0":
             pass
@@ -109,7 +109,7 @@ class PackedFile:
 
 
 def _between_members() -> Any:
-    """Return what has just come to the end of a member."""
+    """Return a decompressor at the end of a member."""
     ended = zlib.decompressobj(wbits=31)
     ended.decompress(zlib.compress(b"", wbits=31))
     return ended

@@ -1,6 +1,6 @@
-"""The stages of a pipeline as actors: each holds the handle of the one before, and pulls from it with calls ahead.
+"""The stages of a pipeline, as actors. Each stage pulls from the one before it, with a bounded number of calls in flight.
 
-A slow stage so holds back those before it. Stages are plain classes; `chimera.data.text.pipelines` spawns and mends them.
+So a slow stage gives backpressure to the stages before it. `chimera.data.text.pipelines` spawns and replaces them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from chimera.data.text.windows import NO_TOKENS, Tokens, Windows
 
 
 class Tokenizer:
-    """The first stage: reads a part of the text, block by block, and makes clean text of it.
+    """The first stage. It reads a part of the text block by block, and converts it to clean text.
 
     Parameters
     ----------
-    text : what is read.
-    index, parts : which part of how many.
+    text : the text to read.
+    index, parts : index of the part, and the number of parts.
     """
 
     def __init__(self, text: Text, index: int, parts: int) -> None:
@@ -32,19 +32,19 @@ class Tokenizer:
         self._reader = Reader(text.source)
 
     def block(self, number: int) -> NDArray[np.uint8]:
-        """Return a block as clean text; they are numbered on and on, pass after pass."""
+        """Return a block as clean text. Block numbers increase without end over all passes."""
         return np.frombuffer(self._part.clean(self._reader, number), np.uint8)
 
 
 class Filter:
-    """The second stage: looks the words up, drops unknown and some frequent ones, and assembles windows.
+    """The second stage. It looks up words, drops unknown and some frequent ones, and assembles windows.
 
     Parameters
     ----------
     text, index, parts : as for the `Tokenizer`.
-    seed : of sub-sampling.
-    tokenizer : the handle of the stage before.
-    ahead : how many blocks it has the tokenizer make ahead.
+    seed : seed of sub-sampling.
+    tokenizer : handle of the first stage.
+    ahead : number of blocks that it requests ahead from the tokenizer.
     """
 
     def __init__(self, text: Text, index: int, parts: int, seed: int, tokenizer: Any, ahead: int) -> None:
@@ -55,19 +55,19 @@ class Filter:
         self._number, self._carry = 0, NO_TOKENS
 
     def seek(self, number: int, carry: Tokens) -> None:
-        """Go on with this block; ``carry`` is what the one before left over."""
+        """Continue with this block; ``carry`` holds the remaining tokens of the block before."""
         self._number, self._carry = number, np.array(carry)
 
     def windows(self, number: int) -> tuple[Windows, Tokens]:
-        """Return the windows of the block that comes next, and what it leaves over.
+        """Return the windows of the next block, and its remaining tokens.
 
         Raises
         ------
-        ConflictError : another block comes next, since one before it failed.
+        ConflictError : ``number`` is not the next block, because one before it failed.
         ActorLost : the tokenizer is dead.
         """
         if number != self._number:
-            raise ConflictError(f"block {number} is asked for, and {self._number} comes next: seek first")
+            raise ConflictError(f"block {number} was requested, but {self._number} is next: call seek first")
         clean = self._calls.get(number)
         windows, carry = self._assembler.windows(clean, number, self._carry)
         self._number += 1
@@ -75,17 +75,17 @@ class Filter:
         return windows, self._carry
 
     def rewire(self, tokenizer: Any) -> None:
-        """Take from another tokenizer from now on."""
+        """Pull from another tokenizer from now on."""
         self._tokenizer = tokenizer
         self._calls.clear()
 
     def fill(self) -> float:
-        """Return how full the queue before this stage is, 0 to 1."""
+        """Return the fill of this stage's input queue, 0 to 1."""
         return self._calls.fill()
 
 
 class _PulledBlocks:
-    """Blocks of windows that a `Filter` makes."""
+    """Blocks of windows from a `Filter`."""
 
     def __init__(self, filter_: Any, ahead: int) -> None:
         self.filter = filter_
@@ -99,18 +99,18 @@ class _PulledBlocks:
     def next(self) -> tuple[Windows, Tokens]:
         windows, carry = self.calls.get(self._number)
         self._number, self._carry = self._number + 1, np.array(carry)
-        return np.array(windows), self._carry  # copies: what an engine lends is not kept
+        return np.array(windows), self._carry  # copies: the engine reuses its memory
 
     def _enter(self, number: int) -> None:
         self.filter.seek(number, self._carry)
 
 
 class Outlet:
-    """The end of a pipeline, where learners ask for windows.
+    """The last stage of a pipeline, from which learners request windows.
 
     Parameters
     ----------
-    stream : all windows of the part.
+    stream : the windows of the part.
     """
 
     def __init__(self, stream: WindowStream) -> None:
@@ -118,11 +118,11 @@ class Outlet:
         self._given: int | None = None
 
     def windows(self, begin: int, count: int) -> Windows:
-        """Return windows ``begin`` to ``begin + count`` of the part's endless stream: for one learner alone."""
+        """Return windows ``begin`` to ``begin + count`` of the part's endless stream, for a single learner."""
         return self._stream.take(begin, count)
 
     def next_windows(self, count: int, begin: int = 0) -> Windows:
-        """Return windows that nobody was given yet: for learners that share it. The first who asks says where to begin."""
+        """Return the next windows, for learners that share the pipeline. The first request sets the start."""
         first = begin if self._given is None else self._given
         windows = self._stream.take(first, count)
         self._given = first + count
@@ -130,13 +130,13 @@ class Outlet:
 
 
 class Batcher(Outlet):
-    """The third stage: gathers windows into blocks of as many as are asked for, and hands them to whoever asks.
+    """The third stage. It collects windows into blocks of the requested size.
 
     Parameters
     ----------
     text, index, parts : as for the `Tokenizer`.
-    filter_ : the handle of the stage before.
-    ahead : how many blocks it has the filter make ahead.
+    filter_ : handle of the second stage.
+    ahead : number of blocks that it requests ahead from the filter.
     """
 
     def __init__(self, text: Text, index: int, parts: int, filter_: Any, ahead: int) -> None:
@@ -144,17 +144,17 @@ class Batcher(Outlet):
         super().__init__(text.stream_of(self._pulled, index, parts))
 
     def rewire(self, filter_: Any) -> None:
-        """Take from another filter from now on."""
+        """Pull from another filter from now on."""
         self._pulled.filter = filter_
         self._pulled.calls.clear()
 
     def fill(self) -> float:
-        """Return how full the queue before this stage is, 0 to 1."""
+        """Return the fill of this stage's input queue, 0 to 1."""
         return self._pulled.calls.fill()
 
 
 class Pipeline(Outlet):
-    """All three stages in one: no queue between them, and nothing to hand over.
+    """All three stages in one actor, without queues and transfers between them.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Words that carry grammar rather than content, to be left out of vocabularies."""
+"""Function words, which vocabularies can exclude."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ s t d m o re ve ll don doesn didn isn aren wasn weren hasn haven hadn won wouldn
 """
 
 ENGLISH = frozenset(_ENGLISH.split())
-"""The English function words, and what is left of contractions once apostrophes are spaces."""
+"""The English function words, and the parts of contractions, since apostrophes become spaces."""
 
 
 def stop_words(which: str | os.PathLike[str] | None) -> frozenset[str]:
-    """Return the words to leave out: none, those of ``"english"``, or those of a file, as a text would show them.
+    """Return the words to exclude: none, those of ``"english"``, or those of a file, tokenized as a text is.
 
     Raises
     ------
@@ -43,5 +43,5 @@ def stop_words(which: str | os.PathLike[str] | None) -> frozenset[str]:
     except OSError as error:
         raise DataError(f"the stop words {str(which)!r} cannot be read: {error.strerror}; known: english") from error
     if not words:
-        raise DataError(f"the file of stop words {str(which)!r} holds no word")
+        raise DataError(f"the file of stop words {str(which)!r} has no words")
     return words

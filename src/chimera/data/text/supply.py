@@ -1,4 +1,4 @@
-"""How learners get at the windows of a text: each reads by itself, or pipelines of actors read for them."""
+"""Providers of the windows of a text: learners read files themselves, or take windows from pipelines of actors."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from chimera.data.text.text import Text
 
 @dataclass(frozen=True)
 class OwnReading(Supply):
-    """Each learner reads a part of the text of its own."""
+    """Each learner reads its own part of the text."""
 
     text: Text
     batch_size: int
     seed: int
 
     def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[TextOrder]:
-        """Return as many parts."""
+        """Return an order for each of ``world_size`` parts."""
         return self.text.orders(world_size, self.batch_size, self.seed, since=since, begin=begin)
 
 
 @dataclass(frozen=True)
 class Piped(Supply):
-    """Learners take what pipelines of actors make."""
+    """Learners take windows from pipelines of actors."""
 
     engine: Engine
     pipelines: Pipelines
@@ -39,34 +39,34 @@ class Piped(Supply):
     _known: dict[str, float] = field(default_factory=dict)
 
     def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[PulledOrder]:
-        """Return who takes from which pipeline."""
+        """Return the order of each learner, which refers to a pipeline."""
         watched = not self.virtual_time
         return self.pipelines.orders(world_size, self.batch_size, since=since, begin=begin, watched=watched)
 
     @property
     def actors(self) -> list[Any]:
-        """All stages."""
+        """The handles of all stages."""
         return self.pipelines.actors
 
     def mend(self) -> list[str]:
-        """Start dead stages anew."""
+        """Replace dead stages."""
         return self.pipelines.mend()
 
     def fill(self) -> dict[str, float]:
-        """Return the queues between stages; one whose stage is busy is as full as when last known.
+        """Return the fill of the queues between stages; for a busy stage the last known value.
 
-        How full those before the learners are, these tell themselves, see `PulledOrder.told_fill`.
+        Learners report the fill of their own queues, see `PulledOrder.told_fill`.
         """
-        if not self.virtual_time:  # there, questions would take some
+        if not self.virtual_time:  # in virtual time these calls would cost time
             for name, ref in self.pipelines.fill(set(self._asked)).items():
                 self._asked[name] = ref
             done, _ = self.engine.wait(self._asked.values(), len(self._asked), 0) if self._asked else ([], [])
             stand = set(map(id, done))
             for name in [name for name, ref in self._asked.items() if id(ref) in stand]:
-                with contextlib.suppress(ActorLost):  # `mend` sees to that
+                with contextlib.suppress(ActorLost):  # `mend` replaces the stage
                     self._known[name] = self.engine.get(self._asked.pop(name))
         return dict(self._known)
 
     def end(self) -> None:
-        """End all stages."""
+        """Kill all stages."""
         self.pipelines.end()

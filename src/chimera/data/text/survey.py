@@ -1,4 +1,4 @@
-"""What has to be known of a text before a model is made for it, from one pass over it."""
+"""Statistics of a text from one pass over it, which the model and the test part need."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from chimera.data.text.windows import NO_TOKENS, Assembler, Held, Windowing, Win
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """A text, measured.
+    """Statistics of a text.
 
     Attributes
     ----------
-    counts : how often each word of the vocabulary occurs.
-    windows : how many training windows a pass has without sub-sampling.
-    test : the windows that are tested on.
+    counts : number of occurrences of each word of the vocabulary, shape (V,).
+    windows : number of training windows in a pass without sub-sampling.
+    test : the test windows.
     content : a hash of the clean text.
     """
 
@@ -35,16 +35,16 @@ class Survey:
 
 
 def survey(part: Part, vocabulary: Vocabulary, windowing: Windowing, test: Windows | int, seed: int) -> Survey:
-    """Go over the whole text once.
+    """Read the whole text once, and return its statistics.
 
     Parameters
     ----------
-    test : the windows to test on, or how many to draw from the text, which then are left out of training.
-    seed : of the drawing.
+    test : the test windows, or the number of windows to draw from the text; drawn ones are excluded from training.
+    seed : seed of the draw.
 
     Raises
     ------
-    DataError : no word is known, there are too few for a window, or too few windows to draw so many.
+    DataError : no word is known, there are too few words for a window, or too few windows for the test.
     """
     drawing = Drawing(test, seed, windowing.width) if isinstance(test, int) else None
     nothing_held = Held(np.empty((0, windowing.width), np.int32))
@@ -55,7 +55,7 @@ def survey(part: Part, vocabulary: Vocabulary, windowing: Windowing, test: Windo
         clean = part.clean(reader, number)
         content.update(clean)
         tokens = assembler.tokens(clean, number)
-        counts += np.bincount(tokens + 1, minlength=len(counts))  # bounds come first
+        counts += np.bincount(tokens + 1, minlength=len(counts))  # boundaries have token -1
         found, carry = assembler.joined(np.concatenate((carry, tokens)))
         windows += len(found)
         if drawing is not None:
@@ -71,7 +71,7 @@ def survey(part: Part, vocabulary: Vocabulary, windowing: Windowing, test: Windo
     if isinstance(test, int):
         if test >= windows:
             raise DataError(
-                f"{name} has {windows} windows, and test_windows = {test} of them are to be left out: ask for fewer"
+                f"{name} has {windows} windows, too few to exclude test_windows = {test} from training: set a smaller number"
             )
         windows -= test
     return Survey(counts[1:], windows, drawing.drawn() if drawing else np.asarray(test), content.hexdigest())
