@@ -158,7 +158,7 @@ def _encoded(name: str, series: Any, like: Sequence[str] | None) -> tuple[NDArra
         known = sorted(set(texts))
     if len(known) > MAX_CATEGORIES:
         raise DataError(
-            f"the column {name!r} holds {len(known)} different texts, more than {MAX_CATEGORIES}: drop the column, or encode it first"
+            f"the column {name!r} holds {len(known)} different texts, more than {MAX_CATEGORIES}: drop or encode it"
         )
     place = {text: index for index, text in enumerate(known)}
     codes = np.array([place.get(text, -1) for text in texts])

@@ -219,7 +219,7 @@ def _write_hdf5(vectors: WordVectors, path: Path) -> None:
 
 def _read_hdf5(path: Path) -> Content:
     h5py = _h5py()
-    with path.open("rb") as raw:  # h5py's own errors for missing files are less clear
+    with path.open("rb") as raw:  # a missing file raises the error of the system, not of h5py
         size = os.fstat(raw.fileno()).st_size
     try:
         with h5py.File(path, "r") as file:

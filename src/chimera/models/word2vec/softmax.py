@@ -21,7 +21,7 @@ class Cbow(_Tables):
     """Mean of the context vectors, then logits of all words."""
 
     def forward(self, contexts: Tensor) -> Tensor:
-        """Return logits, shape (n, V), of windows, int64 (n, w), where -1 is no word."""
+        """Return logits, shape (n, V), of windows, int64 (n, w), where -1 means no word."""
         if int(contexts.min()) >= 0:
             return self.output(nn.functional.embedding_bag(contexts, self.embedding.weight, mode="mean"))  # type: ignore[no-any-return]
         met = contexts >= 0

@@ -1,4 +1,4 @@
-"""Word models that meet a few rows of two tables a window, and move only these."""
+"""Word models that read and update only a few rows of two tables per window."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _CELLS = 1 << 22  # of a table of windows by words, at a time
 
 
 class WordModel:
-    """A `Model` of two tables: vectors of words in a context, and vectors of what an objective asks about it.
+    """A `Model` of two tables: vectors of context words, and output vectors of an objective.
 
     A batch is context words, shape (n, w), -1 where there is none, and the words that they surround, shape (n,).
 
     Parameters
     ----------
-    words : how many words there are.
-    width : w, how many context words a window has at most.
-    dim : elements of a vector.
-    make_objective : makes what is to be answered, here and again wherever the model is sent.
-    pairs : False learns the word from all of its context at once (CBOW), True from each context word alone (skip-gram).
-    order : ``batch`` takes a step with the mean gradient; in ``word`` `descend` learns one window after another.
-    combiner : what the sum of c context vectors is divided by: c (``mean``) or its root (``sqrtn``).
-    all_words : whether `evaluate` also gives figures for which it looks at all words for each window.
-    memory : gives the memory of parameters and gradient.
-    seed : of the initial vectors, uniform as in word2vec; output vectors begin at 0.
+    words : number of words.
+    width : w, the largest number of context words of a window.
+    dim : dimension of a vector.
+    make_objective : factory of the objective; called again in each process that receives the model.
+    pairs : False predicts the word from its whole context (CBOW), True from each context word alone (skip-gram).
+    order : with ``batch`` `descend` takes a step with the mean gradient, with ``word`` one step per window.
+    combiner : divisor of the sum of c context vectors: c (``mean``) or its square root (``sqrtn``).
+    all_words : whether `evaluate` also returns the metrics that score all words for each window.
+    memory : allocates the memory of parameters and gradient.
+    seed : seed of the initial vectors, which are uniform as in word2vec; output vectors start at 0.
     """
 
     task = "classification"
@@ -65,7 +65,7 @@ class WordModel:
         self._lay_out()
         spread = (
             1 if combiner == "mean" else self._roots[-1]
-        ) / dim  # either way the pooled vectors are those of word2vec
+        ) / dim  # in both cases the pooled vectors are those of word2vec
         rng = np.random.default_rng(seed)
         for begin in range(0, words, 1 << 16):
             rows = self._embedding[begin : begin + (1 << 16)]
@@ -79,7 +79,7 @@ class WordModel:
         self._met: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None  # rows where the gradient is not 0
 
     def parameters(self) -> Flat:
-        """Return the live vector of both tables."""
+        """Return the flat vector of both tables, not a copy."""
         return self._weights
 
     def load(self, flat: Flat) -> None:
@@ -87,15 +87,15 @@ class WordModel:
         np.copyto(self._weights, flat)
 
     def reseed(self, seed: int) -> None:
-        """Draw negatives from ``seed`` alone from now on."""
+        """Restart the sequence of negative samples from ``seed``."""
         self._objective.reseed(seed)
 
     def gradient(self, batch: Batch) -> tuple[Flat, float]:
-        """Return the mean gradient over the windows of a batch, 0 in all rows that it does not meet, and the mean loss.
+        """Return the mean gradient over the windows of a batch, 0 in all rows that it does not use, and the mean loss.
 
         Raises
         ------
-        DataError : an empty batch, or what are no windows of words of this vocabulary.
+        DataError : the batch is empty, or its windows are invalid for this vocabulary.
         """
         gradient, tables = self._cleared()
         windows, asked, n = self._asked(batch)
@@ -104,9 +104,9 @@ class WordModel:
         return gradient, loss / n
 
     def descend(self, batch: Batch, learning_rate: float) -> float:
-        """Take one step of plain SGD in place, in the rows that the batch meets, and return the mean loss.
+        """Take one step of plain SGD in place, in the rows that the batch uses, and return the mean loss.
 
-        In the order ``word`` each window is learnt with its share of the rate before the next is looked at.
+        With the order ``word``, each window is a step with its share of the learning rate.
 
         Raises
         ------
@@ -125,14 +125,14 @@ class WordModel:
         return loss
 
     def rows(self, batch: Batch) -> dict[str, NDArray[np.int64]]:
-        """Return the rows of each table that `gradient` would meet, for workers that pull only these."""
+        """Return the rows of each table that `gradient` uses, for workers that pull only these."""
         windows, asked, _ = self._asked(batch)
         return dict(zip(self.layout.names, map(_distinct, (windows.inputs, asked.met)), strict=True))
 
     def row_gradient(self, batch: Batch) -> tuple[dict[str, tuple[NDArray[np.int64], Flat]], float]:
-        """Return what `gradient` does: the rows that it meets of each table with their values, and the mean loss.
+        """Return the gradient as rows of each table with their values, and the mean loss.
 
-        Computed in tables of these rows alone: a gradient of all rows takes as much memory as the model.
+        It is computed in tables of these rows alone, since a gradient of all rows takes as much memory as the model.
         """
         windows, asked, n = self._asked(batch)
         inputs, outputs = map(_distinct, (windows.inputs, asked.met))
@@ -158,15 +158,15 @@ class WordModel:
         return gradient, tables
 
     def _asked(self, batch: Batch) -> tuple[Windows, Asked, int]:
-        """Return the windows of a batch, what is asked about them, and how many there are."""
+        """Return the windows of a batch, their loss, and their number."""
         windows, words = self._windows(batch)
         return windows, self._objective.ask(words), len(batch[1])
 
     def _windows(self, batch: Batch) -> tuple[Windows, NDArray[np.int32]]:
-        """Return what is pooled, and the word that belongs to each."""
+        """Return the context words to pool, and the target of each row."""
         inputs, targets = batch
         if not len(targets) or len(inputs) != len(targets):
-            raise DataError(f"{len(inputs)} windows with {len(targets)} words between them have no loss")
+            raise DataError(f"{len(inputs)} windows and {len(targets)} targets: the numbers must be equal and above 0")
         inputs = self._checked(inputs)
         words = _indices(targets, 0, self._words, "words")
         if not self._pairs:
@@ -180,9 +180,9 @@ class WordModel:
         return _indices(inputs, -1, self._words, "context words")
 
     def evaluate(self, batch: Batch) -> dict[str, float]:
-        """Return the mean ``loss`` over all windows, with always the same negatives, and figures of all words.
+        """Return the mean ``loss`` over all windows, with fixed negatives, and metrics over all words.
 
-        ``cross-entropy`` is that of a word that is to be predicted, in nats, and ``accuracy`` how often it is the likeliest.
+        ``cross-entropy`` is in nats per predicted word; ``accuracy`` is the share of windows whose word is the most probable.
 
         Raises
         ------
@@ -205,7 +205,7 @@ class WordModel:
         return figures
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
-        """Return the likeliest word between the context words of each window, shape (n,)."""
+        """Return the most probable middle word of each window, shape (n,)."""
         found = np.empty(len(inputs), np.int64)
         for rows in _blocks(len(inputs), self._words):
             contexts = self._checked(inputs[rows])
@@ -219,7 +219,7 @@ class WordModel:
         return hidden
 
     def _log_probabilities(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return log p(word | what was pooled), shape (n, V)."""
+        """Return log p(word | pooled vector), shape (n, V)."""
         with np.errstate(over="ignore", invalid="ignore"):
             logs = self._objective.log_probabilities(hidden, self._output)
             logs -= logs.max(1, keepdims=True)
@@ -227,7 +227,7 @@ class WordModel:
         return logs
 
     def _of_windows(self, logs: NDArray[np.float32], inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the sum over the context words of each window, where each alone was asked."""
+        """Return the sum over the context words of each window, if each has its own row."""
         if not self._pairs:
             return logs
         met = inputs >= 0
@@ -239,11 +239,11 @@ class WordModel:
         return total
 
     def buffers(self) -> Flat:
-        """Return an empty vector: the model carries nothing besides its tables."""
+        """Return an empty vector: the model has no state besides its tables."""
         return np.empty(0, np.float32)
 
     def load_buffers(self, flat: Flat) -> None:
-        """Take an empty vector."""
+        """Accept only an empty vector."""
         if len(flat):
             raise ConfigurationError(f"a word model has no buffers, the vector has {len(flat)} elements")
 
@@ -259,7 +259,7 @@ class WordModel:
 
 
 def _blocks(rows: int, words: int) -> Iterator[slice]:
-    """Cut rows so that a table of them by all words stays in memory; at least one block, so that no rows are noticed."""
+    """Cut rows into blocks whose tables by all words fit into memory; at least one, so that an empty batch raises."""
     size = max(_CELLS // words, 1)
     for begin in range(0, max(rows, 1), size):
         yield slice(begin, begin + size)
@@ -270,7 +270,7 @@ def _distinct(rows: NDArray[np.int32]) -> NDArray[np.int64]:
 
 
 def _indices(values: NDArray[Any], lowest: int, words: int, what: str) -> NDArray[np.int32]:
-    """Return word indices as the kernels take them, which look at no bounds."""
+    """Return checked word indices, since the kernels do not check bounds."""
     if values.dtype.kind not in "iu":
         raise DataError(f"the {what} must be indices into the vocabulary, not {values.dtype}")
     if values.size and (values.min() < lowest or values.max() >= words):

@@ -1,4 +1,4 @@
-"""The kernels in NumPy, for where numba does not work: slower, see `compiled` for what each does."""
+"""The kernels in NumPy, slower, for machines on which numba does not work. They are documented in `compiled`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def ask(targets: Any, drawn: Any, rows: Any) -> None:
 
 
 def logits_of(hidden: Any, output: Any, begin: Any, rows: Any) -> NDArray[Any]:
-    """Return the product of each window's pooled vector with each of its rows, one after another, shape (m,)."""
+    """Return the product of each window's pooled vector with each of its rows, concatenated, shape (m,)."""
     return np.asarray(np.einsum("ij,ij->i", np.repeat(hidden, np.diff(begin), axis=0), output[rows]))
 
 
 def losses_of(logits: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
-    """Return the logistic losses of logits for answers yes (1) and no (0)."""
+    """Return the logistic losses of logits with labels 1 and 0."""
     with np.errstate(invalid="ignore"):
         return np.asarray(np.logaddexp(F(0), np.where(labels != 0, -logits, logits)))
 
@@ -43,7 +43,7 @@ def learn(
     if to_embedding is not embedding:
         return _learn(embedding, output, inputs, roots, begin, rows, labels, scale, to_embedding, to_output)
     loss = 0.0
-    for i in range(len(inputs)):  # word by word, and row by row, since one may occur twice
+    for i in range(len(inputs)):  # one row after another, since a row may occur twice
         hidden, back = np.empty((1, embedding.shape[1]), F), np.zeros((1, embedding.shape[1]), F)
         pool(embedding, inputs[i : i + 1], roots, hidden)
         for row, label in zip(rows[begin[i] : begin[i + 1]], labels[begin[i] : begin[i + 1]], strict=True):
