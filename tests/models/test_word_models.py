@@ -90,7 +90,7 @@ def reference(model: Any, name: str, options: dict[str, Any], flat: torch.Tensor
             list(
                 zip(
                     paths.nodes[slice(*paths.begin[t : t + 2])],
-                    paths.turns[slice(*paths.begin[t : t + 2])],
+                    paths.labels[slice(*paths.begin[t : t + 2])],
                     itertools.repeat(1.0),
                 )
             )
@@ -338,7 +338,7 @@ def test_huffman_paths_are_those_of_a_shortest_code(counts: list[int]) -> None:
 
     paths = huffman_paths(np.array(counts))
     lengths = np.diff(paths.begin)
-    codes = {tuple(zip(paths.nodes[a:b], paths.turns[a:b], strict=False)) for a, b in itertools.pairwise(paths.begin)}
+    codes = {tuple(zip(paths.nodes[a:b], paths.labels[a:b], strict=False)) for a, b in itertools.pairwise(paths.begin)}
     assert len(codes) == len(counts)
     assert (paths.nodes[paths.begin[:-1]] == len(counts) - 2).all()  # all begin at the root
     assert sum(0.5 ** int(length) for length in lengths) == 1  # a complete binary tree

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.registry import Registry
-from chimera.data import sources, table
-from chimera.data.arrays import Task, as_inputs, as_targets
+from chimera.data.readers import sources, table
+from chimera.data.readers.arrays import Task, as_inputs, as_targets
 from chimera.data.scaling import Scaling
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from chimera.core.errors import DataError
 from chimera.core.private import make_folder
 
-SILENCE_S = 30.0
+DOWNLOAD_TIMEOUT_S = 30.0
 """Seconds without data from a server after which a download fails."""
 
 
@@ -46,7 +46,9 @@ def downloading(what: str, advice: str) -> Iterator[None]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(SILENCE_S)  # scikit-learn sets no timeout, and would wait for a silent server for ever
+    socket.setdefaulttimeout(
+        DOWNLOAD_TIMEOUT_S
+    )  # scikit-learn sets no timeout, and would wait for a silent server for ever
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     try:
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress, warnings.catch_warnings():
@@ -60,7 +62,7 @@ def downloading(what: str, advice: str) -> Iterator[None]:
         socket.setdefaulttimeout(before)
 
 
-def keep(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+def save_to_cache(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write an .npz file into the cache atomically; if that fails, only warn."""
     try:
         make_folder(path.parent)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chimera.data import sources, table
-from chimera.data.arrays import Task
 from chimera.data.dataset import DATASETS, Split
+from chimera.data.readers import sources, table
+from chimera.data.readers.arrays import Task
 
 
 @DATASETS.register("csv")

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.dataset import DATASETS, Dataset, Split, split_indices
-from chimera.data.download import cache_folder, data_folder, downloading, keep
-from chimera.data.idx import read_idx
-from chimera.data.sources import read_npz
+from chimera.data.download import cache_folder, data_folder, downloading, save_to_cache
+from chimera.data.readers.idx import read_idx
+from chimera.data.readers.sources import read_npz
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Shape: TypeAlias = Literal["flat", "image"]
@@ -145,7 +145,7 @@ def _load(which: _Images, path: str | None) -> tuple[Bytes, Bytes, Bytes, Bytes]
         images, labels = _of_openml(which.openml)
     names = ("x_train", "y_train", "x_test", "y_test")
     arrays = (images[:_TRAIN], labels[:_TRAIN], images[_TRAIN:], labels[_TRAIN:])
-    keep(cached, dict(zip(names, arrays, strict=True)))
+    save_to_cache(cached, dict(zip(names, arrays, strict=True)))
     return arrays
 
 

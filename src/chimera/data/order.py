@@ -35,7 +35,7 @@ class Order(Protocol):
         """Return the sample indices, shape (batch_size,), of ``step``, counted from 0. The array may be read-only."""
 
 
-class DealtOrder:
+class GlobalOrder:
     """An endless stream of permutations of the data, from which each step takes the next batch of every worker.
 
     Step t takes ``world_size * batch_size`` samples, and each rank reads its slice of them. So N workers with batches of B
@@ -66,8 +66,8 @@ class DealtOrder:
 
     def batch(self, step: int) -> Indices:
         """Return the sample indices of this rank at ``step``."""
-        dealt = self.begin + ((step - self.since) * self.world_size + self.rank) * self.batch_size
-        epoch, begin = divmod(dealt, self.n_samples)
+        start = self.begin + ((step - self.since) * self.world_size + self.rank) * self.batch_size
+        epoch, begin = divmod(start, self.n_samples)
         end = begin + self.batch_size
         permutation = _permutation(self.seed, epoch, self.n_samples)
         if end <= self.n_samples:
@@ -116,7 +116,7 @@ class ShardOrder:
 
     def _shuffle(self, epoch: int) -> Indices:
         if epoch != self._epoch:
-            # rank + 1: zeros at the end of a seed are ignored, and rank 0 would share the stream of DealtOrder
+            # rank + 1: zeros at the end of a seed are ignored, and rank 0 would share the stream of GlobalOrder
             rng = np.random.default_rng([self.seed, epoch, self.rank + 1])
             self._epoch, self._shuffled = epoch, rng.permutation(self.indices).astype(np.int64, copy=False)
             self._shuffled.flags.writeable = False
@@ -131,7 +131,7 @@ def _shard_order(indices: NDArray[Any], batch_size: int, seed: int, rank: int, s
 
 
 @dataclass(frozen=True)
-class HeldOrder:
+class MultiBlockOrder:
     """The order of a worker that holds several blocks of data, such as for gradient coding.
 
     By default the worker reads its own block. A call can name another one.
@@ -198,7 +198,7 @@ def orders(
 ) -> list[Order]:
     """Return the order of each worker, in rank order.
 
-    ``since`` and ``begin`` are for data that is divided again during a run (see `DealtOrder`). If each worker has its own
+    ``since`` and ``begin`` are for data that is divided again during a run (see `GlobalOrder`). If each worker has its own
     samples, all samples are partitioned again, and only the step numbers continue.
 
     Raises
@@ -212,7 +212,7 @@ def orders(
     parts = checked_parts(partitioner(dataset.targets, world_size, rng), world_size, samples)
     if getattr(partitioner, "dealt", False):
         return [
-            DealtOrder(
+            GlobalOrder(
                 samples,
                 world_size=world_size,
                 rank=rank,

@@ -22,7 +22,7 @@ class Partitioner(Protocol):
 
     Attributes
     ----------
-    dealt : whether all workers read from one global stream instead (see `chimera.data.order.DealtOrder`). Runs with any
+    global_order : whether all workers read from one global stream instead (see `chimera.data.order.GlobalOrder`). Runs with any
         number of workers then read the same samples in the same step. Optional; default False.
     """
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Content: TypeAlias = tuple[Sequence[str], NDArray[np.float32]]
 _DIGITS = "%.9g"  # enough digits to read back every float32 exactly
 _BLANK = b" \t\n\r\v\f"
-_LONGEST_LINE_BYTES = 1 << 24
+_MAX_LINE_BYTES = 1 << 24
 _SMALL_CHUNK_BYTES = 1 << 24  # h5py's own chunks are smaller
 
 
@@ -115,9 +115,9 @@ def _read_numbers(path: Path) -> Content:
 
 
 def _line(file: Any, path: Path, number: int) -> bytes:
-    line: bytes = file.readline(_LONGEST_LINE_BYTES)
-    if len(line) == _LONGEST_LINE_BYTES:
-        raise DataError(f"{path}, line {number}: the line is longer than {_LONGEST_LINE_BYTES} bytes")
+    line: bytes = file.readline(_MAX_LINE_BYTES)
+    if len(line) == _MAX_LINE_BYTES:
+        raise DataError(f"{path}, line {number}: the line is longer than {_MAX_LINE_BYTES} bytes")
     return line
 
 

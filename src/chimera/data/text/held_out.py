@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import DataError
-from chimera.data.text.tokens import Rules
+from chimera.data.text.reading.tokens import Rules
 from chimera.data.text.vocabulary import Vocabulary
 from chimera.data.text.windows import Windows
 
@@ -57,7 +57,7 @@ def read_windows(path: str | os.PathLike[str], vocabulary: Vocabulary, rules: Ru
     return np.array(rows, np.int32)
 
 
-class Drawing:
+class Reservoir:
     """A reservoir sample: windows drawn from a stream of unknown length, each with the same probability.
 
     Every window gets a random key. The windows with the smallest keys are kept (Efraimidis and Spirakis 2006, equal weights).
@@ -78,6 +78,6 @@ class Drawing:
         first = np.argsort(numbers, kind="stable")[: self._count]
         self._numbers, self._windows = numbers[first], windows[first]
 
-    def drawn(self) -> Windows:
+    def sample(self) -> Windows:
         """Return the sampled windows."""
         return self._windows

@@ -142,7 +142,7 @@ def _row_slot(tokens: Any, begin: int, width: int, slots: Any) -> Any:
 
 
 @_njit
-def _held(tokens: Any, begin: int, rows: Any, slots: Any) -> Any:
+def _contains(tokens: Any, begin: int, rows: Any, slots: Any) -> Any:
     """Return whether the window that begins at ``begin`` is one of ``rows``."""
     width = rows.shape[1]
     slot = _row_slot(tokens, begin, width, slots)
@@ -175,7 +175,7 @@ def assemble(tokens: Any, stride: int, rows: Any, slots: Any, out: Any) -> Any:
         if run < width:
             continue
         begin = at - width + 1
-        if len(rows) == 0 or not _held(tokens, begin, rows, slots):
+        if len(rows) == 0 or not _contains(tokens, begin, rows, slots):
             for place in range(width):
                 out[written, place] = tokens[begin + place]
             written += 1

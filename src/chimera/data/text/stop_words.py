@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from chimera.core.errors import DataError
-from chimera.data.text.tokens import Rules
+from chimera.data.text.reading.tokens import Rules
 
 _ENGLISH = """
 a an the this that these those

@@ -10,11 +10,11 @@ import numpy as np
 
 from chimera.core.call import work
 from chimera.core.errors import DataError
-from chimera.data.text.source import Reader
-from chimera.data.text.tokens import Part
+from chimera.data.text.reading.source import Reader
+from chimera.data.text.reading.tokens import Part
 from chimera.data.text.windows import NO_TOKENS, Assembler, Tokens, Windows
 
-_MOST_MARKS = 4096
+_MAX_MARKS = 4096
 
 _SHUFFLED = 16
 """Number of blocks that are shuffled together: 4 MB of text."""
@@ -30,7 +30,7 @@ class Blocks(Protocol):
         """Return the windows of the block and its remaining tokens, and advance to the next block."""
 
 
-class OwnBlocks:
+class LocalBlocks:
     """Blocks of windows that are made on demand in this process."""
 
     def __init__(self, part: Part, assembler: Assembler) -> None:
@@ -85,12 +85,12 @@ class WindowStream:
     Parameters
     ----------
     blocks : source of the windows, at its start.
-    barren : number of consecutive blocks without a window after which `take` fails.
+    max_empty_blocks : number of consecutive blocks without a window after which `take` fails.
     name : name of the part in messages.
     """
 
-    def __init__(self, blocks: Blocks, *, barren: int, name: str) -> None:
-        self._blocks, self._barren, self._name = blocks, barren, name
+    def __init__(self, blocks: Blocks, *, max_empty_blocks: int, name: str) -> None:
+        self._blocks, self._max_empty_blocks, self._name = blocks, max_empty_blocks, name
         self._number = self._end = 0  # number of the next block, and index of the next window
         self._kept: deque[tuple[int, Windows]] = deque()  # with the index of their first window
         self._marks: list[tuple[int, int, Tokens]] = [
@@ -106,11 +106,11 @@ class WindowStream:
         ActorLost : the actor that makes the blocks is dead. A retry continues at the same position.
         """
         self._go_to(begin)
-        barren = 0
+        empty_blocks = 0
         while self._end < begin + count:
             windows = self._next()
-            barren = 0 if len(windows) else barren + 1
-            if barren >= self._barren:
+            empty_blocks = 0 if len(windows) else empty_blocks + 1
+            if empty_blocks >= self._max_empty_blocks:
                 raise DataError(f"{self._name} has too few words for a window")
             self._kept.append((self._end - len(windows), windows))
             while self._kept and self._kept[0][0] + len(self._kept[0][1]) <= begin:
@@ -138,6 +138,6 @@ class WindowStream:
         self._end += len(windows)
         if self._number > self._marks[-1][1]:
             self._marks.append((self._end, self._number, carry))
-            if len(self._marks) > _MOST_MARKS:
+            if len(self._marks) > _MAX_MARKS:
                 del self._marks[1::2]
         return windows

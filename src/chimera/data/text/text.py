@@ -13,23 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError
-from chimera.data.arrays import Task
 from chimera.data.dataset import Dataset
+from chimera.data.readers.arrays import Task
 from chimera.data.text.held_out import read_windows
-from chimera.data.text.orders import TextOrder, Ticket, text_orders
-from chimera.data.text.source import Paths, Source
+from chimera.data.text.pipeline.orders import BatchSpec, TextOrder, text_orders
+from chimera.data.text.reading.source import Paths, Source
+from chimera.data.text.reading.tokens import Bounds, Part, Rules
+from chimera.data.text.statistics import text_statistics
 from chimera.data.text.stop_words import stop_words as words_to_leave_out
-from chimera.data.text.stream import Blocks, OwnBlocks, ShuffledBlocks, WindowStream
-from chimera.data.text.survey import survey
-from chimera.data.text.tokens import Bounds, Part, Rules
+from chimera.data.text.stream import Blocks, LocalBlocks, ShuffledBlocks, WindowStream
 from chimera.data.text.unigram import unigram_cross_entropy
 from chimera.data.text.vocabulary import Vocabulary
-from chimera.data.text.windows import Assembler, Held, Stride, Windowing, Windows
+from chimera.data.text.windows import Assembler, ExcludedWindows, Stride, Windowing, Windows
 from chimera.data.text.words import WordTable
 
 if TYPE_CHECKING:
     from chimera.core.engine import Engine
-    from chimera.data.supply import Supply
+    from chimera.data.provider import DataProvider
 
 Batch: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -142,7 +142,7 @@ class Text:
                 stacklevel=2,
             )
         held = test_windows if test is None else read_windows(test, given, rules, width)
-        found = survey(Part.of(source, rules, 0, 1), given, windowing, held, seed)
+        found = text_statistics(Part.of(source, rules, 0, 1), given, windowing, held, seed)
         inputs, targets = as_batch(found.test)
         known = given.counted(found.counts)
         tested = Dataset(inputs, targets, known.words, name=f"{source.name}, test windows")
@@ -194,9 +194,9 @@ class Text:
             content.update(array.tobytes())
         return content.hexdigest()
 
-    def take(self, ticket: Ticket) -> Batch:
+    def take(self, spec: BatchSpec) -> Batch:
         """Return the batch that an order of this text described for a step."""
-        return as_batch(ticket.windows(self))
+        return as_batch(spec.windows(self))
 
     def orders(self, world_size: int, batch_size: int, seed: int, *, since: int = 0, begin: int = 0) -> list[TextOrder]:
         """Return the order of each learner, if each reads its own part itself.
@@ -207,26 +207,26 @@ class Text:
         """
         return text_orders(len(self), world_size, batch_size, seed, since=since, begin=begin)
 
-    def supply(self, engine: Engine, partition: Any, *, workers: int, batch_size: int, seed: int) -> Supply:
+    def provider(self, engine: Engine, partition: Any, *, workers: int, batch_size: int, seed: int) -> DataProvider:
         """Return the provider of windows for the learners, with or without pipelines.
 
         Raises
         ------
         ConfigurationError : a partition is set, which has no effect on a text, or there are more pipelines than learners.
         """
-        from chimera.data.text.pipelines import Pipelines
-        from chimera.data.text.supply import OwnReading, Piped
+        from chimera.data.text.pipeline.pipelines import Pipelines
+        from chimera.data.text.pipeline.provider import DirectReading, PipelinedReading
 
         if not getattr(partition, "dealt", False):
             raise ConfigurationError(
                 "a text is divided into contiguous parts, one per learner or pipeline: leave the partition at 'iid'"
             )
         if not self.pipelines:
-            return OwnReading(self, batch_size, seed)
+            return DirectReading(self, batch_size, seed)
         made = Pipelines(
             engine, self, pipelines=self.pipelines, learners=workers, seed=seed, stages=self.stages, ahead=self.ahead
         )
-        return Piped(engine, made, batch_size, engine.virtual_time)
+        return PipelinedReading(engine, made, batch_size, engine.virtual_time)
 
     def figures(self) -> dict[str, Any]:
         """Return the figures of the text for the summary of a run, with the test loss of its unigram model."""
@@ -243,7 +243,7 @@ class Text:
 
     def assembler(self, index: int, parts: int, seed: int) -> Assembler:
         """Return the assembler of windows of a part; the seed is that of sub-sampling."""
-        return Assembler(self._table, self.vocabulary, self.windowing, self._held, (seed, index, parts))
+        return Assembler(self._table, self.vocabulary, self.windowing, self._excluded, (seed, index, parts))
 
     def stream(self, index: int, parts: int, seed: int) -> WindowStream:
         """Return the windows of a part, made in this process. The stream is cached until ``parts`` or ``seed`` change."""
@@ -251,31 +251,31 @@ class Text:
         if key not in self._streams:
             for other in [other for other in self._streams if other[1:] != key[1:]]:
                 del self._streams[other]
-            blocks = OwnBlocks(self.part(index, parts), self.assembler(*key))
+            blocks = LocalBlocks(self.part(index, parts), self.assembler(*key))
             self._streams[key] = self.stream_of(blocks, index, parts)
         return self._streams[key]
 
     def stream_of(self, blocks: Blocks, index: int, parts: int) -> WindowStream:
         """Return the windows of a part, made from these blocks of it."""
-        barren = self.part(index, parts).blocks * (_EMPTY_PASSES if self.windowing.sample else 1)
+        empty_blocks = self.part(index, parts).blocks * (_EMPTY_PASSES if self.windowing.sample else 1)
         name = f"part {index + 1} of {parts} of {self.name}" if parts > 1 else self.name
         if self.shuffle:
             blocks = ShuffledBlocks(blocks, (index, parts))
-        return WindowStream(blocks, barren=barren, name=name)
+        return WindowStream(blocks, max_empty_blocks=empty_blocks, name=name)
 
     @cached_property
     def _table(self) -> WordTable:
         return self.vocabulary.table(self.rules)
 
     @cached_property
-    def _held(self) -> Held:
+    def _excluded(self) -> ExcludedWindows:
         half = self.windowing.width // 2
         if not self.held_out:
-            return Held(np.empty((0, self.windowing.width), np.int32))
-        return Held(np.insert(self.test.inputs, half, self.test.targets, axis=1).astype(np.int32))
+            return ExcludedWindows(np.empty((0, self.windowing.width), np.int32))
+        return ExcludedWindows(np.insert(self.test.inputs, half, self.test.targets, axis=1).astype(np.int32))
 
     def __getstate__(self) -> dict[str, Any]:
-        rebuilt = {"_table": None, "_held": None, "_streams": None}
+        rebuilt = {"_table": None, "_excluded": None, "_streams": None}
         kept = {key: value for key, value in self.__dict__.items() if key not in rebuilt}
         return kept | {"test": (self.test.inputs, self.test.targets, self.test.name)}  # its classes are the vocabulary
 

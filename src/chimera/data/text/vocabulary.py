@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.private import write
-from chimera.data.text.source import Reader, Source
-from chimera.data.text.tokens import NUMBER, Part, Rules
+from chimera.data.text.reading.source import Reader, Source
+from chimera.data.text.reading.tokens import NUMBER, Part, Rules
 from chimera.data.text.words import WordTable
 
 _UPPER = str.maketrans("0123456789", "ABCDEFGHIJ")

@@ -63,7 +63,7 @@ class Windowing:
             return np.append(np.minimum((np.sqrt(ratio) + 1) / ratio, 1), 1).astype(np.float32)
 
 
-class Held:
+class ExcludedWindows:
     """The set of windows that are excluded from training.
 
     Parameters
@@ -86,16 +86,21 @@ class Assembler:
     ----------
     table : word table of the vocabulary.
     vocabulary : the vocabulary; it needs counts for sub-sampling.
-    held : windows to exclude.
+    excluded : windows to exclude.
     seed : seed of sub-sampling, combined with the number of the block, so that every pass has its own draws.
     """
 
     def __init__(
-        self, table: WordTable, vocabulary: Vocabulary, windowing: Windowing, held: Held, seed: tuple[int, ...] = ()
+        self,
+        table: WordTable,
+        vocabulary: Vocabulary,
+        windowing: Windowing,
+        excluded: ExcludedWindows,
+        seed: tuple[int, ...] = (),
     ) -> None:
         from chimera.data.text import kernels
 
-        self._table, self._windowing, self._held, self._seed = table, windowing, held, seed
+        self._table, self._windowing, self._excluded, self._seed = table, windowing, excluded, seed
         self._assemble = kernels.assemble
         self._kept = None if vocabulary.counts is None else windowing.kept(vocabulary.counts)
 
@@ -122,5 +127,5 @@ class Assembler:
         """Return the windows of a sequence of tokens, and the remaining tokens."""
         width, step = self._windowing.width, self._windowing.step
         out = np.empty((len(tokens) // step + 1, width), np.int32)
-        written, over = self._assemble(tokens, step, self._held.rows, self._held.slots, out)
+        written, over = self._assemble(tokens, step, self._excluded.rows, self._excluded.slots, out)
         return out[:written], tokens[len(tokens) - over :].copy()

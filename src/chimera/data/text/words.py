@@ -31,7 +31,7 @@ class WordTable:
         self._arena = np.empty(0, np.uint8)
         self._starts, self._counts = np.zeros(1, np.int64), np.zeros(0, np.int64)
         self._slots, self._hashes = np.full(1, -1, np.int32), np.empty(1, np.uint64)
-        self._room(max(len(words), 1 << 10), max(sum(map(len, words)), 1 << 14))
+        self._grow(max(len(words), 1 << 10), max(sum(map(len, words)), 1 << 14))
         self._out = _NONE
         if words:
             self._add(np.frombuffer(" ".join(words).encode(), np.uint8), sys.maxsize)
@@ -61,14 +61,14 @@ class WordTable:
         while at < len(text):
             at, _, self._words = self._scan(text, at, longest, _NONE)
             if at < len(text):
-                self._room(2 * self._words, 2 * int(self._starts[self._words]) + len(text))
+                self._grow(2 * self._words, 2 * int(self._starts[self._words]) + len(text))
 
     def _scan(self, text: NDArray[np.uint8], at: int, longest: int, out: NDArray[np.int32]) -> Any:
         return self._kernels.scan(
             text, at, longest, self._arena, self._starts, self._slots, self._hashes, self._words, self._counts, out
         )
 
-    def _room(self, words: int, letters: int) -> None:
+    def _grow(self, words: int, letters: int) -> None:
         """Grow the table to this number of words and letters; keep its content."""
         slots = np.full(1 << (2 * words + 2).bit_length(), -1, np.int32)
         hashes = np.empty(len(slots), np.uint64)

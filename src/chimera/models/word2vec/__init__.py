@@ -60,13 +60,13 @@ def cbow(
         and not in the backward pass. Otherwise the two differ only by the scale of the vectors.
     all_words : whether an evaluation scores all words for each window, to get cross-entropy and accuracy; default True.
     """
-    given = _Given("cbow", input_shape, outputs, counts, task, output, dim, seed)
+    given = _Settings("cbow", input_shape, outputs, counts, task, output, dim, seed)
     sampled = _set(
         negatives=negatives, shared_negatives=shared_negatives, noise_power=noise_power, order=order,
         combiner=combiner, all_words=all_words,
     )  # fmt: skip
     if output == "softmax":
-        given.need_torch(sampled)
+        given.require_torch(sampled)
         from chimera.models.word2vec.softmax import Cbow
 
         return Cbow(outputs, dim)
@@ -95,7 +95,7 @@ def skip_gram(
     of word2vec, the resulting vectors are those of the context words. If every word of a text is once in the middle, the
     pairs are the same in both directions. The options are those of `cbow`.
     """
-    given = _Given("skip-gram", input_shape, outputs, counts, task, output, dim, seed)
+    given = _Settings("skip-gram", input_shape, outputs, counts, task, output, dim, seed)
     sampled = _set(
         negatives=negatives,
         shared_negatives=shared_negatives,
@@ -104,7 +104,7 @@ def skip_gram(
         all_words=all_words,
     )
     if output == "softmax":
-        given.need_torch(sampled)
+        given.require_torch(sampled)
         from chimera.models.torch_model import TorchModel
         from chimera.models.word2vec.softmax import SkipGram
 
@@ -117,7 +117,7 @@ def _set(**options: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Given:
+class _Settings:
     """The checked arguments of both models."""
 
     name: str
@@ -137,12 +137,12 @@ class _Given:
         _positive(self.name, dim=self.dim)
         take_room(self.words * self.dim)
 
-    def refuse(self, options: Mapping[str, Any], where: str) -> None:
+    def reject(self, options: Mapping[str, Any], where: str) -> None:
         for name in options:
             raise ConfigurationError(f"model {self.name!r}, option {name!r}: it has no effect with {where}")
 
-    def need_torch(self, options: Mapping[str, Any]) -> None:
-        self.refuse(options, "output = 'softmax'")
+    def require_torch(self, options: Mapping[str, Any]) -> None:
+        self.reject(options, "output = 'softmax'")
         try:
             importlib.import_module("torch")
         except ImportError as error:
@@ -155,7 +155,7 @@ class _Given:
         all_words = options.pop("all_words", True)
         make: functools.partial[Any]
         if self.output == "hierarchical-softmax":
-            self.refuse(options, "output = 'hierarchical-softmax'")
+            self.reject(options, "output = 'hierarchical-softmax'")
             make = functools.partial(HierarchicalSoftmax, counts)
         else:
             negatives, power = options.get("negatives", 5), options.get("noise_power", 0.75)

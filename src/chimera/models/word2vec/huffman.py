@@ -16,12 +16,12 @@ class Paths:
     ----------
     begin : start of the path to word i in the other arrays, shape (V + 1,), int64.
     nodes : inner nodes of the paths, 0 to V - 2, of which the root is V - 2; int32.
-    turns : label of each node of a path: 1 if the path goes to the left child, otherwise 0; uint8.
+    labels : label of each node of a path: 1 if the path goes to the left child, otherwise 0; uint8.
     """
 
     begin: NDArray[np.int64]
     nodes: NDArray[np.int32]
-    turns: NDArray[np.uint8]
+    labels: NDArray[np.uint8]
 
 
 def huffman_paths(counts: NDArray[np.int64]) -> Paths:
@@ -32,22 +32,22 @@ def huffman_paths(counts: NDArray[np.int64]) -> Paths:
     """
     words = counts.size
     parents, left = _merge(np.maximum(counts, 1))
-    steps: list[tuple[NDArray[np.int64], ...]] = []  # (words, their inner nodes, turns), from the leaves up
-    here, who = np.arange(words), np.arange(words)
-    while words > 1 and who.size:
+    steps: list[tuple[NDArray[np.int64], ...]] = []  # (words, their inner nodes, labels), from the leaves up
+    here, word = np.arange(words), np.arange(words)
+    while words > 1 and word.size:
         above = parents[here]
-        steps.append((who, above - words, left[here]))
-        going = above != 2 * words - 2
-        here, who = above[going], who[going]
+        steps.append((word, above - words, left[here]))
+        unfinished = above != 2 * words - 2
+        here, word = above[unfinished], word[unfinished]
     lengths = np.zeros(words, np.int64)
-    for who, _, _ in steps:
-        lengths[who] += 1
+    for word, _, _ in steps:
+        lengths[word] += 1
     begin = np.concatenate([[0], np.cumsum(lengths)])
-    nodes, turns = np.empty(begin[-1], np.int32), np.empty(begin[-1], np.uint8)
-    for up, (who, inner, turn) in enumerate(steps):
-        place = begin[who + 1] - 1 - up
-        nodes[place], turns[place] = inner, turn
-    return Paths(begin, nodes, turns)
+    nodes, labels = np.empty(begin[-1], np.int32), np.empty(begin[-1], np.uint8)
+    for up, (word, inner, turn) in enumerate(steps):
+        place = begin[word + 1] - 1 - up
+        nodes[place], labels[place] = inner, turn
+    return Paths(begin, nodes, labels)
 
 
 def _merge(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -40,7 +40,7 @@ class Noise:
         kernels().draw(self._thresholds, self._aliases, self._key, self._drawn, out)
         self._drawn += out.size
 
-    def drawn_from(self, seed: int, out: NDArray[np.int32]) -> None:
+    def draw_with_seed(self, seed: int, out: NDArray[np.int32]) -> None:
         """Fill an array with words drawn from ``seed``, without changing the sequence of `draw`."""
         kernels().draw(self._thresholds, self._aliases, _key(seed), 0, out)
 

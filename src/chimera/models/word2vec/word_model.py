@@ -13,7 +13,7 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.parameters import Flat, Layout
 from chimera.models.model import Batch
 from chimera.models.word2vec.kernels import kernels
-from chimera.models.word2vec.objectives import Asked, Objective, Windows, places_among
+from chimera.models.word2vec.objectives import BatchLoss, Objective, Windows, positions_in
 
 Memory = Callable[[int], Flat]
 _CELLS = 1 << 22  # of a table of windows by words, at a time
@@ -59,12 +59,12 @@ class WordModel:
         self._all_words = all_words
         self._make_objective, self._memory = make_objective, memory
         counts = np.maximum(np.arange(1 + (1 if pairs else width)), 1)
-        self._roots = (1 / (counts if combiner == "mean" else np.sqrt(counts))).astype(np.float32)
+        self._pool_scales = (1 / (counts if combiner == "mean" else np.sqrt(counts))).astype(np.float32)
         self._objective = make_objective()
         self.layout = Layout(("embedding", "output"), ((words, dim), (self._objective.rows(), dim)))
         self._lay_out()
         spread = (
-            1 if combiner == "mean" else self._roots[-1]
+            1 if combiner == "mean" else self._pool_scales[-1]
         ) / dim  # in both cases the pooled vectors are those of word2vec
         rng = np.random.default_rng(seed)
         for begin in range(0, words, 1 << 16):
@@ -76,7 +76,8 @@ class WordModel:
         self._weights = self._memory(self.layout.size)
         self._embedding, self._output = self.layout.split(self._weights).values()
         self._gradient: Flat | None = None
-        self._met: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None  # rows where the gradient is not 0
+        # rows where the gradient is not 0
+        self._nonzero_rows: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
 
     def parameters(self) -> Flat:
         """Return the flat vector of both tables, not a copy."""
@@ -98,9 +99,9 @@ class WordModel:
         DataError : the batch is empty, or its windows are invalid for this vocabulary.
         """
         gradient, tables = self._cleared()
-        windows, asked, n = self._asked(batch)
-        loss = asked.learn(self._embedding, self._output, windows, 1 / n, tables)
-        self._met = windows.inputs.reshape(-1), asked.met
+        windows, batch_loss, n = self._batch_loss(batch)
+        loss = batch_loss.accumulate(self._embedding, self._output, windows, 1 / n, tables)
+        self._nonzero_rows = windows.inputs.reshape(-1), batch_loss.output_rows
         return gradient, loss / n
 
     def descend(self, batch: Batch, learning_rate: float) -> float:
@@ -113,33 +114,35 @@ class WordModel:
         DataError : as for `gradient`.
         """
         if self._order == "word":
-            windows, asked, n = self._asked(batch)
+            windows, batch_loss, n = self._batch_loss(batch)
             own = self._embedding, self._output
-            return asked.learn(*own, windows, -learning_rate / n, own) / n
+            return batch_loss.accumulate(*own, windows, -learning_rate / n, own) / n
         _, loss = self.gradient(batch)
         _, tables = self._gradient_tables()
         kernel, rate = kernels(), np.float32(learning_rate)
-        for table, gradient, rows in zip((self._embedding, self._output), tables, self._met or (), strict=True):
+        for table, gradient, rows in zip(
+            (self._embedding, self._output), tables, self._nonzero_rows or (), strict=True
+        ):
             kernel.take_rows(table, gradient, rows, rate)
-        self._met = None
+        self._nonzero_rows = None
         return loss
 
     def rows(self, batch: Batch) -> dict[str, NDArray[np.int64]]:
         """Return the rows of each table that `gradient` uses, for workers that pull only these."""
-        windows, asked, _ = self._asked(batch)
-        return dict(zip(self.layout.names, map(_distinct, (windows.inputs, asked.met)), strict=True))
+        windows, batch_loss, _ = self._batch_loss(batch)
+        return dict(zip(self.layout.names, map(_distinct, (windows.inputs, batch_loss.output_rows)), strict=True))
 
     def row_gradient(self, batch: Batch) -> tuple[dict[str, tuple[NDArray[np.int64], Flat]], float]:
         """Return the gradient as rows of each table with their values, and the mean loss.
 
         It is computed in tables of these rows alone, since a gradient of all rows takes as much memory as the model.
         """
-        windows, asked, n = self._asked(batch)
-        inputs, outputs = map(_distinct, (windows.inputs, asked.met))
+        windows, batch_loss, n = self._batch_loss(batch)
+        inputs, outputs = map(_distinct, (windows.inputs, batch_loss.output_rows))
         tables = self._embedding[inputs], self._output[outputs]
         into = np.zeros_like(tables[0]), np.zeros_like(tables[1])
-        windows = windows._replace(inputs=places_among(inputs, windows.inputs))
-        loss = asked.among(outputs).learn(*tables, windows, 1 / n, into)
+        windows = windows._replace(inputs=positions_in(inputs, windows.inputs))
+        loss = batch_loss.remapped(outputs).accumulate(*tables, windows, 1 / n, into)
         return dict(zip(self.layout.names, zip((inputs, outputs), into, strict=True), strict=True)), loss / n
 
     def _gradient_tables(self) -> tuple[Flat, tuple[Flat, Flat]]:
@@ -152,15 +155,15 @@ class WordModel:
 
     def _cleared(self) -> tuple[Flat, tuple[Flat, Flat]]:
         gradient, tables = self._gradient_tables()
-        for table, rows in zip(tables, self._met or (), strict=False):
+        for table, rows in zip(tables, self._nonzero_rows or (), strict=False):
             kernels().clear_rows(table, rows)
-        self._met = None
+        self._nonzero_rows = None
         return gradient, tables
 
-    def _asked(self, batch: Batch) -> tuple[Windows, Asked, int]:
+    def _batch_loss(self, batch: Batch) -> tuple[Windows, BatchLoss, int]:
         """Return the windows of a batch, their loss, and their number."""
         windows, words = self._windows(batch)
-        return windows, self._objective.ask(words), len(batch[1])
+        return windows, self._objective.batch_loss(words), len(batch[1])
 
     def _windows(self, batch: Batch) -> tuple[Windows, NDArray[np.int32]]:
         """Return the context words to pool, and the target of each row."""
@@ -170,9 +173,9 @@ class WordModel:
         inputs = self._checked(inputs)
         words = _indices(targets, 0, self._words, "words")
         if not self._pairs:
-            return Windows(inputs, self._roots), words
-        met = inputs >= 0
-        return Windows(inputs[met][:, None], self._roots), np.repeat(words, met.sum(1))
+            return Windows(inputs, self._pool_scales), words
+        present = inputs >= 0
+        return Windows(inputs[present][:, None], self._pool_scales), np.repeat(words, present.sum(1))
 
     def _checked(self, inputs: NDArray[Any]) -> NDArray[np.int32]:
         if inputs.ndim != 2 or inputs.shape[1] > self._width:
@@ -197,7 +200,7 @@ class WordModel:
             if self._all_words:
                 logs = self._log_probabilities(hidden)
                 entropy -= float(logs[np.arange(words.size), words].sum(dtype=np.float64))
-                right += int(np.count_nonzero(self._of_windows(logs, inputs[rows]).argmax(1) == targets[rows]))
+                right += int(np.count_nonzero(self._window_sums(logs, inputs[rows]).argmax(1) == targets[rows]))
                 pairs += words.size
         figures = {"loss": loss / len(targets)}
         if self._all_words:
@@ -210,12 +213,12 @@ class WordModel:
         for rows in _blocks(len(inputs), self._words):
             contexts = self._checked(inputs[rows])
             each = contexts[contexts >= 0][:, None] if self._pairs else contexts
-            found[rows] = self._of_windows(self._log_probabilities(self._hidden(each)), contexts).argmax(1)
+            found[rows] = self._window_sums(self._log_probabilities(self._hidden(each)), contexts).argmax(1)
         return found
 
     def _hidden(self, contexts: NDArray[np.int32]) -> NDArray[np.float32]:
         hidden = np.empty((len(contexts), self._embedding.shape[1]), np.float32)
-        kernels().pool(self._embedding, contexts, self._roots, hidden)
+        kernels().pool(self._embedding, contexts, self._pool_scales, hidden)
         return hidden
 
     def _log_probabilities(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -226,15 +229,15 @@ class WordModel:
             logs -= np.log(np.exp(logs).sum(1, keepdims=True))
         return logs
 
-    def _of_windows(self, logs: NDArray[np.float32], inputs: NDArray[Any]) -> NDArray[np.float32]:
+    def _window_sums(self, logs: NDArray[np.float32], inputs: NDArray[Any]) -> NDArray[np.float32]:
         """Return the sum over the context words of each window, if each has its own row."""
         if not self._pairs:
             return logs
-        met = inputs >= 0
-        place = np.cumsum(met).reshape(met.shape) - 1
+        present = inputs >= 0
+        place = np.cumsum(present).reshape(present.shape) - 1
         total = np.zeros((len(inputs), self._words), np.float32)
-        for column in range(met.shape[1]):
-            there = met[:, column]
+        for column in range(present.shape[1]):
+            there = present[:, column]
             total[there] += logs[place[there, column]]
         return total
 
@@ -248,7 +251,7 @@ class WordModel:
             raise ConfigurationError(f"a word model has no buffers, the vector has {len(flat)} elements")
 
     def __getstate__(self) -> dict[str, Any]:
-        made = ("_embedding", "_output", "_gradient", "_tables", "_met", "_objective")
+        made = ("_embedding", "_output", "_gradient", "_tables", "_nonzero_rows", "_objective")
         return {key: value for key, value in vars(self).items() if key not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

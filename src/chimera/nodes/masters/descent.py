@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from chimera.core.engine import Resources
 from chimera.core.errors import ActorLost, ChimeraError, ConfigurationError, DataError, TooFewWorkersError
 from chimera.core.parameters import Flat, Layout
-from chimera.data.supply import Supply
+from chimera.data.provider import DataProvider
 from chimera.engines.http import HttpEngine
 from chimera.nodes.masters.averaging import union
 from chimera.nodes.masters.gradient_actor import Form, GradientActor, Sample
@@ -184,7 +184,7 @@ class Descent:
         """Run the strategy's rounds until it is over; whoever is lost is left out."""
         engine = self._engine
         watch, tolerance = HeartbeatMonitor(engine), FaultTolerance(on_worker_loss="drop")
-        dealing = Sharding(_NoSupply(), len(actors.living), lambda _: 0)
+        dealing = Sharding(_NoProvider(), len(actors.living), lambda _: 0)
         cluster = TrainingCluster(engine, actors, dealing, watch)
         recovery = Recovery(engine, cluster, watch, tolerance)
         strategy, rejections = ParameterServer(), Rejections()
@@ -278,7 +278,7 @@ class _Actors(Actors):
         return self._engine.spawn(GradientServer, self._first, self._layout, name="server 0", **options)
 
 
-class _NoSupply(Supply):
+class _NoProvider(DataProvider):
     """Workers own their data, and read them by themselves."""
 
     def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[Any]:  # noqa: ARG002

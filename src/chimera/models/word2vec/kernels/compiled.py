@@ -32,7 +32,7 @@ def draw(thresholds: Any, aliases: Any, key: Any, begin: Any, out: Any) -> None:
 
 
 @njit
-def ask(targets: Any, drawn: Any, rows: Any) -> None:
+def fill_samples(targets: Any, drawn: Any, rows: Any) -> None:
     """Write each target and its negative samples, shape (n, 1 + k). A sample equal to the target becomes -1."""
     at = 0
     for i in range(rows.shape[0]):
@@ -46,8 +46,8 @@ _AHEAD = 2  # windows whose rows are prefetched
 
 
 @reordered
-def learn(
-    embedding: Any, output: Any, inputs: Any, roots: Any, begin: Any, rows: Any, labels: Any, scale: Any,
+def accumulate(
+    embedding: Any, output: Any, inputs: Any, pool_scales: Any, begin: Any, rows: Any, labels: Any, scale: Any,
     to_embedding: Any, to_output: Any,
 ) -> Any:  # fmt: skip
     """Add ``scale`` times the gradient of each window to two tables, window by window; return the sum of the losses.
@@ -75,9 +75,9 @@ def learn(
                 count += 1
                 for k in range(size):
                     hidden[k] += embedding[word, k]
-        root = roots[count]
+        pool_scale = pool_scales[count]
         for k in range(size):
-            hidden[k] *= root
+            hidden[k] *= pool_scale
             back[k] = F(0)
         product = 1.0
         for j in range(begin[i], begin[i + 1]):
@@ -103,7 +103,7 @@ def learn(
                 to_output[row, k] += slope * hidden[k]
         loss += math.log(product)
         for k in range(size):
-            back[k] *= root
+            back[k] *= pool_scale
         for c in range(inputs.shape[1]):
             word = inputs[i, c]
             if word >= 0:
@@ -113,7 +113,7 @@ def learn(
 
 
 @njit
-def pool(embedding: Any, inputs: Any, roots: Any, hidden: Any) -> None:
+def pool(embedding: Any, inputs: Any, pool_scales: Any, hidden: Any) -> None:
     """Write the scaled sum of the context vectors of each window, shape (n, d)."""
     for i in range(inputs.shape[0]):
         count = 0
@@ -125,11 +125,11 @@ def pool(embedding: Any, inputs: Any, roots: Any, hidden: Any) -> None:
                 for k in range(hidden.shape[1]):
                     hidden[i, k] += embedding[word, k]
         for k in range(hidden.shape[1]):
-            hidden[i, k] *= roots[count]
+            hidden[i, k] *= pool_scales[count]
 
 
 @njit
-def spread(back: Any, inputs: Any, roots: Any, to_embedding: Any) -> None:
+def spread(back: Any, inputs: Any, pool_scales: Any, to_embedding: Any) -> None:
     """Add the gradient of each window's pooled vector, shape (n, d), to the rows of its context words."""
     for i in range(inputs.shape[0]):
         count = 0
@@ -139,7 +139,7 @@ def spread(back: Any, inputs: Any, roots: Any, to_embedding: Any) -> None:
             word = inputs[i, c]
             if word >= 0:
                 for k in range(back.shape[1]):
-                    to_embedding[word, k] += roots[count] * back[i, k]
+                    to_embedding[word, k] += pool_scales[count] * back[i, k]
 
 
 @njit

@@ -11,7 +11,7 @@ from chimera.data.order import Order, OwnOrder, orders
 from chimera.data.partition import Partitioner
 
 
-class Supply(ABC):
+class DataProvider(ABC):
     """The training data of a run, as its workers read it."""
 
     @abstractmethod
@@ -26,7 +26,7 @@ class Supply(ABC):
         """The actors that prepare the data; empty if there are none."""
         return []
 
-    def mend(self) -> list[str]:
+    def replace_lost(self) -> list[str]:
         """Replace dead actors that prepare data; return their names. The orders change if there are any."""
         return []
 
@@ -39,7 +39,7 @@ class Supply(ABC):
 
 
 @dataclass(frozen=True)
-class Parted(Supply):
+class PartitionedData(DataProvider):
     """A data set in memory, partitioned among the workers.
 
     Attributes
@@ -59,7 +59,7 @@ class Parted(Supply):
 
 
 @dataclass(frozen=True)
-class Owned(Supply):
+class WorkerData(DataProvider):
     """Data that each worker has locally, and the driver does not have."""
 
     batch_size: int

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import DataError
-from chimera.data.unpacking import most_bytes, too_much
+from chimera.data.readers.decompression import max_decompressed_bytes, too_large_error
 
-_LONGEST_HEADER = 10_000  # the limit of NumPy, which checks it only after it has read the header
+_MAX_HEADER_BYTES = 10_000  # the limit of NumPy, which checks it only after it has read the header
 _METHODS = (
     zipfile.ZIP_STORED,
     zipfile.ZIP_DEFLATED,
@@ -36,7 +36,7 @@ class Header(NamedTuple):
     """The header of an array in a file."""
 
     shape: tuple[int, ...]
-    by_columns: bool
+    fortran_order: bool
     dtype: np.dtype[Any]
 
     @property
@@ -60,10 +60,10 @@ def read_header(file: IO[bytes]) -> Header:
     form, parse = _VERSIONS[begin[6:]]
     length = file.read(struct.calcsize(form))
     stated = int.from_bytes(length, "little")
-    if stated > _LONGEST_HEADER:
-        raise ValueError(f"its header states {stated} bytes; at most {_LONGEST_HEADER} are read")
+    if stated > _MAX_HEADER_BYTES:
+        raise ValueError(f"its header states {stated} bytes; at bytes_left {_MAX_HEADER_BYTES} are read")
     try:
-        shape, by_columns, dtype = parse(io.BytesIO(length + file.read(stated)))
+        shape, fortran_order, dtype = parse(io.BytesIO(length + file.read(stated)))
     # NumPy does not catch what the parser of Python raises. MemoryError means that the nesting is too deep.
     except (ValueError, TypeError, LookupError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:
         raise ValueError(f"its header is damaged ({type(error).__name__})") from error
@@ -71,7 +71,7 @@ def read_header(file: IO[bytes]) -> Header:
         raise ValueError(f"its header states the shape {shape}")
     if dtype.hasobject:
         raise ValueError(f"it holds {dtype}: only arrays of numbers, Booleans or texts are read")
-    return Header(shape, by_columns, dtype)
+    return Header(shape, fortran_order, dtype)
 
 
 class Archive:
@@ -82,8 +82,8 @@ class Archive:
     names : names of the arrays.
     """
 
-    def __init__(self, path: Path, file: zipfile.ZipFile, most: int) -> None:
-        self._path, self._file, self._most = path, file, most
+    def __init__(self, path: Path, file: zipfile.ZipFile, bytes_left: int) -> None:
+        self._path, self._file, self._bytes_left = path, file, bytes_left
         self._members = {info.filename.removesuffix(".npy"): info for info in file.infolist()}
         self.names = tuple(self._members)
 
@@ -105,9 +105,9 @@ class Archive:
             raise ValueError(
                 f"its member {info.filename!r} is encrypted, or compressed by a method that NumPy does not use"
             )
-        if info.file_size > self._most:
-            raise too_much(self._path)
-        self._most -= info.file_size
+        if info.file_size > self._bytes_left:
+            raise too_large_error(self._path)
+        self._bytes_left -= info.file_size
         if not info.filename.endswith(".npy"):
             return
         with self._file.open(info) as member:
@@ -126,7 +126,7 @@ def open_archive(path: Path, what: str = ".npz") -> Iterator[Archive]:
     """
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            yield Archive(path, archive, most_bytes(os.fstat(file.fileno()).st_size))
+            yield Archive(path, archive, max_decompressed_bytes(os.fstat(file.fileno()).st_size))
     except DataError:
         raise
     # NotImplementedError: a version of the zip format that Python does not support

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from chimera.core.errors import DataError
-from chimera.data.text.packed_file import PackedFile
+from chimera.data.text.reading.seekable_gzip import SeekableGzip
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -23,7 +23,7 @@ SUFFIXES = (".txt", ".gz")
 """Endings of the files of a folder that are read."""
 
 _PROBE_BYTES = 1 << 16
-_MOST_CONTROL = 0.02  # share of the bytes: 0.11 in random bytes, about 0.5 in UTF-16, almost 0 in text
+_MAX_CONTROL = 0.02  # share of the bytes: 0.11 in random bytes, about 0.5 in UTF-16, almost 0 in text
 _CONTROL = bytes({*range(32), 127} - set(b"\t\n\v\f\r"))
 
 
@@ -35,12 +35,12 @@ class TextFile:
     ----------
     path : its path.
     bytes : its size in bytes, decompressed.
-    packed : whether it is a gzip file, by its ending.
+    gzipped : whether it is a gzip file, by its ending.
     """
 
     path: str
     bytes: int
-    packed: bool
+    gzipped: bool
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Source:
         """
         given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
         found = list(itertools.chain.from_iterable(_files(Path(path).expanduser()) for path in given))
-        files = tuple(_looked_at(path) for path in found)
+        files = tuple(_inspected(path) for path in found)
         empty = [file.path for file in files if not file.bytes]
         if len(empty) == len(files):
             raise DataError(f"{', '.join(empty) or 'the list of texts'} is empty: give a file with text")
@@ -97,18 +97,20 @@ class Reader:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._at, self._kept = 0, b""
-        self._open: tuple[int, PackedFile] | None = None  # gzip files only: a seek after reopening would be slow
+        self._position, self._kept = 0, b""
+        self._open: tuple[int, SeekableGzip] | None = None  # gzip files only: a seek after reopening would be slow
 
     def read(self, begin: int, end: int) -> bytes:
         """Return the bytes from ``begin`` to ``end``, or to the end of the source."""
         end = min(end, self._source.size)
-        known = self._kept[begin - self._at :] if self._at <= begin <= self._at + len(self._kept) else b""
+        known = (
+            self._kept[begin - self._position :] if self._position <= begin <= self._position + len(self._kept) else b""
+        )
         pieces, at = [known], begin + len(known)
         while at < end:
             pieces.append(self._piece(at, end))
             at += len(pieces[-1])
-        self._at, self._kept = begin, b"".join(pieces)
+        self._position, self._kept = begin, b"".join(pieces)
         return self._kept[: end - begin]
 
     def _piece(self, begin: int, end: int) -> bytes:
@@ -120,17 +122,17 @@ class Reader:
             return b"\n"
         size = min(end - begin, file.bytes - place)
         try:
-            data = self._of_packed(index, place, size) if file.packed else _of_plain(file.path, place, size)
+            data = self._read_gzip(index, place, size) if file.gzipped else _read_plain(file.path, place, size)
         except (OSError, EOFError, zlib.error) as error:
             raise _unreadable(file.path, error) from error
         if len(data) < size:
             raise DataError(f"{file.path} became shorter while it was read: start again")
         return data
 
-    def _of_packed(self, index: int, place: int, size: int) -> bytes:
+    def _read_gzip(self, index: int, place: int, size: int) -> bytes:
         if self._open is None or self._open[0] != index:
             self.close()
-            self._open = index, PackedFile(self._source.files[index].path)
+            self._open = index, SeekableGzip(self._source.files[index].path)
         return self._open[1].read(place, size)
 
     def close(self) -> None:
@@ -140,7 +142,7 @@ class Reader:
             self._open = None
 
 
-def _of_plain(path: str, place: int, size: int) -> bytes:
+def _read_plain(path: str, place: int, size: int) -> bytes:
     with Path(path).open(
         "rb", buffering=0
     ) as file:  # opened each time: thousands of simulated workers would exceed the limit on open files
@@ -161,25 +163,25 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _looked_at(path: Path) -> TextFile:
-    packed = path.suffix == ".gz"
+def _inspected(path: Path) -> TextFile:
+    gzipped = path.suffix == ".gz"
     try:
         if not path.is_file():
             raise DataError(f"there is no text file {str(path)!r}")
         size = path.stat().st_size
-        if packed:
-            with contextlib.closing(PackedFile(str(path))) as file:
+        if gzipped:
+            with contextlib.closing(SeekableGzip(str(path))) as file:
                 begin, size = file.read(0, _PROBE_BYTES), file.size()
         else:
-            begin = _of_plain(str(path), 0, _PROBE_BYTES)
+            begin = _read_plain(str(path), 0, _PROBE_BYTES)
     except (OSError, EOFError, zlib.error) as error:
         raise _unreadable(str(path), error) from error
     control = len(begin) - len(begin.translate(None, _CONTROL))
-    if control > _MOST_CONTROL * len(begin):
+    if control > _MAX_CONTROL * len(begin):
         raise DataError(
             f"{path} is not text: {control} of its first {len(begin)} bytes are control characters; give UTF-8 or ASCII"
         )
-    return TextFile(str(path), size, packed)
+    return TextFile(str(path), size, gzipped)
 
 
 def _unreadable(path: str, error: Exception) -> DataError:

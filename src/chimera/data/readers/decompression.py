@@ -9,25 +9,25 @@ from typing import Any
 
 from chimera.core.errors import DataError
 
-ALWAYS_BYTES = 64 << 20
-RATIO = 100
-"""A file may decompress to `ALWAYS_BYTES`, or to this multiple of its size, whichever is larger."""
+MIN_LIMIT_BYTES = 64 << 20
+MAX_RATIO = 100
+"""A file may decompress to `MIN_LIMIT_BYTES`, or to this multiple of its size, whichever is larger."""
 
 
-def most_bytes(packed: int) -> int:
-    """Return the largest decompressed size of a file of ``packed`` bytes."""
-    return max(ALWAYS_BYTES, RATIO * packed)
+def max_decompressed_bytes(compressed: int) -> int:
+    """Return the largest decompressed size of a file of ``compressed`` bytes."""
+    return max(MIN_LIMIT_BYTES, MAX_RATIO * compressed)
 
 
-def too_much(path: Path) -> DataError:
+def too_large_error(path: Path) -> DataError:
     """Return the error for a file that exceeds this size."""
     return DataError(
-        f"{path} decompresses to more than {RATIO} times its size: if you trust the file, store its data without compression"
+        f"{path} decompresses to more than {MAX_RATIO} times its size: if you trust it, store its data uncompressed"
     )
 
 
 class GzipStream(io.RawIOBase):
-    """The decompressed bytes of a gzip file, up to `most_bytes`.
+    """The decompressed bytes of a gzip file, up to `max_decompressed_bytes`.
 
     Raises
     ------
@@ -38,7 +38,7 @@ class GzipStream(io.RawIOBase):
         super().__init__()
         self._path = path
         self._file = gzip.open(path)  # noqa: SIM115 - closed by `close`
-        self._left = most_bytes(path.stat().st_size)
+        self._left = max_decompressed_bytes(path.stat().st_size)
 
     def readable(self) -> bool:
         """Return True."""
@@ -49,7 +49,7 @@ class GzipStream(io.RawIOBase):
         count = self._file.readinto(buffer)
         self._left -= count
         if self._left < 0:
-            raise too_much(self._path)
+            raise too_large_error(self._path)
         return count
 
     def close(self) -> None:

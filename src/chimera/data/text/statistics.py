@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import DataError
-from chimera.data.text.held_out import Drawing
-from chimera.data.text.source import Reader
-from chimera.data.text.tokens import Part
+from chimera.data.text.held_out import Reservoir
+from chimera.data.text.reading.source import Reader
+from chimera.data.text.reading.tokens import Part
 from chimera.data.text.vocabulary import Vocabulary
-from chimera.data.text.windows import NO_TOKENS, Assembler, Held, Windowing, Windows
+from chimera.data.text.windows import NO_TOKENS, Assembler, ExcludedWindows, Windowing, Windows
 
 
 @dataclass(frozen=True, eq=False)
-class Survey:
+class TextStatistics:
     """Statistics of a text.
 
     Attributes
@@ -34,7 +34,9 @@ class Survey:
     content: str
 
 
-def survey(part: Part, vocabulary: Vocabulary, windowing: Windowing, test: Windows | int, seed: int) -> Survey:
+def text_statistics(
+    part: Part, vocabulary: Vocabulary, windowing: Windowing, test: Windows | int, seed: int
+) -> TextStatistics:
     """Read the whole text once, and return its statistics.
 
     Parameters
@@ -46,9 +48,9 @@ def survey(part: Part, vocabulary: Vocabulary, windowing: Windowing, test: Windo
     ------
     DataError : no word is known, there are too few words for a window, or too few windows for the test.
     """
-    drawing = Drawing(test, seed, windowing.width) if isinstance(test, int) else None
-    nothing_held = Held(np.empty((0, windowing.width), np.int32))
-    assembler = Assembler(vocabulary.table(part.rules), Vocabulary(vocabulary.words), windowing, nothing_held)
+    reservoir = Reservoir(test, seed, windowing.width) if isinstance(test, int) else None
+    none_excluded = ExcludedWindows(np.empty((0, windowing.width), np.int32))
+    assembler = Assembler(vocabulary.table(part.rules), Vocabulary(vocabulary.words), windowing, none_excluded)
     counts, windows, content = np.zeros(len(vocabulary) + 1, np.int64), 0, hashlib.sha256()
     reader, carry = Reader(part.source), NO_TOKENS
     for number in range(part.blocks):
@@ -58,8 +60,8 @@ def survey(part: Part, vocabulary: Vocabulary, windowing: Windowing, test: Windo
         counts += np.bincount(tokens + 1, minlength=len(counts))  # boundaries have token -1
         found, carry = assembler.joined(np.concatenate((carry, tokens)))
         windows += len(found)
-        if drawing is not None:
-            drawing.add(found)
+        if reservoir is not None:
+            reservoir.add(found)
     reader.close()
     name, known = part.source.name, int(counts[1:].sum())
     if not known:
@@ -74,4 +76,6 @@ def survey(part: Part, vocabulary: Vocabulary, windowing: Windowing, test: Windo
                 f"{name} has {windows} windows, too few to exclude test_windows = {test} from training: set a smaller number"
             )
         windows -= test
-    return Survey(counts[1:], windows, drawing.drawn() if drawing else np.asarray(test), content.hexdigest())
+    return TextStatistics(
+        counts[1:], windows, reservoir.sample() if reservoir else np.asarray(test), content.hexdigest()
+    )

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from chimera.core.errors import DataError
-from chimera.data import table
-from chimera.data.arrays import is_array, is_tensor, of_torch_dataset
-from chimera.data.npy import open_archive
+from chimera.data.readers import table
+from chimera.data.readers.arrays import is_array, is_tensor, of_torch_dataset
+from chimera.data.readers.npy import open_archive
 
 Pair = tuple[Any, Any]
 
@@ -46,9 +46,9 @@ def pairs(source: Any, *, target: table.Target = None, header: bool | None = Non
     DataError : the source is of no known kind.
     """
     if isinstance(source, str | os.PathLike):
-        return _of_file(existing(source), target, header)
+        return _read_file(existing(source), target, header)
     if is_frame(source):
-        return [table.cut(source, target)]
+        return [table.split_target(source, target)]
     if isinstance(source, tuple | list) and len(source) == 2:
         return [(source[0], source[1])]
     if _is_map_style(source):
@@ -72,14 +72,14 @@ def existing(path: str | os.PathLike[str]) -> Path:
     return file
 
 
-def _of_file(path: Path, target: table.Target, header: bool | None) -> list[Pair]:
+def _read_file(path: Path, target: table.Target, header: bool | None) -> list[Pair]:
     name = path.name.lower().removesuffix(".gz")
     if name.endswith(".npz"):
         return read_npz(path)
     if not name.endswith(table.SUFFIXES):
         known = ", ".join((*table.SUFFIXES, ".npz"))
         raise DataError(f"the file {str(path)!r} has an unknown ending; known: {known}")
-    return [table.cut(table.read_csv(path, header=header), target)]
+    return [table.split_target(table.read_csv(path, header=header), target)]
 
 
 def read_npz(path: Path) -> list[Pair]:

@@ -7,8 +7,8 @@ from typing import Any, Literal, TypeAlias
 
 from chimera.core.engine import Engine, Resources
 from chimera.core.errors import ConfigurationError
-from chimera.data.text.orders import PulledOrder, TextOrder, check
-from chimera.data.text.stages import Batcher, Filter, Pipeline, Tokenizer
+from chimera.data.text.pipeline.orders import PipelineOrder, TextOrder, check
+from chimera.data.text.pipeline.stages import Batcher, Filter, Pipeline, Tokenizer
 from chimera.data.text.text import Text
 
 Stages: TypeAlias = Literal["fused", "apart"]
@@ -57,7 +57,7 @@ class Pipelines:
         self._seed, self._ahead, self._resources = seed, ahead, resources
         kinds = ("pipeline",) if stages == "fused" else ("tokenizer", "filter", "batcher")
         self._stages: list[dict[str, Any]] = [dict.fromkeys(kinds) for _ in range(pipelines)]
-        self.mend()
+        self.replace_lost()
 
     def __len__(self) -> int:
         return len(self._stages)
@@ -68,14 +68,14 @@ class Pipelines:
         return [actor for stages in self._stages for actor in stages.values() if actor is not None]
 
     def orders(
-        self, world_size: int, batch_size: int, *, since: int = 0, begin: int = 0, watched: bool = False
-    ) -> list[PulledOrder]:
+        self, world_size: int, batch_size: int, *, since: int = 0, begin: int = 0, report_fill: bool = False
+    ) -> list[PipelineOrder]:
         """Return the order of each learner. The orders change when stages are replaced, and when learners join or leave.
 
         Parameters
         ----------
         since, begin : first step of the orders, and the number of windows that all learners took before it.
-        watched : whether learners report the fill of their queues, see `PulledOrder`.
+        report_fill : whether learners report the fill of their queues, see `PipelineOrder`.
         """
         check(world_size, batch_size, self._seed)
         pipelines, windows = len(self), len(self._text)
@@ -85,13 +85,17 @@ class Pipelines:
             place, index = divmod(learner, pipelines)
             sharing = len(range(index, world_size, pipelines))
             own = begin * sharing // world_size
-            alone = TextOrder(index, pipelines, batch_size, self._seed, steps, share, since, own)
-            outlet = list(self._stages[index].values())[-1]
-            found.append(PulledOrder(outlet, alone, place=place, sharing=sharing, ahead=self._ahead, watched=watched))
+            direct = TextOrder(index, pipelines, batch_size, self._seed, steps, share, since, own)
+            last_stage = list(self._stages[index].values())[-1]
+            found.append(
+                PipelineOrder(
+                    last_stage, direct, position=place, sharing=sharing, ahead=self._ahead, report_fill=report_fill
+                )
+            )
         return found
 
     def lost(self) -> list[str]:
-        """Return the names of dead stages; `mend` replaces them."""
+        """Return the names of dead stages; `replace_lost` replaces them."""
         self._drop_lost()
         return [
             f"{kind} {index}"
@@ -100,12 +104,12 @@ class Pipelines:
             if actor is None
         ]
 
-    def mend(self) -> list[str]:
+    def replace_lost(self) -> list[str]:
         """Replace dead stages, connect the stages after them to the new ones, and return the names of the replaced stages.
 
         Orders refer to last stages: if one was replaced, give the learners new orders.
         """
-        begun = []
+        replaced = []
         self._drop_lost()
         for index, stages in enumerate(self._stages):
             before: Any = None
@@ -113,17 +117,17 @@ class Pipelines:
             for kind, actor in stages.items():
                 if actor is None:
                     stages[kind] = self._spawned(kind, index, before)
-                    begun.append(f"{kind} {index}")
+                    replaced.append(f"{kind} {index}")
                 elif is_new:
-                    actor.rewire(before)
+                    actor.reconnect(before)
                 before, is_new = stages[kind], actor is None
-        return begun
+        return replaced
 
     def fill(self, but: Collection[str] = ()) -> dict[str, Any]:
         """Return a ref to the fill of the input queue, 0 to 1, of each stage that has one, by name.
 
         A busy stage answers only when its call ends, so wait for the refs with a time limit. Stages in ``but`` are not
-        called. Learners know the fill of their own queues: `PulledOrder.fill`.
+        called. Learners know the fill of their own queues: `PipelineOrder.fill`.
         """
         return {
             name: actor.fill()

@@ -1,6 +1,6 @@
 """The stages of a pipeline, as actors. Each stage pulls from the one before it, with a bounded number of calls in flight.
 
-So a slow stage gives backpressure to the stages before it. `chimera.data.text.pipelines` spawns and replaces them.
+So a slow stage gives backpressure to the stages before it. `chimera.data.text.pipeline.pipelines` spawns and replaces them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConflictError
-from chimera.data.text.calls import Calls
-from chimera.data.text.source import Reader
-from chimera.data.text.stream import OwnBlocks, WindowStream
+from chimera.data.text.pipeline.prefetch import PrefetchQueue
+from chimera.data.text.reading.source import Reader
+from chimera.data.text.stream import LocalBlocks, WindowStream
 from chimera.data.text.text import Text
 from chimera.data.text.windows import NO_TOKENS, Tokens, Windows
 
@@ -51,7 +51,7 @@ class Filter:
         self._blocks = text.part(index, parts).blocks
         self._assembler = text.assembler(index, parts, seed)
         self._tokenizer = tokenizer
-        self._calls = Calls(lambda number: self._tokenizer.block(number), 1, ahead)
+        self._calls = PrefetchQueue(lambda number: self._tokenizer.block(number), 1, ahead)
         self._number, self._carry = 0, NO_TOKENS
 
     def seek(self, number: int, carry: Tokens) -> None:
@@ -74,7 +74,7 @@ class Filter:
         self._carry = carry if self._number % self._blocks else NO_TOKENS
         return windows, self._carry
 
-    def rewire(self, tokenizer: Any) -> None:
+    def reconnect(self, tokenizer: Any) -> None:
         """Pull from another tokenizer from now on."""
         self._tokenizer = tokenizer
         self._calls.clear()
@@ -84,12 +84,12 @@ class Filter:
         return self._calls.fill()
 
 
-class _PulledBlocks:
+class _FilterBlocks:
     """Blocks of windows from a `Filter`."""
 
     def __init__(self, filter_: Any, ahead: int) -> None:
         self.filter = filter_
-        self.calls = Calls(lambda number: self.filter.windows(number), 1, ahead, self._enter)
+        self.calls = PrefetchQueue(lambda number: self.filter.windows(number), 1, ahead, self._seek_filter)
         self._number, self._carry = 0, NO_TOKENS
 
     def seek(self, number: int, carry: Tokens) -> None:
@@ -101,11 +101,11 @@ class _PulledBlocks:
         self._number, self._carry = self._number + 1, np.array(carry)
         return np.array(windows), self._carry  # copies: the engine reuses its memory
 
-    def _enter(self, number: int) -> None:
+    def _seek_filter(self, number: int) -> None:
         self.filter.seek(number, self._carry)
 
 
-class Outlet:
+class OutputStage:
     """The last stage of a pipeline, from which learners request windows.
 
     Parameters
@@ -115,7 +115,7 @@ class Outlet:
 
     def __init__(self, stream: WindowStream) -> None:
         self._stream = stream
-        self._given: int | None = None
+        self._next_window: int | None = None
 
     def windows(self, begin: int, count: int) -> Windows:
         """Return windows ``begin`` to ``begin + count`` of the part's endless stream, for a single learner."""
@@ -123,13 +123,13 @@ class Outlet:
 
     def next_windows(self, count: int, begin: int = 0) -> Windows:
         """Return the next windows, for learners that share the pipeline. The first request sets the start."""
-        first = begin if self._given is None else self._given
+        first = begin if self._next_window is None else self._next_window
         windows = self._stream.take(first, count)
-        self._given = first + count
+        self._next_window = first + count
         return windows
 
 
-class Batcher(Outlet):
+class Batcher(OutputStage):
     """The third stage. It collects windows into blocks of the requested size.
 
     Parameters
@@ -140,20 +140,20 @@ class Batcher(Outlet):
     """
 
     def __init__(self, text: Text, index: int, parts: int, filter_: Any, ahead: int) -> None:
-        self._pulled = _PulledBlocks(filter_, ahead)
-        super().__init__(text.stream_of(self._pulled, index, parts))
+        self._blocks_of_filter = _FilterBlocks(filter_, ahead)
+        super().__init__(text.stream_of(self._blocks_of_filter, index, parts))
 
-    def rewire(self, filter_: Any) -> None:
+    def reconnect(self, filter_: Any) -> None:
         """Pull from another filter from now on."""
-        self._pulled.filter = filter_
-        self._pulled.calls.clear()
+        self._blocks_of_filter.filter = filter_
+        self._blocks_of_filter.calls.clear()
 
     def fill(self) -> float:
         """Return the fill of this stage's input queue, 0 to 1."""
-        return self._pulled.calls.fill()
+        return self._blocks_of_filter.calls.fill()
 
 
-class Pipeline(Outlet):
+class Pipeline(OutputStage):
     """All three stages in one actor, without queues and transfers between them.
 
     Parameters
@@ -162,5 +162,5 @@ class Pipeline(Outlet):
     """
 
     def __init__(self, text: Text, index: int, parts: int, seed: int) -> None:
-        blocks = OwnBlocks(text.part(index, parts), text.assembler(index, parts, seed))
+        blocks = LocalBlocks(text.part(index, parts), text.assembler(index, parts, seed))
         super().__init__(text.stream_of(blocks, index, parts))

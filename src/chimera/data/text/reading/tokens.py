@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.data.text.source import Reader, Source
+from chimera.data.text.reading.source import Reader, Source
 
 Bounds: TypeAlias = Literal["lines", "sentences"] | None
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 VECTORS, WORDS, WEIGHTS = "embeddings.csv", "vocabulary.txt", "weights.safetensors"
 STOP_WORDS = "stop_words.txt"
 """Words that the report's plot of frequent words excludes."""
-_SHARE = 0.1
+_MAX_TIME_SHARE = 0.1
 """Share of a run's time that writing the files may take before its end."""
 
 
-class Leaves(Callback):
+class VectorWriter(Callback):
     """A callback that writes the weights and vectors after evaluations; evaluations are skipped if writing takes too long.
 
     Parameters
@@ -46,7 +46,7 @@ class Leaves(Callback):
         if begin < self._next_s and not last:
             return
         if not self._words:
-            self._words = _leave_words(self._folder)
+            self._words = _write_words(self._folder)
         tensors = model.layout.split(model.parameters())
         with atomically(self._folder / WEIGHTS) as file:
             write_tensors(file, tensors)
@@ -54,12 +54,12 @@ class Leaves(Callback):
         for name in (VECTORS, *(self._also if last else ())):
             vectors.save(self._folder / name)
         end = time.monotonic()
-        self._next_s = end + (end - begin) / _SHARE
+        self._next_s = end + (end - begin) / _MAX_TIME_SHARE
 
 
-def leave_vectors(folder: Path, also: Sequence[str] = ()) -> None:
-    """Write the vectors of a finished run that had no `Leaves`, from its weights."""
-    _leave_words(folder)
+def write_vectors(folder: Path, also: Sequence[str] = ()) -> None:
+    """Write the vectors of a finished run that had no `VectorWriter`, from its weights."""
+    _write_words(folder)
     vectors = vectors_of(folder)
     for name in (VECTORS, *also):
         vectors.save(folder / name)
@@ -93,7 +93,7 @@ def vectors_of(folder: Path) -> WordVectors:
     return WordVectors(words, _table(read_tensors(folder / WEIGHTS), len(words)))
 
 
-def _leave_words(folder: Path) -> tuple[str, ...]:
+def _write_words(folder: Path) -> tuple[str, ...]:
     """Write the vocabulary of a run and the stop words of its plot; return the vocabulary."""
     known = words_of(folder)
     for name, words in ((WORDS, known), (STOP_WORDS, sorted(ENGLISH))):

@@ -8,14 +8,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from chimera.core.errors import ActorLost, ConfigurationError, TimeLimitError
-from chimera.data.text.calls import Calls
+from chimera.data.text.pipeline.prefetch import PrefetchQueue
 from chimera.data.text.stream import WindowStream
 from chimera.data.text.windows import Windows
 
 BLOCK_WINDOWS = 8192
 """Windows per request of a learner, rounded up to a multiple of its batch."""
 
-PATIENCE_S = 10.0
+PIPELINE_TIMEOUT_S = 10.0
 """Seconds that a learner waits for windows of a pipeline before it reads the files itself."""
 
 
@@ -26,7 +26,7 @@ class Streams(Protocol):
         """Return the windows of a part."""
 
 
-class Ticket(Protocol):
+class BatchSpec(Protocol):
     """A description of the batch of a step, which `Text.take` resolves to windows."""
 
     def windows(self, text: Streams) -> Windows:
@@ -34,7 +34,7 @@ class Ticket(Protocol):
 
 
 @dataclass(frozen=True)
-class Stretch:
+class WindowRange:
     """``count`` windows of a part from window ``begin`` on, made in the process that takes them."""
 
     index: int
@@ -75,106 +75,122 @@ class TextOrder:
         """Return the index of the first window of a step."""
         return self.begin + (step - self.since) * self.batch_size
 
-    def batch(self, step: int) -> Stretch:
+    def batch(self, step: int) -> WindowRange:
         """Return the description of a step's batch."""
-        return Stretch(self.index, self.parts, self.seed, self.begin_of(step), self.batch_size)
+        return WindowRange(self.index, self.parts, self.seed, self.begin_of(step), self.batch_size)
 
 
-class PulledOrder:
+class PipelineOrder:
     """The order of a learner that takes its windows from a pipeline of actors, with calls in flight while it computes.
 
-    If the pipeline dies, or returns nothing for `PATIENCE_S`, the learner reads the files itself until it gets another order.
+    If the pipeline dies, or returns nothing for `PIPELINE_TIMEOUT_S`, the learner reads the files itself
+    until it gets another order.
 
     Parameters
     ----------
-    outlet : handle of the last stage.
-    alone : order of a learner that reads the pipeline's part of the text itself.
-    place, sharing : index of this learner among those that share the pipeline, and their number. If there are several, each
+    last_stage : handle of the last stage.
+    direct : order of a learner that reads the pipeline's part of the text itself.
+    position, sharing : index of this learner among those that share the pipeline, and their number. If there are several, each
         request returns the next windows, so the batch of a step depends on timing. A repeated step gets the same batch.
     ahead : number of calls in flight.
-    watched : whether the learner reports the fill of its queue; in virtual time this would cost time.
+    report_fill : whether the learner reports the fill of its queue; in virtual time this would cost time.
     """
 
     def __init__(
         self,
-        outlet: Any,
-        alone: TextOrder,
+        last_stage: Any,
+        direct: TextOrder,
         *,
-        place: int = 0,
+        position: int = 0,
         sharing: int = 1,
         ahead: int = 2,
-        watched: bool = False,
+        report_fill: bool = False,
     ) -> None:
-        self._watched = watched
-        self.batch_size, self.steps_per_epoch, self.share = alone.batch_size, alone.steps_per_epoch, alone.share
-        self._outlet, self._alone, self._place, self._sharing, self._ahead = outlet, alone, place, sharing, ahead
-        batch_size = alone.batch_size
-        self._left_alone = False
+        self._report_fill = report_fill
+        self.batch_size, self.steps_per_epoch, self.share = direct.batch_size, direct.steps_per_epoch, direct.share
+        self._last_stage, self._direct, self._position, self._sharing, self._ahead = (
+            last_stage,
+            direct,
+            position,
+            sharing,
+            ahead,
+        )
+        batch_size = direct.batch_size
+        self._pipeline_failed = False
         self._block_windows = -(-BLOCK_WINDOWS // batch_size) * batch_size
-        self._calls = Calls(self._ask, self._block_windows, ahead)
+        self._calls = PrefetchQueue(self._request, self._block_windows, ahead)
         self._block = self._batch = np.empty((0, 0), np.int32)
         self._first = self._end = 0  # first window of the current block; end of the last batch
         self._step: int | None = None
 
-    def batch(self, step: int) -> Pulled:
+    def batch(self, step: int) -> PipelineBatch:
         """Return the description of a step's batch."""
-        return Pulled(self, step)
+        return PipelineBatch(self, step)
 
     def pull(self, step: int, text: Streams) -> Windows:
         """Return the windows of a step; called inside calls of the learner."""
         if self._sharing > 1 and step == self._step:
             return self._batch
-        if not self._left_alone:
+        if not self._pipeline_failed:
             try:
-                self._batch = self._pulled(step)
+                self._batch = self._from_pipeline(step)
             except (ActorLost, TimeLimitError):
-                self._left_alone = True
-        if self._left_alone:
-            self._batch = self._read(step, text)
+                self._pipeline_failed = True
+        if self._pipeline_failed:
+            self._batch = self._from_files(step, text)
         self._step = step
         return self._batch
 
-    def _pulled(self, step: int) -> Windows:
+    def _from_pipeline(self, step: int) -> Windows:
         """Return windows of the pipeline. If it is shared, the learner counts the windows that it has received."""
-        begin = self._end if self._sharing > 1 and self._step is not None else self._alone.begin_of(step)
+        begin = self._end if self._sharing > 1 and self._step is not None else self._direct.begin_of(step)
         if not self._first <= begin < self._first + len(self._block):
-            block = self._calls.get(begin, PATIENCE_S)
+            block = self._calls.get(begin, PIPELINE_TIMEOUT_S)
             self._first, self._block = begin, np.array(block, np.int32)  # a copy: the engine reuses its memory
         self._end = begin + self.batch_size
         return self._block[begin - self._first : self._end - self._first]
 
-    def _read(self, step: int, text: Streams) -> Windows:
+    def _from_files(self, step: int, text: Streams) -> Windows:
         """Read windows from the files instead; learners that share the part alternate."""
-        mine = self._alone.batch((step - self._alone.since) * self._sharing + self._place + self._alone.since)
+        mine = self._direct.batch((step - self._direct.since) * self._sharing + self._position + self._direct.since)
         return mine.windows(text)
 
     def fill(self) -> float:
         """Return the fill of this learner's input queue, 0 to 1."""
         return self._calls.fill()
 
-    def told_fill(self) -> float | None:
+    def reported_fill(self) -> float | None:
         """Return the fill for reports; None if it is not reported, or no windows were requested yet."""
-        return self.fill() if self._watched and len(self._block) else None
+        return self.fill() if self._report_fill and len(self._block) else None
 
-    def _ask(self, begin: int) -> Any:
+    def _request(self, begin: int) -> Any:
         if self._sharing > 1:
-            all_took = self._alone.begin + (begin - self._alone.begin) * self._sharing
-            return self._outlet.next_windows(self._block_windows, all_took)
-        return self._outlet.windows(begin, self._block_windows)
+            taken_by_all = self._direct.begin + (begin - self._direct.begin) * self._sharing
+            return self._last_stage.next_windows(self._block_windows, taken_by_all)
+        return self._last_stage.windows(begin, self._block_windows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _pulled_order, (self._outlet, self._alone, self._place, self._sharing, self._ahead, self._watched)
+        return _pipeline_order, (
+            self._last_stage,
+            self._direct,
+            self._position,
+            self._sharing,
+            self._ahead,
+            self._report_fill,
+        )
 
 
-def _pulled_order(outlet: Any, alone: TextOrder, place: int, sharing: int, ahead: int, watched: bool) -> PulledOrder:
-    return PulledOrder(outlet, alone, place=place, sharing=sharing, ahead=ahead, watched=watched)
+def _pipeline_order(
+    last_stage: Any, direct: TextOrder, position: int, sharing: int, ahead: int, report_fill: bool
+) -> PipelineOrder:
+    return PipelineOrder(last_stage, direct, position=position, sharing=sharing, ahead=ahead, report_fill=report_fill)
 
 
 @dataclass(frozen=True, eq=False)
-class Pulled:
+class PipelineBatch:
     """The batch of a step, made by a pipeline of actors."""
 
-    order: PulledOrder
+    order: PipelineOrder
     step: int
 
     def windows(self, text: Streams) -> Windows:

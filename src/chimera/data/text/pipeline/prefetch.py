@@ -10,7 +10,7 @@ from chimera.core import call
 from chimera.core.errors import ActorLost, TimeLimitError
 
 
-class Calls:
+class PrefetchQueue:
     """Calls in flight on another actor, the producer, for consecutive values of a sequence.
 
     The number of calls bounds how far the producer can be ahead: a slow consumer gives backpressure. It can be used only
@@ -18,21 +18,21 @@ class Calls:
 
     Parameters
     ----------
-    ask : makes the call for the value at a position, and returns its ref.
+    request : makes the call for the value at a position, and returns its ref.
     stride : distance of consecutive positions.
     ahead : number of calls in flight while the consumer computes.
-    enter : called with a position before the first call for it, if the previous value was not the one before it.
+    seek : called with a position before the first call for it, if the previous value was not the one before it.
     """
 
     def __init__(
-        self, ask: Callable[[int], Any], stride: int, ahead: int, enter: Callable[[int], None] | None = None
+        self, request: Callable[[int], Any], stride: int, ahead: int, seek: Callable[[int], None] | None = None
     ) -> None:
-        self._ask, self._stride, self._ahead, self._enter = ask, stride, ahead, enter
+        self._request, self._stride, self._ahead, self._seek = request, stride, ahead, seek
         self._refs: deque[Any] = deque()
-        self._place: int | None = None  # position of the first call in flight
+        self._position: int | None = None  # position of the first call in flight
         self._next = 0  # position of the next call
 
-    def get(self, place: int, timeout_s: float | None = None) -> Any:
+    def get(self, position: int, timeout_s: float | None = None) -> Any:
         """Return the value at a position, and request the next ones.
 
         A call that failed because the producer, or an actor before it, was dead is retried once: the actor may be replaced.
@@ -43,11 +43,11 @@ class Calls:
         TimeLimitError : ``timeout_s`` passed.
         """
         try:
-            return self._got(place, timeout_s)
+            return self._take(position, timeout_s)
         except ActorLost:
-            if self._fresh:
+            if self._jumped:
                 raise
-        return self._got(place, timeout_s)
+        return self._take(position, timeout_s)
 
     def done(self) -> int:
         """Return the number of results, values or errors, that are ready and not yet taken."""
@@ -69,19 +69,19 @@ class Calls:
     def clear(self) -> None:
         """Drop all calls in flight."""
         self._refs.clear()
-        self._place = None
+        self._position = None
 
-    def _got(self, place: int, timeout_s: float | None) -> Any:
-        self._fresh = place != self._place
-        if self._fresh:
+    def _take(self, position: int, timeout_s: float | None) -> Any:
+        self._jumped = position != self._position
+        if self._jumped:
             self._refs.clear()
-            self._next = place
-            if self._enter is not None:
-                self._enter(place)
+            self._next = position
+            if self._seek is not None:
+                self._seek(position)
         while len(self._refs) <= self._ahead:
-            self._refs.append(self._ask(self._next))
+            self._refs.append(self._request(self._next))
             self._next += self._stride
-        self._place = None  # if the next line raises, the calls after it are discarded too
+        self._position = None  # if the next line raises, the calls after it are discarded too
         value = call.get(self._refs.popleft(), timeout_s)
-        self._place = place + self._stride
+        self._position = position + self._stride
         return value

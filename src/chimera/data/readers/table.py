@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import DataError
-from chimera.data.unpacking import GzipStream
+from chimera.data.readers.decompression import GzipStream
 
 Target: TypeAlias = str | int | Sequence[str | int] | None
 
@@ -98,7 +98,7 @@ def is_number(cell: str) -> bool:
     return True
 
 
-def cut(frame: Any, target: Target = None) -> tuple[Any, Any]:
+def split_target(frame: Any, target: Target = None) -> tuple[Any, Any]:
     """Return the feature columns and the target of a frame.
 
     ``target`` is the name or index of a column, or a list of them; default the last column.

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import DataError
-from chimera.data.unpacking import most_bytes, too_much
+from chimera.data.readers.decompression import max_decompressed_bytes, too_large_error
 
 _UNSIGNED_BYTE = 0x08
 
@@ -38,8 +38,8 @@ def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
         size = math.prod(shape)
         if not zipped and size != len(content) - length:
             raise _wrong_length(path, shape)
-        if size > most_bytes(len(content)):
-            raise too_much(path)
+        if size > max_decompressed_bytes(len(content)):
+            raise too_large_error(path)
         body = unpacker.decompress(unpacker.unconsumed_tail, size + 1) if zipped else content[length:]
     except zlib.error as error:
         raise DataError(f"{path} is damaged: {error}") from error
