@@ -375,7 +375,7 @@ def test_counts_and_data_that_do_not_fit_are_refused() -> None:
         (None, "needs the option 'counts'"),
         (COUNTS[1:], "one for each"),
         (-COUNTS, "negative"),
-        (COUNTS * 0, "all 0"),
+        (COUNTS * 0, "one must be above 0"),
     ):
         with pytest.raises(ConfigurationError, match=said):
             make("skip-gram", {}, counts=counts)
@@ -397,7 +397,7 @@ def test_what_are_no_windows_of_its_words_is_refused(order: str) -> None:
         ((inputs.astype(np.float32), targets), "indices into the vocabulary"),
         ((inputs[:, 0], targets), "context words a window"),
         ((np.hstack([inputs, inputs]), targets), "context words a window"),
-        ((inputs[:3], targets), "3 windows with 9 words"),
+        ((inputs[:3], targets), "3 windows and 9 targets"),
         ((inputs[:0], targets[:0]), "0 windows"),
     ]:
         for ask in (model.gradient, model.evaluate, lambda data: model.descend(data, 0.1)):
