@@ -31,7 +31,7 @@ class Similarities:
 
 @dataclass(frozen=True)
 class Analogies:
-    """The accuracy on questions "a is to b as c is to what".
+    """The accuracy on analogy questions ``a : b :: c : ?``.
 
     Attributes
     ----------

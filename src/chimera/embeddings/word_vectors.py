@@ -97,7 +97,7 @@ class WordVectors:
         return self._best(self.unit[place], [place], count)
 
     def analogy(self, a: str, b: str, c: str, count: int = 1) -> list[tuple[str, float]]:
-        """Return the words that are to ``c`` as ``b`` is to ``a``, the best first: ``analogy("man", "king", "woman")``.
+        """Return the best answers to ``a : b :: c : ?``, the best first, such as ``analogy("man", "king", "woman")``.
 
         They are the words most similar to b - a + c, of unit vectors, without these three (3CosAdd: Mikolov, Yih and Zweig,
         2013, Linguistic Regularities in Continuous Space Word Representations).

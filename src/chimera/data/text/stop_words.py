@@ -18,7 +18,7 @@ and or but nor so yet if then else than as because while although though unless 
 of in on at by for with from to into onto upon about above below over under between among through during before after
 against within without along across behind beyond toward towards up down off out near
 not no none neither either both each every all any some such same other another only own
-very too just also even still again ever never now here there when where why how once
+very too just also even still again ever never now here there when once where why how
 more most less least much many few
 s t d m o re ve ll don doesn didn isn aren wasn weren hasn haven hadn won wouldn shouldn couldn mustn mightn needn shan ain
 """
