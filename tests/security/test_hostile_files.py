@@ -185,7 +185,7 @@ UNPACKED: dict[str, tuple[str, Callable[[Path], Path], Callable[[Path], Any]]] =
 def test_a_file_unpacks_to_a_bounded_multiple_of_its_size(kind: str, tmp_path: Path) -> None:
     name, write, read = UNPACKED[kind]
     path = write(tmp_path / name)
-    refused(lambda: read(path), path, "unpacks to more than 100 times its own bytes")
+    refused(lambda: read(path), path, "decompresses to more than 100 times its size")
 
 
 def test_what_unpacks_to_less_is_read(tmp_path: Path) -> None:

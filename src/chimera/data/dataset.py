@@ -106,8 +106,8 @@ class Dataset:
         if len(found) > 1:
             raise DataError(f"{source} holds a train and a test part: read both with Split.of")
         name = name or (sources.name_of(source) if like is None else like.name)
-        reading = _Reading(task, classes, keep_integers, like, name)
-        return reading.dataset(*found[0])
+        conversion = _Conversion(task, classes, keep_integers, like, name)
+        return conversion.dataset(*found[0])
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -148,7 +148,7 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _Conversion:
     """The conversion of raw inputs and targets to a `Dataset`. The fields are arguments of `Dataset.of`."""
 
     task: Task | None = None
@@ -213,7 +213,7 @@ class Split:
         reading : further options of `Dataset.of`.
         """
         whole = cls._read(source, reading)
-        split = whole if isinstance(whole, Split) else cls._cut(whole, test_fraction, seed)
+        split = whole if isinstance(whole, Split) else cls._split_off_test(whole, test_fraction, seed)
         if limit is not None:
             split = split.limited(limit, seed)
         return split.standardized(inputs=standardize, targets=scale_target)
@@ -225,20 +225,20 @@ class Split:
             return source
         if isinstance(source, tuple | list) and len(source) == 2:
             frames = reading.get("target") is not None and all(map(sources.is_frame, source))
-            if frames or all(isinstance(part, Dataset) or sources.is_whole(part) for part in source):
+            if frames or all(isinstance(part, Dataset) or sources.has_own_targets(part) for part in source):
                 train = Dataset.of(source[0], **reading)
                 if isinstance(source[1], Dataset):
                     return Split(train, _with_classes(source[1], train.classes))
                 return Split(train, Dataset.of(source[1], **reading | {"like": train}))
         found = sources.pairs(source, **{key: reading.pop(key) for key in ("target", "header") if key in reading})
         reading.setdefault("name", sources.name_of(source))
-        train = _Reading(**reading).dataset(*found[0])
+        train = _Conversion(**reading).dataset(*found[0])
         if len(found) == 1:
             return train
-        return Split(train, _Reading(**reading | {"like": train}).dataset(*found[1]))
+        return Split(train, _Conversion(**reading | {"like": train}).dataset(*found[1]))
 
     @classmethod
-    def _cut(cls, whole: Dataset, test_fraction: float, seed: int) -> Self:
+    def _split_off_test(cls, whole: Dataset, test_fraction: float, seed: int) -> Self:
         train, test = split_indices(len(whole), test_fraction, seed, labels=whole.targets if whole.classes else None)
         return cls(whole.subset(train), whole.subset(test))
 

@@ -38,7 +38,9 @@ def csv(
     standardize : give every feature mean 0 and standard deviation 1, computed on the train part.
     scale_target : the same for the values of a regression.
     """
-    frames = [table.read_csv(sources.existing(file), header=header) for file in (path, test_path) if file is not None]
+    frames = [
+        table.read_csv(sources.existing_file(file), header=header) for file in (path, test_path) if file is not None
+    ]
     last = frames[0].columns[-1] if target is None else target
     return Split.of(
         (frames[0], frames[1]) if test_path is not None else frames[0],
@@ -78,7 +80,7 @@ def npz(
     standardize : give every feature mean 0 and standard deviation 1, computed on the train part.
     scale_target : the same for the values of a regression.
     """
-    pairs = sources.read_npz(sources.existing(path))
+    pairs = sources.read_npz(sources.existing_file(path))
     return Split.of(
         tuple(pairs) if len(pairs) == 2 else pairs[0],
         task=task,

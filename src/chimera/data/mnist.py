@@ -136,11 +136,11 @@ def _load(which: _Images, path: str | None) -> tuple[Bytes, Bytes, Bytes, Bytes]
         files = _found(place)
         if files:
             return _checked(which, place, [read_idx(file, 3 if "images" in file.name else 1) for file in files])
-    looked = f"searched in {', '.join(map(str, places))}"
-    wanted = f"needed are {', '.join(_FILES)} (or with .gz)"
+    searched = f"searched in {', '.join(map(str, places))}"
+    needed = f"needed are {', '.join(_FILES)} (or with .gz)"
     if path is not None:
-        raise DataError(f"no {which.name} in {path}: {wanted}")
-    advice = f"{wanted}; {looked}; put them there, or set the option 'path' or $CHIMERA_DATA to their folder"
+        raise DataError(f"no {which.name} in {path}: {needed}")
+    advice = f"{needed}; {searched}; put them there, or set the option 'path' or $CHIMERA_DATA to their folder"
     with downloading(f"{which.name} from OpenML", advice):
         images, labels = _of_openml(which.openml)
     names = ("x_train", "y_train", "x_test", "y_test")

@@ -152,7 +152,7 @@ def test_sampled_test_windows_are_seeded_and_spread_over_the_text(book: Path) ->
 
 def test_frequent_words_are_sampled_with_the_probability_of_word2vec(book: Path) -> None:
     text = Text.of(book, sample=0.01, test_windows=1)
-    kept = text.windowing.kept(text.counts)
+    kept = text.windowing.keep_probabilities(text.counts)
     assert kept is not None
     f = text.counts / text.counts.sum()
     np.testing.assert_allclose(kept[:-1], np.minimum(1, (np.sqrt(f / 0.01) + 1) * 0.01 / f), rtol=1e-6)

@@ -76,7 +76,7 @@ def test_a_table_finds_and_counts_the_words_of_a_text(
 ) -> None:
     words = [word for word in naive_words(text, rules) if word != "."]
     source = sources(tmp_path_factory.mktemp("text"), text + b"\nzz")
-    vocabulary = Vocabulary.built(source, Rules(rules.number_token, None, rules.bounds))
+    vocabulary = Vocabulary.build(source, Rules(rules.number_token, None, rules.bounds))
     every = naive_words(text + b"\nzz", Rules(rules.number_token))
     counted = {word: every.count(word) for word in set(every)}
     assert vocabulary.words == tuple(sorted(counted, key=lambda word: (-counted[word], word)))

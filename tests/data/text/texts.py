@@ -41,7 +41,7 @@ def words_of(part: Part) -> list[str]:
     found, reader, rules = [], Reader(part.source), part.rules
     for number in range(part.blocks):
         for word in re.findall(rb"[a-z]+|0+|\n", part.clean(reader, number)):
-            shown = "." if word == b"\n" else rules.shown("0" if word[:1] == b"0" else word.decode())
+            shown = "." if word == b"\n" else rules.vocabulary_form("0" if word[:1] == b"0" else word.decode())
             if shown in (".", rules.number_token) or len(shown) <= (rules.longest or len(shown)):
                 found.append(shown)
     return found

@@ -156,10 +156,10 @@ def _class_indices(
     known = {name: index for index, name in enumerate(names)}
     if numbers and not set(texts) <= set(known):
         known = {str(index): index for index in range(len(names))}
-    strange = [place for place, text in enumerate(texts) if text not in known]
-    if strange:
-        row = int(np.flatnonzero(places == strange[0])[0])
-        raise DataError(f"the target {texts[strange[0]]!r} in row {row} is none of the classes {_listed(names)}")
+    unknown = [place for place, text in enumerate(texts) if text not in known]
+    if unknown:
+        row = int(np.flatnonzero(places == unknown[0])[0])
+        raise DataError(f"the target {texts[unknown[0]]!r} in row {row} is none of the classes {_listed(names)}")
     return np.array([known[text] for text in texts], np.int64)[places], names
 
 
@@ -167,7 +167,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + (f", ... ({len(names)} in all)" if len(names) > 10 else "")
 
 
-def of_torch_dataset(source: Any) -> tuple[Any, Any]:
+def from_torch_dataset(source: Any) -> tuple[Any, Any]:
     """Return the inputs and targets of a map-style data set, such as those of torch, each stacked to one sequence."""
     tensors = getattr(source, "tensors", None)
     if isinstance(tensors, tuple):

@@ -11,7 +11,7 @@ import numpy as np
 
 from chimera.core.errors import DataError
 from chimera.data.readers import table
-from chimera.data.readers.arrays import is_array, is_tensor, of_torch_dataset
+from chimera.data.readers.arrays import from_torch_dataset, is_array, is_tensor
 from chimera.data.readers.npy import open_archive
 
 Pair = tuple[Any, Any]
@@ -26,7 +26,7 @@ def is_frame(value: Any) -> bool:
     return pandas is not None and isinstance(value, pandas.DataFrame)
 
 
-def is_whole(value: Any) -> bool:
+def has_own_targets(value: Any) -> bool:
     """Return whether ``value`` alone has inputs and targets, so that two such values are a train and a test part."""
     if isinstance(value, str | os.PathLike) or _is_map_style(value):
         return True
@@ -46,13 +46,13 @@ def pairs(source: Any, *, target: table.Target = None, header: bool | None = Non
     DataError : the source is of no known kind.
     """
     if isinstance(source, str | os.PathLike):
-        return _read_file(existing(source), target, header)
+        return _read_file(existing_file(source), target, header)
     if is_frame(source):
         return [table.split_target(source, target)]
     if isinstance(source, tuple | list) and len(source) == 2:
         return [(source[0], source[1])]
     if _is_map_style(source):
-        return [of_torch_dataset(source)]
+        return [from_torch_dataset(source)]
     if is_tensor(source) or isinstance(source, np.ndarray):
         raise DataError(f"an array of shape {tuple(source.shape)} has no targets: give (inputs, targets)")
     length = f" of length {len(source)}" if isinstance(source, tuple | list) else ""
@@ -64,7 +64,7 @@ def name_of(source: Any) -> str:
     return Path(source).name if isinstance(source, str | os.PathLike) else "data"
 
 
-def existing(path: str | os.PathLike[str]) -> Path:
+def existing_file(path: str | os.PathLike[str]) -> Path:
     """Return the path of a data file, with ``~`` expanded; raise DataError if there is no such file."""
     file = Path(path).expanduser()
     if not file.is_file():

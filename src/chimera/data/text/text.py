@@ -20,7 +20,7 @@ from chimera.data.text.pipeline.orders import BatchSpec, TextOrder, text_orders
 from chimera.data.text.reading.source import Paths, Source
 from chimera.data.text.reading.tokens import Bounds, Part, Rules
 from chimera.data.text.statistics import text_statistics
-from chimera.data.text.stop_words import stop_words as words_to_leave_out
+from chimera.data.text.stop_words import stop_words as excluded_words
 from chimera.data.text.stream import Blocks, LocalBlocks, ShuffledBlocks, WindowStream
 from chimera.data.text.unigram import unigram_cross_entropy
 from chimera.data.text.vocabulary import Vocabulary
@@ -129,11 +129,11 @@ class Text:
         choice["stop_words"] = stop_words  # type: ignore[assignment]
         if vocabulary is not None and (idle := [name for name, value in choice.items() if value is not None]):
             raise ConfigurationError(f"{idle[0]} has no effect if a vocabulary is given: remove one of them")
-        left_out = words_to_leave_out(stop_words)
+        excluded = excluded_words(stop_words)
         given = vocabulary if isinstance(vocabulary, Vocabulary | None) else Vocabulary.read(vocabulary)
         source = Source.of(paths)
         if given is None:
-            given = Vocabulary.built(source, rules, size=vocabulary_size, min_count=min_count, stop_words=left_out)
+            given = Vocabulary.build(source, rules, size=vocabulary_size, min_count=min_count, stop_words=excluded)
         elif strange := given.unreachable(rules):
             warnings.warn(
                 f"{len(strange)} words of the vocabulary cannot occur in a text, such as {strange[0]!r}: "
@@ -141,17 +141,17 @@ class Text:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        held = test_windows if test is None else read_windows(test, given, rules, width)
-        found = text_statistics(Part.of(source, rules, 0, 1), given, windowing, held, seed)
+        test_part = test_windows if test is None else read_windows(test, given, rules, width)
+        found = text_statistics(Part.of(source, rules, 0, 1), given, windowing, test_part, seed)
         inputs, targets = as_batch(found.test)
-        known = given.counted(found.counts)
+        known = given.with_counts(found.counts)
         tested = Dataset(inputs, targets, known.words, name=f"{source.name}, test windows")
         read = source, rules, known, windowing, tested, found.windows, found.content
         return cls(*read, test is None, shuffle, pipelines, stages, ahead)
 
     def __len__(self) -> int:
         """The number of training windows in a pass over the text; approximate with sub-sampling."""
-        kept = self.windowing.kept(self.counts)
+        kept = self.windowing.keep_probabilities(self.counts)
         share = 1.0 if kept is None else float((self.counts * kept[:-1]).sum() / self.counts.sum())
         return max(round(self.windows * share), 1)
 

@@ -67,7 +67,7 @@ class Vocabulary:
         return cls(text.split(), origin=f"the vocabulary {str(path)!r}")
 
     @classmethod
-    def built(
+    def build(
         cls,
         source: Source,
         rules: Rules,
@@ -97,7 +97,7 @@ class Vocabulary:
             table.count(part.clean(reader, number))
         reader.close()
         words, counts = table.counted()
-        pairs = zip(map(rules.shown, words), counts.tolist(), strict=True)
+        pairs = zip(map(rules.vocabulary_form, words), counts.tolist(), strict=True)
         kept = [(-count, word) for word, count in pairs if count >= min_count and word not in stop_words]
         kept = sorted(kept)[:size]
         if not kept:
@@ -113,7 +113,7 @@ class Vocabulary:
         """The index of each word."""
         return {word: place for place, word in enumerate(self.words)}
 
-    def counted(self, counts: NDArray[np.int64]) -> Vocabulary:
+    def with_counts(self, counts: NDArray[np.int64]) -> Vocabulary:
         """Return the same words with these counts."""
         return Vocabulary(self.words, counts)
 

@@ -50,7 +50,7 @@ class Windowing:
         """The distance of the starts of consecutive windows, in words."""
         return 1 if self.stride == "sliding" else self.width
 
-    def kept(self, counts: NDArray[np.int64]) -> NDArray[np.float32] | None:
+    def keep_probabilities(self, counts: NDArray[np.int64]) -> NDArray[np.float32] | None:
         """Return the probability of keeping each word, with 1 for boundaries at the end; None if all words are kept.
 
         Mikolov et al. 2013, "Distributed representations of words and phrases", equation 5, in the form of word2vec's code:
@@ -102,7 +102,7 @@ class Assembler:
 
         self._table, self._windowing, self._excluded, self._seed = table, windowing, excluded, seed
         self._assemble = kernels.assemble
-        self._kept = None if vocabulary.counts is None else windowing.kept(vocabulary.counts)
+        self._kept = None if vocabulary.counts is None else windowing.keep_probabilities(vocabulary.counts)
 
     def tokens(self, clean: Any, number: int) -> Tokens:
         """Return the indices of the known words of a block that sub-sampling keeps, and -1 for each boundary."""

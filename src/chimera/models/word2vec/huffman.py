@@ -44,9 +44,9 @@ def huffman_paths(counts: NDArray[np.int64]) -> Paths:
         lengths[word] += 1
     begin = np.concatenate([[0], np.cumsum(lengths)])
     nodes, labels = np.empty(begin[-1], np.int32), np.empty(begin[-1], np.uint8)
-    for up, (word, inner, turn) in enumerate(steps):
+    for up, (word, inner, label) in enumerate(steps):
         place = begin[word + 1] - 1 - up
-        nodes[place], labels[place] = inner, turn
+        nodes[place], labels[place] = inner, label
     return Paths(begin, nodes, labels)
 
 

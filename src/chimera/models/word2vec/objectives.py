@@ -74,7 +74,7 @@ class Objective(Protocol):
         """Return the number of rows of the output table."""
 
     def reseed(self, seed: int) -> None:
-        """Set the seed of the draws of `ask`."""
+        """Set the seed of the draws of `batch_loss`."""
 
     def batch_loss(self, targets: NDArray[np.int32]) -> BatchLoss:
         """Return the loss of windows with these targets, int32 (n,); it may draw negative samples."""

@@ -64,7 +64,7 @@ class Rules:
             table[byte] = 10
         return bytes(table)
 
-    def shown(self, word: str) -> str:
+    def vocabulary_form(self, word: str) -> str:
         """Return the vocabulary form of a word of clean text."""
         return self.number_token if word == NUMBER and self.number_token is not None else word
 
@@ -75,7 +75,7 @@ class Rules:
     def words(self, text: bytes) -> list[str]:
         """Return the words of a short text, in order, regardless of ``longest`` and ``bounds``."""
         found = re.findall(rb"[a-z]+|0+", text.translate(self.table))
-        return [self.shown(NUMBER if word[:1] == b"0" else word.decode()) for word in found]
+        return [self.vocabulary_form(NUMBER if word[:1] == b"0" else word.decode()) for word in found]
 
 
 @dataclass(frozen=True)
