@@ -390,13 +390,13 @@ def test_what_are_no_windows_of_its_words_is_refused(order: str) -> None:
     model = make("cbow", {"output": "negative-sampling", "order": order})
     inputs, targets = batch()
     for strange, said in [
-        ((inputs + WORDS, targets), "context words go from"),
-        ((inputs - 1, targets), "context words go from -2"),
-        ((inputs, targets - WORDS), "words go from"),
-        ((inputs, targets + WORDS), "words go from"),
+        ((inputs + WORDS, targets), "context words range from"),
+        ((inputs - 1, targets), "context words range from -2"),
+        ((inputs, targets - WORDS), "words range from"),
+        ((inputs, targets + WORDS), "words range from"),
         ((inputs.astype(np.float32), targets), "indices into the vocabulary"),
-        ((inputs[:, 0], targets), "context words a window"),
-        ((np.hstack([inputs, inputs]), targets), "context words a window"),
+        ((inputs[:, 0], targets), "context words per window"),
+        ((np.hstack([inputs, inputs]), targets), "context words per window"),
         ((inputs[:3], targets), "3 windows and 9 targets"),
         ((inputs[:0], targets[:0]), "0 windows"),
     ]:

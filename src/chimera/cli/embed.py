@@ -254,7 +254,7 @@ def learn(
             as_json=as_json,
             quiet=quiet,
             command=_again(),
-            leave=lambda folder: write_vectors(folder, also),
+            write_files=lambda folder: write_vectors(folder, also),
         )
         return
     run_experiment(
@@ -264,7 +264,7 @@ def learn(
         as_json=as_json,
         quiet=quiet,
         command=_again(),
-        leaves=lambda folder: VectorWriter(folder, also),
+        file_writer=lambda folder: VectorWriter(folder, also),
     )
 
 

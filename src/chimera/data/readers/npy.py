@@ -61,7 +61,7 @@ def read_header(file: IO[bytes]) -> Header:
     length = file.read(struct.calcsize(form))
     stated = int.from_bytes(length, "little")
     if stated > _MAX_HEADER_BYTES:
-        raise ValueError(f"its header states {stated} bytes; at bytes_left {_MAX_HEADER_BYTES} are read")
+        raise ValueError(f"its header states {stated} bytes; at most {_MAX_HEADER_BYTES} are read")
     try:
         shape, fortran_order, dtype = parse(io.BytesIO(length + file.read(stated)))
     # NumPy does not catch what the parser of Python raises. MemoryError means that the nesting is too deep.

@@ -105,7 +105,7 @@ class WindowStream:
         DataError : the part has no windows, or its file cannot be read.
         ActorLost : the actor that makes the blocks is dead. A retry continues at the same position.
         """
-        self._go_to(begin)
+        self._seek(begin)
         empty_blocks = 0
         while self._end < begin + count:
             windows = self._next()
@@ -119,7 +119,7 @@ class WindowStream:
         pieces = [piece for piece in pieces if len(piece)]
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-    def _go_to(self, begin: int) -> None:
+    def _seek(self, begin: int) -> None:
         first = self._kept[0][0] if self._kept else self._end
         mark = self._marks[self._mark(begin)]
         if begin < first or (begin > self._end and mark[0] > self._end):

@@ -179,7 +179,7 @@ class WordModel:
 
     def _checked(self, inputs: NDArray[Any]) -> NDArray[np.int32]:
         if inputs.ndim != 2 or inputs.shape[1] > self._width:
-            raise DataError(f"the model takes up to {self._width} context words a window, not shape {inputs.shape}")
+            raise DataError(f"the model takes up to {self._width} context words per window, not shape {inputs.shape}")
         return _indices(inputs, -1, self._words, "context words")
 
     def evaluate(self, batch: Batch) -> dict[str, float]:
@@ -277,5 +277,5 @@ def _indices(values: NDArray[Any], lowest: int, words: int, what: str) -> NDArra
     if values.dtype.kind not in "iu":
         raise DataError(f"the {what} must be indices into the vocabulary, not {values.dtype}")
     if values.size and (values.min() < lowest or values.max() >= words):
-        raise DataError(f"the {what} go from {values.min()} to {values.max()}: {lowest} to {words - 1} are allowed")
+        raise DataError(f"the {what} range from {values.min()} to {values.max()}: {lowest} to {words - 1} are allowed")
     return values.astype(np.int32)

@@ -18,7 +18,7 @@ class AccessPoint(NamedTuple):
     """An access point: offsets in the decompressed bytes and in the file, and a copy of the decompressor there."""
 
     offset: int
-    read: int
+    file_offset: int
     decompressor: Any
 
 
@@ -51,7 +51,7 @@ class SeekableGzip:
         ------
         EOFError, zlib.error : the file is not a complete gzip file, here and below.
         """
-        self._go_to(offset)
+        self._seek(offset)
         pieces, end = [], offset + size
         while self._offset < end and (piece := self._next(end - self._offset)):
             pieces.append(piece)
@@ -67,11 +67,11 @@ class SeekableGzip:
         """Close the file. Garbage collection of this object closes it too."""
         self._close()
 
-    def _go_to(self, offset: int) -> None:
+    def _seek(self, offset: int) -> None:
         point = self._points[bisect.bisect_right(self._points, offset, key=lambda point: point.offset) - 1]
         if offset < self._offset or self._offset < point.offset:
             self._offset = point.offset
-            self._file.seek(point.read)
+            self._file.seek(point.file_offset)
             self._decompressor = point.decompressor.copy()
         while self._offset < offset and self._next(min(offset - self._offset, _MAX_READ_BYTES)):
             pass
